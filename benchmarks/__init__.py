@@ -1,0 +1,1 @@
+"""Commands that measure: each prints its figures, the machine and the versions."""

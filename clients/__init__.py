@@ -1,0 +1,1 @@
+"""What users run beside their own program to speak with the service."""

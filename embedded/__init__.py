@@ -1,0 +1,1 @@
+"""The small speaking checkpoint that ships with the project."""

@@ -1,0 +1,104 @@
+"""The child's end of the link: a reader thread fills an inbox, the main loop works and answers."""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import signal
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ipc.framing import Alive, FramingError, MessageReader, Progress, Stop, encode
+
+M = TypeVar("M")
+_READ_BYTES = 1 << 18
+#: How often an idle child says that it is alive, in seconds.
+BEAT_S = 0.25
+
+
+class LinkClosed(Exception):
+    """The parent has gone or asked for the end."""
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies (PR_SET_PDEATHSIG, Linux)."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+
+
+class ChildLink(Generic[M]):
+    """Connects to the parent's socket. Use as a context manager.
+
+    The inbox needs no bound of its own: the parent bounds what it has outstanding.
+    """
+
+    def __init__(self, socket_path: str, inbound: Any) -> None:
+        die_with_parent()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(socket_path)
+        self._reader: MessageReader[M] = MessageReader(inbound)
+        self._inbox: queue.SimpleQueue[M | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._last_sent = time.monotonic()
+        self._started = self._last_sent
+        self._thread = threading.Thread(target=self._read, name="link-reader", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> ChildLink[M]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send one message. Raises LinkClosed when the parent has gone."""
+        try:
+            with self._lock:
+                self._socket.sendall(encode(message))
+        except OSError as error:
+            raise LinkClosed from error
+        self._last_sent = time.monotonic()
+
+    def progress(self, phase: str) -> None:
+        """Tell the parent which phase of the start begins now."""
+        self.send(Progress(phase, time.monotonic() - self._started))
+
+    def receive(self, *, wait: bool) -> list[M]:
+        """Return what has come in; if ``wait``, block until there is something.
+
+        Says "alive" at least every ``BEAT_S`` seconds, so call it once per turn of the
+        main loop. Raises LinkClosed.
+        """
+        messages: list[M] = []
+        while True:
+            if time.monotonic() - self._last_sent >= BEAT_S:
+                self.send(Alive())
+            try:
+                block = wait and not messages
+                message = self._inbox.get(block, BEAT_S if block else None)
+            except queue.Empty:
+                if messages or not wait:
+                    return messages
+                continue
+            if message is None or isinstance(message, Stop):
+                raise LinkClosed
+            messages.append(message)
+
+    def _read(self) -> None:
+        try:
+            while data := self._socket.recv(_READ_BYTES):
+                for message in self._reader.feed(data):
+                    self._inbox.put(message)
+        except (OSError, FramingError):
+            pass  # either way the main loop learns below that the link is over
+        self._inbox.put(None)

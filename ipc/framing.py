@@ -1,0 +1,77 @@
+"""Messages as length-prefixed msgpack: u32 little-endian length, then the body. No I/O."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+#: Larger than any window or its samples (2,048 frames of 960 float32 samples are 7.5 MiB).
+MAX_MESSAGE_BYTES = 32 << 20
+
+_LENGTH = struct.Struct("<I")
+M = TypeVar("M")
+
+
+class FramingError(Exception):
+    """The bytes are not messages of the agreed schema; the connection is of no more use."""
+
+
+class Progress(msgspec.Struct, tag="progress", frozen=True):
+    """A child says what it is doing while it starts."""
+
+    phase: str
+    seconds: float
+
+
+class Alive(msgspec.Struct, tag="alive", frozen=True):
+    """A child's main loop has come round."""
+
+
+class Fatal(msgspec.Struct, tag="fatal", frozen=True):
+    """A child cannot start, and starting it again will not help. ``message`` is for operators."""
+
+    message: str
+
+
+class Stop(msgspec.Struct, tag="stop", frozen=True):
+    """The parent asks a child to end."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """One message, ready for the socket."""
+    body = _encoder.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class MessageReader(Generic[M]):
+    """Turns received bytes, split anyhow, into messages of one union type."""
+
+    def __init__(self, union: Any) -> None:
+        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(union)
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[M]:
+        """Return the messages that are now complete. Raises FramingError."""
+        self._buffer += data
+        messages: list[M] = []
+        start = 0
+        while len(self._buffer) - start >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._buffer, start)
+            if size > MAX_MESSAGE_BYTES:
+                raise FramingError(f"a message of {size} bytes is over the limit")
+            end = start + _LENGTH.size + size
+            if len(self._buffer) < end:
+                break
+            body = bytes(self._buffer[start + _LENGTH.size : end])
+            try:
+                messages.append(self._decoder.decode(body))
+            except msgspec.MsgspecError as error:
+                raise FramingError("a message does not fit the schema") from error
+            start = end
+        del self._buffer[:start]
+        return messages

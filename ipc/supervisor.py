@@ -1,0 +1,229 @@
+"""The parent's end: starts a child, watches it, starts it again when it dies or hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ipc.framing import Alive, Fatal, FramingError, MessageReader, Progress, Stop, encode
+
+log = logging.getLogger(__name__)
+M = TypeVar("M")
+_READ_BYTES = 1 << 18
+_BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class ChildDown(Exception):
+    """There is no running child to send to."""
+
+
+class ChildFailed(Exception):
+    """The child said that it can never start. The text is for operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How patient the supervisor is, in seconds."""
+
+    start_timeout_s: float = 300.0
+    hang_timeout_s: float = 20.0
+    stop_timeout_s: float = 5.0
+    #: A child that lived this long starts its back-off anew.
+    healthy_s: float = 30.0
+
+
+class Supervisor(Generic[M]):
+    """Keeps one child process running: ``python -m module --socket PATH args...``.
+
+    ``ready`` is the message type by which the child says that it can work. Messages that
+    are not the link's own go to ``on_message``; ``on_down`` is called once per death,
+    before the next start, ``on_ready`` with the ready message of each start. All callbacks
+    run on the event loop and must not raise.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        args: Sequence[str],
+        *,
+        inbound: Any,
+        ready: type[Any],
+        on_message: Callable[[M], None],
+        on_ready: Callable[[Any], None],
+        on_down: Callable[[], None],
+        on_progress: Callable[[str, float], None] = lambda phase, seconds: None,
+        env: dict[str, str] | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self._argv = [sys.executable, "-m", module, *args]
+        self._inbound, self._ready_type = inbound, ready
+        self._on_message, self._on_ready = on_message, on_ready
+        self._on_down, self._on_progress = on_down, on_progress
+        self._env = {**os.environ, **(env or {})}
+        self._watch = watch or Watch()
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._first_ready: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._last_heard = 0.0
+        self._up = False
+        self.restarts = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the child is ready for work."""
+        return self._up
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, while there is one."""
+        return self._process.pid if self._process else None
+
+    async def start(self) -> None:
+        """Start the child and return once it is ready. Raises ChildFailed."""
+        self._first_ready = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(), name=f"supervise {self._argv[2]}")
+        await self._first_ready
+
+    async def stop(self) -> None:
+        """Ask the child to end, then make it."""
+        if self._task is None:
+            return
+        with contextlib.suppress(ChildDown):
+            self.send(Stop())
+        if self._process is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), self._watch.stop_timeout_s)
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, ChildFailed):
+            await self._task
+        self._task = None
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Queue a message for the child. Raises ChildDown.
+
+        The transport buffers: bound what you have outstanding.
+        """
+        if self._writer is None or not (self._up or isinstance(message, Stop)):
+            raise ChildDown
+        self._writer.write(encode(message))
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            began = time.monotonic()
+            try:
+                await self._live_once()
+            except ChildFailed as error:
+                if self._first_ready and not self._first_ready.done():
+                    self._first_ready.set_exception(error)
+                    return
+                log.error("child cannot start", extra={"child": self._argv[2]})
+            failures = 0 if time.monotonic() - began > self._watch.healthy_s else failures + 1
+            self.restarts += 1
+            delay = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)] if failures > 1 else 0.0
+            log.warning("child ended", extra={"child": self._argv[2], "restart_in_s": delay})
+            await asyncio.sleep(delay)
+
+    async def _live_once(self) -> None:
+        """One life of the child, from its start to its death."""
+        with tempfile.TemporaryDirectory(prefix="talkwire-") as folder:
+            path = Path(folder) / "link"
+            connected: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
+                asyncio.Queue(1)
+            )
+            server = await asyncio.start_unix_server(
+                lambda reader, writer: connected.put_nowait((reader, writer)), path
+            )
+            path.chmod(0o600)
+            self._process = await asyncio.create_subprocess_exec(
+                *self._argv, "--socket", str(path), env=self._env, stdin=asyncio.subprocess.DEVNULL
+            )
+            self._last_heard = time.monotonic()
+            try:
+                await self._until_gone(connected, self._process)
+            finally:
+                await self._bury(server)
+
+    async def _until_gone(
+        self,
+        connected: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
+        process: asyncio.subprocess.Process,
+    ) -> None:
+        tasks = [
+            asyncio.create_task(self._read(connected)),
+            asyncio.create_task(process.wait()),
+            asyncio.create_task(self._find_hang()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            if isinstance(error := task.exception(), ChildFailed):
+                raise error
+
+    async def _bury(self, server: asyncio.Server) -> None:
+        was_up, self._up = self._up, False
+        server.close()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        if was_up:
+            self._on_down()
+
+    async def _read(
+        self, connected: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+    ) -> None:
+        stream, self._writer = await connected.get()
+        messages: MessageReader[Any] = MessageReader(self._inbound)
+        try:
+            while data := await stream.read(_READ_BYTES):
+                self._last_heard = time.monotonic()
+                for message in messages.feed(data):
+                    self._dispatch(message)
+        except (OSError, FramingError):
+            log.exception("link to child broke", extra={"child": self._argv[2]})
+
+    def _dispatch(self, message: Any) -> None:
+        if isinstance(message, Alive):
+            return
+        if isinstance(message, Progress):
+            self._on_progress(message.phase, message.seconds)
+        elif isinstance(message, Fatal):
+            raise ChildFailed(message.message)
+        elif isinstance(message, self._ready_type):
+            self._up = True
+            self._on_ready(message)
+            if self._first_ready and not self._first_ready.done():
+                self._first_ready.set_result(None)
+        else:
+            self._on_message(message)
+
+    async def _find_hang(self) -> None:
+        """Return when the child has been silent for too long."""
+        while True:
+            patience = self._watch.hang_timeout_s if self._up else self._watch.start_timeout_s
+            silent = time.monotonic() - self._last_heard
+            if silent > patience:
+                log.error("child hangs", extra={"child": self._argv[2], "silent_s": silent})
+                return
+            await asyncio.sleep(min(1.0, patience / 4))

@@ -1,0 +1,1 @@
+"""The gateway: sockets, HTTP, metrics, settings and the command line."""

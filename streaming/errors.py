@@ -1,0 +1,83 @@
+"""The closed list of error codes, and the exceptions that carry them.
+
+::
+
+    TalkwireError            anything that a client may be told about
+     +-- RequestError        the client erred: changing the request can help
+     +-- CapacityError       nobody erred: the same request can work later
+     +-- BackendError        the service erred: talker, codec or gateway
+
+``message`` is written for the client and is always one of our own sentences: the text of
+an exception from elsewhere never goes into it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """Every code that a client can ever see. docs/protocol.md explains each."""
+
+    INVALID_JSON = "invalid_json"
+    INVALID_MESSAGE = "invalid_message"
+    INVALID_TEXT = "invalid_text"
+    INVALID_PARAMETER = "invalid_parameter"
+    UNSUPPORTED = "unsupported"
+    MESSAGE_TOO_LARGE = "message_too_large"
+    TEXT_TOO_LONG = "text_too_long"
+    UNKNOWN_CONTEXT = "unknown_context"
+    CONTEXT_EXISTS = "context_exists"
+    CONTEXT_CLOSED = "context_closed"
+    TOO_MANY_CONTEXTS = "too_many_contexts"
+    UNKNOWN_MODEL = "unknown_model"
+    UNKNOWN_VOICE = "unknown_voice"
+    OVERLOADED = "overloaded"
+    NOT_READY = "not_ready"
+    DRAINING = "draining"
+    IDLE_TIMEOUT = "idle_timeout"
+    SLOW_CONSUMER = "slow_consumer"
+    ENGINE_FAILED = "engine_failed"
+    ENGINE_RESTARTING = "engine_restarting"
+    CODEC_FAILED = "codec_failed"
+    INTERNAL = "internal"
+
+
+class TalkwireError(Exception):
+    """An error with a code from the closed list and a sentence for the client.
+
+    ``param`` names the field at fault; ``retry_after_ms`` is a hint, present where
+    ``retryable`` is true and the time is known.
+    """
+
+    retryable = False
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_ms: int | None = None,
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.param = param
+        self.retry_after_ms = retry_after_ms
+
+
+class RequestError(TalkwireError):
+    """The client's request cannot be served as it is."""
+
+
+class CapacityError(TalkwireError):
+    """There is no room right now."""
+
+    retryable = True
+
+
+class BackendError(TalkwireError):
+    """A part of the service failed; trying again may work."""
+
+    retryable = True
