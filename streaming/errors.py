@@ -21,6 +21,7 @@ class ErrorCode(StrEnum):
 
     INVALID_JSON = "invalid_json"
     INVALID_MESSAGE = "invalid_message"
+    UNKNOWN_MESSAGE = "unknown_message"
     INVALID_TEXT = "invalid_text"
     INVALID_PARAMETER = "invalid_parameter"
     UNSUPPORTED = "unsupported"

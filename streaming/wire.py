@@ -1,0 +1,255 @@
+"""The native protocol, ``talkwire.tts.v1``: its JSON messages.
+
+A client speaks with the messages of ``CLIENT_MESSAGES``, the server answers with those of
+``SERVER_MESSAGES``; audio travels as binary frames (wire_format.py reads and writes both).
+Every field's meaning stands in docs/protocol.md. Unknown fields are refused, so that a
+misspelt option is never silently without effect.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from streaming.errors import ErrorCode
+from streaming.spec import Encoding
+
+SUBPROTOCOL = "talkwire.tts.v1"
+
+Id = Annotated[str, Meta(min_length=1, max_length=128)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Frames = Annotated[int, Meta(ge=0, le=4096)]
+PositiveFrames = Annotated[int, Meta(ge=1, le=4096)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class Options(Struct, frozen=True, forbid_unknown_fields=True):
+    """A nested object of a message."""
+
+
+class AudioOptions(Options, frozen=True):
+    """What audio the client wants. ``frame_ms`` 0: a binary frame per chunk, however long."""
+
+    encoding: Encoding = Encoding.PCM_S16LE
+    sample_rate: int = 24_000
+    frame_ms: Annotated[int, Meta(ge=0, le=1000)] = 0
+
+
+class SamplingOptions(Options, frozen=True):
+    """How codes are drawn; what is left out is the model's default."""
+
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    seed: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
+    max_frames: Annotated[int, Meta(ge=1, le=8192)] | None = None
+
+
+class ChunkingOptions(Options, frozen=True):
+    """How the stream is cut; what is left out is the server's choice."""
+
+    first_chunk_frames: PositiveFrames | None = None
+    max_chunk_frames: PositiveFrames | None = None
+    left_context_frames: Frames | None = None
+    first_lookahead_frames: Frames | None = None
+    lookahead_frames: Frames | None = None
+
+
+class ClientMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
+    """Something a client says."""
+
+
+class SessionConfigure(ClientMessage, frozen=True, tag="session.configure"):
+    """Before the first context: how binary frames look. ``raw`` allows one context at a time."""
+
+    framing: Literal["header", "raw"] = "header"
+
+
+class ContextCreate(ClientMessage, frozen=True, tag="context.create"):
+    """Open a context: one stream of text in, one stream of audio out."""
+
+    context_id: Id
+    voice: Name | None = None
+    model: Name | None = None
+    language: Name | None = None
+    audio: AudioOptions = AudioOptions()
+    sampling: SamplingOptions = SamplingOptions()
+    mode: Literal["chunked", "whole"] = "chunked"
+    chunking: ChunkingOptions = ChunkingOptions()
+    max_lead_ms: Annotated[int, Meta(ge=1)] | None = None
+    timestamps: bool = False
+
+
+class TextAppend(ClientMessage, frozen=True, tag="text.append"):
+    """More text, as it comes; nothing need be whole."""
+
+    context_id: Id
+    text: str
+
+
+class ContextFlush(ClientMessage, frozen=True, tag="context.flush"):
+    """Speak what is there, sentence or not; ``flush.done`` follows its last sample."""
+
+    context_id: Id
+    flush_id: Id
+
+
+class ContextEnd(ClientMessage, frozen=True, tag="context.end"):
+    """No more text will come; ``context.done`` follows the last sample."""
+
+    context_id: Id
+
+
+class ContextCancel(ClientMessage, frozen=True, tag="context.cancel"):
+    """Stop now. ``played_ms`` tells how much the listener has heard."""
+
+    context_id: Id
+    played_ms: Annotated[float, Meta(ge=0)] | None = None
+
+
+class Playback(ClientMessage, frozen=True, tag="playback"):
+    """How far the listener has got in this context's audio."""
+
+    context_id: Id
+    played_samples: Count
+
+
+class Ping(ClientMessage, frozen=True, tag="ping"):
+    """Answered by ``pong`` with the same ``id``."""
+
+    id: Annotated[str, Meta(max_length=128)] | None = None
+
+
+class SessionClose(ClientMessage, frozen=True, tag="session.close"):
+    """Cancel everything and close the socket."""
+
+
+CLIENT_MESSAGES: tuple[type[ClientMessage], ...] = (
+    SessionConfigure,
+    ContextCreate,
+    TextAppend,
+    ContextFlush,
+    ContextEnd,
+    ContextCancel,
+    Playback,
+    Ping,
+    SessionClose,
+)
+
+
+class ServerMessage(Struct, frozen=True, tag_field="type"):
+    """Something the server says. Clients ignore types and fields that they do not know."""
+
+
+class Limits(Struct, frozen=True):
+    """What this server allows; announced, so that no client need find out by failing."""
+
+    max_contexts: int
+    max_text_chars: int
+    max_message_bytes: int
+    max_lead_ms: int
+    context_idle_s: float
+    session_idle_s: float
+
+
+class SessionCreated(ServerMessage, frozen=True, tag="session.created"):
+    """The first message on every socket."""
+
+    session_id: str
+    protocol: str
+    model: str
+    voices: list[str]
+    sample_rate: int
+    encodings: list[str]
+    limits: Limits
+
+
+class ContextCreated(ServerMessage, frozen=True, tag="context.created"):
+    """The context is open; ``handle`` stands for it in binary headers."""
+
+    context_id: str
+    handle: int
+
+
+class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
+    """The next binary frame of this context is its first."""
+
+    context_id: str
+    encoding: Encoding
+    sample_rate: int
+
+
+class FlushDone(ServerMessage, frozen=True, tag="flush.done"):
+    """Everything before that flush has been sent."""
+
+    context_id: str
+    flush_id: str
+
+
+class ContextCancelled(ServerMessage, frozen=True, tag="context.cancelled"):
+    """Not one frame of this context follows. The two texts join up to what was appended."""
+
+    context_id: str
+    generated_ms: float
+    sent_ms: float
+    played_ms: float
+    text_spoken: str
+    text_remaining: str
+
+
+class ContextDone(ServerMessage, frozen=True, tag="context.done"):
+    """The context is closed. ``length``: an utterance was cut at its longest."""
+
+    context_id: str
+    reason: Literal["complete", "length", "error"]
+
+
+class Metrics(ServerMessage, frozen=True, tag="metrics"):
+    """What the context measured, just before ``context.done`` or after ``context.cancelled``."""
+
+    context_id: str
+    queue_ms: float | None
+    ttfa_ms: float | None
+    leading_silence_ms: float | None
+    audio_ms: float
+    rtf: float | None
+    underrun_ms: float
+
+
+class GoingAway(ServerMessage, frozen=True, tag="going_away"):
+    """The server will close this socket when its contexts are done, or at the deadline."""
+
+    deadline_ms: int
+
+
+class Error(ServerMessage, frozen=True, tag="error"):
+    """Something did not work. Without ``context_id`` it is about the socket."""
+
+    code: ErrorCode
+    message: str
+    request_id: str
+    retryable: bool = False
+    param: str | UnsetType = UNSET
+    context_id: str | UnsetType = UNSET
+    retry_after_ms: int | UnsetType = UNSET
+
+
+class Pong(ServerMessage, frozen=True, tag="pong"):
+    """The answer to ``ping``."""
+
+    id: str | None = None
+
+
+SERVER_MESSAGES: tuple[type[ServerMessage], ...] = (
+    SessionCreated,
+    ContextCreated,
+    AudioStarted,
+    FlushDone,
+    ContextCancelled,
+    ContextDone,
+    Metrics,
+    GoingAway,
+    Error,
+    Pong,
+)
