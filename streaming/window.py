@@ -55,3 +55,84 @@ class DecodeWindow:
         if pcm.ndim != 1 or rest or not hop:
             raise ValueError(f"{pcm.shape} samples do not fit a window of {frames} frames")
         return pcm[self.left_context * hop : (self.left_context + self.new_frames) * hop]
+
+
+class SlidingWindowChunker:
+    """Cuts one stream of frames into windows, in order and without loss.
+
+    It holds ``left_context_frames`` already emitted frames and the pending ones, no more.
+    How many frames the next window takes is the schedule's decision, not made here.
+    """
+
+    def __init__(self, left_context_frames: int) -> None:
+        if left_context_frames < 0:
+            raise ValueError("left_context_frames must not be negative")
+        self._left_context_frames = left_context_frames
+        self._frames: Codes | None = None  # [context + pending, K]
+        self._context = 0
+        self._emitted = 0
+        self._finished = False
+
+    @property
+    def pending(self) -> int:
+        """Frames that were pushed and not yet emitted."""
+        return 0 if self._frames is None else len(self._frames) - self._context
+
+    @property
+    def emitted(self) -> int:
+        """Frames that left as some window's new frames."""
+        return self._emitted
+
+    @property
+    def finished(self) -> bool:
+        """True once ``finish`` was called: ``pending`` is all that is left."""
+        return self._finished
+
+    def push(self, frames: Codes) -> None:
+        """Add frames ``[m, K]`` int16, m >= 0.
+
+        Raises ValueError for a wrong shape or type, RuntimeError after ``finish``.
+        """
+        if self._finished:
+            raise RuntimeError("the stream of frames has finished")
+        if frames.ndim != 2 or frames.dtype != np.int16:
+            raise ValueError("frames must be int16 of shape [m, K]")
+        if self._frames is None:
+            self._frames = frames.copy()
+        elif frames.shape[1] != self._frames.shape[1]:
+            raise ValueError(f"expected {self._frames.shape[1]} codebooks, got {frames.shape[1]}")
+        else:
+            self._frames = np.concatenate([self._frames, frames])
+
+    def finish(self) -> None:
+        """Say that no more frames come. Safe to call again."""
+        self._finished = True
+
+    def take(self, new_frames: int, lookahead: int) -> DecodeWindow:
+        """Emit the next ``new_frames`` frames with ``lookahead`` frames after them.
+
+        At the end of a finished stream the lookahead is cut to what there is, and the
+        window that takes the last frame is the last. Raises ValueError if fewer frames
+        are pending than that.
+        """
+        if new_frames < 1 or lookahead < 0:
+            raise ValueError("a window needs at least one new frame and no negative lookahead")
+        if self._finished:
+            lookahead = min(lookahead, max(0, self.pending - new_frames))
+        if self._frames is None or new_frames + lookahead > self.pending:
+            raise ValueError(f"{new_frames} + {lookahead} frames asked for, {self.pending} pending")
+        codes = self._frames[: self._context + new_frames + lookahead]
+        window = DecodeWindow(
+            codes=np.ascontiguousarray(codes.T),
+            left_context=self._context,
+            new_frames=new_frames,
+            lookahead=lookahead,
+            first_frame=self._emitted,
+            is_last=self._finished and new_frames == self.pending,
+        )
+        self._emitted += new_frames
+        context = min(self._emitted, self._left_context_frames)
+        # A copy, so that the old and larger array is freed.
+        self._frames = self._frames[self._context + new_frames - context :].copy()
+        self._context = context
+        return window

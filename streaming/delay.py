@@ -1,0 +1,115 @@
+"""The delay pattern: rows as a talker emits them, frames as a codec wants them.
+
+Codebook k of frame t sits in row t + k. With K = 4 codebooks and T = 3 frames (``.`` is
+BOC, ``#`` is EOC, ``tk`` is frame t's code in codebook k)::
+
+              row 0   1   2   3   4   5
+    codebook 0   00  10  20   #   #   #
+    codebook 1    .  01  11  21   #   #
+    codebook 2    .   .  02  12  22   #
+    codebook 3    .   .   .  03  13  23
+
+so frame 0 is the first diagonal, complete with row K - 1, and T frames need T + K - 1 rows.
+Every array here is int16; codes from ``codebook_size`` upwards are special and never audio.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streaming.spec import Codes
+
+
+class DelayReverter:
+    """Turns one utterance's rows into frames, as they come.
+
+    The first frame that holds any special code ends the stream: neither it nor anything
+    after it is audio. A special code is never clamped to a real one, because that real
+    code would be heard.
+    """
+
+    def __init__(self, num_codebooks: int, codebook_size: int) -> None:
+        if num_codebooks < 1 or codebook_size < 1:
+            raise ValueError("num_codebooks and codebook_size must be positive")
+        self._num_codebooks = num_codebooks
+        self._codebook_size = codebook_size
+        # Rows that still hold codes of incomplete frames: at most K - 1.
+        self._tail: Codes = np.empty((0, num_codebooks), np.int16)
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """True once the next frame is known to hold a special code: no frame follows.
+
+        That is known before the frame is complete, as a rule one row sooner.
+        """
+        return self._ended
+
+    def push(self, row: Codes) -> Codes | None:
+        """Take one row ``[K]``; return the frame ``[K]`` that it completes, if any.
+
+        Raises ValueError for a wrong shape or type and for a negative code.
+        """
+        if row.ndim != 1:
+            raise ValueError(f"a row has one dimension, not {row.ndim}")
+        frames = self.push_rows(row[np.newaxis])
+        return frames[0] if len(frames) else None
+
+    def push_rows(self, rows: Codes) -> Codes:
+        """Take rows ``[n, K]``; return the frames ``[m, K]`` that they complete, m <= n.
+
+        Rows after the end are checked and ignored. Raises ValueError like ``push``.
+        """
+        _check(rows, self._num_codebooks)
+        if self._ended:
+            return rows[:0].copy()
+        held = np.concatenate([self._tail, rows])
+        frames = revert_delay(held)
+        special = (frames >= self._codebook_size).any(axis=1)
+        if special.any():
+            self._ended = True
+            frames = frames[: int(special.argmax())]
+        else:
+            self._tail = held[len(frames) :]
+            # The next frame's codes so far: the diagonal of what is left.
+            self._ended = bool((np.diagonal(self._tail) >= self._codebook_size).any())
+        return frames
+
+
+def apply_delay(frames: Codes, boc: int, eoc: int) -> Codes:
+    """Lay frames ``[T, K]`` out as rows ``[T + K - 1, K]``, filled up with BOC and EOC.
+
+    This is how a talker is shown reference audio. Raises ValueError for a wrong shape or
+    type, for a negative code, and if ``frames`` is empty.
+    """
+    _check(frames, None)
+    total, num_codebooks = frames.shape
+    if not total:
+        raise ValueError("there are no frames to delay")
+    rows = np.full((total + num_codebooks - 1, num_codebooks), eoc, np.int16)
+    for k in range(num_codebooks):
+        rows[:k, k] = boc
+        rows[k : k + total, k] = frames[:, k]
+    return rows
+
+
+def revert_delay(rows: Codes) -> Codes:
+    """Read the complete frames ``[n - K + 1, K]`` off rows ``[n, K]``; none if n < K.
+
+    The inverse of ``apply_delay``: special codes are not looked for. Raises ValueError
+    for a wrong shape or type and for a negative code.
+    """
+    _check(rows, None)
+    num_codebooks = rows.shape[1]
+    complete = max(0, len(rows) - num_codebooks + 1)
+    codebook = np.arange(num_codebooks)
+    return rows[np.arange(complete)[:, np.newaxis] + codebook, codebook]
+
+
+def _check(codes: Codes, num_codebooks: int | None) -> None:
+    if codes.ndim != 2 or codes.dtype != np.int16 or not codes.shape[1]:
+        raise ValueError("codes must be int16 of shape [n, K]")
+    if num_codebooks is not None and codes.shape[1] != num_codebooks:
+        raise ValueError(f"expected {num_codebooks} codebooks, got {codes.shape[1]}")
+    if codes.size and codes.min() < 0:
+        raise ValueError("codes must not be negative")

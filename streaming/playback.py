@@ -1,0 +1,114 @@
+"""What the client has played, as far as the server can know: lead, credit and underruns.
+
+Without reports the model is: playback starts at the first send, runs in real time, and
+stalls when nothing is left. A client's report replaces the model's guess, and the model
+goes on from there. ``played`` is a line through an anchor, cut off at what was sent::
+
+    played(now) = min(sent, anchor_samples + (now - anchor_s) * sample_rate)
+
+Times are seconds on whatever clock the caller passes in; it must not run backwards.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+#: A deadline missed by less than this is a rounding error, not an underrun.
+_TOLERANCE_S = 1e-6
+
+
+class PlaybackClock:
+    """The playback of one context.
+
+    A report is taken at its arrival, so it is older than it looks by the network's delay:
+    the client has played a little more than ``played_samples`` says.
+    """
+
+    def __init__(self, sample_rate: int) -> None:
+        if sample_rate < 1:
+            raise ValueError("sample_rate must be positive")
+        self._sample_rate = sample_rate
+        self._sent = 0
+        self._reported = 0
+        self._anchor_samples = 0
+        self._anchor_s = -inf
+        self._underruns = 0
+        self._underrun_s = 0.0
+
+    @property
+    def sent_samples(self) -> int:
+        """Samples sent so far."""
+        return self._sent
+
+    @property
+    def underruns(self) -> int:
+        """How many sends came after the client had run dry."""
+        return self._underruns
+
+    @property
+    def underrun_s(self) -> float:
+        """Seconds of silence that those late sends caused."""
+        return self._underrun_s
+
+    @property
+    def dry_at(self) -> float:
+        """When everything sent will have been played; -inf before the first send."""
+        if not self._sent:
+            return -inf
+        return self._anchor_s + (self._sent - self._anchor_samples) / self._sample_rate
+
+    def on_sent(self, samples: int, now: float, *, continues: bool = True) -> None:
+        """``samples`` more were handed to the client.
+
+        ``continues`` is false where a pause before them is meant to be, as when the text
+        came late: then no underrun is counted. Raises ValueError if ``samples`` < 0.
+        """
+        if samples < 0:
+            raise ValueError("samples must not be negative")
+        if not samples:
+            return
+        if not self._sent:
+            self._anchor_s = now
+        elif now > (dry_at := self.dry_at):
+            if continues and now - dry_at > _TOLERANCE_S:
+                self._underruns += 1
+                self._underrun_s += now - dry_at
+            self._anchor_samples, self._anchor_s = self._sent, now
+        self._sent += samples
+
+    def on_report(self, played_samples: int, now: float) -> None:
+        """The client says that it has played ``played_samples`` in all.
+
+        A report lower than an earlier one, or higher than what was sent, is clamped: a
+        client's mistake must not stop its own audio, nor open the credit.
+        """
+        if not self._sent:
+            return
+        self._reported = max(self._reported, min(played_samples, self._sent))
+        self._anchor_samples = self._reported
+        self._anchor_s = max(now, self._anchor_s)
+
+    def played_samples(self, now: float) -> int:
+        """Samples played by ``now``: the last report and the time since then."""
+        if not self._sent:
+            return 0
+        elapsed = max(0.0, now - self._anchor_s)
+        return min(self._sent, self._anchor_samples + round(elapsed * self._sample_rate))
+
+    def lead_s(self, now: float) -> float:
+        """Seconds of audio sent and not yet played, at least 0."""
+        return max(0.0, self.dry_at - max(now, self._anchor_s)) if self._sent else 0.0
+
+    def credit_s(self, now: float, max_lead_s: float) -> float:
+        """Seconds of audio that may be sent at ``now`` without exceeding ``max_lead_s``."""
+        return max(0.0, max_lead_s - self.lead_s(now))
+
+    def when_credit(self, now: float, max_lead_s: float, needed_s: float) -> float:
+        """The time, ``now`` or later, at which ``needed_s`` of audio may be sent.
+
+        What needs more than the whole ``max_lead_s`` waits for an empty buffer, not for
+        ever. A time to come is a hair late, so that rounding cannot make a caller that
+        asks again then wait for nothing.
+        """
+        wait_s = self.lead_s(now) - max(0.0, max_lead_s - needed_s)
+        return now + wait_s + _TOLERANCE_S if wait_s > 0 else now

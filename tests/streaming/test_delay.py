@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streaming.delay import DelayReverter, apply_delay, revert_delay
+from streaming.spec import Codes
+
+SIZE, BOC, EOC = 16, 16, 17
+
+
+def oracle(rows: list[list[int]], num_codebooks: int) -> tuple[list[list[int]], bool]:
+    """Frames by the definition, one code at a time; and whether the next one is special."""
+    frames = []
+    t = 0
+    while True:
+        codes = [rows[t + k][k] for k in range(num_codebooks) if t + k < len(rows)]
+        if any(code >= SIZE for code in codes):
+            return frames, True
+        if len(codes) < num_codebooks:
+            return frames, False
+        frames.append(codes)
+        t += 1
+
+
+def codes(values: object) -> Codes:
+    return np.array(values, np.int16)
+
+
+@st.composite
+def row_streams(draw: st.DrawFn) -> tuple[int, Codes, list[int]]:
+    """K, rows whose codes are rarely special, and a way of cutting them into pushes."""
+    num_codebooks = draw(st.integers(1, 5))
+    total = draw(st.integers(0, 24))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rows = rng.integers(0, SIZE, (total, num_codebooks)).astype(np.int16)
+    rows[rng.random(rows.shape) < draw(st.sampled_from([0.0, 0.02, 0.2]))] = EOC
+    cuts = sorted(draw(st.lists(st.integers(0, total), max_size=5)))
+    return num_codebooks, rows, cuts
+
+
+@given(row_streams())
+def test_any_split_gives_the_frames_of_the_definition(case: tuple[int, Codes, list[int]]) -> None:
+    num_codebooks, rows, cuts = case
+    frames, ended = oracle(rows.tolist(), num_codebooks)
+    split, single = (DelayReverter(num_codebooks, SIZE) for _ in range(2))
+    parts = [split.push_rows(part) for part in np.split(rows, cuts)]
+    assert np.concatenate(parts).tolist() == frames
+    assert split.ended is ended
+    one_by_one = [frame for row in rows if (frame := single.push(row)) is not None]
+    assert [frame.tolist() for frame in one_by_one] == frames
+    assert single.ended is ended
+
+
+@given(st.integers(1, 6), st.integers(1, 20), st.integers(0, 2**32 - 1))
+def test_delaying_and_reverting_is_the_identity(k: int, total: int, seed: int) -> None:
+    frames = np.random.default_rng(seed).integers(0, SIZE, (total, k)).astype(np.int16)
+    rows = apply_delay(frames, BOC, EOC)
+    assert rows.shape == (total + k - 1, k)
+    assert np.array_equal(revert_delay(rows), frames)
+    assert int((rows == BOC).sum()) == int((rows == EOC).sum()) == k * (k - 1) // 2
+    reverter = DelayReverter(k, SIZE)
+    assert np.array_equal(reverter.push_rows(rows), frames)
+    assert reverter.ended is (k > 1)
+
+
+def test_the_drawing_in_the_docstring() -> None:
+    frames = codes([[10 * t % SIZE + k for k in range(4)] for t in range(3)])
+    assert apply_delay(frames, BOC, EOC).T.tolist() == [
+        [0, 10, 4, EOC, EOC, EOC],
+        [BOC, 1, 11, 5, EOC, EOC],
+        [BOC, BOC, 2, 12, 6, EOC],
+        [BOC, BOC, BOC, 3, 13, 7],
+    ]
+
+
+def test_the_end_is_known_with_the_last_frame_and_later_rows_are_ignored() -> None:
+    reverter = DelayReverter(3, SIZE)
+    rows = apply_delay(codes([[1, 2, 3], [4, 5, 6]]), BOC, EOC)
+    assert [reverter.push(row) is not None for row in rows] == [False, False, True, True]
+    assert reverter.ended
+    assert reverter.push(codes([7, 8, 9])) is None
+    assert reverter.push_rows(codes([[7, 8, 9]] * 5)).shape == (0, 3)
+
+
+def test_a_higher_codebook_may_end_first_and_no_special_code_is_ever_returned() -> None:
+    reverter = DelayReverter(3, SIZE)
+    rows = codes([[1, BOC, BOC], [2, 3, BOC], [4, 5, 6], [EOC, EOC, 7], [EOC, EOC, EOC]])
+    # Row 3 ends codebooks 0 and 1, so frame 2 is partial; frame 1 is still whole.
+    assert reverter.push_rows(rows).tolist() == [[1, 3, 6], [2, 5, 7]]
+    assert reverter.ended
+
+
+def test_real_codes_up_to_the_largest_are_audio() -> None:
+    reverter = DelayReverter(1, SIZE)
+    assert reverter.push_rows(codes([[0], [SIZE - 1], [SIZE], [3]])).tolist() == [[0], [SIZE - 1]]
+    assert reverter.ended
+
+
+def test_frames_do_not_share_memory_with_the_rows() -> None:
+    rows = codes([[1, 2], [3, 4], [5, 6]])
+    reverter = DelayReverter(2, SIZE)
+    frames = reverter.push_rows(rows[:2])
+    rows[:] = 0
+    assert frames.tolist() == [[1, 4]]
+    assert reverter.push_rows(codes([[7, 8]])).tolist() == [[3, 8]]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        codes([1, 2, 3]),
+        codes([[1, 2]]),
+        codes([[1, 2, -1]]),
+        np.zeros((1, 3), np.int64),
+        np.zeros((1, 1, 3), np.int16),
+        np.zeros((2, 0), np.int16),
+    ],
+)
+def test_wrong_rows_are_refused_and_change_nothing(bad: Codes) -> None:
+    reverter = DelayReverter(3, SIZE)
+    reverter.push_rows(codes([[1, 0, 0], [2, 3, 0]]))
+    with pytest.raises(ValueError):
+        reverter.push_rows(bad)
+    assert reverter.push_rows(codes([[4, 5, 6]])).tolist() == [[1, 3, 6]]
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ValueError):
+        DelayReverter(0, SIZE)
+    with pytest.raises(ValueError):
+        DelayReverter(3, SIZE).push(codes([[1, 2, 3]]))
+    with pytest.raises(ValueError):
+        apply_delay(codes([[1, -2]]), BOC, EOC)
+    with pytest.raises(ValueError):
+        apply_delay(np.zeros((0, 2), np.int16), BOC, EOC)
+    with pytest.raises(ValueError):
+        revert_delay(codes([1, 2]))
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 40))
+def test_memory_stays_below_one_pattern(pushes: int) -> None:
+    reverter = DelayReverter(4, SIZE)
+    for _ in range(pushes):
+        reverter.push(codes([1, 2, 3, 4]))
+    assert len(reverter._tail) == min(pushes, 3)

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.playback import PlaybackClock
+
+RATE = 1000
+
+
+def test_playback_starts_at_the_first_send_and_stalls_when_dry() -> None:
+    clock = PlaybackClock(RATE)
+    assert clock.dry_at == float("-inf")
+    assert (clock.played_samples(5.0), clock.lead_s(5.0)) == (0, 0.0)
+    clock.on_sent(500, 10.0)
+    clock.on_sent(250, 10.1)
+    assert clock.dry_at == pytest.approx(10.75)
+    assert clock.played_samples(10.5) == 500
+    assert clock.lead_s(10.5) == pytest.approx(0.25)
+    assert clock.played_samples(99.0) == 750
+    assert clock.lead_s(99.0) == 0.0
+    assert (clock.underruns, clock.underrun_s) == (0, 0.0)
+
+
+def test_a_late_send_is_an_underrun_unless_the_pause_was_meant() -> None:
+    clock = PlaybackClock(RATE)
+    clock.on_sent(100, 0.0)
+    clock.on_sent(100, 0.1)
+    assert clock.underruns == 0
+    clock.on_sent(100, 0.5)
+    assert (clock.underruns, clock.underrun_s) == (1, pytest.approx(0.3))
+    assert clock.dry_at == pytest.approx(0.6)
+    assert clock.played_samples(0.55) == 250
+    clock.on_sent(100, 2.0, continues=False)
+    assert (clock.underruns, clock.underrun_s) == (1, pytest.approx(0.3))
+    assert clock.dry_at == pytest.approx(2.1)
+
+
+def test_a_report_replaces_the_guess() -> None:
+    clock = PlaybackClock(RATE)
+    clock.on_sent(1000, 0.0)
+    clock.on_report(200, 0.5)  # the client began 300 ms late
+    assert clock.played_samples(0.5) == 200
+    assert clock.played_samples(0.7) == 400
+    assert clock.dry_at == pytest.approx(1.3)
+    clock.on_sent(100, 1.2)
+    assert clock.underruns == 0
+    clock.on_report(1100, 1.3)  # it is dry already
+    assert clock.dry_at == pytest.approx(1.3)
+    clock.on_sent(100, 1.5)
+    assert (clock.underruns, clock.underrun_s) == (1, pytest.approx(0.2))
+
+
+def test_nonsense_reports_are_clamped() -> None:
+    clock = PlaybackClock(RATE)
+    clock.on_report(10**9, 0.0)
+    assert clock.played_samples(0.0) == 0
+    clock.on_sent(1000, 1.0)
+    clock.on_report(-5, 1.0)
+    assert clock.played_samples(1.0) == 0
+    clock.on_report(400, 1.4)
+    clock.on_report(100, 1.5)
+    assert clock.played_samples(1.5) == 400
+    clock.on_report(10**9, 1.6)
+    assert clock.played_samples(1.6) == 1000
+    assert clock.sent_samples == 1000
+    with pytest.raises(ValueError):
+        clock.on_sent(-1, 2.0)
+    with pytest.raises(ValueError):
+        PlaybackClock(0)
+
+
+def test_credit() -> None:
+    clock = PlaybackClock(RATE)
+    assert clock.credit_s(0.0, 2.0) == 2.0
+    assert clock.when_credit(0.0, 2.0, 1.5) == 0.0
+    clock.on_sent(3000, 0.0)
+    assert clock.credit_s(0.5, 2.0) == 0.0
+    assert clock.credit_s(1.5, 2.0) == pytest.approx(0.5)
+    assert clock.when_credit(0.5, 2.0, 0.5) == pytest.approx(1.5)
+    assert clock.when_credit(2.9, 2.0, 0.5) == 2.9
+    # More than the whole allowance goes out when the buffer is empty.
+    assert clock.when_credit(0.5, 2.0, 5.0) == pytest.approx(3.0)
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["sent", "report", "wait"]),
+        st.integers(-100, 3000),
+        st.floats(0, 1, allow_subnormal=False),
+    ),
+    max_size=30,
+)
+
+
+@given(events)
+def test_whatever_a_client_says_the_clock_stays_sane(history: list[tuple[str, int, float]]) -> None:
+    clock, now, reported, lost = PlaybackClock(RATE), 0.0, 0, 0.0
+    for kind, samples, step in history:
+        now += step
+        if kind == "sent" and samples >= 0:
+            late = now - clock.dry_at if clock.sent_samples and samples else 0.0
+            lost += late if late > 1e-6 else 0.0
+            clock.on_sent(samples, now)
+        elif kind == "report":
+            clock.on_report(samples, now)
+            reported = min(max(reported, samples), clock.sent_samples)
+        assert reported <= clock.played_samples(now) <= clock.sent_samples
+        unplayed = (clock.sent_samples - clock.played_samples(now)) / RATE
+        assert clock.lead_s(now) == pytest.approx(unplayed, abs=1.01 / RATE)
+        assert clock.underrun_s == pytest.approx(lost)
+        if clock.sent_samples:
+            assert clock.lead_s(clock.dry_at) == 0.0
+        for needed in (0.1, 1.0, 5.0):
+            at = clock.when_credit(now, 2.0, needed)
+            assert at >= now
+            assert clock.credit_s(at, 2.0) >= min(needed, 2.0) - 1e-9
