@@ -1,0 +1,163 @@
+"""Which windows to decode next, and together: earliest deadline first. No torch, no clock.
+
+Windows run together when their shapes are equal, contexts beyond the receptive field not
+counted. Padding to a common shape would need masks at every layer (biases leak past a
+stream's edge), and on a CPU a batch saves a fixed cost of about a frame and nothing else,
+while every window of it waits for all. So shapes are matched exactly, and a batch grows
+only while its most urgent window stays in time.
+
+A long window is cut into pieces, chosen one by one, so that no stream waits for more than
+one piece of it. Pieces keep the receptive field around them and give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from streaming.spec import Samples
+from streaming.window import DecodeWindow
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeCost:
+    """Seconds of a batch: ``fixed_s + frame_s * frames``, context frames included."""
+
+    fixed_s: float
+    frame_s: float
+
+    def seconds(self, frames: int) -> float:
+        """What ``frames`` cost."""
+        return self.fixed_s + self.frame_s * frames
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """``queued`` windows at most, ``rows`` and ``frames`` per batch, new frames per piece."""
+
+    queued: int = 1024
+    rows: int = 8
+    frames: int = 256
+    piece_frames: int = 50
+
+
+@dataclass(slots=True)
+class Job:
+    """One window in the queue: its pieces still to do, and the samples of those done."""
+
+    id: int
+    deadline_s: float
+    received_s: float
+    frames: int
+    pieces: list[DecodeWindow]
+    alone: bool = False
+    samples: list[Samples] = field(default_factory=list)
+    started_s: float | None = None
+    decode_s: float = 0.0
+    batch: int = 0
+
+    @property
+    def next_piece(self) -> DecodeWindow:
+        """The piece to decode next."""
+        return self.pieces[len(self.samples)]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every piece has its samples."""
+        return len(self.samples) == len(self.pieces)
+
+
+class QueueFull(Exception):
+    """The queue has as many windows as it may hold."""
+
+
+class DeadlineQueue:
+    """Windows that wait. ``receptive_field`` is the codec's, in frames."""
+
+    def __init__(self, receptive_field: int, cost: DecodeCost, limits: BatchLimits) -> None:
+        self._reach, self._cost, self._limits = receptive_field, cost, limits
+        self._jobs: dict[int, Job] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(
+        self, id: int, window: DecodeWindow, deadline_s: float, now: float, *, alone: bool = False
+    ) -> None:
+        """Take a window in. Raises QueueFull; an id that waits already is a ValueError."""
+        if id in self._jobs:
+            raise ValueError(f"window {id} is queued already")
+        if len(self._jobs) >= self._limits.queued:
+            raise QueueFull
+        pieces = list(cut(window, self._limits.piece_frames, self._reach))
+        frames = window.codes.shape[1]
+        self._jobs[id] = Job(id, deadline_s, now, frames, pieces, alone)
+
+    def cancel(self, id: int) -> bool:
+        """Drop a window, between two of its pieces too; say whether it was there."""
+        return self._jobs.pop(id, None) is not None
+
+    def take(self, now: float) -> list[Job]:
+        """Choose the jobs whose next pieces are decoded together now; none if none wait.
+
+        They stay in the queue until ``finish`` or ``cancel``. The first has the earliest
+        deadline. Others of its shape join in deadline order while the batch keeps to its
+        limits and, unless the first is late already, would not make it late.
+        """
+        order = sorted(self._jobs.values(), key=lambda job: (job.deadline_s, job.id))
+        if not order:
+            return []
+        first, *others = order
+        batch, shape = [first], _shape(first.next_piece)
+        if first.alone:
+            return batch
+        in_time = first.deadline_s - now
+        was_late = self._cost.seconds(sum(shape)) > in_time
+        for job in others:
+            frames = (len(batch) + 1) * sum(shape)
+            if len(batch) >= self._limits.rows or frames > self._limits.frames:
+                break
+            if not was_late and self._cost.seconds(frames) > in_time:
+                break
+            if not job.alone and _shape(job.next_piece) == shape:
+                batch.append(job)
+        return batch
+
+    def finish(self, job: Job, samples: Samples) -> bool:
+        """Note the samples of the job's next piece; the job leaves when all are there.
+
+        Return whether it is done. A job that was cancelled meanwhile is never done.
+        """
+        if self._jobs.get(job.id) is not job:
+            return False
+        job.samples.append(samples)
+        if job.is_done:
+            del self._jobs[job.id]
+        return job.is_done
+
+
+def cut(window: DecodeWindow, piece_frames: int, reach: int) -> Iterator[DecodeWindow]:
+    """Cut a window into pieces of at most ``piece_frames`` new frames, about equally long.
+
+    Contexts are cut down to ``reach`` frames (the receptive field), or end with the window.
+    The pieces' samples in order are the window's.
+    """
+    count = -(-window.new_frames // piece_frames)
+    end = window.left_context + window.new_frames
+    total = window.codes.shape[1]
+    for index in range(count):
+        first = window.left_context + window.new_frames * index // count
+        last = window.left_context + window.new_frames * (index + 1) // count
+        start, stop = max(0, first - reach), min(total, last + reach)
+        yield DecodeWindow(
+            window.codes[:, start:stop],
+            first - start,
+            last - first,
+            stop - last,
+            window.first_frame + first - window.left_context,
+            window.is_last and last == end,
+        )
+
+
+def _shape(piece: DecodeWindow) -> tuple[int, int, int]:
+    return piece.left_context, piece.new_frames, piece.lookahead

@@ -1,0 +1,130 @@
+"""The Higgs codec's decoder: codes to samples, each layer on the range that is needed only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from codec import trim
+from codec.checkpoint import find_codec, load_decoder_tensors, resolve_folder
+from codec.config import CodecConfig
+from codec.errors import CodesError
+from codec.layers import build_stages
+from streaming.spec import CodecSpec, Codes, Samples
+from streaming.window import DecodeWindow
+
+Shape = tuple[int, int, int]
+
+
+class HiggsDecoder:
+    """Implements ``streaming.ports.CodecDecoder`` on torch. Stateless, so thread-safe.
+
+    On a CPU with one thread the samples of a frame are the same bits whatever window and
+    batch they were decoded in, as long as the contexts reach over the receptive field or
+    to the end of the stream. ``tensors`` are those of ``checkpoint.decoder_shapes``.
+    """
+
+    def __init__(
+        self,
+        config: CodecConfig,
+        tensors: Mapping[str, Tensor],
+        *,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self._spec = config.spec()
+        self._layers = config.layers
+        self._device = torch.device(device)
+        placed = {name: t.to(self._device, dtype) for name, t in tensors.items()}
+        self._stages = build_stages(placed, len(config.ratios))
+        tables, constant = _fold_lookup(config, tensors)
+        self._tables = tables.to(placed["fc2.bias"])
+        self._constant = constant.to(placed["fc2.bias"])
+
+    @classmethod
+    def load(cls, model: str, *, device: str = "cpu") -> HiggsDecoder:
+        """Load from a folder or a hub id. Raises CheckpointError."""
+        checkpoint = find_codec(resolve_folder(model))
+        return cls(checkpoint.config, load_decoder_tensors(checkpoint), device=device)
+
+    @property
+    def spec(self) -> CodecSpec:
+        """The loaded codec's facts."""
+        return self._spec
+
+    def check(self, codes: Codes) -> None:
+        """Raise CodesError unless ``codes`` are ``[K, T]`` real codes with T >= 1."""
+        if codes.ndim != 2 or codes.shape[0] != self._spec.num_codebooks or not codes.shape[1]:
+            raise CodesError(
+                f"codes of shape {codes.shape} are not [{self._spec.num_codebooks}, T]"
+            )
+        if codes.min() < 0 or codes.max() >= self._spec.codebook_size:
+            raise CodesError(f"a code is not within 0..{self._spec.codebook_size - 1}")
+
+    def decode(self, codes: Sequence[Codes]) -> list[Samples]:
+        """Decode whole sequences: ``[K, T_i]`` int16 -> ``[T_i * hop]`` float32 each."""
+        for sequence in codes:
+            self.check(sequence)
+        return self._decode([(sequence, (0, sequence.shape[1], 0)) for sequence in codes])
+
+    def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+        """Decode windows to the samples of their new frames, ``[new_frames * hop]`` each.
+
+        Windows of equal shape run as one batch; the caller bounds how many there are.
+        Raises CodesError before anything is decoded.
+        """
+        for window in windows:
+            self.check(window.codes)
+        return self._decode(
+            [(w.codes, (w.left_context, w.new_frames, w.lookahead)) for w in windows]
+        )
+
+    def _decode(self, work: Sequence[tuple[Codes, Shape]]) -> list[Samples]:
+        groups: dict[Shape, list[int]] = {}
+        for index, (_, shape) in enumerate(work):
+            groups.setdefault(shape, []).append(index)
+        results: dict[int, Samples] = {}
+        for shape, indices in groups.items():
+            rows = self._run(np.stack([work[index][0] for index in indices]), shape)
+            results.update(zip(indices, rows, strict=True))
+        return [results[index] for index in range(len(work))]
+
+    @torch.inference_mode()
+    def _run(self, codes: Codes, shape: Shape) -> Samples:
+        """Decode ``[B, K, T]`` of one shape to ``[B, new * hop]``."""
+        plan = trim.plan(self._layers, *shape)
+        needed = torch.from_numpy(codes[:, :, plan.first_frame : plan.end_frame].astype(np.int64))
+        x = self._look_up(needed.to(self._device))
+        for stage, step in zip(self._stages, plan.steps, strict=True):
+            x = stage(x, step)
+        samples: Samples = x[:, 0].float().cpu().numpy()
+        return samples
+
+    def _look_up(self, codes: Tensor) -> Tensor:
+        """Codes ``[B, K, T]`` to what the decoder reads, ``[B, latent, T]``.
+
+        The sum runs codebook by codebook, so that its order does not depend on the shape.
+        """
+        total = self._constant.expand(codes.shape[0], codes.shape[2], -1)
+        for index in range(codes.shape[1]):
+            total = total + self._tables[index][codes[:, index]]
+        return total.transpose(1, 2).contiguous()
+
+
+def _fold_lookup(config: CodecConfig, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Fold ``project_out`` and ``fc2`` into one table per codebook ``[K, size, latent]``.
+
+    Both are linear, so ``fc2(sum_k(project_out_k(embed_k[code])))`` is a sum of looked-up
+    rows and a constant; folded in float64, so that only one rounding is left.
+    """
+    tables, bias = [], torch.zeros(config.quantizer_dim, dtype=torch.float64)
+    fc2 = tensors["fc2.weight"].double()
+    for index in range(config.num_codebooks):
+        name = f"quantizer.quantizers.{index}"
+        project = tensors[f"{name}.project_out.weight"].double()
+        tables.append(tensors[f"{name}.codebook.embed"].double() @ (fc2 @ project).T)
+        bias += tensors[f"{name}.project_out.bias"].double()
+    return torch.stack(tables), fc2 @ bias + tensors["fc2.bias"].double()

@@ -1,0 +1,245 @@
+"""The gateway's side of the codec worker: each window is answered once, whatever dies.
+
+A decode is a pure function of its window, so the engine keeps every window until its answer
+is there. When a worker dies, all that were out go to the next one, most urgent first. The
+worker says what it is about to decode; a window that was being decoded when a worker died
+gets a strike and goes alone next time, and one with two strikes is given up, since
+it is most likely what kills the workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from codec.batching import DecodeCost
+from codec.messages import (
+    Cancel,
+    Decoded,
+    Decoding,
+    Failed,
+    FromWorker,
+    Ready,
+    decode_message,
+    samples_of,
+)
+from ipc.supervisor import ChildDown, Supervisor, Watch
+from streaming.errors import BackendError, CapacityError, ErrorCode
+from streaming.spec import CodecSpec, Samples
+from streaming.window import DecodeWindow
+
+log = logging.getLogger(__name__)
+#: A window that was being decoded at this many deaths is not tried again.
+MAX_STRIKES = 2
+#: A CPU decode of the largest piece takes well under a second.
+WATCH = Watch(hang_timeout_s=3.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStats:
+    """One answered window. ``frames`` counts its context too; times are the worker's."""
+
+    frames: int
+    new_frames: int
+    queue_s: float
+    decode_s: float
+    batch: int
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A window that somebody waits for."""
+
+    id: int
+    window: DecodeWindow
+    deadline_s: float
+    answer: asyncio.Future[Samples]
+    strikes: int = 0
+
+
+class CodecWorkerEngine:
+    """Implements ``streaming.ports.CodecEngine`` with one supervised worker process.
+
+    ``model`` is a folder or a hub id. At most ``max_outstanding`` windows are out at once;
+    beyond that ``decode`` raises CapacityError at once rather than wait, because a waiting
+    line here would have to be a second deadline queue: the worker's own is the only one.
+    ``patience_s`` bounds a window's whole stay, restarts of the worker included.
+    ``on_decoded`` runs on the event loop and must not raise. ``module`` and ``env`` exist
+    so that tests can run another worker.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        threads: int = 1,
+        device: str = "cpu",
+        max_outstanding: int = 512,
+        patience_s: float = 60.0,
+        watch: Watch = WATCH,
+        on_decoded: Callable[[DecodeStats], None] = lambda stats: None,
+        on_progress: Callable[[str, float], None] = lambda phase, seconds: None,
+        module: str = "codec.worker",
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self._max_outstanding, self._patience_s = max_outstanding, patience_s
+        self._on_decoded = on_decoded
+        self._ids = itertools.count()
+        self._pending: dict[int, _Pending] = {}
+        self._in_hand: frozenset[int] = frozenset()
+        self._ready: Ready | None = None
+        self._stopped = False
+        self._supervisor: Supervisor[FromWorker] = Supervisor(
+            module,
+            ["--model", model, "--threads", str(threads), "--device", device],
+            inbound=FromWorker,
+            ready=Ready,
+            on_message=self._on_message,
+            on_ready=self._on_ready,
+            on_down=self._on_down,
+            on_progress=on_progress,
+            env=env,
+            watch=watch,
+        )
+
+    async def start(self) -> None:
+        """Start the worker and return once it is ready.
+
+        Raises ipc.supervisor.ChildFailed if it never can be.
+        """
+        await self._supervisor.start()
+
+    async def stop(self) -> None:
+        """End the worker; every window still out fails with BackendError."""
+        self._stopped = True
+        await self._supervisor.stop()
+        for pending in list(self._pending.values()):
+            self._fail(pending, "The speech decoder is shutting down.")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the worker takes work right now."""
+        return self._supervisor.is_up
+
+    @property
+    def restarts(self) -> int:
+        """How often the worker has been started again."""
+        return self._supervisor.restarts
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, while there is one."""
+        return self._supervisor.pid
+
+    @property
+    def outstanding(self) -> int:
+        """Windows not yet answered."""
+        return len(self._pending)
+
+    @property
+    def spec(self) -> CodecSpec:
+        """The loaded codec's facts. RuntimeError before ``start`` has returned."""
+        return self._first_ready().spec()
+
+    @property
+    def cost(self) -> DecodeCost:
+        """What the worker measured while warming up: a prior for the scheduler."""
+        ready = self._first_ready()
+        return DecodeCost(ready.fixed_s, ready.frame_s)
+
+    async def decode(self, window: DecodeWindow, deadline_s: float) -> Samples:
+        """Return the samples of the window's new frames, ``[new_frames * hop_length]``.
+
+        While the worker restarts the window waits for it. Cancelling the call drops the
+        work. Raises CapacityError, BackendError.
+        """
+        if self._stopped:
+            raise BackendError(ErrorCode.CODEC_FAILED, "The speech decoder is shutting down.")
+        if len(self._pending) >= self._max_outstanding:
+            raise CapacityError(ErrorCode.OVERLOADED, "The speech decoder is at its limit.")
+        answer: asyncio.Future[Samples] = asyncio.get_running_loop().create_future()
+        pending = _Pending(next(self._ids), window, deadline_s, answer)
+        self._pending[pending.id] = pending
+        try:
+            self._send(pending)
+            async with asyncio.timeout(self._patience_s):
+                return await answer
+        except TimeoutError:
+            message = "The speech decoder did not answer in time."
+            raise BackendError(ErrorCode.CODEC_FAILED, message) from None
+        finally:
+            if self._pending.pop(pending.id, None) is not None:
+                with contextlib.suppress(ChildDown):
+                    self._supervisor.send(Cancel(pending.id))
+
+    def _first_ready(self) -> Ready:
+        if self._ready is None:
+            raise RuntimeError("the codec worker has not been ready yet")
+        return self._ready
+
+    def _send(self, pending: _Pending) -> None:
+        """Send now, or leave it to ``_on_ready`` of the next worker."""
+        message = decode_message(
+            pending.id, pending.window, pending.deadline_s, alone=pending.strikes > 0
+        )
+        with contextlib.suppress(ChildDown):
+            self._supervisor.send(message)
+
+    def _fail(self, pending: _Pending, message: str) -> None:
+        self._pending.pop(pending.id, None)
+        if not pending.answer.done():
+            pending.answer.set_exception(BackendError(ErrorCode.CODEC_FAILED, message))
+
+    def _on_ready(self, ready: Ready) -> None:
+        self._ready = ready
+        for pending in sorted(self._pending.values(), key=lambda p: (p.deadline_s, p.id)):
+            self._send(pending)
+
+    def _on_down(self) -> None:
+        in_hand, self._in_hand = self._in_hand, frozenset()
+        if self._stopped:
+            return
+        for id in in_hand & self._pending.keys():
+            pending = self._pending[id]
+            pending.strikes += 1
+            if pending.strikes >= MAX_STRIKES:
+                log.error("a window is given up: workers died of it", extra={"window": id})
+                self._fail(pending, "The speech decoder failed on this audio.")
+
+    def _on_message(self, message: FromWorker) -> None:
+        if isinstance(message, Decoding):
+            self._in_hand = frozenset(message.ids)
+        elif isinstance(message, Decoded):
+            self._in_hand -= {message.id}
+            self._answer(message)
+        elif isinstance(message, Failed):
+            self._in_hand -= {message.id}
+            # A window that was cancelled meanwhile has nobody waiting.
+            if pending := self._pending.get(message.id):
+                log.error("a window failed: %s", message.detail)
+                self._fail(pending, "The speech decoder could not decode this audio.")
+
+    def _answer(self, message: Decoded) -> None:
+        pending = self._pending.get(message.id)
+        if pending is None:
+            return
+        samples, window = samples_of(message), pending.window
+        if len(samples) != window.new_frames * self.spec.hop_length:
+            self._fail(pending, "The speech decoder returned audio of the wrong length.")
+            return
+        del self._pending[pending.id]
+        if not pending.answer.done():
+            pending.answer.set_result(samples)
+        self._on_decoded(
+            DecodeStats(
+                message.frames,
+                window.new_frames,
+                message.queue_s,
+                message.decode_s,
+                message.batch,
+            )
+        )

@@ -1,0 +1,62 @@
+"""A codec without weights whose receptive field is exactly what it declares. Not speech."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from codec.errors import CodesError
+from streaming.spec import CodecSpec, Codes, Samples
+from streaming.window import DecodeWindow
+
+#: float32 holds every integer up to here, so sums below it are exact in any order.
+_EXACT = 1 << 24
+
+
+class FakeDecoder:
+    """A fake ``CodecDecoder``: every sample depends on every code within its receptive field.
+
+    Sample ``j`` of frame ``t`` is ``sum over d, k of weight[d, j, k] * (code[k, t + d] + 1)``
+    scaled by ``2 ** -24``, for ``d`` in ``-rf .. rf`` and 0 outside the sequence. Weights are
+    positive integers from a hash and the sums stay below 2 ** 24, so float32 holds them
+    exactly and tests may ask for equality: a window that lost a frame, shifted a seam or
+    swapped a stream shows in the samples.
+    """
+
+    def __init__(self, spec: CodecSpec) -> None:
+        self._spec = spec
+        reach = 2 * spec.receptive_field_frames + 1
+        largest = (_EXACT - 1) // (reach * spec.num_codebooks * spec.codebook_size)
+        if largest < 2:
+            raise ValueError("the spec is too large for exact sums in float32")
+        shape = (reach, spec.hop_length, spec.num_codebooks)
+        index = np.arange(np.prod(shape), dtype=np.uint64) + np.uint64(1)
+        hashed = (index * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+        self._weights = (1 + hashed % np.uint64(largest)).reshape(shape).astype(np.float64)
+
+    @property
+    def spec(self) -> CodecSpec:
+        """The facts it was made with."""
+        return self._spec
+
+    def decode(self, codes: Sequence[Codes]) -> list[Samples]:
+        """Decode whole sequences: a batch of ``[K, T_i]`` -> ``[T_i * hop_length]`` each."""
+        return [self._decode(sequence) for sequence in codes]
+
+    def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+        """Decode each window whole and trim it."""
+        return [window.trim(self._decode(window.codes)) for window in windows]
+
+    def _decode(self, codes: Codes) -> Samples:
+        if codes.ndim != 2 or codes.shape[0] != self._spec.num_codebooks or not codes.shape[1]:
+            raise CodesError(f"codes of shape {codes.shape} fit no [K, T]")
+        if codes.min() < 0 or codes.max() >= self._spec.codebook_size:
+            raise CodesError(f"a code is not within 0..{self._spec.codebook_size - 1}")
+        frames, reach = codes.shape[1], self._spec.receptive_field_frames
+        padded = np.pad(codes.astype(np.float64) + 1, ((0, 0), (reach, reach)))
+        sums = np.zeros((self._spec.hop_length, frames))
+        for offset, weights in enumerate(self._weights):
+            sums += weights @ padded[:, offset : offset + frames]
+        samples: Samples = (sums.T.reshape(-1) / _EXACT).astype(np.float32)
+        return samples

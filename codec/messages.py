@@ -1,0 +1,126 @@
+"""What the gateway and the codec worker say to each other. Fixed schema; see ipc.framing.
+
+Deadlines are seconds on CLOCK_MONOTONIC, which all processes of one Linux machine share.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from ipc.framing import Alive, Fatal, Progress, Stop
+from streaming.spec import CodecSpec, Codes, Samples
+from streaming.window import DecodeWindow
+
+#: ``bad_window``: these codes can never be decoded. ``decode_failed``: the decoder erred.
+FailureReason = Literal["bad_window", "decode_failed"]
+
+
+class Decode(msgspec.Struct, tag="decode", frozen=True):
+    """Work: one window. ``codes`` is int16 little-endian, ``[num_codebooks, T]``.
+
+    ``alone`` keeps it out of batches: it was being decoded when a worker died, and if it is
+    the cause then nothing else must die with it.
+    """
+
+    id: int
+    codes: bytes
+    num_codebooks: int
+    left_context: int
+    new_frames: int
+    lookahead: int
+    deadline_s: float
+    alone: bool = False
+
+
+class Cancel(msgspec.Struct, tag="cancel", frozen=True):
+    """The samples of this window are not wanted any more. Unknown ids are ignored."""
+
+    id: int
+
+
+class Ready(msgspec.Struct, tag="ready", frozen=True):
+    """The worker takes work. The cost is what warming up measured, see ``DecodeCost``."""
+
+    sample_rate: int
+    hop_length: int
+    num_codebooks: int
+    codebook_size: int
+    receptive_field_frames: int
+    fixed_s: float
+    frame_s: float
+
+    def spec(self) -> CodecSpec:
+        """The loaded codec's facts."""
+        return CodecSpec(
+            self.sample_rate,
+            self.hop_length,
+            self.num_codebooks,
+            self.codebook_size,
+            self.receptive_field_frames,
+        )
+
+
+class Decoding(msgspec.Struct, tag="decoding", frozen=True):
+    """These windows are decoded from now on: who dies while doing so, died of one of them."""
+
+    ids: list[int]
+
+
+class Decoded(msgspec.Struct, tag="decoded", frozen=True):
+    """The samples of a window's new frames, float32 little-endian.
+
+    ``queue_s`` is receipt to the start of its decoding; ``decode_s`` the time its batches
+    took; ``batch`` the windows in the largest of them; ``frames`` its length with context.
+    """
+
+    id: int
+    samples: bytes
+    queue_s: float
+    decode_s: float
+    batch: int
+    frames: int
+
+
+class Failed(msgspec.Struct, tag="failed", frozen=True):
+    """This window failed alone. ``detail`` is for operators."""
+
+    id: int
+    reason: FailureReason
+    detail: str
+
+
+ToWorker = Decode | Cancel | Stop
+FromWorker = Ready | Decoding | Decoded | Failed | Alive | Progress | Fatal
+
+
+def decode_message(id: int, window: DecodeWindow, deadline_s: float, *, alone: bool) -> Decode:
+    """Pack a window."""
+    return Decode(
+        id=id,
+        codes=window.codes.astype("<i2", order="C").tobytes(),
+        num_codebooks=window.codes.shape[0],
+        left_context=window.left_context,
+        new_frames=window.new_frames,
+        lookahead=window.lookahead,
+        deadline_s=deadline_s,
+        alone=alone,
+    )
+
+
+def window_of(message: Decode) -> DecodeWindow:
+    """Unpack a window. Raises ValueError if it does not fit together."""
+    codes: Codes = np.frombuffer(message.codes, "<i2").astype(np.int16)
+    return DecodeWindow(
+        codes.reshape(message.num_codebooks, -1),
+        message.left_context,
+        message.new_frames,
+        message.lookahead,
+    )
+
+
+def samples_of(message: Decoded) -> Samples:
+    """Unpack samples. Raises ValueError if they are not whole."""
+    return np.frombuffer(message.samples, "<f4").astype(np.float32)

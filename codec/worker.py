@@ -1,0 +1,208 @@
+"""The codec worker process: ``python -m codec.worker --socket PATH --model MODEL``.
+
+    receive -> queue -> choose a batch -> decode -> answer, for ever
+
+It keeps nothing between windows, so whoever started it may start another and ask again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from codec.batching import BatchLimits, DeadlineQueue, DecodeCost, Job, QueueFull
+from codec.decoder import HiggsDecoder
+from codec.errors import CheckpointError, CodesError
+from codec.messages import (
+    Cancel,
+    Decode,
+    Decoded,
+    Decoding,
+    Failed,
+    FailureReason,
+    Ready,
+    ToWorker,
+    window_of,
+)
+from ipc.child import ChildLink, LinkClosed
+from ipc.framing import Fatal, Stop
+from streaming.ports import CodecDecoder
+from streaming.spec import Samples
+from streaming.window import DecodeWindow
+
+log = logging.getLogger(__name__)
+Link = ChildLink[Decode | Cancel | Stop]
+
+
+def main(argv: Sequence[str] | None = None, load: Callable[..., CodecDecoder] | None = None) -> int:
+    """Run until the parent goes. ``load(model, device=...)`` makes the decoder."""
+    parser = argparse.ArgumentParser(prog="codec.worker")
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--model", required=True, help="a folder or a hub id")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    keep_freed_memory()
+    with ChildLink[Decode | Cancel | Stop](options.socket, ToWorker) as link:
+        try:
+            link.progress("load")
+            try:
+                decoder = (load or HiggsDecoder.load)(options.model, device=options.device)
+            except CheckpointError as error:
+                link.send(Fatal(str(error)))
+                return 1
+            link.progress("warm up")
+            cost = measure_cost(decoder)
+            link.send(_ready(decoder, cost))
+            Worker(link, decoder, cost).run()
+        except LinkClosed:
+            pass
+    return 0
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory instead of handing it back to the kernel.
+
+    A layer's tensors are a few MB and live for a millisecond: by default each is mapped,
+    faulted in page by page and unmapped, which costs more than some of the convolutions.
+    Does nothing on another libc.
+    """
+    trim_threshold, mmap_threshold = -1, -3
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(mmap_threshold, 1 << 30)
+        mallopt(trim_threshold, 1 << 30)
+
+
+def measure_cost(decoder: CodecDecoder, repeats: int = 3) -> DecodeCost:
+    """Warm the decoder up and fit its cost, a prior for whoever schedules.
+
+    Trimming makes context cheaper than new frames, so a line through two windows of a
+    stream can start below zero; then the slope alone is raised until it covers both.
+    """
+    spec = decoder.spec
+    left, points = spec.receptive_field_frames, []
+    for new in (2, 25):
+        codes = np.zeros((spec.num_codebooks, left + new + 4), np.int16)
+        window, times = DecodeWindow(codes, left, new, 4), []
+        decoder.decode_windows([window])
+        for _ in range(repeats):
+            began = time.monotonic()
+            decoder.decode_windows([window])
+            times.append(time.monotonic() - began)
+        points.append((codes.shape[1], statistics.median(times)))
+    (frames1, seconds1), (frames2, seconds2) = points
+    slope = max(0.0, (seconds2 - seconds1) / (frames2 - frames1))
+    fixed = max(0.0, seconds1 - slope * frames1)
+    return DecodeCost(fixed, max((seconds - fixed) / frames for frames, seconds in points))
+
+
+class Worker:
+    """The main loop's state: the queue and the decoder."""
+
+    def __init__(
+        self,
+        link: Link,
+        decoder: CodecDecoder,
+        cost: DecodeCost,
+        limits: BatchLimits | None = None,
+    ) -> None:
+        self._link, self._decoder = link, decoder
+        reach = decoder.spec.receptive_field_frames
+        self._queue = DeadlineQueue(reach, cost, limits or BatchLimits())
+
+    def run(self) -> None:
+        """Serve until the link closes. Raises LinkClosed."""
+        while True:
+            for message in self._link.receive(wait=not len(self._queue)):
+                self._take_in(message)
+            if batch := self._queue.take(time.monotonic()):
+                self._decode(batch)
+
+    def _take_in(self, message: Decode | Cancel | Stop) -> None:
+        if isinstance(message, Cancel):
+            self._queue.cancel(message.id)
+        elif isinstance(message, Decode):
+            now = time.monotonic()
+            try:
+                window = window_of(message)
+                self._queue.add(message.id, window, message.deadline_s, now, alone=message.alone)
+            except (ValueError, QueueFull) as error:
+                self._fail(message.id, "bad_window", error)
+
+    def _decode(self, batch: list[Job]) -> None:
+        self._link.send(Decoding([job.id for job in batch]))
+        began = time.monotonic()
+        for job in batch:
+            if job.started_s is None:
+                job.started_s = began
+        try:
+            rows = self._decoder.decode_windows([job.next_piece for job in batch])
+        except Exception as error:
+            self._find_the_bad_one(batch, error)
+            return
+        seconds = time.monotonic() - began
+        for job, samples in zip(batch, rows, strict=True):
+            job.decode_s += seconds
+            job.batch = max(job.batch, len(batch))
+            if self._queue.finish(job, samples):
+                self._answer(job)
+
+    def _find_the_bad_one(self, batch: list[Job], error: Exception) -> None:
+        """A batch failed: a window alone is to blame, several are tried one by one."""
+        if len(batch) > 1:
+            for job in batch:
+                self._decode([job])
+            return
+        self._queue.cancel(batch[0].id)
+        reason: FailureReason = "bad_window" if isinstance(error, CodesError) else "decode_failed"
+        if reason == "decode_failed":
+            log.exception("a window could not be decoded", exc_info=error)
+        self._fail(batch[0].id, reason, error)
+
+    def _answer(self, job: Job) -> None:
+        samples = job.samples[0] if len(job.samples) == 1 else np.concatenate(job.samples)
+        started = job.received_s if job.started_s is None else job.started_s
+        self._link.send(
+            Decoded(
+                job.id,
+                _bytes(samples),
+                queue_s=started - job.received_s,
+                decode_s=job.decode_s,
+                batch=job.batch,
+                frames=job.frames,
+            )
+        )
+
+    def _fail(self, id: int, reason: FailureReason, error: Exception) -> None:
+        self._link.send(Failed(id, reason, f"{type(error).__name__}: {error}"))
+
+
+def _bytes(samples: Samples) -> bytes:
+    return samples.astype("<f4", copy=False).tobytes()
+
+
+def _ready(decoder: CodecDecoder, cost: DecodeCost) -> Ready:
+    spec = decoder.spec
+    return Ready(
+        spec.sample_rate,
+        spec.hop_length,
+        spec.num_codebooks,
+        spec.codebook_size,
+        spec.receptive_field_frames,
+        cost.fixed_s,
+        cost.frame_s,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
