@@ -1,0 +1,176 @@
+"""Learns the pace of a talker and its codec: the ``PaceBounds`` that the schedule needs.
+
+For a rate S, a stream's *lateness* is the highest level of a token bucket that each second
+fills and each row drains by S: the smallest B with which the stream kept to
+``A(j) - A(i) <= (j - i) S + B``. Each stream yields its lateness for every S of a fixed grid.
+For each S, B is then a quantile of the lateness over the streams that resemble the present
+most, and of all pairs (S, B) the one that lets the schedule start soonest is used.
+
+Which streams resemble the present? Rows come slower when more streams run, and load moves
+faster than any fixed window of history forgets. So every finished stream is remembered with
+the number of streams that ran beside it, and the nearest ones are used: a doubling of the
+load is as far as ``_AGE_S`` of age. Streams under way count as well, so a load never seen
+before shows before its first stream ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from streaming.bounds import PaceBounds, ScheduleSettings, start_frames
+from streaming.decode_cost import DecodeCost
+
+Floats = npt.NDArray[np.float64]
+
+#: Rates S that are tried, as multiples of a frame's duration.
+_GRID = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
+#: Finished streams remembered, and how many of them are used at a time.
+_MEMORY, _NEAREST = 256, 64
+#: Seconds of age that set a stream as far off as a load twice or half the present one.
+_AGE_S = 60.0
+#: Streams needed before the prior is dropped; rows needed before a stream counts.
+_WARM_STREAMS, _WARM_ROWS = 8, 16
+#: The quantile of lateness: safety is cheap for a fast talker and dear for a slow one.
+_FAST_QUANTILE, _SLOW_QUANTILE, _FAST_BELOW = 0.99, 0.9, 0.5
+
+
+class StreamPace:
+    """The pace of one stream of rows. Made by ``PaceEstimator.open``; close it at its end."""
+
+    def __init__(self, estimator: PaceEstimator, grid_s: Floats) -> None:
+        self._estimator = estimator
+        self._grid_s = grid_s
+        self._level = np.zeros_like(grid_s)
+        self.lateness_s = np.zeros_like(grid_s)
+        self.rows = 0  # rows that were waited for: those of the first batch were not
+        self.elapsed_s = 0.0
+        self._last: float | None = None
+        self._beside = 0.0
+
+    def observe(self, count: int, now: float) -> None:
+        """``count`` rows came together at ``now``."""
+        if count < 1:
+            return
+        if self._last is not None:
+            step = max(0.0, now - self._last)
+            self._level += step - self._grid_s
+            np.maximum(self._level, 0.0, out=self._level)
+            np.maximum(self.lateness_s, self._level, out=self.lateness_s)
+            self._level -= (count - 1) * self._grid_s
+            np.maximum(self._level, 0.0, out=self._level)
+            self.rows += count
+            self.elapsed_s += step
+            self._beside += count * self._estimator.live
+        self._last = now
+        self._estimator.now = max(self._estimator.now, now)
+
+    def pause(self) -> None:
+        """The talker is held back on purpose: the time until the next row is not its pace."""
+        self._last = None
+        self._level[:] = 0.0
+
+    def close(self) -> None:
+        """No more rows come, for whatever reason. Safe to call again."""
+        self._estimator._close(self)
+
+    @property
+    def streams_beside(self) -> float:
+        """How many streams ran on average, this one included."""
+        return self._beside / self.rows if self.rows else 1.0
+
+
+class PaceEstimator:
+    """The pace of one talker and one codec worker, of bounded memory.
+
+    ``prior`` is what is believed before anything was seen: the workers' own measurements
+    at start-up, or a careful guess.
+    """
+
+    def __init__(self, frame_s: float, prior: PaceBounds) -> None:
+        self._frame_s = frame_s
+        self._prior = prior
+        self._grid_s = np.array(_GRID) * frame_s
+        self._live: dict[int, StreamPace] = {}
+        # Columns: age reference (time), streams beside, mean seconds per row.
+        self._about = np.zeros((_MEMORY, 3))
+        self._lateness_s = np.zeros((_MEMORY, len(_GRID)))
+        self._closed = 0
+        self.now = 0.0  # when the latest row of any stream came
+        self._decode = DecodeCost(prior)
+
+    @property
+    def live(self) -> int:
+        """Streams that are open."""
+        return len(self._live)
+
+    def open(self) -> StreamPace:
+        """A stream of rows begins."""
+        stream = StreamPace(self, self._grid_s)
+        self._live[id(stream)] = stream
+        return stream
+
+    def _close(self, stream: StreamPace) -> None:
+        if self._live.pop(id(stream), None) is None or stream.rows < _WARM_ROWS:
+            return
+        slot = self._closed % _MEMORY
+        self._about[slot] = self.now, stream.streams_beside, stream.elapsed_s / stream.rows
+        self._lateness_s[slot] = stream.lateness_s
+        self._closed += 1
+
+    def observe_decode(self, frames: int, queue_s: float, decode_s: float) -> None:
+        """A window of ``frames`` frames in all waited ``queue_s`` and took ``decode_s``."""
+        self._decode.observe(frames, queue_s, decode_s)
+
+    def bounds(self, settings: ScheduleSettings) -> PaceBounds:
+        """The pair (S, B) with which an utterance starts soonest now, and the codec's cost."""
+        lateness_s, row_s = self._resembling()
+        cost = self._decode.bounds()
+        if not len(lateness_s):
+            return _with_pace(cost, self._prior.row_s, self._prior.burst_s)
+        fast = row_s < _FAST_BELOW * self._frame_s
+        bursts_s = _upper_quantile(lateness_s, _FAST_QUANTILE if fast else _SLOW_QUANTILE)
+        pairs = [
+            _with_pace(cost, float(rate_s), float(burst_s))
+            for rate_s, burst_s in zip(self._grid_s, bursts_s, strict=True)
+        ]
+        if len(lateness_s) < _WARM_STREAMS:
+            # What little was seen can only make the prior worse.
+            prior = self._prior
+            pairs = [
+                replace(pair, burst_s=max(pair.burst_s, prior.burst_s))
+                for pair in pairs
+                if pair.row_s >= prior.row_s
+            ] or [_with_pace(cost, prior.row_s, max(pairs[-1].burst_s, prior.burst_s))]
+        left = settings.horizon_frames
+        return min(pairs, key=lambda pair: start_frames(settings, pair, left_frames=left))
+
+    def _resembling(self) -> tuple[Floats, float]:
+        """Lateness ``[n, rates]`` of the streams most like now, and their median row_s."""
+        kept = min(self._closed, _MEMORY)
+        about, lateness_s = self._about[:kept], self._lateness_s[:kept]
+        if kept > _NEAREST:
+            distance = np.abs(np.log2(about[:, 1] / max(1, self.live)))
+            distance += (self.now - about[:, 0]) / _AGE_S
+            nearest = np.argpartition(distance, _NEAREST)[:_NEAREST]
+            about, lateness_s = about[nearest], lateness_s[nearest]
+        row_s = about[:, 2].tolist()
+        under_way = [stream for stream in self._live.values() if stream.rows >= _WARM_ROWS]
+        if under_way:
+            row_s += [stream.elapsed_s / stream.rows for stream in under_way]
+            lateness_s = np.concatenate([lateness_s, [s.lateness_s for s in under_way]])
+        return lateness_s, float(np.median(row_s)) if row_s else 0.0
+
+
+def _with_pace(cost: PaceBounds, row_s: float, burst_s: float) -> PaceBounds:
+    return replace(cost, row_s=row_s, burst_s=burst_s)
+
+
+def _upper_quantile(values: Floats, quantile: float) -> Floats:
+    """The quantile of each column, the higher of two neighbours."""
+    ordered = np.sort(values, axis=0)
+    result: Floats = ordered[ceil(quantile * (len(ordered) - 1))]
+    return result
