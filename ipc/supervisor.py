@@ -22,6 +22,10 @@ log = logging.getLogger(__name__)
 M = TypeVar("M")
 _READ_BYTES = 1 << 18
 _BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
+#: Deaths in a row before the first start counts as failed.
+START_TRIES = 3
+#: How long what a dead child said last may take to come out of the socket.
+_LAST_WORDS_S = 0.5
 
 
 class ChildDown(Exception):
@@ -29,7 +33,7 @@ class ChildDown(Exception):
 
 
 class ChildFailed(Exception):
-    """The child said that it can never start. The text is for operators."""
+    """The child cannot start, or was stopped before it did. The text is for operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +51,9 @@ class Supervisor(Generic[M]):
     """Keeps one child process running: ``python -m module --socket PATH args...``.
 
     ``ready`` is the message type by which the child says that it can work. Messages that
-    are not the link's own go to ``on_message``; ``on_down`` is called once per death,
-    before the next start, ``on_ready`` with the ready message of each start. All callbacks
-    run on the event loop and must not raise.
+    are not the link's own go to ``on_message``; ``on_ready`` is called with the ready
+    message of each start, ``on_down`` once for each child that was ready, when it is gone
+    and before the next start. All callbacks run on the event loop and must not raise.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class Supervisor(Generic[M]):
         self._task: asyncio.Task[None] | None = None
         self._last_heard = 0.0
         self._up = False
+        self._stopping = False
         self.restarts = 0
 
     @property
@@ -91,7 +96,12 @@ class Supervisor(Generic[M]):
         return self._process.pid if self._process else None
 
     async def start(self) -> None:
-        """Start the child and return once it is ready. Raises ChildFailed."""
+        """Start the child and return once it is ready.
+
+        Raises ChildFailed if it says that it cannot start, dies ``START_TRIES`` times in a
+        row before it is ready, or is stopped meanwhile.
+        """
+        self._stopping = False
         self._first_ready = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"supervise {self._argv[2]}")
         await self._first_ready
@@ -100,15 +110,14 @@ class Supervisor(Generic[M]):
         """Ask the child to end, then make it."""
         if self._task is None:
             return
+        self._stopping = True
         with contextlib.suppress(ChildDown):
             self.send(Stop())
-        if self._process is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), self._watch.stop_timeout_s)
+            await asyncio.wait([self._task], timeout=self._watch.stop_timeout_s)
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, ChildFailed):
-            await self._task
+        await asyncio.wait([self._task])
         self._task = None
+        self._settle_start(ChildFailed("stopped before it was ready"))
 
     def send(self, message: msgspec.Struct) -> None:
         """Queue a message for the child. Raises ChildDown.
@@ -120,21 +129,35 @@ class Supervisor(Generic[M]):
         self._writer.write(encode(message))
 
     async def _run(self) -> None:
+        """Live again and again, until told to stop or the first start has failed."""
         failures = 0
         while True:
-            began = time.monotonic()
+            began, given_up, reason = time.monotonic(), False, "it died before it was ready"
             try:
                 await self._live_once()
-            except ChildFailed as error:
-                if self._first_ready and not self._first_ready.done():
-                    self._first_ready.set_exception(error)
-                    return
-                log.error("child cannot start", extra={"child": self._argv[2]})
+            except (ChildFailed, OSError) as error:  # OSError: it could not be launched
+                given_up, reason = True, str(error)
+                log.error("child cannot start: %s", reason, extra={"child": self._argv[2]})
+            if self._stopping:
+                return
             failures = 0 if time.monotonic() - began > self._watch.healthy_s else failures + 1
+            given_up = given_up or failures >= START_TRIES
+            if given_up and self._settle_start(ChildFailed(reason)):
+                return
             self.restarts += 1
-            delay = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)] if failures > 1 else 0.0
+            delay = _BACKOFF_S[min(max(failures - 1, 0), len(_BACKOFF_S) - 1)]
             log.warning("child ended", extra={"child": self._argv[2], "restart_in_s": delay})
             await asyncio.sleep(delay)
+
+    def _settle_start(self, error: ChildFailed | None) -> bool:
+        """Tell who waits in ``start`` how it went; say whether anybody still did."""
+        if self._first_ready is None or self._first_ready.done():
+            return False
+        if error is None:
+            self._first_ready.set_result(None)
+        else:
+            self._first_ready.set_exception(error)
+        return True
 
     async def _live_once(self) -> None:
         """One life of the child, from its start to its death."""
@@ -147,11 +170,14 @@ class Supervisor(Generic[M]):
                 lambda reader, writer: connected.put_nowait((reader, writer)), path
             )
             path.chmod(0o600)
-            self._process = await asyncio.create_subprocess_exec(
-                *self._argv, "--socket", str(path), env=self._env, stdin=asyncio.subprocess.DEVNULL
-            )
-            self._last_heard = time.monotonic()
             try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._argv,
+                    *("--socket", str(path)),
+                    env=self._env,
+                    stdin=asyncio.subprocess.DEVNULL,
+                )
+                self._last_heard = time.monotonic()
                 await self._until_gone(connected, self._process)
             finally:
                 await self._bury(server)
@@ -161,20 +187,23 @@ class Supervisor(Generic[M]):
         connected: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
         process: asyncio.subprocess.Process,
     ) -> None:
-        tasks = [
-            asyncio.create_task(self._read(connected)),
-            asyncio.create_task(process.wait()),
-            asyncio.create_task(self._find_hang()),
-        ]
+        read = asyncio.create_task(self._read(connected))
+        exited = asyncio.create_task(process.wait())
+        tasks = (read, exited, asyncio.create_task(self._find_hang()))
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if exited.done() and not read.done():
+                # An answer, or why it cannot start, may still lie in the socket.
+                await asyncio.wait([read], timeout=_LAST_WORDS_S)
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in done:
-            if isinstance(error := task.exception(), ChildFailed):
-                raise error
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        for result in results:
+            if isinstance(result, ChildFailed):
+                raise result
+            if isinstance(result, Exception):
+                log.error("watching a child failed", exc_info=result)
 
     async def _bury(self, server: asyncio.Server) -> None:
         was_up, self._up = self._up, False
@@ -186,9 +215,10 @@ class Supervisor(Generic[M]):
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
         if was_up:
             self._on_down()
+        if process is not None:
+            await process.wait()
 
     async def _read(
         self, connected: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
@@ -200,8 +230,10 @@ class Supervisor(Generic[M]):
                 self._last_heard = time.monotonic()
                 for message in messages.feed(data):
                     self._dispatch(message)
-        except (OSError, FramingError):
+        except FramingError:
             log.exception("link to child broke", extra={"child": self._argv[2]})
+        except OSError:
+            pass  # the child has gone, as it has at the end of its stream
 
     def _dispatch(self, message: Any) -> None:
         if isinstance(message, Alive):
@@ -213,8 +245,7 @@ class Supervisor(Generic[M]):
         elif isinstance(message, self._ready_type):
             self._up = True
             self._on_ready(message)
-            if self._first_ready and not self._first_ready.done():
-                self._first_ready.set_result(None)
+            self._settle_start(None)
         else:
             self._on_message(message)
 

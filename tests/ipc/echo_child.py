@@ -1,0 +1,58 @@
+"""A child process for the supervisor's tests: it echoes, and fails in every way on request."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+import msgspec
+
+from ipc.child import ChildLink, LinkClosed
+from ipc.framing import Fatal, Stop
+
+
+class Say(msgspec.Struct, tag="say", frozen=True):
+    """Echo ``text``; ``then`` is "go on", "die" or "freeze"."""
+
+    text: str
+    then: str = "go on"
+
+
+class Hello(msgspec.Struct, tag="hello", frozen=True):
+    pid: int
+
+
+class Said(msgspec.Struct, tag="said", frozen=True):
+    text: str
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket")
+    parser.add_argument("--start", default="well")
+    options = parser.parse_args()
+    if options.start == "crash":
+        raise SystemExit(3)
+    with ChildLink[Say | Stop](options.socket, Say | Stop) as link:
+        link.progress("think")
+        if options.start == "fatal":
+            link.send(Fatal("there is nothing to echo with"))
+            return
+        if options.start == "hang":
+            time.sleep(3600)
+        link.send(Hello(os.getpid()))
+        try:
+            while True:
+                for message in link.receive(wait=True):
+                    link.send(Said(message.text))
+                    if message.then == "die":
+                        os._exit(1)
+                    if message.then == "freeze":
+                        time.sleep(3600)
+        except LinkClosed:
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""The supervisor against a real child process that lives, dies and hangs as told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from ipc.framing import Alive, Fatal, Progress
+from ipc.supervisor import START_TRIES, ChildDown, ChildFailed, Supervisor, Watch
+
+HERE = Path(__file__).parent
+QUICK = Watch(start_timeout_s=20.0, hang_timeout_s=1.0, stop_timeout_s=2.0)
+
+
+class Nest:
+    """A supervisor of echoing children, and what it told us."""
+
+    def __init__(self, start: str = "well", watch: Watch = QUICK) -> None:
+        sys.path.insert(0, str(HERE))
+        try:
+            from echo_child import Hello, Said, Say
+        finally:
+            sys.path.remove(str(HERE))
+        self.say = Say
+        self.said: list[str] = []
+        self.pids: list[int] = []
+        self.downs = 0
+        self.phases: list[str] = []
+        self._changed = asyncio.Event()
+        self.supervisor: Supervisor[Said] = Supervisor(
+            "echo_child",
+            ["--start", start],
+            inbound=Hello | Said | Alive | Progress | Fatal,
+            ready=Hello,
+            on_message=lambda message: self._note(self.said, message.text),
+            on_ready=lambda hello: self._note(self.pids, hello.pid),
+            on_down=self._down,
+            on_progress=lambda phase, seconds: self._note(self.phases, phase),
+            env={"PYTHONPATH": str(HERE)},
+            watch=watch,
+        )
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _note(self, where: list, what: object) -> None:
+        where.append(what)
+        self._changed.set()
+
+    def _down(self) -> None:
+        self.downs += 1
+        self._changed.set()
+
+
+@pytest_asyncio.fixture
+async def nest() -> AsyncIterator[Nest]:
+    nest = Nest()
+    await nest.supervisor.start()
+    yield nest
+    await nest.supervisor.stop()
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_ready_then_messages_both_ways(nest: Nest) -> None:
+    assert nest.supervisor.is_up
+    assert nest.phases == ["think"]
+    assert nest.pids == [nest.supervisor.pid]
+    for text in ("one", "two", "three" * 100_000):
+        nest.supervisor.send(nest.say(text))
+    await nest.until(lambda: len(nest.said) == 3)
+    assert nest.said == ["one", "two", "three" * 100_000]
+
+
+async def test_a_killed_child_is_started_again(nest: Nest) -> None:
+    first = nest.supervisor.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await nest.until(lambda: len(nest.pids) == 2)
+    assert nest.downs == 1
+    assert nest.supervisor.restarts == 1
+    assert nest.supervisor.pid != first
+    nest.supervisor.send(nest.say("still here"))
+    await nest.until(lambda: nest.said == ["still here"])
+
+
+async def test_what_a_child_said_before_its_death_arrives(nest: Nest) -> None:
+    nest.supervisor.send(nest.say("last words", then="die"))
+    await nest.until(lambda: nest.downs == 1)
+    assert nest.said == ["last words"]
+
+
+async def test_sending_to_a_dead_child_is_an_error(nest: Nest) -> None:
+    nest.supervisor.send(nest.say("", then="die"))
+    await nest.until(lambda: nest.downs == 1)
+    assert not nest.supervisor.is_up
+    with pytest.raises(ChildDown):
+        nest.supervisor.send(nest.say("lost"))
+
+
+@pytest.mark.parametrize("how", ["freeze", "SIGSTOP"])
+async def test_a_hanging_child_is_killed(nest: Nest, how: str) -> None:
+    first = nest.supervisor.pid
+    assert first is not None
+    if how == "freeze":
+        nest.supervisor.send(nest.say("good night", then="freeze"))
+    else:
+        os.kill(first, signal.SIGSTOP)
+    await nest.until(lambda: len(nest.pids) == 2)
+    assert nest.downs == 1
+    assert not is_running(first)
+
+
+async def test_an_idle_child_is_not_taken_for_hanging(nest: Nest) -> None:
+    await asyncio.sleep(2 * QUICK.hang_timeout_s)
+    assert (nest.downs, len(nest.pids)) == (0, 1)
+
+
+async def test_fatal_fails_the_start_with_its_text() -> None:
+    nest = Nest("fatal")
+    with pytest.raises(ChildFailed, match="nothing to echo with"):
+        await nest.supervisor.start()
+    assert nest.supervisor.restarts == 0
+    await nest.supervisor.stop()
+
+
+async def test_a_child_that_always_dies_fails_the_start() -> None:
+    nest = Nest("crash")
+    with pytest.raises(ChildFailed, match="died before"):
+        await nest.supervisor.start()
+    assert nest.supervisor.restarts == START_TRIES - 1
+    await nest.supervisor.stop()
+
+
+async def test_a_child_that_hangs_while_starting_is_killed() -> None:
+    nest = Nest("hang", Watch(start_timeout_s=1.5))
+    with pytest.raises(ChildFailed):
+        await nest.supervisor.start()
+    assert nest.phases == ["think"] * START_TRIES
+    await nest.supervisor.stop()
+
+
+async def test_stop_ends_the_child_and_starts_no_other(nest: Nest) -> None:
+    pid = nest.supervisor.pid
+    assert pid is not None
+    await nest.supervisor.stop()
+    assert not is_running(pid)
+    assert nest.supervisor.pid is None
+    assert nest.supervisor.restarts == 0
+    await nest.supervisor.stop()
+
+
+async def test_stop_kills_a_child_that_does_not_listen(nest: Nest) -> None:
+    pid = nest.supervisor.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    await nest.supervisor.stop()
+    assert not is_running(pid)
+
+
+async def test_stop_during_the_start_ends_the_waiting() -> None:
+    nest = Nest("hang")
+    start = asyncio.create_task(nest.supervisor.start())
+    await nest.until(lambda: nest.phases == ["think"])
+    await nest.supervisor.stop()
+    with pytest.raises(ChildFailed, match="stopped"):
+        await start
+
+
+async def test_a_child_dies_with_its_parent() -> None:
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable,
+        HERE / "lonely_parent.py",
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+    )
+    assert parent.stdout is not None
+    child = int(await asyncio.wait_for(parent.stdout.readline(), 30))
+    assert is_running(child)
+    parent.kill()
+    await parent.wait()
+    async with asyncio.timeout(10):
+        while is_running(child):  # noqa: ASYNC110 (no event tells of it)
+            await asyncio.sleep(0.02)
