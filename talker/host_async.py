@@ -1,0 +1,161 @@
+"""Runs vLLM's AsyncLLM, whose engine cores are processes of their own.
+
+For data and tensor parallelism and for GPUs, where preparing the next step while the device
+works pays. The messages are the same as those of the in-process host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from ipc.child import ChildLink, LinkClosed
+from talker.checkpoint import Checkpoint
+from talker.messages import Abort, Failed, Generate, NewRows, Ready, Step
+from talker.vllm_requests import Refused, engine_input, read_outputs, sampling_params
+from talker.vllm_stats import Totals, logger_factory
+
+log = logging.getLogger(__name__)
+#: With requests in flight, an engine that says nothing for this long is taken for dead.
+_STALL_S = 60.0
+_STALL_CHECK_S = 1.0
+
+
+class EngineGone(Exception):
+    """An engine core has died or hangs; only a new process can help."""
+
+
+class AsyncHost:
+    """One task per request; what the tasks of one turn of the loop have is sent together."""
+
+    def __init__(
+        self, arguments: dict[str, Any], checkpoint: Checkpoint, stop_id: int, max_positions: int
+    ) -> None:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._shape, self._stop = checkpoint.shape, stop_id
+        self._max_positions = max_positions
+        self._totals = Totals()
+        loggers = [logger_factory(self._totals)] if not arguments["disable_log_stats"] else None
+        self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=loggers)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._made: list[NewRows] = []
+        self._link: ChildLink[Generate | Abort] | None = None
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last_output = time.monotonic()
+
+    async def warm_up(self, request: Generate) -> None:
+        """Speak one request to its end."""
+        prompt, params = self._request(request)
+        async for _ in self._engine.generate(prompt, params, "warm-up"):
+            pass
+
+    async def run(self, link: ChildLink[Generate | Abort]) -> None:
+        """Serve until the link closes (LinkClosed) or the engine is gone (EngineGone)."""
+        self._link = link
+        inbox = asyncio.ensure_future(self._read_inbox(link))
+        watch = asyncio.ensure_future(self._watch())
+        done, _ = await asyncio.wait(
+            [inbox, watch, self._over], return_when=asyncio.FIRST_COMPLETED
+        )
+        for task in done:
+            task.result()
+
+    async def _read_inbox(self, link: ChildLink[Generate | Abort]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            # a thread waits on the inbox and says "alive" meanwhile
+            for message in await loop.run_in_executor(None, lambda: link.receive(wait=True)):
+                if isinstance(message, Generate):
+                    self._last_output = time.monotonic()
+                    self._tasks[message.handle] = asyncio.create_task(self._speak(message))
+                elif task := self._tasks.pop(message.handle, None):
+                    task.cancel()
+                    link.send(Step(len(self._tasks), []))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_STALL_CHECK_S)
+            if self._engine.errored:
+                raise EngineGone
+            if self._tasks and time.monotonic() - self._last_output > _STALL_S:
+                raise EngineGone
+
+    def _request(self, request: Generate) -> tuple[Any, Any]:
+        params = sampling_params(request, self._shape.num_codebooks, self._stop)
+        return engine_input(request, self._shape, self._max_positions), params
+
+    async def _speak(self, request: Generate) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            prompt, params = self._request(request)
+            async for output in self._engine.generate(prompt, params, str(request.handle)):
+                self._last_output = time.monotonic()
+                outcome = read_outputs([output], self._shape)
+                if outcome.lost or outcome.broken:
+                    return self._fail(request.handle, "lost" if outcome.lost else "broken")
+                self._give(outcome.rows)
+        except asyncio.CancelledError:
+            raise  # aborted: generate() has told the engine
+        except EngineDeadError:
+            self._end(EngineGone())
+        except (Refused, ValueError):
+            log.exception("request not taken", extra={"handle": request.handle})
+            self._fail(request.handle, "refused")
+        except Exception:
+            log.exception("request failed", extra={"handle": request.handle})
+            self._fail(request.handle, "broken")
+
+    def _give(self, rows: list[NewRows]) -> None:
+        if not self._made:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._made += rows
+        for new in rows:
+            if new.finish:
+                self._tasks.pop(new.handle, None)
+
+    def _flush(self) -> None:
+        made, self._made = self._made, []
+        totals = self._totals
+        self._send(Step(len(self._tasks), made, totals.preempted, totals.cached))
+
+    def _fail(self, handle: int, reason: Any) -> None:
+        self._tasks.pop(handle, None)
+        self._send(Failed(handle, reason, len(self._tasks)))
+
+    def _send(self, message: Step | Failed) -> None:
+        assert self._link is not None
+        try:
+            self._link.send(message)
+        except LinkClosed as error:
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        if not self._over.done():
+            self._over.set_exception(error)
+
+
+def run_async_host(
+    link: ChildLink[Generate | Abort],
+    arguments: dict[str, Any],
+    checkpoint: Checkpoint,
+    stop_id: int,
+    warm_up: Generate,
+    phases: Any,
+    ready: Any,
+) -> None:
+    """Start, warm up, say ready and serve; returns never but by an exception."""
+
+    async def serve() -> None:
+        host = AsyncHost(arguments, checkpoint, stop_id, arguments["max_model_len"])
+        phases.begin("warm-up")
+        await host.warm_up(warm_up)
+        message: Ready = ready(phases.end())
+        link.send(message)
+        await host.run(link)
+
+    asyncio.run(serve())

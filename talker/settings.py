@@ -1,0 +1,54 @@
+"""How a talker process is run; travels to it as JSON."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of a talker process. None means "decide by the device and checkpoint".
+
+    ``engine``: ``inprocess`` runs vLLM's engine in the talker process, ``async`` runs
+    AsyncLLM, whose engine cores are processes of their own; needed for data parallelism.
+    ``max_positions`` bounds prompt plus rows of one request; ``kv_positions`` is the room for
+    all of them together. ``frame_slots`` sizes the frame table (a power of two).
+    ``max_outstanding`` bounds what the gateway hands over; vLLM queues what is more than
+    ``max_num_seqs``. ``threads`` are the CPU threads of the model.
+    """
+
+    engine: Literal["auto", "inprocess", "async"] = "auto"
+    runner: Literal["auto", "v1", "v2"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    max_num_seqs: int = 16
+    max_outstanding: int = 256
+    max_positions: int | None = None
+    max_batched_positions: int | None = None
+    kv_positions: int | None = None
+    frame_slots: int | None = None
+    prefix_caching: bool = True
+    compile: bool | None = None
+    stream_interval: int = 1
+    statistics: bool = False
+    threads: int = 1
+    tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.8
+
+    def __post_init__(self) -> None:
+        sizes = (self.max_num_seqs, self.max_outstanding, self.stream_interval, self.threads)
+        if min(sizes) < 1 or min(self.tensor_parallel_size, self.data_parallel_size) < 1:
+            raise ValueError("counts in the talker's settings start at 1")
+        if self.engine == "inprocess" and self.data_parallel_size > 1:
+            raise ValueError("data parallelism needs engine='async'")
+
+
+#: Text and rows of one request: about five minutes of speech, within what the family was
+#: trained on (8,192 positions), and small enough for the KV cache of a small machine.
+DEFAULT_MAX_POSITIONS = 4096
+
+
+def resolve_max_positions(settings: TalkerSettings, model_limit: int) -> int:
+    """Positions of one request, at most what the model has."""
+    return min(settings.max_positions or DEFAULT_MAX_POSITIONS, model_limit)

@@ -1,0 +1,111 @@
+"""Requests as vLLM takes them and outputs as it gives them; shared by both hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from vllm import SamplingParams
+from vllm.inputs.engine import tokens_input
+from vllm.sampling_params import RequestOutputKind
+
+from talker.messages import Generate, NewRows
+from talker.reference_audio import voice_input
+from talker.shape import TalkerShape
+
+_FINISH: dict[str | None, Literal["", "stop", "length"]] = {
+    None: "", "stop": "stop", "length": "length",
+}  # fmt: skip
+
+
+class Refused(Exception):
+    """A request that the engine would choke on. The text is for operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step's outputs hold: rows to pass on, and requests that failed alone."""
+
+    rows: list[NewRows]
+    lost: list[int]
+    broken: list[int]
+
+
+def sampling_params(request: Generate, num_codebooks: int, stop_id: int) -> SamplingParams:
+    """The codes travel in the logprobs channel: as many "logprobs" as codebooks.
+
+    A stop id is always given, since without a tokenizer vLLM knows of none.
+    """
+    return SamplingParams(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        seed=request.seed,
+        max_tokens=request.max_frames,
+        stop_token_ids=[stop_id],
+        logprobs=num_codebooks - 1,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def engine_input(request: Generate, shape: TalkerShape, max_positions: int) -> Any:
+    """The prompt. Raises Refused for what must never reach the engine's step, where one bad
+    request would take all others with it.
+    """
+    vocab = shape.backbone.vocab_size
+    if not request.ids or len(request.ids) >= max_positions:
+        raise Refused(f"a prompt of {len(request.ids)} ids")
+    if min(request.ids) < 0 or max(request.ids) >= vocab:
+        raise Refused("a prompt id outside the vocabulary")
+    if request.top_k < 1 or request.seed < 0 or request.max_frames < 1:
+        raise Refused("sampling parameters out of range")
+    if request.voice is None:
+        return tokens_input(list(request.ids))
+    flat = np.frombuffer(request.voice.rows, np.int16)
+    if flat.size == 0 or flat.size % shape.num_codebooks:
+        raise Refused("voice rows of a wrong size")
+    rows, at = flat.reshape(-1, shape.num_codebooks), request.voice.at
+    if at < 0 or at + len(rows) > len(request.ids) or rows.min() < 0:
+        raise Refused("voice rows outside the prompt")
+    if rows.max() >= shape.codebook_rows:
+        raise Refused("a voice's code outside the codebook")
+    return voice_input(list(request.ids), rows, at)
+
+
+def read_outputs(outputs: Sequence[Any], shape: TalkerShape) -> Outcome:
+    """Rows from vLLM's outputs of one step: offsets taken off, as int16 bytes.
+
+    All outputs are converted at once; they are many and small.
+    """
+    flat: list[int] = []
+    bounds: list[tuple[int, int]] = []
+    for output in outputs:
+        channel = output.outputs[0].logprobs
+        start = len(flat)
+        if channel:
+            flat += channel.token_ids
+        bounds.append((start, len(flat)))
+    books, size = shape.num_codebooks, shape.codebook_rows
+    table = np.array(flat, np.int32).reshape(-1, books)
+    codes = (table - np.arange(books, dtype=np.int32) * size).astype(np.int16)
+    gone = table[:, 0] >= books * size
+    outcome = Outcome([], [], [])
+    for output, (start, end) in zip(outputs, bounds, strict=True):
+        handle, reason = handle_of(output), output.outputs[0].finish_reason
+        first, last = start // books, end // books
+        if gone[first:last].any():
+            outcome.lost.append(handle)
+        elif reason not in _FINISH:
+            outcome.broken.append(handle)
+        else:
+            outcome.rows.append(NewRows(handle, codes[first:last].tobytes(), _FINISH[reason]))
+    return outcome
+
+
+def handle_of(output: Any) -> int:
+    """The gateway's handle, which is vLLM's request id."""
+    return int(output.request_id)

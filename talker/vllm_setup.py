@@ -1,0 +1,131 @@
+"""Environment and arguments for vLLM inside the talker process.
+
+The environment must be set before torch or vLLM is imported; nothing here imports them at
+the top.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from talker.checkpoint import Checkpoint
+from talker.plugin import CHILD_MARK
+from talker.settings import TalkerSettings, resolve_max_positions
+
+#: vLLM's CPU attention wants blocks that are multiples of this.
+_CPU_BLOCK = 32
+_CPU_BATCHED_POSITIONS = 512
+_GPU_BATCHED_POSITIONS = 4096
+#: KV room per slot on a CPU; a slot rarely needs more, and preemption covers when it does.
+_CPU_POSITIONS_PER_SLOT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What "auto" in the settings comes down to on this machine."""
+
+    on_gpu: bool
+    engine: str
+    runner: str
+    dtype: str
+    max_positions: int
+
+
+def set_environment(settings: TalkerSettings) -> None:
+    """Prepare ``os.environ`` for vLLM; what the operator has set wins where it may."""
+    inside = settings.engine != "async" or settings.tensor_parallel_size == 1
+    os.environ.update(
+        {
+            CHILD_MARK: "1",
+            # the checkpoint is a local folder by now: nothing may go to the network
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if inside else "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+    )
+    defaults = {
+        "VLLM_PLUGINS": "talkwire",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(settings.threads),
+        "TQDM_DISABLE": "1",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    if settings.runner != "auto":
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if settings.runner == "v2" else "0"
+
+
+def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
+    """Resolve "auto" by the device that vLLM found."""
+    from vllm.platforms import current_platform
+
+    on_gpu = not current_platform.is_cpu()
+    spread = settings.data_parallel_size > 1 or settings.tensor_parallel_size > 1
+    engine = "async" if on_gpu or spread else "inprocess"
+    return Plan(
+        on_gpu=on_gpu,
+        engine=engine if settings.engine == "auto" else settings.engine,
+        runner=("v2" if on_gpu else "v1") if settings.runner == "auto" else settings.runner,
+        dtype=("bfloat16" if on_gpu else "float32") if settings.dtype == "auto" else settings.dtype,
+        max_positions=resolve_max_positions(settings, checkpoint.shape.backbone.max_positions),
+    )
+
+
+def engine_arguments(
+    settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint, stop_id: int
+) -> dict[str, Any]:
+    """Keyword arguments of vLLM's EngineArgs and AsyncEngineArgs."""
+    compiled = plan.on_gpu if settings.compile is None else settings.compile
+    batched = _GPU_BATCHED_POSITIONS if plan.on_gpu else _CPU_BATCHED_POSITIONS
+    arguments: dict[str, Any] = {
+        "model": str(checkpoint.folder),
+        "dtype": plan.dtype,
+        "seed": 0,
+        "enforce_eager": not compiled,
+        "max_model_len": plan.max_positions,
+        "max_num_seqs": settings.max_num_seqs,
+        "max_num_batched_tokens": max(
+            settings.max_batched_positions or batched, settings.max_num_seqs
+        ),
+        "enable_prefix_caching": settings.prefix_caching,
+        "stream_interval": settings.stream_interval,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "data_parallel_size": settings.data_parallel_size,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "hf_overrides": {"eos_token_id": stop_id},
+        "limit_mm_per_prompt": {"audio": 1},
+        "mm_processor_cache_gb": 0,
+        "disable_log_stats": not settings.statistics,
+        "additional_config": {"talkwire": {"frame_slots": settings.frame_slots}},
+    }
+    if plan.runner == "v1":
+        arguments["worker_cls"] = "talker.worker_v1.TalkerCPUWorker"
+    if not plan.on_gpu:
+        arguments["block_size"] = _CPU_BLOCK
+    if settings.tensor_parallel_size > 1 and not plan.on_gpu:
+        arguments["distributed_executor_backend"] = "mp"
+    positions = settings.kv_positions or (None if plan.on_gpu else _cpu_positions(settings, plan))
+    if positions:
+        # an explicit size also spares vLLM its profiling run
+        arguments["kv_cache_memory_bytes"] = positions * position_bytes(checkpoint, plan.dtype)
+    return arguments
+
+
+def position_bytes(checkpoint: Checkpoint, dtype: str) -> int:
+    """KV cache bytes of one position over all layers."""
+    body = checkpoint.shape.backbone
+    width = 4 if dtype == "float32" else 2
+    return 2 * body.num_layers * body.num_kv_heads * body.head_dim * width
+
+
+def _cpu_positions(settings: TalkerSettings, plan: Plan) -> int:
+    wanted = settings.max_num_seqs * min(plan.max_positions, _CPU_POSITIONS_PER_SLOT)
+    return max(wanted, plan.max_positions) + _CPU_BLOCK * (settings.max_num_seqs + 1)

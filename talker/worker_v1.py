@@ -1,0 +1,108 @@
+"""The V1 runner's adapter, which is vLLM's native path on a CPU.
+
+Named to vLLM as ``worker_cls="talker.worker_v1.TalkerCPUWorker"``. A V1 runner calls
+``self.sampler(logits, sampling_metadata)`` and keeps the step's inputs in its own buffers,
+so a sampler that knows its runner finds everything there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.v1.outputs import LogprobsTensors, SamplerOutput
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+from talker.model import lost_requests
+from talker.sampler import Draw
+
+
+class TalkerCPUWorker(CPUWorker):  # type: ignore[misc]  # untyped base
+    """vLLM's CPU worker with the talker's sampler in the runner."""
+
+    def load_model(self, **kwargs: Any) -> None:
+        """Load the model, then put our sampler in place of the runner's."""
+        super().load_model(**kwargs)
+        self.model_runner.sampler = TalkerSampler(self.model_runner)
+
+
+class TalkerSampler:
+    """Stands in for ``vllm.v1.sample.sampler.Sampler``."""
+
+    logprobs_mode = "processed_logprobs"  # the runner's warm-up reads it
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self._model = runner.model
+        self._metadata: Any = None
+        self._draw: Draw | None = None
+        #: Requests of the batch whose prompt, chunk by chunk, met a stale frame.
+        self._lost: frozenset[str] = frozenset()
+
+    def __call__(self, logits: Tensor, sampling_metadata: Any, **_: Any) -> SamplerOutput:
+        """Draw rows from ``logits`` ``[B, K * V]``."""
+        runner, batch = self._runner, logits.shape[0]
+        if sampling_metadata is not runner.input_batch.sampling_metadata:
+            return self._nothing(batch)  # a warm-up, without requests
+        # torch's CPU generators have no offset, yet the runner rewinds them for a chunk of
+        # a prompt and would raise; our noise needs none.
+        sampling_metadata.generators.clear()
+        names = runner.input_batch.req_ids[:batch]
+        if sampling_metadata is not self._metadata or self._draw is None:
+            self._metadata = sampling_metadata  # replaced whenever the batch changes
+            self._draw = draw_of([runner.requests[name].sampling_params for name in names])
+        ends = runner.query_start_loc.gpu[: batch + 1]
+        last = (ends[1:] - 1).long()
+        ids, codes = self._model.rows.step(
+            logits,
+            runner.input_ids.gpu[last],
+            runner.positions[last],
+            self._find_lost(names, ends.long()),
+            self._draw,
+        )
+        return _output(ids, codes)
+
+    def _find_lost(self, names: list[str], ends: Tensor) -> Tensor:
+        """A request is lost once any chunk of its (re-)prefill was; ``[B]`` bool."""
+        lost = lost_requests(self._model.stale[: int(ends[-1])], ends)
+        if self._lost or lost.any():
+            here = {name for name, is_lost in zip(names, lost.tolist(), strict=True) if is_lost}
+            self._lost = (self._lost | here) & frozenset(names)
+            lost = torch.tensor([name in self._lost for name in names])
+        return lost
+
+    def _nothing(self, batch: int) -> SamplerOutput:
+        codes = torch.zeros(batch, self._model.num_codebooks, dtype=torch.int32)
+        return _output(torch.zeros(batch, dtype=torch.long), codes)
+
+
+def draw_of(params: list[Any]) -> Draw:
+    """Read the draw from the requests' own parameters.
+
+    Not from the runner's metadata: it clips top-k to the *text* vocabulary, which is smaller
+    than a codebook in small checkpoints.
+    """
+    # vLLM forgets top_k where the temperature is 0; such a row needs its best code alone
+    top_k = [p.top_k if p.temperature > 0 else 1 for p in params]
+    if min(top_k) <= 0 or any(p.seed is None for p in params):
+        raise ValueError("a talker request needs a top_k and a seed")
+    return Draw(
+        temperature=torch.tensor([p.temperature for p in params]),
+        top_k=torch.tensor(top_k),
+        top_p=torch.tensor([p.top_p for p in params]),
+        seed=torch.tensor([p.seed for p in params]),
+        widest=max(top_k),
+        same_width=min(top_k) == max(top_k),
+        all_greedy=all(p.temperature == 0 for p in params),
+    )
+
+
+def _output(ids: Tensor, codes: Tensor) -> SamplerOutput:
+    """Codes ride to the client as the token ids of the logprobs channel."""
+    return SamplerOutput(
+        ids.view(-1, 1),
+        LogprobsTensors(
+            codes, torch.zeros(codes.shape), torch.zeros(len(codes), dtype=torch.int32)
+        ),
+    )
