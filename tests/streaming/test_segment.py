@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from streaming.script import is_abbreviation, joins
+from streaming.segment import Segmenter, SegmentSettings
+
+EACH = SegmentSettings(min_chars=1)
+
+
+def segment(text: str, settings: SegmentSettings = EACH) -> list[str]:
+    segmenter = Segmenter(settings)
+    return segmenter.push(text) + segmenter.flush()
+
+
+# Pieces that the rules are about, glued together in any order, with and without spaces.
+_PIECES = """
+    Hi Hello, Dr. Mr. U.S. p.m. e.g. No. no. 5 3.14 1,000 10:30 2020. 1. 12) J. I. I etc.
+    . ! ? … ... ?! , ; : — – - * # " ' ” ) ( [ ] 。 ！ ？ ， 、 」 「 你好 テスト । ॥ नमस्ते ؟ ۔
+    مرحبا <|pause|> <|emotion:joy|> <| |> < | > <|x <|a_name_too_long_for_a_tag:and_so_on_and_on|>
+    https://a.b/c?d=1. me@x.org e\u0301 👩\u200d👧 👍🏽 🇫🇷🇩🇪 क्ष \ud83d\ude00
+"""
+PIECES = st.sampled_from(_PIECES.split())
+SPACES = st.sampled_from(["", "", " ", " ", "  ", "\n", "\n\n", "\t", " \n \n", "\r\n"])
+TEXTS = st.lists(st.tuples(PIECES | st.text(max_size=4), SPACES), max_size=30).map(
+    lambda parts: "".join(piece + space for piece, space in parts)
+)
+SETTINGS = st.builds(
+    lambda least, first, more: SegmentSettings(max(2, least, first) + more, least, first),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.integers(0, 60),
+)
+
+
+@given(TEXTS, SETTINGS, st.lists(st.integers(0, 200), max_size=6))
+@example("No.", EACH, [1])
+def test_the_result_does_not_depend_on_how_the_text_was_split(
+    text: str, settings: SegmentSettings, cuts: list[int]
+) -> None:
+    whole, chars, parts = (Segmenter(settings) for _ in range(3))
+    expected = whole.push(text)
+    assert [utterance for char in text for utterance in chars.push(char)] == expected
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[start:end] for start, end in pairwise(edges)]
+    assert [utterance for piece in pieces for utterance in parts.push(piece)] == expected
+    assert whole.flush() == chars.flush() == parts.flush()
+
+
+@given(TEXTS, SETTINGS)
+def test_nothing_is_lost_doubled_or_too_long(text: str, settings: SegmentSettings) -> None:
+    utterances = segment(text, settings)
+    rest = text
+    for utterance in utterances:
+        assert utterance == utterance.strip() != ""
+        assert len(utterance) <= settings.max_chars
+        rest = rest.lstrip()
+        assert rest.startswith(utterance)
+        rest = rest[len(utterance) :]
+    assert not rest.strip()
+
+
+@given(TEXTS, SETTINGS)
+def test_what_is_held_back_is_bounded_and_so_is_the_work(
+    text: str, settings: SegmentSettings
+) -> None:
+    class Counting(Segmenter):
+        steps = 0
+
+        def _step(self, char: str) -> None:
+            self.steps += 1
+            super()._step(char)
+
+    segmenter = Counting(settings)
+    for char in text * 3:
+        segmenter.push(char)
+        assert segmenter.pending_chars <= settings.max_chars
+    # Each character is read once; a cut reads what it leaves over again.
+    assert segmenter.steps <= 6 * len(text * 3) + 6
+
+
+TAG = re.compile(r"<\|[a-z_:]{1,20}\|>")
+
+
+@given(TEXTS, SETTINGS)
+def test_tags_are_never_cut(text: str, settings: SegmentSettings) -> None:
+    if settings.max_chars < 60:
+        settings = SegmentSettings(60, settings.min_chars, settings.first_min_chars)
+    assert [
+        tag for utterance in segment(text, settings) for tag in TAG.findall(utterance)
+    ] == TAG.findall(text)
+
+
+@given(st.text(alphabet="ae\u0301\u0308\u200d\ufe0f👩👧🏽🇫🇷क्ष", min_size=1), st.integers(8, 12))
+def test_a_written_character_is_never_torn_apart(text: str, most: int) -> None:
+    utterances = segment(text, SegmentSettings(most, 1, 1))
+    for before, after in pairwise(utterances):
+        if joins(before[-1], after[0]):  # only where there was no other choice
+            assert all(joins(*pair) for pair in pairwise(before))
+            assert len(before) == most
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Hi. How are you? Fine!", ["Hi.", "How are you?", "Fine!"]),
+        ("What?! No way... Yes… ok", ["What?!", "No way...", "Yes…", "ok"]),
+        ('"Go." (Stop.) **Bold!** “No.” End', ['"Go."', "(Stop.)", "**Bold!**", "“No.”", "End"]),
+        ("Pi is 3.14. It was 10:30. Ok", ["Pi is 3.14.", "It was 10:30.", "Ok"]),
+        ("In 2020. Then", ["In 2020.", "Then"]),
+        (
+            "Dr. Smith and Mrs. J. K. Rowling met. Ok",
+            ["Dr. Smith and Mrs. J. K. Rowling met.", "Ok"],
+        ),
+        ("E.g. figs, 5 p.m. in the U.S. Army. Ok", ["E.g. figs, 5 p.m. in the U.S. Army.", "Ok"]),
+        ("(e.g. this) vs. that etc. so. Ok", ["(e.g. this) vs. that etc. so.", "Ok"]),
+        ("No. 5 is alive. No. I am not.", ["No. 5 is alive.", "No.", "I am not."]),
+        ("So do I. Me too.", ["So do I.", "Me too."]),
+        (
+            "See http://a.b/c?d=1.5! Or me@x.org. Ok",
+            ["See http://a.b/c?d=1.5!", "Or me@x.org.", "Ok"],
+        ),
+        ("1. Take it. 2. Eat it.", ["1. Take it.", "2. Eat it."]),
+        ("Title\n\nBody", ["Title", "Body"]),
+        ("Title\r\n \r\nBody", ["Title", "Body"]),
+        ("wrapped\nline", ["wrapped\nline"]),
+        ("Items:\n- one\n* two", ["Items:", "- one", "* two"]),
+        ("你好。今天很好！“真的？”他说。", ["你好。", "今天很好！", "“真的？”", "他说。"]),
+        ("等等……走了。OK!好", ["等等……走了。", "OK!", "好"]),
+        ("３．１４です。はい", ["３．１４です。", "はい"]),
+        ("नमस्ते। कैसे हैं॥ ठीक", ["नमस्ते।", "कैसे हैं॥", "ठीक"]),
+        ("مرحبا؟ نعم۔ حسنا", ["مرحبا؟", "نعم۔", "حسنا"]),
+        ("Das gilt z.B. hier, d.h. bzw. dort. Ja", ["Das gilt z.B. hier, d.h. bzw. dort.", "Ja"]),
+        ("... well. . . ok", ["... well.", ". . ok"]),
+        ("<|a|>Hi there. <|b|> You.<|c|>Me. x", ["<|a|>Hi there.", "<|b|> You.", "<|c|>Me.", "x"]),
+        ("<|odd. tag! is? it|> x", ["<|odd. tag!", "is?", "it|> x"]),
+        ("<|no.tag!?|> x", ["<|no.tag!?|> x"]),
+        ("!!! ??? ...", ["!!! ??? ..."]),
+        ("  \n ", []),
+    ],
+)
+def test_examples(text: str, expected: list[str]) -> None:
+    assert segment(text) == expected
+
+
+def test_an_utterance_leaves_with_the_character_that_makes_it_certain() -> None:
+    segmenter = Segmenter(SegmentSettings())
+    assert segmenter.push("Hi.") == []
+    assert segmenter.push(" ") == ["Hi."]
+    assert segmenter.push("It is 3.") == []
+    assert segmenter.push("5 dollars.") == []
+    assert segmenter.push('"') == []
+    assert segmenter.push("\n") == ['It is 3.5 dollars."']
+    assert segmenter.push("真的。") == []
+    assert segmenter.flush() == ["真的。"]
+    assert segmenter.flush() == []
+
+
+def test_short_sentences_wait_unless_they_come_first() -> None:
+    segmenter = Segmenter(SegmentSettings(min_chars=8, first_min_chars=1))
+    assert segmenter.push("Yes. No. Maybe. Never again. ") == ["Yes.", "No. Maybe.", "Never again."]
+    assert segmenter.push("Ok. ") == []
+    assert segmenter.flush() == ["Ok."]
+    assert segmenter.push("Ok. ") == ["Ok."]
+    eager = Segmenter(SegmentSettings(min_chars=1, first_min_chars=5))
+    assert eager.push("Oh. Oh no. Ah. ") == ["Oh. Oh no.", "Ah."]
+
+
+def test_a_long_sentence_is_cut_at_the_best_weaker_boundary() -> None:
+    settings = SegmentSettings(20, 1, 1)
+    assert segment("one two three, four five six", settings) == ["one two three,", "four five six"]
+    assert segment("one two three four five", settings) == ["one two three four", "five"]
+    assert segment("x, two three four five six", settings) == ["x, two three four", "five six"]
+    assert segment("it costs 10,000,000.00 now", settings) == ["it costs", "10,000,000.00 now"]
+    assert segment("一二三四五，六七八九十，一二三四五六七八九", settings) == [
+        "一二三四五，六七八九十，",
+        "一二三四五六七八九",
+    ]
+    assert segment("x" * 45, settings) == ["x" * 20, "x" * 20, "x" * 5]
+    assert segment("Hi. there it goes on and", SegmentSettings(20, 10, 10)) == [
+        "Hi. there it goes on",
+        "and",
+    ]
+
+
+def test_a_cut_keeps_a_tag_with_the_text_after_it() -> None:
+    settings = SegmentSettings(30, 1, 1)
+    assert segment("one two three four <|pause|> five six", settings) == [
+        "one two three four",
+        "<|pause|> five six",
+    ]
+    assert segment("<|pause|> " + "x" * 40, settings) == ["<|pause|> " + "x" * 20, "x" * 20]
+    assert segment("x" * 25 + "<|pause|>" + "y", settings) == ["x" * 25, "<|pause|>y"]
+
+
+def test_abbreviations() -> None:
+    assert all(map(is_abbreviation, ["Dr", "e.g", "U.S", "p.m", "J", "Ph.D", "т.е", "A"]))
+    assert not any(map(is_abbreviation, ["", "I", "is", "3", "3.1", "a..b", "你", "www.x.y"]))
+
+
+def test_settings_are_checked() -> None:
+    for wrong in ((1, 1, 1), (10, 0, 1), (10, 1, 0), (10, 11, 1), (10, 1, 11)):
+        with pytest.raises(ValueError):
+            SegmentSettings(*wrong)
