@@ -100,18 +100,18 @@ class HiggsDecoder:
         x = self._look_up(needed.to(self._device))
         for stage, step in zip(self._stages, plan.steps, strict=True):
             x = stage(x, step)
-        samples: Samples = x[:, 0].float().cpu().numpy()
+        samples: Samples = x[:, :, 0].float().cpu().numpy()
         return samples
 
     def _look_up(self, codes: Tensor) -> Tensor:
-        """Codes ``[B, K, T]`` to what the decoder reads, ``[B, latent, T]``.
+        """Codes ``[B, K, T]`` to what the decoder reads, ``[B, T, latent]``.
 
         The sum runs codebook by codebook, so that its order does not depend on the shape.
         """
         total = self._constant.expand(codes.shape[0], codes.shape[2], -1)
         for index in range(codes.shape[1]):
             total = total + self._tables[index][codes[:, index]]
-        return total.transpose(1, 2).contiguous()
+        return total
 
 
 def _fold_lookup(config: CodecConfig, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,13 @@
-"""A codec without weights whose receptive field is exactly what it declares. Not speech."""
+"""Fakes for tests and load tests: a codec without weights, and an engine around it. Not speech."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import numpy as np
 
+from codec.batching import DecodeCost
 from codec.errors import CodesError
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
@@ -60,3 +62,44 @@ class FakeDecoder:
             sums += weights @ padded[:, offset : offset + frames]
         samples: Samples = (sums.T.reshape(-1) / _EXACT).astype(np.float32)
         return samples
+
+
+class FakeCodecEngine:
+    """A fake ``CodecEngine``: decodes at once, in the caller's process, after ``delay_s``.
+
+    ``decoded`` counts windows answered and ``cancelled`` those whose caller went away.
+    ``fail_with`` is raised instead of an answer while it is set.
+    """
+
+    def __init__(self, spec: CodecSpec, delay_s: float = 0.0) -> None:
+        self._decoder = FakeDecoder(spec)
+        self.delay_s = delay_s
+        self.fail_with: Exception | None = None
+        self.decoded = self.cancelled = self.restarts = 0
+        self.is_ready = False
+        self.cost = DecodeCost(delay_s, 0.0)
+
+    @property
+    def spec(self) -> CodecSpec:
+        """The facts it was made with."""
+        return self._decoder.spec
+
+    async def start(self) -> None:
+        """Be ready."""
+        self.is_ready = True
+
+    async def stop(self) -> None:
+        """Be ready no more."""
+        self.is_ready = False
+
+    async def decode(self, window: DecodeWindow, deadline_s: float) -> Samples:
+        """See ``streaming.ports.CodecEngine``."""
+        try:
+            await asyncio.sleep(self.delay_s)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.fail_with is not None:
+            raise self.fail_with
+        self.decoded += 1
+        return self._decoder.decode_windows([window])[0]

@@ -1,9 +1,15 @@
-"""The decoder's layers on torch tensors ``[B, C, n]``, each run on the range that a plan gives.
+"""The decoder's layers on torch tensors ``[B, n, C]``, each run on the range a plan gives.
 
-On a CPU the convolutions go straight to oneDNN. ``F.conv1d`` picks between two kernels by
-the input's size, and their sums differ in the last bit; one kernel throughout makes every
-output bit depend on its own inputs alone, whatever slice or batch they came in (at one
-thread). Elsewhere ``F.conv1d`` is used, and equality holds within rounding.
+On a CPU the convolutions are oneDNN's, with weights packed once. ``F.conv1d`` picks between
+kernels by the input's size, and their sums differ in the last bit; here every output bit
+depends on its own inputs alone, whatever slice or batch they came in (at one thread).
+Channels lie last because oneDNN's fast kernels want it so, which also makes slices of time
+and the shuffle of an upsampling free. Elsewhere ``F.conv1d`` is used, and equality holds
+within rounding.
+
+Snake, ``x + sin(alpha x)^2 / alpha`` per channel, is split up: with ``u = alpha x`` it is
+``(u + sin(u)^2) / alpha``, and both factors go into the weights of the neighbouring
+convolutions wherever there are any.
 """
 
 from __future__ import annotations
@@ -16,123 +22,162 @@ from torch import Tensor
 
 from codec.trim import DILATIONS, Step
 
-#: transformers' Snake divides by ``alpha + 1e-9``.
-_SNAKE_EPS = 1e-9
+#: oneDNN sums over input channels in blocks that it sizes by the input's length when there
+#: are many channels and dilation is large. Up to here it does not.
+_SLICE_CHANNELS = 128
+#: Snake's limit for small alpha is the identity; this keeps the division away from 0.
+_LEAST_ALPHA = 1e-6
 
 
 class Conv:
-    """A convolution without padding: ``[B, in, n] -> [B, out, n - dilation * (kernel - 1)]``."""
+    """A convolution without padding: ``[B, n, in] -> [B, n - dilation * (kernel - 1), out]``.
+
+    ``weight`` is ``[out, in, kernel]`` as torch has it. Inputs must be contiguous.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor, dilation: int = 1) -> None:
-        self.weight, self.bias, self.dilation = weight.contiguous(), bias.contiguous(), dilation
-        self._onednn = (
-            weight.device.type == "cpu"
-            and weight.dtype == torch.float32
-            and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        )
+        self._weight, self._bias, self._dilation = weight, bias, dilation
+        self._packed: list[Tensor] = []
+        if _has_onednn(weight):
+            for part in weight.split(_SLICE_CHANNELS, 1):
+                hint = [1, part.shape[1], 1, (part.shape[2] - 1) * dilation + 64]
+                plane = part.unsqueeze(2).contiguous()
+                self._packed.append(
+                    torch.ops.mkldnn._reorder_convolution_weight(
+                        plane, [0, 0], [1, 1], [1, dilation], 1, hint
+                    )
+                )
 
     def __call__(self, x: Tensor) -> Tensor:
         """Convolve; the caller pads."""
-        if self._onednn:
-            return torch.mkldnn_convolution(x, self.weight, self.bias, [0], [1], [self.dilation], 1)
-        return F.conv1d(x, self.weight, self.bias, dilation=self.dilation)
+        if not self._packed:
+            y = F.conv1d(x.transpose(1, 2), self._weight, self._bias, dilation=self._dilation)
+            return y.transpose(1, 2).contiguous()
+        if len(self._packed) == 1:
+            return self._convolve(x, self._packed[0], self._bias)
+        parts = x.split(_SLICE_CHANNELS, 2)
+        y = self._convolve(parts[0].contiguous(), self._packed[0], self._bias)
+        for part, weight in zip(parts[1:], self._packed[1:], strict=True):
+            y += self._convolve(part.contiguous(), weight, None)
+        return y
 
-
-class Snake:
-    """``x + sin(alpha x)^2 / alpha``, per channel, out of place."""
-
-    def __init__(self, alpha: Tensor) -> None:
-        self.alpha, self.inverse = alpha, (alpha + _SNAKE_EPS).reciprocal()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Leave ``x`` as it is: the residual path needs it."""
-        y = (x * self.alpha).sin_().square_()
-        return y.mul_(self.inverse).add_(x)
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        plane = x.transpose(1, 2).unsqueeze(2)  # [B, C, 1, n] with channels last in memory
+        y: Tensor = torch.ops.mkldnn._convolution_pointwise(
+            plane, weight, bias, [0, 0], [1, 1], [1, self._dilation], 1, "none", [], ""
+        )
+        return y.squeeze(2).transpose(1, 2)
 
 
 class Edge:
-    """The first and the last layer: an optional Snake, then a convolution of 7."""
+    """The first and the last layer: a Snake if ``alpha`` is given, then a convolution of 7."""
 
-    def __init__(self, conv: Conv, snake: Snake | None = None) -> None:
-        self._conv, self._snake = conv, snake
+    def __init__(self, weight: Tensor, bias: Tensor, alpha: Tensor | None = None) -> None:
+        self._alpha = None if alpha is None else _safe(alpha)
+        if self._alpha is not None:
+            weight = weight / self._alpha[:, None]
+        self._conv = Conv(weight, bias)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """Compute the step's range."""
-        if self._snake is not None:
-            x = self._snake(x)
+        if self._alpha is not None:
+            x = _wave(x * self._alpha)
         return self._conv(_pad(x, step))
 
 
 class Residual:
     """Snake, dilated convolution of 7, Snake, convolution of 1, plus the input."""
 
-    def __init__(self, snake1: Snake, conv1: Conv, snake2: Snake, conv2: Conv) -> None:
-        self._snake1, self._conv1, self._snake2, self._conv2 = snake1, conv1, snake2, conv2
+    def __init__(
+        self, alpha1: Tensor, conv1: _Weights, dilation: int, alpha2: Tensor, conv2: _Weights
+    ) -> None:
+        self._alpha, inner = _safe(alpha1), _safe(alpha2)
+        weight = conv1[0] / self._alpha[:, None] * inner[:, None, None]
+        self._conv1 = Conv(weight, conv1[1] * inner, dilation)
+        self._conv2 = Conv(conv2[0] / inner[:, None], conv2[1])
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """Compute the step's range."""
-        y = self._conv1(_pad(self._snake1(x), step))
-        y = self._conv2(self._snake2(y))
-        return y.add_(x[..., step.skip : step.skip + step.length])
+        y = self._conv1(_pad(_wave(x * self._alpha), step))
+        y = self._conv2(_wave(y))
+        return y.add_(x[:, step.skip : step.skip + step.length])
 
 
 class Upsample:
-    """Snake, then a transposed convolution of kernel ``2 s`` and stride ``s``.
+    """Snake, then a transposed convolution ``[in, out, 2 s]`` of stride ``s``.
 
-    It runs as a convolution of 2 to ``s * out`` channels and a shuffle, which costs the same
-    and shares oneDNN's independence of the input's length: output ``q * s + j`` (before the
-    cut at the left) is ``w[j] x[q] + w[j + s] x[q - 1]``.
+    It runs as a convolution of 2 to ``s * out`` channels, which costs the same: output
+    ``q * s + j`` (before the cut at the left) is ``w[j] x[q] + w[j + s] x[q - 1]``.
     """
 
-    def __init__(self, snake: Snake, weight: Tensor, bias: Tensor) -> None:
-        self._snake = snake
-        self._stride = weight.shape[2] // 2
-        # [in, out, 2 s] -> [out, s, in, 2 taps], the tap of x[q - 1] first
+    def __init__(self, alpha: Tensor, weight: Tensor, bias: Tensor) -> None:
+        self._alpha, self._stride = _safe(alpha), weight.shape[2] // 2
+        weight = weight / self._alpha[:, None, None]
+        # [in, out, 2 s] -> [s, out, in, 2 taps], the tap of x[q - 1] first
         taps = torch.stack([weight[:, :, self._stride :], weight[:, :, : self._stride]], -1)
-        self._conv = Conv(
-            taps.permute(1, 2, 0, 3).flatten(0, 1), bias.repeat_interleave(self._stride)
-        )
+        self._conv = Conv(taps.permute(2, 1, 0, 3).flatten(0, 1), bias.repeat(self._stride))
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """Compute the step's range."""
-        y = self._conv(_pad(self._snake(x), step))
-        batch, _, length = y.shape
-        y = y.view(batch, -1, self._stride, length).transpose(2, 3).flatten(2)
-        return y[..., step.skip : step.skip + step.length].contiguous()
+        y = self._conv(_pad(_wave(x * self._alpha), step))
+        batch, length, channels = y.shape
+        y = y.reshape(batch, length * self._stride, channels // self._stride)
+        return y[:, step.skip : step.skip + step.length].contiguous()
 
 
+_Weights = tuple[Tensor, Tensor]
 Stage = Edge | Residual | Upsample
 
 
 def build_stages(tensors: Mapping[str, Tensor], blocks: int) -> list[Stage]:
     """The DAC decoder in order, one stage for each layer of ``trim.architecture``."""
 
-    def conv(name: str, dilation: int = 1) -> Conv:
-        return Conv(tensors[f"{name}.weight"], tensors[f"{name}.bias"], dilation)
+    def conv(name: str) -> _Weights:
+        return tensors[f"{name}.weight"], tensors[f"{name}.bias"]
 
-    def snake(name: str) -> Snake:
-        return Snake(tensors[f"{name}.alpha"])
+    def alpha(name: str) -> Tensor:
+        return tensors[f"{name}.alpha"].flatten()
 
     decoder = "acoustic_decoder"
-    stages: list[Stage] = [Edge(conv(f"{decoder}.conv1"))]
+    stages: list[Stage] = [Edge(*conv(f"{decoder}.conv1"))]
     for index in range(blocks):
         name = f"{decoder}.block.{index}"
-        weight, bias = tensors[f"{name}.conv_t1.weight"], tensors[f"{name}.conv_t1.bias"]
-        stages.append(Upsample(snake(f"{name}.snake1"), weight, bias))
+        stages.append(Upsample(alpha(f"{name}.snake1"), *conv(f"{name}.conv_t1")))
         for number, dilation in enumerate(DILATIONS, 1):
             unit = f"{name}.res_unit{number}"
             stages.append(
                 Residual(
-                    snake(f"{unit}.snake1"),
-                    conv(f"{unit}.conv1", dilation),
-                    snake(f"{unit}.snake2"),
+                    alpha(f"{unit}.snake1"),
+                    conv(f"{unit}.conv1"),
+                    dilation,
+                    alpha(f"{unit}.snake2"),
                     conv(f"{unit}.conv2"),
                 )
             )
-    return [*stages, Edge(conv(f"{decoder}.conv2"), snake(f"{decoder}.snake1"))]
+    return [*stages, Edge(*conv(f"{decoder}.conv2"), alpha(f"{decoder}.snake1"))]
+
+
+def _wave(u: Tensor) -> Tensor:
+    """``u + sin(u)^2`` in place."""
+    sine = u.sin()
+    return u.addcmul_(sine, sine)
+
+
+def _safe(alpha: Tensor) -> Tensor:
+    least = torch.full_like(alpha, _LEAST_ALPHA)
+    return torch.where(alpha.abs() < _LEAST_ALPHA, least, alpha)
 
 
 def _pad(x: Tensor, step: Step) -> Tensor:
     if step.pad_left or step.pad_right:
-        return F.pad(x, (step.pad_left, step.pad_right))
+        return F.pad(x, (0, 0, step.pad_left, step.pad_right))
     return x
+
+
+def _has_onednn(weight: Tensor) -> bool:
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and hasattr(torch.ops.mkldnn, "_reorder_convolution_weight")
+    )

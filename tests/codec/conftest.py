@@ -1,0 +1,117 @@
+"""Decoders and codes that the codec's tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from codec.checkpoint import decoder_shapes, find_codec, load_decoder_tensors
+from codec.config import CodecConfig
+from codec.decoder import HiggsDecoder
+from streaming.spec import Codes
+
+CHECKPOINT = Path(__file__).parents[2] / "embedded" / "checkpoint"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> Path:
+    return CHECKPOINT
+
+
+@pytest.fixture(scope="session")
+def config(checkpoint: Path) -> CodecConfig:
+    return find_codec(checkpoint).config
+
+
+@pytest.fixture(scope="session")
+def tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
+    return load_decoder_tensors(find_codec(checkpoint))
+
+
+@pytest.fixture(scope="session")
+def decoder(checkpoint: Path) -> HiggsDecoder:
+    return HiggsDecoder.load(str(checkpoint))
+
+
+def random_tensors(config: CodecConfig, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Random weights that keep the signal's size about the same from layer to layer."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for name, shape in decoder_shapes(config).items():
+        if name.endswith("alpha"):
+            tensors[name] = torch.rand(shape, generator=generator) + 0.5
+        else:
+            fan_in = max(1, int(np.prod(shape[1:])))
+            gain = 0.2 if "res_unit" in name else 0.8
+            tensors[name] = torch.randn(shape, generator=generator) * gain / fan_in**0.5
+    return tensors
+
+
+@pytest.fixture(scope="session")
+def make_tensors() -> Callable[[CodecConfig], dict[str, torch.Tensor]]:
+    return random_tensors
+
+
+@pytest.fixture(scope="session")
+def tiny() -> CodecConfig:
+    """A codec small enough to save, rename and load many times in a test."""
+    return CodecConfig(
+        num_codebooks=3,
+        codebook_size=16,
+        codebook_dim=4,
+        quantizer_dim=10,
+        latent_dim=6,
+        decoder_dim=16,
+        ratios=(3, 2),
+    )
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+@pytest.fixture
+def random_codes(rng: np.random.Generator) -> Callable[..., Codes]:
+    def make(frames: int, num_codebooks: int = 8, size: int = 1024) -> Codes:
+        return rng.integers(0, size, (num_codebooks, frames)).astype(np.int16)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def windows_of() -> Callable:
+    """Cut codes ``[K, T]`` into windows with chunks of the given sizes, in turn."""
+    from streaming.window import DecodeWindow
+
+    def cut(codes: Codes, sizes: list[int], left: int, lookahead: int) -> list[DecodeWindow]:
+        windows, first, total, turn = [], 0, codes.shape[1], 0
+        while first < total:
+            last = min(total, first + sizes[turn % len(sizes)])
+            start, stop = max(0, first - left), min(total, last + lookahead)
+            windows.append(
+                DecodeWindow(
+                    np.ascontiguousarray(codes[:, start:stop]),
+                    first - start,
+                    last - first,
+                    stop - last,
+                    first,
+                    stop == last == total,
+                )
+            )
+            first, turn = last, turn + 1
+        return windows
+
+    return cut

@@ -1,0 +1,215 @@
+"""The decoder against its oracles, and its promise: the same bits, however it is cut."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from codec.config import CodecConfig
+from codec.decoder import HiggsDecoder
+from codec.errors import CodesError
+from codec.reference import reference_decode
+from streaming.window import DecodeWindow
+
+MakeCodes = Callable[..., np.ndarray]
+
+
+@pytest.fixture(scope="session")
+def wide(make_tensors: Callable) -> HiggsDecoder:
+    """The full-size decoder with random weights: other channel counts, other kernels."""
+    config = CodecConfig()
+    return HiggsDecoder(config, make_tensors(config))
+
+
+def test_equals_the_definition(
+    decoder: HiggsDecoder, config: CodecConfig, tensors: dict, random_codes: MakeCodes
+) -> None:
+    codes = random_codes(40)
+    exact = reference_decode(config, tensors, codes)
+    assert np.abs(exact).max() > 0.05
+    assert np.abs(decoder.decode([codes])[0] - exact).max() < 1e-5
+
+
+def test_the_wide_decoder_equals_the_definition(
+    wide: HiggsDecoder, make_tensors: Callable, random_codes: MakeCodes
+) -> None:
+    codes, config = random_codes(6), CodecConfig()
+    exact = reference_decode(config, make_tensors(config), codes)
+    assert 0.1 < np.abs(exact).max() < 10
+    assert np.abs(wide.decode([codes])[0] - exact).max() < 1e-5
+
+
+_ORACLE = """
+import importlib.machinery, json, sys, types
+stub = types.ModuleType("torchaudio")
+stub.__spec__ = importlib.machinery.ModuleSpec("torchaudio", None)
+stub.__version__ = "0"
+sys.modules["torchaudio"] = stub
+import transformers.utils.import_utils as checks
+checks.is_torchaudio_available = lambda: True
+checks.BACKENDS_MAPPING["torchaudio"] = (lambda: True, "")
+import numpy, torch
+from safetensors.torch import load_file
+from transformers import HiggsAudioV2TokenizerConfig, HiggsAudioV2TokenizerModel
+folder, codes, out = sys.argv[1:]
+raw = json.load(open(folder + "/config.json"))["audio_encoder_config"]["codec_config"]
+prefix = "tied.embedding.modality_embeddings.0.model."
+weights = load_file(folder + "/model.safetensors")
+weights = {k[len(prefix):]: v.float() for k, v in weights.items() if k.startswith(prefix)}
+model = HiggsAudioV2TokenizerModel(HiggsAudioV2TokenizerConfig(**raw)).eval()
+model.load_state_dict(weights)
+with torch.inference_mode():
+    values = model.decode(torch.from_numpy(numpy.load(codes)).long()[None]).audio_values
+numpy.save(out, values[0, 0].numpy())
+"""
+
+
+def test_equals_transformers(
+    decoder: HiggsDecoder, checkpoint: Path, random_codes: MakeCodes, tmp_path: Path
+) -> None:
+    """In a process of its own, where a stub of torchaudio cannot leak into other tests."""
+    codes = random_codes(40)
+    np.save(tmp_path / "codes.npy", codes)
+    arguments = [str(checkpoint), str(tmp_path / "codes.npy"), str(tmp_path / "out.npy")]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _ORACLE, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert np.abs(decoder.decode([codes])[0] - np.load(tmp_path / "out.npy")).max() < 1e-5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_streamed_equals_whole_bit_for_bit(
+    decoder: HiggsDecoder, random_codes: MakeCodes, windows_of: Callable, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    codes = random_codes(int(rng.integers(30, 150)))
+    sizes = rng.choice([1, 2, 3, 5, 8, 13, 25, 50], 12).tolist()
+    left, lookahead = rng.integers(10, 14, 2)
+    whole = torch.from_numpy(decoder.decode([codes])[0])
+    windows = windows_of(codes, sizes, int(left), int(lookahead))
+    streamed = np.concatenate([decoder.decode_windows([w])[0] for w in windows])
+    assert torch.equal(torch.from_numpy(streamed), whole)
+    batched = np.concatenate(decoder.decode_windows(windows))
+    assert torch.equal(torch.from_numpy(batched), whole)
+
+
+def test_the_wide_decoder_streams_bit_for_bit(
+    wide: HiggsDecoder, random_codes: MakeCodes, windows_of: Callable
+) -> None:
+    codes = random_codes(47)
+    whole = wide.decode([codes])[0]
+    assert np.isfinite(whole).all()
+    assert whole.std() > 0
+    windows = windows_of(codes, [1, 25, 3, 8], 10, 10)
+    streamed = np.concatenate([wide.decode_windows([w])[0] for w in windows])
+    assert torch.equal(torch.from_numpy(streamed), torch.from_numpy(whole))
+
+
+@pytest.mark.parametrize("name", ["decoder", "wide"])
+def test_batched_equals_single_bit_for_bit(
+    name: str, request: pytest.FixtureRequest, random_codes: MakeCodes
+) -> None:
+    decoder: HiggsDecoder = request.getfixturevalue(name)
+    windows = [DecodeWindow(random_codes(17), 10, 5, 2) for _ in range(5)]
+    windows += [DecodeWindow(random_codes(6), 0, 4, 2) for _ in range(2)]
+    batched = decoder.decode_windows(windows)
+    for window, samples in zip(windows, batched, strict=True):
+        alone = decoder.decode_windows([window])[0]
+        assert torch.equal(torch.from_numpy(samples), torch.from_numpy(alone))
+
+
+@pytest.mark.parametrize("shape", [(0, 1, 0), (3, 4, 0), (0, 2, 2), (10, 5, 4), (4, 6, 1)])
+def test_trimming_equals_decoding_the_whole_window(
+    decoder: HiggsDecoder, random_codes: MakeCodes, shape: tuple[int, int, int]
+) -> None:
+    window = DecodeWindow(random_codes(sum(shape)), *shape)
+    whole = window.trim(decoder.decode([window.codes])[0])
+    assert torch.equal(
+        torch.from_numpy(decoder.decode_windows([window])[0]), torch.from_numpy(whole)
+    )
+
+
+def test_too_little_lookahead_shows(
+    decoder: HiggsDecoder, random_codes: MakeCodes, windows_of: Callable
+) -> None:
+    codes = random_codes(40)
+    whole = decoder.decode([codes])[0]
+    streamed = np.concatenate(decoder.decode_windows(windows_of(codes, [5], 10, 4)))
+    assert streamed.shape == whole.shape
+    assert not np.array_equal(streamed, whole)
+
+
+def test_the_receptive_field_is_exact(config: CodecConfig, tensors: dict) -> None:
+    """Changing one frame, in float64, moves samples of ten frames around it and no other."""
+    exact = HiggsDecoder(config, tensors, dtype=torch.float64)
+    reach, middle = exact.spec.receptive_field_frames, 15
+    codes = np.zeros((2, 8, 31), np.int16)
+    codes[1, :, middle] = 512
+    before, after = exact.decode(list(codes))
+    moved = np.flatnonzero(before != after) // exact.spec.hop_length
+    assert (moved.min(), moved.max()) == (middle - reach, middle + reach)
+
+
+def test_without_onednn_the_same_within_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+    decoder: HiggsDecoder,
+    config: CodecConfig,
+    tensors: dict,
+    random_codes: MakeCodes,
+) -> None:
+    monkeypatch.setattr("codec.layers._has_onednn", lambda weight: False)
+    plain, codes = HiggsDecoder(config, tensors), random_codes(30)
+    assert np.abs(plain.decode([codes])[0] - decoder.decode([codes])[0]).max() < 1e-5
+
+
+def test_vanishing_alpha_is_the_identity(
+    config: CodecConfig, tensors: dict, random_codes: MakeCodes
+) -> None:
+    still = dict(tensors)
+    for name in tensors:
+        if name.endswith("alpha"):
+            still[name] = torch.zeros_like(tensors[name])
+    codes = random_codes(12)
+    exact = reference_decode(config, still, codes)
+    error = np.abs(HiggsDecoder(config, still).decode([codes])[0] - exact).max()
+    assert error < 1e-4 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("code", [-1, 1024, 1025])
+def test_special_codes_are_refused(
+    decoder: HiggsDecoder, random_codes: MakeCodes, code: int
+) -> None:
+    codes = random_codes(5)
+    codes[3, 2] = code
+    with pytest.raises(CodesError, match=r"0\.\.1023"):
+        decoder.decode([codes])
+    with pytest.raises(CodesError):
+        decoder.decode_windows([DecodeWindow(codes, 0, 5, 0)])
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (9, 5), (8, 0), (8,)])
+def test_codes_of_another_shape_are_refused(decoder: HiggsDecoder, shape: tuple[int, ...]) -> None:
+    with pytest.raises(CodesError):
+        decoder.decode([np.zeros(shape, np.int16)])
+
+
+def test_nothing_in_nothing_out(decoder: HiggsDecoder) -> None:
+    assert decoder.decode([]) == []
+    assert decoder.decode_windows([]) == []
+
+
+def test_spec(decoder: HiggsDecoder) -> None:
+    spec = decoder.spec
+    assert (spec.sample_rate, spec.hop_length) == (24_000, 960)
+    assert (spec.num_codebooks, spec.codebook_size) == (8, 1024)
+    assert spec.receptive_field_frames == 10
