@@ -104,6 +104,10 @@ class Supervisor(Generic[M]):
         self._stopping = False
         self._first_ready = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"supervise {self._argv[2]}")
+        # The task ends only when it is stopped, or by a mistake of ours: never wait on that.
+        await asyncio.wait([self._task, self._first_ready], return_when=asyncio.FIRST_COMPLETED)
+        if not self._first_ready.done():
+            self._task.result()
         await self._first_ready
 
     async def stop(self) -> None:
@@ -176,6 +180,9 @@ class Supervisor(Generic[M]):
                     *("--socket", str(path)),
                     env=self._env,
                     stdin=asyncio.subprocess.DEVNULL,
+                    # A terminal's Ctrl-C goes to its whole process group, and only the
+                    # parent should act on it. (uvloop does not know process_group=.)
+                    start_new_session=True,
                 )
                 self._last_heard = time.monotonic()
                 await self._until_gone(connected, self._process)

@@ -25,7 +25,6 @@ class ErrorCode(StrEnum):
     INVALID_TEXT = "invalid_text"
     INVALID_PARAMETER = "invalid_parameter"
     UNSUPPORTED = "unsupported"
-    MESSAGE_TOO_LARGE = "message_too_large"
     TEXT_TOO_LONG = "text_too_long"
     UNKNOWN_CONTEXT = "unknown_context"
     CONTEXT_EXISTS = "context_exists"

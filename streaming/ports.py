@@ -55,6 +55,11 @@ class TalkerRows:
 class TalkerEngine(Protocol):
     """Makes rows from text. One engine serves many utterances at once."""
 
+    def check_options(self, request: SpeechRequest) -> None:
+        """Raise RequestError if its voice or its sampling can never be served, whatever the
+        text.
+        """
+
     def check(self, request: SpeechRequest) -> None:
         """Raise RequestError if the request can never be served (text, voice, sampling)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from enum import IntFlag
 from typing import Any, NamedTuple, TypeVar
@@ -154,3 +155,7 @@ class AudioHeader(NamedTuple):
         if kind != PROTOCOL_VERSION << 4 | AUDIO_TYPE:
             raise ValueError("a binary frame of another version or type")
         return cls(handle, sequence, offset, AudioFlags(flags))
+
+
+if __name__ == "__main__":  # python -m streaming.wire_format > docs/protocol.schema.json
+    print(json.dumps(json_schema(), indent=1))

@@ -1,0 +1,125 @@
+"""The FastAPI application: routes, health, metrics. What they mean lives elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI, WebSocket
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from service import __version__
+from service.protocols.native import NativeDialect
+from service.runtime import Phase, Runtime
+from service.socket import Socket
+from streaming.errors import TalkwireError
+from streaming.wire import SUBPROTOCOL
+
+log = logging.getLogger(__name__)
+
+#: Called once if the engines cannot start; the server should end.
+OnFatal = Callable[[BaseException], None]
+
+
+def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
+    """The application around a runtime, which starts and stops with it.
+
+    Serving begins at once, so that probes get answers while the engines load; speech is
+    refused with ``not_ready`` until they have.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        starting = asyncio.create_task(_start(runtime, on_fatal))
+        try:
+            yield
+        finally:
+            starting.cancel()
+            with suppress(asyncio.CancelledError):
+                await starting
+            await runtime.stop()
+
+    app = FastAPI(title="Talkwire", version=__version__, lifespan=lifespan)
+    app.state.runtime = runtime
+    _add_health(app, runtime)
+    _add_speech(app, runtime)
+    return app
+
+
+async def _start(runtime: Runtime, on_fatal: OnFatal | None) -> None:
+    try:
+        await runtime.start()
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        log.error("the engines did not start")
+        if on_fatal is None:
+            raise
+        on_fatal(error)
+
+
+def _add_health(app: FastAPI, runtime: Runtime) -> None:
+    def answer(ok: bool) -> Response:
+        body = {"status": "ok" if ok else "unavailable", "phase": runtime.phase.value}
+        return JSONResponse(body, 200 if ok else 503)
+
+    @app.get("/health/live", tags=["health"])
+    async def live() -> Response:
+        """Whether the event loop turns; saturation does not change it."""
+        return answer(True)
+
+    @app.get("/health/ready", tags=["health"])
+    async def ready() -> Response:
+        """Whether new contexts are served now."""
+        return answer(runtime.is_ready)
+
+    @app.get("/health/startup", tags=["health"])
+    async def startup() -> Response:
+        """Whether the models have been loaded and have spoken once."""
+        return answer(runtime.phase is not Phase.STARTING)
+
+    @app.get("/metrics", tags=["metrics"])
+    async def metrics() -> Response:
+        """Prometheus' exposition format."""
+        runtime.refresh_metrics()
+        return PlainTextResponse(runtime.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_speech(app: FastAPI, runtime: Runtime) -> None:
+    open_sockets = 0
+
+    @app.websocket("/v1/tts/stream")
+    async def stream(websocket: WebSocket) -> None:
+        """The native protocol (docs/protocol.md)."""
+        nonlocal open_sockets
+        offered = websocket.scope.get("subprotocols", [])
+        if offered and SUBPROTOCOL not in offered:
+            await _deny(websocket, 400, "unsupported", "Offer the subprotocol talkwire.tts.v1.")
+            return
+        if open_sockets >= runtime.settings.max_connections:
+            await _deny(websocket, 503, "overloaded", "The server has no connection to spare.")
+            return
+        try:
+            runtime.require_ready()
+        except TalkwireError as error:
+            await _deny(websocket, 503, error.code.value, error.message)
+            return
+        open_sockets += 1
+        try:
+            await websocket.accept(SUBPROTOCOL if offered else None)
+            async with asyncio.TaskGroup() as tasks:
+                socket = Socket(websocket, runtime)
+                dialect = NativeDialect(runtime, socket.outbox, tasks)
+                await socket.run(dialect, tasks)
+        finally:
+            open_sockets -= 1
+
+
+async def _deny(websocket: WebSocket, status: int, code: str, message: str) -> None:
+    """Refuse the handshake with a real status, which clients use to decide on a retry."""
+    headers = {"retry-after": "1"} if status == 503 else {}
+    body = {"error": {"code": code, "message": message, "retryable": status == 503}}
+    await websocket.send_denial_response(JSONResponse(body, status, headers))

@@ -1,0 +1,41 @@
+"""Puts the real parts together: which classes run, and with what, is decided here alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codec.engine import CodecWorkerEngine, DecodeStats
+from service import __version__
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings
+from talker.engine import TalkerProcessEngine
+from talker.settings import TalkerSettings
+
+#: (worker, phase, seconds since its start)
+OnProgress = Callable[[str, str, float], None]
+
+
+def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
+    """The runtime for these settings; nothing is started yet."""
+
+    def on_decoded(stats: DecodeStats) -> None:
+        runtime.on_decoded(stats.frames, stats.queue_s, stats.decode_s, stats.batch)
+
+    codec = CodecWorkerEngine(
+        settings.model_path,
+        threads=settings.codec_threads,
+        on_decoded=on_decoded,
+        on_progress=lambda phase, seconds: on_progress("codec", phase, seconds),
+    )
+    talker = TalkerProcessEngine(
+        settings.model_path,
+        TalkerSettings(
+            engine=settings.talker_engine,
+            threads=settings.talker_threads,
+            max_num_seqs=settings.talker_max_num_seqs,
+        ),
+        on_progress=lambda phase, seconds: on_progress("talker", phase, seconds),
+    )
+    runtime = Runtime(settings, talker, codec, Metrics(__version__, settings.model_name))
+    return runtime

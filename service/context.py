@@ -1,0 +1,172 @@
+"""Drives one context: carries out what its Session decides, and feeds back what happens.
+
+The Session decides synchronously; only the talker's rows, the codec's samples and the
+timer are awaited, each in a task of the socket's group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Coroutine
+from contextlib import aclosing
+from typing import Protocol
+
+from service.runtime import Runtime
+from streaming.errors import BackendError, ErrorCode, RequestError, TalkwireError
+from streaming.events import (
+    Broke,
+    Cancelled,
+    Command,
+    Decode,
+    Done,
+    Event,
+    Flushed,
+    NothingToSay,
+    RowsCame,
+    SamplesCame,
+    SendAudio,
+    SetTimer,
+    StartTalker,
+    StopWork,
+    TimerRang,
+)
+from streaming.ports import SpeechRequest
+from streaming.session import Session, State
+
+log = logging.getLogger(__name__)
+
+
+class ContextSink(Protocol):
+    """The dialect's side of a context: how its news are worded for the client.
+
+    Called on the event loop; must not block. After ``on_cancelled`` or ``on_done`` nothing
+    more is called.
+    """
+
+    def on_audio(self, audio: SendAudio) -> None:
+        """Samples to send."""
+
+    def on_flushed(self, flushed: Flushed) -> None:
+        """A flush is done."""
+
+    def on_cancelled(self, cancelled: Cancelled) -> None:
+        """The context was cancelled."""
+
+    def on_done(self, done: Done) -> None:
+        """The context is closed."""
+
+
+class ContextDriver:
+    """Owns a Session and the tasks that work for it.
+
+    ``request`` is the template of the talker's requests; each utterance fills in its text.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        session: Session,
+        request: SpeechRequest,
+        sink: ContextSink,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._runtime, self._session, self._sink, self._tasks = runtime, session, sink, tasks
+        self._request = request
+        self._working: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.touched_at = time.monotonic()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the context is over."""
+        return self._session.state is State.CLOSED
+
+    def idle_s(self, now: float) -> float:
+        """Seconds since anything happened, or 0 while there is work to do."""
+        return now - self.touched_at if self._session.is_idle else 0.0
+
+    def post(self, event: Event) -> None:
+        """Let something happen. Raises RequestError if the context's state forbids it."""
+        now = self.touched_at = time.monotonic()
+        for command in self._session.handle(event, now):
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case StartTalker(utterance, text):
+                self._work(self._talk(utterance, text))
+            case Decode():
+                self._work(self._decode(command))
+            case SetTimer(at):
+                self._set_timer(at)
+            case StopWork():
+                self._stop_work()
+            case SendAudio():
+                self._sink.on_audio(command)
+            case Flushed():
+                self._sink.on_flushed(command)
+            case Cancelled():
+                self._sink.on_cancelled(command)
+            case Done():
+                self._sink.on_done(command)
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay = max(0.0, at - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(delay, self.post, TimerRang())
+
+    def _stop_work(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        # A task that is itself reporting the end finishes by itself.
+        for task in self._working - {asyncio.current_task()}:
+            task.cancel()
+
+    def _work(self, work: Coroutine[None, None, None]) -> None:
+        task = self._tasks.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
+    async def _talk(self, utterance: int, text: str) -> None:
+        request = dataclasses.replace(
+            self._request, request_id=f"{self._request.request_id}-{utterance}", text=text
+        )
+        pace = self._runtime.pace.open()
+        try:
+            self._runtime.talker.check(request)
+            async with aclosing(self._runtime.talker.generate(request)) as batches:
+                async for batch in batches:
+                    pace.observe(len(batch.rows), time.monotonic())
+                    self.post(RowsCame(utterance, batch))
+                    if self.is_closed or batch.finish is not None:
+                        break
+                else:
+                    raise BackendError(ErrorCode.ENGINE_FAILED, "The talker stopped too soon.")
+        except TalkwireError as error:
+            if isinstance(error, RequestError) and error.code is ErrorCode.INVALID_TEXT:
+                self.post(NothingToSay(utterance))
+            else:
+                self.post(Broke(error))
+        except Exception:
+            log.exception("talker request broke", extra={"request_id": request.request_id})
+            self.post(Broke(_internal()))
+        finally:
+            pace.close()
+
+    async def _decode(self, command: Decode) -> None:
+        try:
+            samples = await self._runtime.codec.decode(command.window, command.deadline)
+            self.post(SamplesCame(command.utterance, samples))
+        except TalkwireError as error:
+            self.post(Broke(error))
+        except Exception:
+            log.exception("decoding broke", extra={"request_id": self._request.request_id})
+            self.post(Broke(_internal()))
+
+
+def _internal() -> BackendError:
+    return BackendError(ErrorCode.INTERNAL, "Something went wrong in the server.")

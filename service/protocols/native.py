@@ -1,0 +1,242 @@
+"""The native protocol on one socket: many contexts, JSON for control, binary for audio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import OrderedDict
+from typing import TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from service.context import ContextDriver
+from service.encoders import make_encoder
+from service.outbox import Item, Outbox
+from service.protocols.native_context import NativeContext
+from service.runtime import Runtime
+from service.socket import GOING_AWAY, NORMAL, SocketClosing
+from streaming import wire
+from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.events import (
+    Broke,
+    CancelAsked,
+    EndAsked,
+    FlushAsked,
+    PlaybackReported,
+    TextAppended,
+)
+from streaming.session import Session
+from streaming.spec import AudioFormat, Encoding
+from streaming.wire_format import encode_message, parse_client_message
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED_CLOSED = 256
+_HANDLES = 1 << 16
+T = TypeVar("T")
+
+
+def _or_unset(value: T | None) -> T | UnsetType:
+    return UNSET if value is None else value
+
+
+class NativeDialect:
+    """See service.socket.Dialect. One error of one context never closes the socket."""
+
+    def __init__(self, runtime: Runtime, outbox: Outbox, tasks: asyncio.TaskGroup) -> None:
+        self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
+        self._session_id = uuid.uuid4().hex
+        self._contexts: dict[str, tuple[ContextDriver, NativeContext]] = {}
+        self._closed: OrderedDict[str, None] = OrderedDict()
+        self._next_handle = 0
+        self._raw = False
+        self._heard_at = time.monotonic()
+
+    # -- the socket
+
+    def open(self) -> None:
+        """Say what this server is and allows."""
+        runtime, settings = self._runtime, self._runtime.settings
+        limits = wire.Limits(
+            max_contexts=settings.max_contexts_per_session,
+            max_text_chars=settings.max_text_chars,
+            max_message_bytes=settings.max_message_bytes,
+            max_lead_ms=settings.max_lead_ms,
+            context_idle_s=settings.context_idle_s,
+            session_idle_s=settings.session_idle_s,
+        )
+        self._say(
+            wire.SessionCreated(
+                self._session_id,
+                wire.SUBPROTOCOL,
+                model=settings.model_name,
+                voices=list(runtime.voices),
+                sample_rate=runtime.codec.spec.sample_rate,
+                encodings=[encoding.value for encoding in Encoding],
+                limits=limits,
+            )
+        )
+
+    def on_text(self, text: str) -> None:
+        """Carry out one message; what is wrong with it is told, never fatal."""
+        self._heard_at = time.monotonic()
+        context_id: str | None = None
+        try:
+            message = parse_client_message(text)
+            context_id = getattr(message, "context_id", None)
+            self._dispatch(message)
+        except TalkwireError as error:
+            self._tell(error, context_id)
+
+    def on_bytes(self, data: bytes) -> None:
+        """Clients send no binary messages."""
+        self._heard_at = time.monotonic()
+        self._tell(
+            RequestError(ErrorCode.INVALID_MESSAGE, "Clients send JSON text, not binary messages.")
+        )
+
+    def on_tick(self, now: float) -> None:
+        """Close what has been idle for too long."""
+        settings = self._runtime.settings
+        for driver, _ in list(self._contexts.values()):
+            if driver.idle_s(now) > settings.context_idle_s:
+                idle = CapacityError(ErrorCode.IDLE_TIMEOUT, "The context was idle for too long.")
+                driver.post(Broke(idle))
+        if not self._contexts and now - self._heard_at > settings.session_idle_s:
+            self._tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long."))
+            raise SocketClosing(GOING_AWAY)
+
+    def word(self, error: TalkwireError, context_id: str | None = None) -> str:
+        """An ``error`` message; its request id finds it in the logs."""
+        self._runtime.metrics.on_error(error.code)
+        ids = {"request_id": uuid.uuid4().hex, "session_id": self._session_id}
+        log.info("client error", extra={"code": error.code.value, **ids})
+        return encode_message(
+            wire.Error(
+                error.code,
+                error.message,
+                ids["request_id"],
+                retryable=error.retryable,
+                param=_or_unset(error.param),
+                context_id=_or_unset(context_id),
+                retry_after_ms=_or_unset(error.retry_after_ms),
+            )
+        )
+
+    def _tell(self, error: TalkwireError, context_id: str | None = None) -> None:
+        self._outbox.put(Item(self.word(error, context_id)))
+
+    def close(self) -> None:
+        """Cancel every context without a word: nobody listens any more."""
+        for driver, _ in list(self._contexts.values()):
+            driver.post(CancelAsked())
+
+    def _say(self, message: wire.ServerMessage) -> None:
+        self._outbox.put(Item(encode_message(message)))
+
+    # -- messages
+
+    def _dispatch(self, message: wire.ClientMessage) -> None:
+        match message:
+            case wire.ContextCreate():
+                self._create(message)
+            case wire.TextAppend(context_id, text):
+                self._driver(context_id).post(TextAppended(text))
+            case wire.ContextFlush(context_id, flush_id):
+                self._driver(context_id).post(FlushAsked(flush_id))
+            case wire.ContextEnd(context_id):
+                self._driver(context_id).post(EndAsked())
+            case wire.ContextCancel(context_id, played_ms):
+                self._cancel(context_id, played_ms)
+            case wire.Playback(context_id, played_samples):
+                self._driver(context_id).post(PlaybackReported(played_samples))
+            case wire.SessionConfigure(framing):
+                self._configure(framing)
+            case wire.Ping(id):
+                self._say(wire.Pong(id))
+            case wire.SessionClose():
+                raise SocketClosing(NORMAL)
+
+    def _driver(self, context_id: str) -> ContextDriver:
+        if (entry := self._contexts.get(context_id)) is not None:
+            return entry[0]
+        if context_id in self._closed:
+            raise RequestError(ErrorCode.CONTEXT_CLOSED, "The context is closed.")
+        raise RequestError(
+            ErrorCode.UNKNOWN_CONTEXT, "There is no context of this id.", param="context_id"
+        )
+
+    def _configure(self, framing: str) -> None:
+        if self._contexts:
+            raise RequestError(
+                ErrorCode.INVALID_MESSAGE, "Configure the session before its first context."
+            )
+        self._raw = framing == "raw"
+
+    def _cancel(self, context_id: str, played_ms: float | None) -> None:
+        driver = self._driver(context_id)
+        context = self._contexts[context_id][1]
+        context.cancel_asked_at = time.monotonic()
+        unsent = self._outbox.drop_audio(context.handle)
+        rate = self._runtime.codec.spec.sample_rate
+        played = None if played_ms is None else int(min(played_ms * rate / 1000, 2**53))
+        driver.post(CancelAsked(played, unsent))
+
+    def _create(self, create: wire.ContextCreate) -> None:
+        self._check_create(create)
+        runtime = self._runtime
+        audio = AudioFormat(create.audio.encoding, create.audio.sample_rate)
+        encoder = make_encoder(audio, create.audio.frame_ms, runtime.codec.spec.sample_rate)
+        session = Session(runtime.session_settings(create))
+        request = runtime.speech_request(create, f"{self._session_id}-{self._next_handle}")
+        runtime.talker.check_options(request)
+        runtime.admission.enter()
+        handle = self._take_handle()
+        context = NativeContext(
+            create,
+            handle,
+            encoder,
+            self._outbox,
+            runtime.metrics,
+            raw=self._raw,
+            tell=self._tell,
+            closed=self._on_closed,
+        )
+        driver = ContextDriver(runtime, session, request, context, self._tasks)
+        self._contexts[create.context_id] = driver, context
+        self._closed.pop(create.context_id, None)
+        self._say(wire.ContextCreated(create.context_id, handle))
+
+    def _check_create(self, create: wire.ContextCreate) -> None:
+        limit = 1 if self._raw else self._runtime.settings.max_contexts_per_session
+        if create.context_id in self._contexts:
+            raise RequestError(
+                ErrorCode.CONTEXT_EXISTS,
+                "This context is open already; it goes on undisturbed.",
+                param="context_id",
+            )
+        if len(self._contexts) >= limit:
+            raise RequestError(
+                ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
+            )
+        if create.timestamps:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED, "This server has no timestamps.", param="timestamps"
+            )
+        self._runtime.require_ready()
+
+    def _take_handle(self) -> int:
+        used = {context.handle for _, context in self._contexts.values()}
+        while self._next_handle in used:
+            self._next_handle = (self._next_handle + 1) % _HANDLES
+        handle, self._next_handle = self._next_handle, (self._next_handle + 1) % _HANDLES
+        return handle
+
+    def _on_closed(self, context_id: str) -> None:
+        _, context = self._contexts.pop(context_id)
+        self._runtime.admission.leave(time.monotonic() - context.opened_at)
+        self._closed[context_id] = None
+        while len(self._closed) > _REMEMBERED_CLOSED:
+            self._closed.popitem(last=False)

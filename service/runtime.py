@@ -1,0 +1,255 @@
+"""Everything the sockets share: talker, codec, pace, admission, metrics, readiness."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from service.admission import Admission
+from service.metrics import Metrics
+from service.settings import Settings
+from service.warmup import warm_up
+from streaming import wire
+from streaming.errors import CapacityError, ErrorCode, RequestError
+from streaming.pace import PaceEstimator
+from streaming.ports import CodecEngine, Sampling, SpeechRequest, TalkerEngine
+from streaming.schedule import PaceBounds, ScheduleSettings
+from streaming.segment import SegmentSettings
+from streaming.session import SessionSettings
+
+log = logging.getLogger(__name__)
+_PRIOR_RHO, _PRIOR_BURST_S, _PRIOR_QUEUE_S = 0.5, 0.1, 0.005
+
+
+class Phase(StrEnum):
+    """Where the whole service is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+class RunningTalker(TalkerEngine, Protocol):
+    """A talker with a life of its own (a child process, or a fake)."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can take requests now."""
+
+    @property
+    def capacity(self) -> int:
+        """Utterances that it works on at once."""
+
+    @property
+    def voices(self) -> Sequence[str]:
+        """The voices that it can speak with; the first is the default."""
+
+    async def start(self) -> None:
+        """Return once it is ready."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it had to be started again."""
+
+    async def stop(self) -> None:
+        """End it."""
+
+
+class DecodeSeconds(Protocol):
+    """A window of w frames takes ``fixed_s + frame_s * w``."""
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds, whatever the window's length."""
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds for each frame, context included."""
+
+
+class RunningCodec(CodecEngine, Protocol):
+    """A codec with a life of its own."""
+
+    @property
+    def cost(self) -> DecodeSeconds:
+        """What a window costs, measured at the start."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it had to be started again."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can take windows now."""
+
+    async def start(self) -> None:
+        """Return once it is ready."""
+
+    async def stop(self) -> None:
+        """End it."""
+
+
+class Runtime:
+    """The service's state, apart from its sockets."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        talker: RunningTalker,
+        codec: RunningCodec,
+        metrics: Metrics,
+    ) -> None:
+        self.settings, self.talker, self.codec = settings, talker, codec
+        self.metrics = metrics
+        self._pace: PaceEstimator | None = None
+        self.admission = Admission(settings.max_contexts or 1)
+        self.phase = Phase.STARTING
+        #: Set once, when the service has first become ready.
+        self.ready = asyncio.Event()
+        metrics.watch(lambda: self.admission.active, lambda: self.admission.capacity)
+
+    async def start(self) -> None:
+        """Start both engines side by side, speak once to warm up and to learn the pace."""
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.talker.start())
+            tasks.create_task(self.codec.start())
+        self.admission.capacity = self.settings.max_contexts or self.talker.capacity
+        self._pace = PaceEstimator(self.codec.spec.frame_s, self._prior())
+        await warm_up(self.talker, self.codec, self._pace, self.voices[0])
+        self.phase = Phase.READY
+        self.ready.set()
+        log.info(
+            "ready",
+            extra={"seconds": time.monotonic() - began, "capacity": self.admission.capacity},
+        )
+
+    async def stop(self) -> None:
+        """End both engines."""
+        self.phase = Phase.DRAINING
+        await asyncio.gather(self.talker.stop(), self.codec.stop())
+
+    def _prior(self) -> PaceBounds:
+        """A careful guess, until streams have been seen: half of real time, some jitter."""
+        return PaceBounds(
+            row_s=_PRIOR_RHO * self.codec.spec.frame_s,
+            burst_s=_PRIOR_BURST_S,
+            queue_s=_PRIOR_QUEUE_S,
+            decode_fixed_s=self.codec.cost.fixed_s,
+            decode_frame_s=self.codec.cost.frame_s,
+        )
+
+    @property
+    def pace(self) -> PaceEstimator:
+        """What is known of the engines' pace. RuntimeError before ``start`` has come to it."""
+        if self._pace is None:
+            raise RuntimeError("the engines have not started")
+        return self._pace
+
+    def on_decoded(self, frames: int, queue_s: float, decode_s: float, batch: int) -> None:
+        """The codec answered a window of so many frames, context included."""
+        if self._pace is not None:
+            self._pace.observe_decode(frames, queue_s, decode_s)
+        self.metrics.codec_queue.observe(queue_s)
+        self.metrics.codec_decode.observe(decode_s)
+        self.metrics.codec_batch.observe(batch)
+
+    def refresh_metrics(self) -> None:
+        """Read what is kept elsewhere, just before the metrics are."""
+        self.metrics.restarts.labels("talker").set(self.talker.restarts)
+        self.metrics.restarts.labels("codec").set(self.codec.restarts)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new contexts can be served now."""
+        return self.phase is Phase.READY and self.talker.is_ready and self.codec.is_ready
+
+    @property
+    def voices(self) -> Sequence[str]:
+        """See RunningTalker."""
+        return self.talker.voices
+
+    def require_ready(self) -> None:
+        """Raise CapacityError unless new contexts can be served."""
+        if self.phase is Phase.DRAINING:
+            raise CapacityError(ErrorCode.DRAINING, "The server is shutting down.")
+        if not self.is_ready:
+            raise CapacityError(
+                ErrorCode.NOT_READY, "The server is not ready yet.", retry_after_ms=1000
+            )
+
+    def schedule_settings(self, chunking: wire.ChunkingOptions | None = None) -> ScheduleSettings:
+        """The server's chunk settings with a client's own over them."""
+        mine, spec = self.settings, self.codec.spec
+        theirs = chunking or wire.ChunkingOptions()
+
+        def pick(name: str, default: int) -> int:
+            value = getattr(theirs, name)
+            return default if value is None else int(value)
+
+        default_left = mine.left_context_frames
+        lookahead = pick("lookahead_frames", mine.lookahead_frames)
+        first_lookahead = theirs.first_lookahead_frames
+        if first_lookahead is None:
+            # Who asks for more lookahead wants exactness, and from the first chunk on.
+            asked = theirs.lookahead_frames is not None
+            first_lookahead = lookahead if asked else mine.first_lookahead_frames
+        max_chunk = pick("max_chunk_frames", mine.max_chunk_frames)
+        first_chunk = theirs.first_chunk_frames or mine.first_chunk_frames
+        return ScheduleSettings(
+            frame_s=spec.frame_s,
+            delay_rows=spec.num_codebooks - 1,
+            left_context_frames=pick(
+                "left_context_frames",
+                spec.receptive_field_frames if default_left is None else default_left,
+            ),
+            first_lookahead_frames=min(first_lookahead, lookahead),
+            lookahead_frames=lookahead,
+            max_chunk_frames=max_chunk,
+            first_chunk_frames=first_chunk and min(first_chunk, max_chunk),
+            guard_s=mine.network_guard_ms / 1000,
+        )
+
+    def bounds(self) -> PaceBounds:
+        """The pace as measured just now."""
+        return self.pace.bounds(self.schedule_settings())
+
+    def session_settings(self, create: wire.ContextCreate) -> SessionSettings:
+        """What a new context's Session is made with. Raises RequestError."""
+        mine = self.settings
+        lead_ms = create.max_lead_ms or mine.default_lead_ms
+        if lead_ms > mine.max_lead_ms:
+            raise RequestError(
+                ErrorCode.INVALID_PARAMETER,
+                f"max_lead_ms may be {mine.max_lead_ms} at most.",
+                param="max_lead_ms",
+            )
+        return SessionSettings(
+            codec=self.codec.spec,
+            schedule=self.schedule_settings(create.chunking),
+            segments=SegmentSettings(max_chars=mine.max_segment_chars),
+            bounds=self.bounds,
+            mode=create.mode,
+            max_lead_s=lead_ms / 1000,
+            max_text_chars=mine.max_text_chars,
+        )
+
+    def speech_request(self, create: wire.ContextCreate, request_id: str) -> SpeechRequest:
+        """The template of a context's talker requests. Raises RequestError."""
+        if create.model is not None and create.model != self.settings.model_name:
+            raise RequestError(
+                ErrorCode.UNKNOWN_MODEL, "This server does not serve that model.", param="model"
+            )
+        sampling = create.sampling
+        return SpeechRequest(
+            request_id=request_id,
+            text="",
+            voice=create.voice or self.voices[0],
+            language=create.language,
+            sampling=Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed),
+            max_frames=sampling.max_frames,
+        )

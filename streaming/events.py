@@ -1,0 +1,169 @@
+"""What can happen to a context (events), and what it wants done about it (commands)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from streaming.errors import TalkwireError
+from streaming.ports import TalkerRows
+from streaming.report import ContextReport
+from streaming.spec import Samples
+from streaming.window import DecodeWindow
+
+
+@dataclass(frozen=True, slots=True)
+class TextAppended:
+    """The client sent text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlushAsked:
+    """The client wants what is there spoken now."""
+
+    flush_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndAsked:
+    """The client will send no more text."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    """Stop. ``played_samples`` as the client says; ``unsent_samples`` never left the gateway."""
+
+    played_samples: int | None = None
+    unsent_samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybackReported:
+    """The listener has heard this many samples."""
+
+    played_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsCame:
+    """The talker made rows for an utterance."""
+
+    utterance: int
+    batch: TalkerRows
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToSay:
+    """The talker cannot speak anything in that utterance's text (an emoji, say)."""
+
+    utterance: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesCame:
+    """The codec decoded the window in flight of an utterance."""
+
+    utterance: int
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """Talker or codec failed this context."""
+
+    error: TalkwireError
+
+
+@dataclass(frozen=True, slots=True)
+class TimerRang:
+    """The time of the last SetTimer has come."""
+
+
+Event = (
+    TextAppended
+    | FlushAsked
+    | EndAsked
+    | CancelAsked
+    | PlaybackReported
+    | RowsCame
+    | NothingToSay
+    | SamplesCame
+    | Broke
+    | TimerRang
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StartTalker:
+    """Have this text spoken; answer with RowsCame, NothingToSay or Broke."""
+
+    utterance: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopWork:
+    """Abort whatever the talker and the codec do for this context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Have this window decoded by ``deadline``; answer with SamplesCame or Broke."""
+
+    utterance: int
+    window: DecodeWindow
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendAudio:
+    """Samples for the client. ``is_first``, ``is_last``: of the context, as far as is known;
+    ``late``: the listener ran dry before them.
+    """
+
+    samples: Samples
+    sample_offset: int
+    is_first: bool
+    ends_utterance: bool
+    is_last: bool
+    late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Ring at ``at``; replaces the timer set before."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """Everything before that flush has been sent."""
+
+    flush_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The context is closed by request. The two texts join up to what was appended."""
+
+    generated_s: float
+    sent_s: float
+    played_s: float
+    text_spoken: str
+    text_remaining: str
+    report: ContextReport
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The context is closed: everything was sent, or ``error`` says why not."""
+
+    reason: Literal["complete", "length", "error"]
+    report: ContextReport
+    error: TalkwireError | None = field(default=None)
+
+
+Command = StartTalker | StopWork | Decode | SendAudio | SetTimer | Flushed | Cancelled | Done

@@ -1,0 +1,107 @@
+"""What one context measured about itself: the figures behind ``metrics`` and Prometheus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from streaming.spec import Samples
+
+#: Below this (-40 dBFS) a sample counts as silence.
+AUDIBLE = 0.01
+
+
+def leading_silence(samples: Samples) -> int:
+    """How many samples come before the first audible one (all of them if none is)."""
+    audible = np.flatnonzero(np.abs(samples) >= AUDIBLE)
+    return int(audible[0]) if len(audible) else len(samples)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextReport:
+    """Seconds throughout. ``None``: it did not come to that.
+
+    ``ttfa_s`` runs from the moment the first utterance's text was complete to its first
+    audible sample, so ``leading_silence_s`` is part of it. ``rtf`` is the time during which
+    the talker worked for this context over the audio that came of it.
+    """
+
+    queue_s: float | None
+    ttfa_s: float | None
+    leading_silence_s: float | None
+    audio_s: float
+    generated_s: float
+    rtf: float | None
+    underrun_s: float
+    underruns: int
+    characters: int
+
+
+class Stopwatch:
+    """Gathers a context's figures as they come."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self._rate = sample_rate
+        self._first_text: float | None = None
+        self._first_start: float | None = None
+        self._first_sent: float | None = None
+        self._silence = 0
+        self._audible = False
+        self._talking_since: float | None = None
+        self._talked = 0.0
+
+    def on_text(self, now: float) -> None:
+        """An utterance is complete."""
+        if self._first_text is None:
+            self._first_text = now
+
+    def on_talker_start(self, now: float) -> None:
+        """The talker begins an utterance."""
+        self._talking_since = now
+        if self._first_start is None:
+            self._first_start = now
+
+    def on_talker_end(self, now: float) -> None:
+        """The talker has ended one, or was stopped."""
+        if self._talking_since is not None:
+            self._talked += now - self._talking_since
+            self._talking_since = None
+
+    def on_audio(self, samples: Samples, now: float) -> None:
+        """Samples go out."""
+        if self._first_sent is None:
+            self._first_sent = now
+        if not self._audible:
+            silent = leading_silence(samples)
+            self._silence += silent
+            self._audible = silent < len(samples)
+
+    def report(
+        self,
+        *,
+        sent_samples: int,
+        generated_samples: int,
+        underrun_s: float,
+        underruns: int,
+        characters: int,
+    ) -> ContextReport:
+        """The figures so far."""
+        queue = ttfa = silence = None
+        if self._first_text is not None and self._first_start is not None:
+            queue = self._first_start - self._first_text
+        if self._audible and self._first_sent is not None and self._first_text is not None:
+            silence = self._silence / self._rate
+            ttfa = self._first_sent - self._first_text + silence
+        generated_s = generated_samples / self._rate
+        return ContextReport(
+            queue_s=queue,
+            ttfa_s=ttfa,
+            leading_silence_s=silence,
+            audio_s=sent_samples / self._rate,
+            generated_s=generated_s,
+            rtf=self._talked / generated_s if generated_s else None,
+            underrun_s=underrun_s,
+            underruns=underruns,
+            characters=characters,
+        )

@@ -1,0 +1,73 @@
+"""Which part of a context's text has been heard, from which part of its audio has."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+#: Characters per second of speech, used for an utterance that is not complete yet.
+TYPICAL_CHARS_PER_S = 14.0
+
+
+class Transcript:
+    """Keeps a context's text and where in the audio each utterance of it ended.
+
+    Within one utterance the place is an estimate: text and audio are taken to run in step,
+    and the cut is moved back to the end of a word.
+    """
+
+    def __init__(self, sample_rate: int) -> None:
+        self._rate = sample_rate
+        self._pieces: list[str] = []
+        self._text = ""
+        self._located = 0
+        #: (samples sent, characters of text) at the end of each utterance.
+        self._marks: list[tuple[int, int]] = [(0, 0)]
+
+    @property
+    def text(self) -> str:
+        """Everything that was appended."""
+        return self._text
+
+    def append(self, text: str) -> None:
+        """More text."""
+        self._text += text
+
+    def locate(self, utterance: str) -> int:
+        """Where the next utterance ends in the text."""
+        at = self._text.find(utterance, self._located)
+        self._located = (at if at >= 0 else self._located) + len(utterance)
+        return self._located
+
+    def on_sent(self, text_end: int, samples: int) -> None:
+        """An utterance reaching to ``text_end`` ended at ``samples``."""
+        self._marks.append((samples, text_end))
+
+    def split(self, played: int, sent: int, pending_end: int | None) -> tuple[str, str]:
+        """The text heard after ``played`` samples, and the rest; they join up to the whole.
+
+        ``pending_end``: where the utterance that was being sent ends, if there is one.
+        """
+        marks = list(self._marks)
+        if pending_end is not None:
+            _, begin = marks[-1]
+            expected = (pending_end - begin) / TYPICAL_CHARS_PER_S * self._rate
+            marks.append((max(sent, marks[-1][0] + int(expected)), pending_end))
+        cut = 0
+        for (start, begin), (end, stop) in pairwise(marks):
+            if played >= end:
+                cut = stop
+            elif played > start:
+                cut = begin + (stop - begin) * (played - start) // (end - start)
+                cut = begin + self._word_end(self._text[begin:cut], self._text[cut : cut + 1])
+                break
+            else:
+                break
+        return self._text[:cut], self._text[cut:]
+
+    @staticmethod
+    def _word_end(before: str, after: str) -> int:
+        """The length of ``before`` without a word that goes on in ``after``."""
+        if not after or after.isspace() or not before:
+            return len(before)
+        words = before.rsplit(None, 1)
+        return len(before) if before[-1].isspace() else len(before) - len(words[-1])

@@ -1,0 +1,135 @@
+"""One utterance on its way: rows come in, windows for the codec go out.
+
+::
+
+    WAITING --start--> GENERATING --last rows--> GENERATED --last window sent--> done
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from streaming.delay import DelayReverter
+from streaming.ports import TalkerRows
+from streaming.schedule import ChunkSchedule, PaceBounds, ScheduleSettings
+from streaming.spec import CodecSpec, Codes
+from streaming.window import DecodeWindow, SlidingWindowChunker
+
+Mode = Literal["chunked", "whole"]
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """A window to decode now (and when it must be ready), or when to ask again."""
+
+    window: DecodeWindow | None
+    deadline: float
+    wake_at: float
+
+
+class Utterance:
+    """A piece of text that the talker speaks in one go, and its frames.
+
+    ``text_end`` is how far into the context's text it reaches. ``flush_ids`` are the
+    flushes that are done once it is.
+    """
+
+    def __init__(self, index: int, text: str, text_end: int, queued_at: float) -> None:
+        self.index, self.text, self.text_end = index, text, text_end
+        self.queued_at = queued_at
+        self.flush_ids: list[str] = []
+        self.started_at: float | None = None
+        self.generated = False
+        self.cut_off = False
+        self.frames = 0
+        self.frames_sent = 0
+        self.decoding: DecodeWindow | None = None
+        self._in_schedule = 0
+
+    def start(
+        self,
+        codec: CodecSpec,
+        schedule: ScheduleSettings,
+        mode: Mode,
+        bounds: PaceBounds,
+        dry_at: float,
+        now: float,
+    ) -> None:
+        """The talker begins. ``dry_at``: when the listener runs out of earlier audio."""
+        self.started_at = now
+        self._mode = mode
+        self._reverter = DelayReverter(codec.num_codebooks, codec.codebook_size)
+        self._chunker = SlidingWindowChunker(schedule.left_context_frames)
+        self._schedule = ChunkSchedule(schedule, bounds, dry_at=dry_at)
+        self._collected: list[Codes] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every frame's samples have been sent."""
+        return self.generated and self.decoding is None and self.frames_sent == self.frames
+
+    @property
+    def waiting_frames(self) -> int:
+        """Frames in hand whose samples have not been sent."""
+        return self.frames - self.frames_sent
+
+    def push(self, batch: TalkerRows) -> None:
+        """Take rows from the talker."""
+        if self.generated:
+            return
+        frames = self._reverter.push_rows(batch.rows)
+        self.frames += len(frames)
+        if self._mode == "whole":
+            self._collected.append(frames)
+        else:
+            self._chunker.push(frames)
+            self._schedule.on_frames(len(frames))
+        if batch.finish is not None or self._reverter.ended:
+            self.cut_off = batch.finish == "length" and not self._reverter.ended
+            self._finish()
+
+    def skip(self) -> None:
+        """There is nothing to speak in it."""
+        self.generated = True
+
+    def _finish(self) -> None:
+        self.generated = True
+        if self._mode == "chunked":
+            self._chunker.finish()
+            self._schedule.on_finished()
+
+    def next_step(self, dry_at: float, now: float) -> NextStep:
+        """What the codec should do next. Call only while nothing is being decoded."""
+        if self._mode == "whole":
+            window = self._whole_window()
+            return NextStep(window, min(dry_at, now), float("inf"))
+        if self.frames == self._chunker.emitted:
+            return NextStep(None, 0.0, float("inf"))
+        decision = self._schedule.decide(now)
+        if not decision.new_frames:
+            return NextStep(None, 0.0, decision.wake_at)
+        window = self._chunker.take(decision.new_frames, decision.lookahead)
+        deadline = self._schedule.dry_at if self.frames_sent else min(dry_at, now)
+        self._schedule.on_emitted(window.new_frames, window.lookahead, now)
+        self.decoding = window
+        return NextStep(window, deadline, now)
+
+    def _whole_window(self) -> DecodeWindow | None:
+        if not self.generated or not self.frames or self.frames_sent:
+            return None
+        codes = np.ascontiguousarray(np.concatenate(self._collected).T)
+        self._collected.clear()
+        self.decoding = DecodeWindow(codes, 0, self.frames, 0, is_last=True)
+        return self.decoding
+
+    def on_sent(self, now: float) -> None:
+        """The samples of the window in flight have been sent."""
+        if self.decoding is None:
+            raise RuntimeError("no window is being decoded")
+        new_frames, self.decoding = self.decoding.new_frames, None
+        self.frames_sent += new_frames
+        if self._mode == "chunked":
+            self._schedule.on_sent(new_frames, now)

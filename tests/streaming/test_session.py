@@ -1,0 +1,350 @@
+"""The state machine of one context, driven by hand: time is a number here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from streaming.errors import BackendError, ErrorCode, RequestError
+from streaming.events import (
+    Broke,
+    CancelAsked,
+    Cancelled,
+    Command,
+    Decode,
+    Done,
+    EndAsked,
+    Event,
+    FlushAsked,
+    Flushed,
+    NothingToSay,
+    PlaybackReported,
+    RowsCame,
+    SamplesCame,
+    SendAudio,
+    SetTimer,
+    StartTalker,
+    StopWork,
+    TextAppended,
+    TimerRang,
+)
+from streaming.ports import TalkerRows
+from streaming.schedule import PaceBounds, ScheduleSettings
+from streaming.segment import SegmentSettings
+from streaming.session import Session, SessionSettings, State
+from streaming.spec import CodecSpec, Codes
+from streaming.utterance import Mode
+
+SPEC = CodecSpec(24_000, 960, 4, 1024, 3)
+ROW_S = 0.005
+EOC = 1025
+
+
+def settings(
+    mode: Mode = "chunked", max_lead_s: float = 10.0, chars: int = 1000
+) -> SessionSettings:
+    schedule = ScheduleSettings(
+        frame_s=SPEC.frame_s,
+        delay_rows=SPEC.num_codebooks - 1,
+        left_context_frames=3,
+        first_lookahead_frames=2,
+        lookahead_frames=3,
+    )
+    bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005)
+    return SessionSettings(
+        SPEC, schedule, SegmentSettings(), lambda: bounds, mode, max_lead_s, chars
+    )
+
+
+class World:
+    """Plays talker, codec and clock for one Session; collects what the client would see."""
+
+    def __init__(self, config: SessionSettings, frames: int = 40) -> None:
+        self.session, self.frames, self.now = Session(config), frames, 0.0
+        self.sent: list[SendAudio] = []
+        self.told: list[Command] = []
+        self.talked: list[str] = []
+        self.windows: list[Decode] = []
+        self.hold = False
+        self._rows: list[tuple[float, Event]] = []
+        self._timer: float | None = None
+
+    def post(self, event: Event) -> None:
+        for command in self.session.handle(event, self.now):
+            match command:
+                case StartTalker(utterance, text):
+                    self.talked.append(text)
+                    self._rows += self._speech(utterance)
+                case Decode(utterance, window):
+                    self.windows.append(command)
+                    samples = np.repeat(window.codes[0], SPEC.hop_length).astype(np.float32)
+                    event = SamplesCame(utterance, window.trim(samples / 1024))
+                    self._rows.append((self.now + 0.003, event))
+                case SetTimer(at):
+                    self._timer = at
+                case StopWork():
+                    self._rows.clear()
+                    self._timer = None
+                case SendAudio():
+                    self.sent.append(command)
+                    self.told.append(command)
+                case _:
+                    self.told.append(command)
+
+    def _speech(self, utterance: int) -> list[tuple[float, Event]]:
+        rows = rows_of(np.full((self.frames, SPEC.num_codebooks), 100 + utterance, np.int16))
+        events: list[tuple[float, Event]] = []
+        for number, row in enumerate(rows):
+            finish = "stop" if number == len(rows) - 1 else None
+            batch = TalkerRows(row[None], finish)
+            events.append((self.now + ROW_S * (number + 1), RowsCame(utterance, batch)))
+        return events
+
+    def run(self, until: float = 1e9) -> None:
+        """Let everything happen that is due before ``until``."""
+        while True:
+            self._rows.sort(key=lambda item: item[0])
+            next_event = self._rows[0][0] if self._rows and not self.hold else None
+            times = [t for t in (next_event, self._timer) if t is not None and t <= until]
+            if not times:
+                self.now = max(self.now, until if until < 1e9 else self.now)
+                return
+            self.now = max(self.now, min(times))
+            if next_event is not None and next_event <= self.now:
+                self.post(self._rows.pop(0)[1])
+            else:
+                self._timer = None
+                self.post(TimerRang())
+
+    @property
+    def samples(self) -> int:
+        return sum(len(audio.samples) for audio in self.sent)
+
+
+def rows_of(frames: Codes) -> Codes:
+    total, codebooks = frames.shape
+    rows = np.full((total + codebooks, codebooks), EOC, np.int16)
+    for k in range(codebooks):
+        rows[:k, k] = 1024
+        rows[k : k + total, k] = frames[:, k]
+    return rows
+
+
+def test_every_frame_is_sent_once_in_order_and_then_the_context_is_done() -> None:
+    world = World(settings())
+    world.post(TextAppended("One sentence. And"))
+    world.post(TextAppended(" another one."))
+    world.post(EndAsked())
+    world.run()
+    assert world.talked == ["One sentence.", "And another one."]
+    assert world.samples == 2 * world.frames * SPEC.hop_length
+    values = np.unique(np.concatenate([audio.samples for audio in world.sent]), return_index=True)
+    assert values[0].tolist() == [np.float32(100 / 1024), np.float32(101 / 1024)]
+    offsets = [audio.sample_offset for audio in world.sent]
+    assert offsets == np.cumsum([0] + [len(a.samples) for a in world.sent[:-1]]).tolist()
+    assert [a.is_first for a in world.sent] == [True] + [False] * (len(world.sent) - 1)
+    assert [a.is_last for a in world.sent] == [False] * (len(world.sent) - 1) + [True]
+    assert sum(a.ends_utterance for a in world.sent) == 2
+    assert not any(a.late for a in world.sent)
+    done = world.told[-1]
+    assert isinstance(done, Done)
+    assert done.reason == "complete"
+    assert done.report.underruns == 0
+    assert done.report.ttfa_s == pytest.approx(world_first_send(world), abs=1e-9)
+    assert world.session.state is State.CLOSED
+
+
+def world_first_send(world: World) -> float:
+    rows = world.windows[0].window.codes.shape[1] + SPEC.num_codebooks - 1
+    return rows * ROW_S + 0.003
+
+
+def test_the_first_chunk_is_small_and_later_ones_grow() -> None:
+    world = World(settings(), frames=200)
+    world.post(TextAppended("A long one."))
+    world.post(EndAsked())
+    world.run()
+    sizes = [decode.window.new_frames for decode in world.windows]
+    assert sizes[0] <= 3
+    assert max(sizes) > 4 * sizes[0]
+    assert sum(sizes) == 200
+    assert [d.window.first_frame for d in world.windows] == np.cumsum([0, *sizes[:-1]]).tolist()
+
+
+def test_whole_mode_decodes_each_utterance_once() -> None:
+    world = World(settings("whole"))
+    world.post(TextAppended("One. Two is here."))
+    world.post(EndAsked())
+    world.run()
+    windows = [decode.window for decode in world.windows]
+    assert [(w.left_context, w.new_frames, w.lookahead) for w in windows] == [(0, 40, 0)] * 2
+    assert len(world.sent) == 2
+
+
+def test_a_flush_speaks_half_a_sentence_and_is_told_after_its_audio() -> None:
+    world = World(settings())
+    world.post(TextAppended("Half a sent"))
+    assert world.talked == []
+    world.post(FlushAsked("f1"))
+    world.run()
+    assert world.talked == ["Half a sent"]
+    assert world.told[-1] == Flushed("f1")
+    assert world.samples == world.frames * SPEC.hop_length
+    world.post(FlushAsked("f2"))  # nothing is left: done at once
+    assert world.told[-1] == Flushed("f2")
+    assert world.session.is_idle
+
+
+def test_lead_stops_the_codec_and_the_next_utterance_until_something_was_played() -> None:
+    lead_s = 1.0
+    world = World(settings(max_lead_s=lead_s), frames=100)
+    world.post(TextAppended("One is here. Two is here. Three is here. "))
+    world.post(FlushAsked("f"))
+    while world.told[-1:] != [Flushed("f")]:
+        world.run(world.now + 0.1)
+        lead = world.samples / SPEC.sample_rate - world.now
+        assert lead < lead_s + 50 * SPEC.frame_s  # a chunk may go over, by itself at most
+        in_hand = sum(world.frames for _ in world.talked) * SPEC.frame_s - world.now
+        assert in_hand < 2 * 100 * SPEC.frame_s + lead_s
+    assert world.samples == 3 * 100 * SPEC.hop_length
+    assert not any(audio.late for audio in world.sent)
+
+
+def test_playback_reports_open_the_credit_early() -> None:
+    world = World(settings(max_lead_s=1.0), frames=200)
+    world.post(TextAppended("A long one. "))
+    world.run(0.9)
+    before = world.samples
+    world.run(1.0)
+    assert world.samples == before
+    world.post(PlaybackReported(world.samples))
+    world.run(1.1)
+    assert world.samples > before
+
+
+@pytest.mark.parametrize("at", [0.0, 0.004, 0.02, 0.05, 0.1, 0.3, 1.0])
+def test_after_a_cancel_nothing_more_comes(at: float) -> None:
+    world = World(settings(), frames=100)
+    world.post(TextAppended("One is here. Two is here. "))
+    world.run(at)
+    late = list(world._rows)
+    sent = world.samples
+    world.post(CancelAsked())
+    cancelled = world.told[-1]
+    assert isinstance(cancelled, Cancelled)
+    assert cancelled.text_spoken + cancelled.text_remaining == "One is here. Two is here. "
+    assert cancelled.sent_s == sent / SPEC.sample_rate
+    assert cancelled.played_s <= min(at, cancelled.sent_s) + 1e-9
+    assert cancelled.generated_s >= cancelled.sent_s
+    told = len(world.told)
+    for _, event in late:
+        world.post(event)
+    assert world.session.handle(CancelAsked(), world.now) == []
+    assert len(world.told) == told
+
+
+def test_a_cancel_counts_neither_unsent_nor_unplayed_audio() -> None:
+    world = World(settings(), frames=100)
+    world.post(TextAppended("Nineteen characters. "))
+    world.run(3.0)
+    world.post(CancelAsked(played_samples=48_000, unsent_samples=24_000))
+    cancelled = world.told[-1]
+    assert isinstance(cancelled, Cancelled)
+    assert cancelled.sent_s == world.samples / 24_000 - 1
+    assert cancelled.played_s == 2.0
+    assert cancelled.text_spoken == "Nineteen "  # half of it was played; cut at a word's end
+
+
+def test_an_utterance_with_nothing_to_say_is_passed_over() -> None:
+    world = World(settings())
+    world.post(TextAppended("Great! \N{SMILING FACE WITH SUNGLASSES}"))
+    world.post(EndAsked())
+    spoken, world._rows = world._rows, []
+    world.post(NothingToSay(0))
+    assert world.talked == ["Great!", "\N{SMILING FACE WITH SUNGLASSES}"]
+    world.run()
+    done = world.told[-1]
+    assert isinstance(done, Done)
+    assert done.reason == "complete"
+    assert spoken
+    assert {int(1024 * value) for a in world.sent for value in a.samples} == {101}
+
+
+def test_a_context_with_nothing_to_say_at_all_ends_with_an_error() -> None:
+    world = World(settings())
+    world.post(TextAppended("\N{SMILING FACE WITH SUNGLASSES}"))
+    world.post(EndAsked())
+    world.post(NothingToSay(0))
+    done = world.told[-1]
+    assert isinstance(done, Done)
+    assert done.reason == "error"
+    assert done.error is not None
+    assert done.error.code is ErrorCode.INVALID_TEXT
+
+
+def test_a_context_without_text_ends_with_an_error() -> None:
+    world = World(settings())
+    world.post(TextAppended(""))
+    world.post(EndAsked())
+    done = world.told[-1]
+    assert isinstance(done, Done)
+    assert done.error is not None
+    assert done.error.code is ErrorCode.INVALID_TEXT
+
+
+def test_text_after_the_end_is_refused_and_changes_nothing() -> None:
+    world = World(settings())
+    world.post(TextAppended("One sentence."))
+    world.post(EndAsked())
+    for event in (TextAppended("More."), FlushAsked("f"), EndAsked()):
+        with pytest.raises(RequestError) as caught:
+            world.post(event)
+        assert caught.value.code is ErrorCode.CONTEXT_CLOSED
+    world.run()
+    assert world.talked == ["One sentence."]
+
+
+def test_text_over_the_limit_is_refused_whole_and_the_rest_goes_on() -> None:
+    world = World(settings(chars=20))
+    world.post(TextAppended("Ten chars."))
+    with pytest.raises(RequestError) as caught:
+        world.post(TextAppended(" Too many here."))
+    assert caught.value.code is ErrorCode.TEXT_TOO_LONG
+    world.post(TextAppended(" Fits."))
+    world.post(EndAsked())
+    world.run()
+    assert "".join(world.talked).replace(" ", "") == "Tenchars.Fits."
+
+
+def test_a_failure_ends_the_context_with_its_error() -> None:
+    world = World(settings())
+    world.post(TextAppended("One sentence. "))
+    error = BackendError(ErrorCode.ENGINE_FAILED, "no")
+    world.post(Broke(error))
+    assert isinstance(world.told[-1], Done)
+    assert world.told[-1].error is error
+    assert world.session.handle(TextAppended("x"), 0.0) == []
+
+
+def test_an_utterance_at_its_longest_is_told() -> None:
+    world = World(settings())
+    world.post(TextAppended("One sentence."))
+    world.post(EndAsked())
+    rows = rows_of(np.full((9, SPEC.num_codebooks), 7, np.int16))[:9]
+    world._rows = [(0.1, RowsCame(0, TalkerRows(rows, "length")))]
+    world.run()
+    assert isinstance(world.told[-1], Done)
+    assert world.told[-1].reason == "length"
+    assert world.samples == (9 - SPEC.num_codebooks + 1) * SPEC.hop_length
+
+
+def test_a_pause_in_the_text_is_no_underrun() -> None:
+    world = World(settings(), frames=10)
+    world.post(TextAppended("One is here. "))
+    world.run(5.0)
+    world.post(TextAppended("Two is here. "))
+    world.post(EndAsked())
+    world.run()
+    assert isinstance(world.told[-1], Done)
+    assert world.told[-1].report.underruns == 0
+    assert not any(audio.late for audio in world.sent)

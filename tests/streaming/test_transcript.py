@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from streaming.transcript import TYPICAL_CHARS_PER_S, Transcript
+
+RATE = 1000
+
+
+def transcript() -> Transcript:
+    made = Transcript(RATE)
+    made.append("First one. Second one.  Third")
+    for utterance, samples in (("First one.", 1000), ("Second one.", 3000)):
+        made.on_sent(made.locate(utterance), samples)
+    return made
+
+
+def test_utterances_are_located_in_order() -> None:
+    made = Transcript(RATE)
+    made.append("no. no. no.")
+    assert [made.locate("no.") for _ in range(3)] == [3, 7, 11]
+
+
+def test_the_cut_follows_what_was_played() -> None:
+    made = transcript()
+    assert made.split(0, 3000, None) == ("", made.text)
+    assert made.split(1000, 3000, None)[0] == "First one."
+    assert made.split(999, 3000, None)[0] == "First "
+    assert made.split(2500, 3000, None)[0] == "First one. Second "
+    assert made.split(3000, 3000, None)[0] == "First one. Second one."
+    assert made.split(9000, 3000, None)[0] == "First one. Second one."
+
+
+def test_an_utterance_under_way_is_judged_by_the_usual_pace_of_speech() -> None:
+    made = transcript()
+    end = made.locate("Third")
+    seconds = (end - len("First one. Second one.")) / TYPICAL_CHARS_PER_S
+    assert made.split(3000 + int(seconds * RATE) + 1, 3001, end) == (made.text, "")
+    assert made.split(3001, 3100, end)[1] == "  Third"
+
+
+def test_both_parts_always_join_up() -> None:
+    made = transcript()
+    for played in range(0, 3500, 7):
+        assert "".join(made.split(played, 3000, None)) == made.text

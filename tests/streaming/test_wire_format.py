@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming import wire
+from streaming.errors import ErrorCode, RequestError
+from streaming.wire_format import (
+    HEADER_BYTES,
+    AudioFlags,
+    AudioHeader,
+    encode_message,
+    json_schema,
+    parse_client_message,
+    parse_server_message,
+)
+
+CLIENT = [
+    wire.SessionConfigure("raw"),
+    wire.ContextCreate("a", sampling=wire.SamplingOptions(seed=3), mode="whole"),
+    wire.TextAppend("a", "héllo"),
+    wire.ContextFlush("a", "f1"),
+    wire.ContextEnd("a"),
+    wire.ContextCancel("a", 12.5),
+    wire.Playback("a", 480),
+    wire.Ping("x"),
+    wire.SessionClose(),
+]
+
+
+@pytest.mark.parametrize("message", CLIENT, ids=lambda m: type(m).__name__)
+def test_client_messages_round_trip(message: wire.ClientMessage) -> None:
+    assert parse_client_message(encode_message(message)) == message
+
+
+def test_every_client_message_is_round_tripped_here() -> None:
+    assert {type(message) for message in CLIENT} == set(wire.CLIENT_MESSAGES)
+
+
+def test_server_messages_round_trip_and_unknown_ones_are_passed_over() -> None:
+    error = wire.Error(ErrorCode.OVERLOADED, "m", "r", retryable=True, retry_after_ms=5)
+    assert parse_server_message(encode_message(error)) == error
+    assert "param" not in json.loads(encode_message(error))
+    assert parse_server_message('{"type":"from.the.future"}') is None
+    with pytest.raises(ValueError, match="not a message"):
+        parse_server_message("[]")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "param"),
+    [
+        ("", ErrorCode.INVALID_JSON, None),
+        ("{", ErrorCode.INVALID_JSON, None),
+        ("[" * 100_000, ErrorCode.INVALID_MESSAGE, "type"),
+        ('{"type":' + "[" * 100_000, ErrorCode.INVALID_MESSAGE, "type"),
+        ("[1]", ErrorCode.INVALID_MESSAGE, "type"),
+        ('{"type":7}', ErrorCode.INVALID_MESSAGE, "type"),
+        ('{"text":"hi"}', ErrorCode.INVALID_MESSAGE, "type"),
+        ('{"type":"text.apend"}', ErrorCode.UNKNOWN_MESSAGE, None),
+        ('{"type":"text.append","context_id":"a"}', ErrorCode.INVALID_MESSAGE, "text"),
+        ('{"type":"text.append","context_id":"a","text":5}', ErrorCode.INVALID_MESSAGE, "text"),
+        ('{"type":"text.append","context_id":"","text":""}', ErrorCode.INVALID_MESSAGE, None),
+        ('{"type":"ping","idd":"1"}', ErrorCode.INVALID_MESSAGE, "idd"),
+        (
+            '{"type":"context.create","context_id":"a","sampling":{"top_p":2}}',
+            ErrorCode.INVALID_MESSAGE,
+            "sampling.top_p",
+        ),
+        (
+            '{"type":"context.create","context_id":"a","sampling":{"temperature":NaN}}',
+            ErrorCode.INVALID_JSON,
+            None,
+        ),
+        (
+            '{"type":"context.create","context_id":"a","audio":{"encoding":"mp3"}}',
+            ErrorCode.INVALID_MESSAGE,
+            "audio.encoding",
+        ),
+    ],
+)
+def test_bad_messages_have_a_code_and_name_the_field(
+    text: str, code: ErrorCode, param: str | None
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_client_message(text)
+    assert caught.value.code is code
+    if param is not None:
+        assert caught.value.param == param
+
+
+@contextmanager
+def suppress_refusals() -> Iterator[list[RequestError]]:
+    refusals: list[RequestError] = []
+    try:
+        yield refusals
+    except RequestError as error:
+        refusals.append(error)
+
+
+@given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
+def test_no_text_does_anything_else_than_parse_or_be_refused(text: str) -> None:
+    codes = {ErrorCode.INVALID_JSON, ErrorCode.INVALID_MESSAGE, ErrorCode.UNKNOWN_MESSAGE}
+    with suppress_refusals() as refusals:
+        parse_client_message(text)
+    assert {error.code for error in refusals} <= codes
+
+
+@given(
+    st.integers(0, 2**16 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([AudioFlags.NONE, AudioFlags.FIRST | AudioFlags.LAST]),
+)
+def test_headers_round_trip(handle: int, sequence: int, offset: int, flags: AudioFlags) -> None:
+    header = AudioHeader(handle, sequence, offset, flags)
+    assert len(header.pack()) == HEADER_BYTES == 12
+    assert AudioHeader.unpack(header.pack() + b"samples") == header
+
+
+def test_a_header_is_laid_out_as_documented() -> None:
+    assert AudioHeader(0x0201, 3, 960, AudioFlags.FIRST).pack() == bytes(
+        [0x11, 0x01, 0x01, 0x02, 3, 0, 0, 0, 0xC0, 0x03, 0, 0]
+    )
+    assert AudioHeader(0, 2**32 + 1, 2**33).sample_offset == 2**33
+    assert AudioHeader.unpack(AudioHeader(0, 2**32 + 1, 2**33).pack()) == AudioHeader(0, 1, 0)
+
+
+@pytest.mark.parametrize("frame", [b"", b"\x11" * 11, b"\x21" + b"\0" * 11])
+def test_other_bytes_are_no_header(frame: bytes) -> None:
+    with pytest.raises(ValueError, match="binary frame"):
+        AudioHeader.unpack(frame)
+
+
+def test_the_committed_schema_is_the_codes_own() -> None:
+    path = Path(__file__).parents[2] / "docs" / "protocol.schema.json"
+    assert json.loads(path.read_text()) == json_schema()
