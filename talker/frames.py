@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 #: Above every text id of any vocabulary.
 FRAME_BASE = 1 << 20
@@ -79,6 +80,16 @@ class FrameTable(nn.Module):
 
     def _epoch(self, counter: Tensor) -> Tensor:
         return (counter >> self._shift) % _EPOCHS + 1
+
+
+def lost_requests(stale: Tensor, ends: Tensor) -> Tensor:
+    """Which requests met a stale frame in this step.
+
+    ``stale`` ``[N]`` marks tokens; ``ends`` ``[B + 1]`` are the requests' bounds in the flat
+    list, starting with 0. Returns ``[B]`` bool.
+    """
+    sums = functional.pad(stale.int().cumsum(0), (1, 0))
+    return sums[ends[1:]] > sums[ends[:-1]]
 
 
 def slots_for(max_num_seqs: int, max_frames: int) -> int:

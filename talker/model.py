@@ -154,16 +154,6 @@ class HiggsMultimodalQwen3ForConditionalGeneration(nn.Module, SupportsMultiModal
         return AutoWeightsLoader(self).load_weights(weights, mapper=self.hf_to_vllm_mapper)
 
 
-def lost_requests(stale: Tensor, ends: Tensor) -> Tensor:
-    """Which requests met a stale frame in this step.
-
-    ``stale`` ``[N]`` marks tokens; ``ends`` ``[B + 1]`` are the requests' bounds in the flat
-    list, starting with 0. Returns ``[B]`` bool.
-    """
-    sums = functional.pad(stale.int().cumsum(0), (1, 0))
-    return sums[ends[1:]] > sums[ends[:-1]]
-
-
 def refuse_other_runners(vllm_config: Any) -> None:
     """Raise ValueError unless Model Runner V2 or our V1 worker will sample.
 

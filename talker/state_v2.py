@@ -17,7 +17,7 @@ from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.sample.states import SamplingStates
 
-from talker.model import lost_requests
+from talker.frames import lost_requests
 from talker.sampler import Draw
 
 

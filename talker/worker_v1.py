@@ -14,7 +14,7 @@ from torch import Tensor
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from talker.model import lost_requests
+from talker.frames import lost_requests
 from talker.sampler import Draw
 
 

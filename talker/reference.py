@@ -1,0 +1,201 @@
+"""The talker as a plain loop: one request, float32, every step written out.
+
+The oracle of the tests. It shares no code with the plugin, not even the noise or the reading
+of config.json, and it is slow. Rows and frames as in ``streaming``: it returns rows.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional
+
+from streaming.spec import Codes
+
+_CODES = "tied.embedding.modality_embeddings.0.embedding.weight"
+_WORDS = "tied.embedding.text_embedding.weight"
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """How to draw; without one, ``speak`` takes the best code."""
+
+    seed: int
+    temperature: float = 1.0
+    top_k: int = 50
+    top_p: float = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What was said. ``margin`` is by how much the closest decision was won: a comparison
+    with another implementation means nothing where it is near the rounding error.
+    """
+
+    rows: Codes
+    finish: str
+    margin: float
+
+
+class ReferenceTalker:
+    """Reads a checkpoint folder in the published format, in whatever float type it is."""
+
+    def __init__(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        self._text, audio = config["text_config"], config["audio_encoder_config"]
+        self._books, self._codes = audio["num_codebooks"], audio["vocab_size"]
+        self._boc, self._eoc = self._codes - 2, self._codes - 1
+        self._weights: dict[str, Tensor] = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            for name, weight in load_file(file).items():
+                if not name.startswith("tied.embedding.modality_embeddings.0.model."):
+                    self._weights[name] = weight.float()
+        self._embedding = self._weights[_CODES].view(self._books, self._codes, -1)
+
+    @torch.inference_mode()
+    def speak(
+        self,
+        ids: tuple[int, ...],
+        max_rows: int,
+        chance: Chance | None = None,
+        voice: Codes | None = None,
+        voice_at: int = 0,
+    ) -> Spoken:
+        """Rows for a prompt; ``voice`` ``[R, K]`` stands at ``voice_at`` in it."""
+        inputs = self._weights[_WORDS][torch.tensor(ids)].clone()
+        for offset, row in enumerate([] if voice is None else voice):
+            inputs[voice_at + offset] = self._embed(row)
+        cache: list[tuple[Tensor, Tensor]] = []
+        rows: list[Codes] = []
+        position, eoc_at, margin = 0, None, float("inf")
+        while len(rows) < max_rows:
+            hidden = self._body(inputs, cache, position)[-1]
+            position += len(inputs)
+            row, won_by = self._row(hidden, len(rows), eoc_at, position - 1, chance)
+            margin = min(margin, won_by)
+            rows.append(row)
+            if eoc_at is None and row[0] == self._eoc:
+                eoc_at = len(rows) - 1
+            if eoc_at is not None and len(rows) == eoc_at + self._books:
+                return Spoken(np.stack(rows), "stop", margin)
+            inputs = self._embed(row)[None]
+        return Spoken(np.stack(rows), "length", margin)
+
+    def _row(
+        self, hidden: Tensor, at: int, eoc_at: int | None, position: int, chance: Chance | None
+    ) -> tuple[Codes, float]:
+        """Row number ``at`` of the utterance, and its closest decision's margin."""
+        row = np.empty(self._books, np.int16)
+        margin = float("inf")
+        for book in range(self._books):
+            if eoc_at is not None and book < max(1, at - eoc_at):
+                row[book] = self._eoc
+            elif book > at:
+                row[book] = self._boc
+            else:
+                logits = (self._embedding[book] @ hidden).numpy()
+                logits[self._boc] = -np.inf
+                if book > 0:
+                    logits[self._eoc] = -np.inf
+                scores = logits if chance is None else self._scores(logits, position, book, chance)
+                best = np.sort(scores)[-2:]
+                margin = min(margin, float(best[1] - best[0]))
+                row[book] = int(np.argmax(scores))
+        return row, margin
+
+    def _scores(self, logits: Codes, position: int, book: int, chance: Chance) -> Codes:
+        """Logits after top-k and top-p, with the noise of the candidates added."""
+        order = np.argsort(-logits, kind="stable")[: chance.top_k]
+        heat = logits[order] / np.float32(chance.temperature)
+        odds = np.exp(heat - heat[0])
+        odds /= odds.sum()
+        scores = np.full_like(logits, -np.inf)
+        before = 0.0
+        for code, warm, share in zip(order, heat, odds, strict=True):
+            if before >= chance.top_p:
+                break
+            before += float(share)
+            noise = uniform(chance.seed, position, book, int(code), self._books)
+            scores[code] = warm - np.log(-np.log(noise))
+        return scores
+
+    def _embed(self, row: Codes) -> Tensor:
+        codes = torch.from_numpy(np.asarray(row, np.int64))
+        return self._embedding[torch.arange(self._books), codes].sum(0)
+
+    def _body(self, x: Tensor, cache: list[tuple[Tensor, Tensor]], start: int) -> Tensor:
+        for layer in range(self._text["num_hidden_layers"]):
+            x = x + self._attend(self._norm(x, f"{layer}.input_layernorm"), layer, cache, start)
+            x = x + self._feed(self._norm(x, f"{layer}.post_attention_layernorm"), layer)
+        return self._rms(x, self._weights["body.norm.weight"])
+
+    def _attend(
+        self, x: Tensor, layer: int, cache: list[tuple[Tensor, Tensor]], start: int
+    ) -> Tensor:
+        text, count = self._text, len(x)
+        heads, kv_heads = text["num_attention_heads"], text["num_key_value_heads"]
+        at = f"{layer}.self_attn"
+        q = self._norm(self._linear(x, f"{at}.q_proj").view(count, heads, -1), f"{at}.q_norm")
+        k = self._norm(self._linear(x, f"{at}.k_proj").view(count, kv_heads, -1), f"{at}.k_norm")
+        v = self._linear(x, f"{at}.v_proj").view(count, kv_heads, -1)
+        q, k = self._rotate(q, start), self._rotate(k, start)
+        if layer < len(cache):
+            k, v = torch.cat([cache[layer][0], k]), torch.cat([cache[layer][1], v])
+            cache[layer] = (k, v)
+        else:
+            cache.append((k, v))
+        seen = torch.ones(count, len(k), dtype=torch.bool).tril(len(k) - count)
+        shared = heads // kv_heads
+        out = functional.scaled_dot_product_attention(
+            q.transpose(0, 1),
+            k.repeat_interleave(shared, 1).transpose(0, 1),
+            v.repeat_interleave(shared, 1).transpose(0, 1),
+            attn_mask=seen,
+        )
+        return self._linear(out.transpose(0, 1).reshape(count, -1), f"{at}.o_proj")
+
+    def _feed(self, x: Tensor, layer: int) -> Tensor:
+        gate = functional.silu(self._linear(x, f"{layer}.mlp.gate_proj"))
+        return self._linear(
+            gate * self._linear(x, f"{layer}.mlp.up_proj"), f"{layer}.mlp.down_proj"
+        )
+
+    def _rotate(self, x: Tensor, start: int) -> Tensor:
+        size = x.shape[-1]
+        theta = self._text.get("rope_theta") or 1e6
+        speed = theta ** (-torch.arange(0, size, 2).float() / size)
+        angle = torch.arange(start, start + len(x)).float()[:, None] * speed
+        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        return x @ self._weights[f"body.layers.{name}.weight"].T
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return self._rms(x, self._weights[f"body.layers.{name}.weight"])
+
+    def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
+        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self._text.get("rms_norm_eps", 1e-6))
+        return x * scale * weight
+
+
+def uniform(seed: int, position: int, book: int, code: int, num_books: int) -> np.float32:
+    """The plugin's counter-based uniform in (0, 1), in Python's own integers."""
+    row = (seed * 0x5851F42D4C957F2D + position * num_books) & _MASK
+    mixed = _splitmix((row + book + 1) & _MASK)
+    top = _splitmix((mixed + (code + 1) * 0x632BE59BD9B4E019) & _MASK) >> 41
+    return (np.float32(top) + np.float32(0.5)) * np.float32(2.0**-23)
+
+
+def _splitmix(x: int) -> int:
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)

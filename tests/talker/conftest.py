@@ -1,0 +1,19 @@
+"""Puts this folder on the path, so that its tests share ``tiny`` and ``harness``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import tiny
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A random talker in the published format."""
+    yield tiny.write_checkpoint(tmp_path_factory.mktemp("tiny-talker"))

@@ -1,0 +1,209 @@
+"""Real talker processes against the plain loop: every code of every stream must be equal.
+
+One suite for both ways to run vLLM and, with TALKWIRE_TEST_RUNNER=v2 in an environment that
+has it, for Model Runner V2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from harness import GREEDY, MAX_ROWS, RUNNER, Oracle, hear, idle, running, text, warm
+
+from streaming.errors import BackendError, ErrorCode
+from streaming.ports import SpeechRequest
+from talker.engine import TalkerProcessEngine
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+#: Room for about a quarter of what sixteen streams want: some must wait and start again.
+TIGHT = {"max_positions": 256, "kv_positions": 512}
+
+
+@pytest.fixture(scope="module")
+def oracle(tiny_checkpoint: Path) -> Oracle:
+    return Oracle(tiny_checkpoint)
+
+
+@pytest.fixture(scope="module", params=["inprocess", "async"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(tiny_checkpoint: Path, kind: str) -> AsyncIterator[TalkerProcessEngine]:
+    """An engine with room for everyone."""
+    async with running(tiny_checkpoint, engine=kind) as started:
+        yield started
+
+
+@pytest.mark.parametrize("streams", [1, 4, 16])
+async def test_greedy_streams_equal_the_oracle(
+    engine: TalkerProcessEngine, oracle: Oracle, streams: int
+) -> None:
+    heard = await asyncio.gather(*(hear(engine, text(i)) for i in range(streams)))
+    assert [h.same(oracle.speak(text(i))) for i, h in enumerate(heard)] == [True] * streams
+    await idle(engine)
+
+
+async def test_sampled_streams_equal_the_oracle_and_each_other_in_any_batch(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    many = await asyncio.gather(*(hear(engine, text(3), warm(seed)) for seed in range(8)))
+    alone = [await hear(engine, text(3), warm(seed)) for seed in (0, 5)]
+    wanted = [oracle.speak(text(3), warm(seed)) for seed in range(8)]
+    assert [h.same(w) for h, w in zip(many, wanted, strict=True)] == [True] * 8
+    assert [alone[0].same(wanted[0]), alone[1].same(wanted[5])] == [True, True]
+    assert len({h.rows.tobytes() for h in many}) == 8
+
+
+async def test_each_stream_of_a_mixed_batch_keeps_its_own_sampling(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    mixed = [
+        GREEDY,
+        warm(1),
+        warm(2, temperature=0.5),
+        warm(3, top_k=1024),
+        warm(4, top_k=1),
+        warm(5, top_p=0.3),
+        warm(2**62, top_p=1.0),
+    ]
+    heard = await asyncio.gather(*(hear(engine, text(i), s) for i, s in enumerate(mixed)))
+    wanted = [oracle.speak(text(i), s) for i, s in enumerate(mixed)]
+    assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * len(mixed)
+
+
+async def test_a_slow_consumer_gets_every_row_in_fewer_pieces(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    slow = await asyncio.gather(*(hear(engine, text(i), pause_s=0.2) for i in range(4)))
+    assert [h.same(oracle.speak(text(i))) for i, h in enumerate(slow)] == [True] * 4
+    assert sum(h.pieces for h in slow) < sum(len(h.rows) for h in slow) / 2
+
+
+async def test_closing_the_generator_frees_the_slot_and_later_streams_are_whole(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    async def leave_early(number: int) -> None:
+        rows = engine.generate(
+            SpeechRequest("r", text(0), sampling=warm(number), max_frames=MAX_ROWS)
+        )
+        async for _ in rows:
+            break
+        await rows.aclose()
+
+    await asyncio.gather(*(leave_early(i) for i in range(16)))
+    assert engine.outstanding == 0
+    await idle(engine)
+    heard = await asyncio.gather(*(hear(engine, text(i)) for i in range(16)))
+    assert [h.same(oracle.speak(text(i))) for i, h in enumerate(heard)] == [True] * 16
+
+
+async def test_a_cancelled_consumer_frees_the_slot(engine: TalkerProcessEngine) -> None:
+    task = asyncio.create_task(hear(engine, text(0), warm(1)))
+    while not engine.outstanding:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    await idle(engine)
+
+
+async def test_more_requests_than_slots_wait_their_turn(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    heard = await asyncio.gather(*(hear(engine, text(i % 4), rows=20) for i in range(24)))
+    wanted = [oracle.speak(text(i % 4), rows=20) for i in range(24)]
+    assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 24
+
+
+async def test_the_prefix_cache_serves_a_repeated_prompt_and_changes_nothing(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    long = " ".join(text(i) for i in range(3))
+    first = await hear(engine, long, rows=30)
+    hits = engine.last_step.cached
+    again = await asyncio.gather(*(hear(engine, long, rows=30) for _ in range(3)))
+    assert engine.last_step.cached > hits
+    assert [h.same(oracle.speak(long, rows=30)) for h in (first, *again)] == [True] * 4
+
+
+async def test_reference_voices_equal_the_oracle_beside_plain_streams(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    voices = ["alto", "bass", "default", "alto"]
+    heard = await asyncio.gather(
+        *(hear(engine, text(i), voice=voice) for i, voice in enumerate(voices))
+    )
+    wanted = [oracle.speak(text(i), voice=voice) for i, voice in enumerate(voices)]
+    assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 4
+    hits = engine.last_step.cached
+    assert (await hear(engine, text(0), voice="alto")).same(wanted[0])
+    assert engine.last_step.cached > hits
+
+
+async def test_preempted_streams_equal_the_oracle(
+    tiny_checkpoint: Path, kind: str, oracle: Oracle
+) -> None:
+    async with running(tiny_checkpoint, engine=kind, **TIGHT) as engine:
+        heard = await asyncio.gather(*(hear(engine, text(i)) for i in range(16)))
+        assert engine.last_step.preempted > 0
+        assert [h.same(oracle.speak(text(i))) for i, h in enumerate(heard)] == [True] * 16
+        before = engine.last_step.preempted
+        mild = [warm(i, temperature=0.4) for i in range(16)]
+        heard = await asyncio.gather(*(hear(engine, text(0), s) for s in mild))
+        assert engine.last_step.preempted > before
+        wanted = [oracle.speak(text(0), s) for s in mild]
+        assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 16
+        await idle(engine)
+
+
+async def test_prompts_in_chunks_equal_the_oracle(
+    tiny_checkpoint: Path, kind: str, oracle: Oracle
+) -> None:
+    small = {"max_batched_positions": 24, "max_num_seqs": 12, "prefix_caching": False}
+    async with running(tiny_checkpoint, engine=kind, **small) as engine:
+        draws = [GREEDY if i % 2 else warm(i) for i in range(12)]
+        heard = await asyncio.gather(
+            *(hear(engine, text(i), s, voice="bass" if i == 3 else "default")
+              for i, s in enumerate(draws))
+        )  # fmt: skip
+        wanted = [
+            oracle.speak(text(i), s, voice="bass" if i == 3 else "default")
+            for i, s in enumerate(draws)
+        ]
+        assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 12
+
+
+async def test_a_forgotten_frame_fails_its_own_request_and_no_other(
+    tiny_checkpoint: Path, kind: str, oracle: Oracle
+) -> None:
+    """A frame table far too small: preempted requests come back to find others' frames."""
+    settings = {**TIGHT, "frame_slots": 256, "prefix_caching": False}
+    async with running(tiny_checkpoint, engine=kind, **settings) as engine:
+        numbers = range(16)
+        heard = await asyncio.gather(
+            *(hear(engine, text(i)) for i in numbers), return_exceptions=True
+        )
+        assert engine.last_step.preempted > 0
+        lost = [h for h in heard if isinstance(h, BaseException)]
+        assert lost, "nothing was forgotten: the table is not small enough for this test"
+        for error in lost:
+            assert isinstance(error, BackendError)
+            assert error.code is ErrorCode.ENGINE_FAILED
+        whole = [(i, h) for i, h in zip(numbers, heard, strict=True) if h not in lost]
+        assert whole
+        assert all(h.same(oracle.speak(text(i))) for i, h in whole)
+        assert (await hear(engine, text(0))).same(oracle.speak(text(0)))
+        await idle(engine)
+
+
+async def test_the_child_says_what_it_is(engine: TalkerProcessEngine, kind: str) -> None:
+    assert engine.info is not None
+    assert (engine.info.engine, engine.info.runner) == (kind, RUNNER)
+    assert (engine.info.num_codebooks, engine.info.codebook_size) == (8, 1024)
+    assert set(engine.info.phases) == {"checkpoint", "imports", "engine", "warm-up"}
