@@ -63,12 +63,6 @@ def stream(frames: Codes, left: int, lookahead: int, rng: Random) -> list[Decode
     st.integers(1, 40),
     st.randoms(use_true_random=False),
 )
-    st.integers(0, 3),
-    st.integers(0, 2),
-    st.integers(0, 2),
-    st.integers(1, 40),
-    st.randoms(use_true_random=False),
-)
 def test_streamed_equals_one_shot(
     field: int, more_left: int, more_right: int, total: int, rng: Random
 ) -> None:
