@@ -2,7 +2,7 @@
 
 Windows run together when their shapes are equal, contexts beyond the receptive field not
 counted. Padding to a common shape would need masks at every layer (biases leak past a
-stream's edge), and on a CPU a batch saves a fixed cost of about a frame and nothing else,
+stream's edge), and on a CPU a batch saves a fixed cost worth a few frames and nothing else,
 while every window of it waits for all. So shapes are matched exactly, and a batch grows
 only while its most urgent window stays in time.
 
@@ -13,7 +13,7 @@ one piece of it. Pieces keep the receptive field around them and give the same b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
@@ -33,12 +33,23 @@ class DecodeCost:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """``queued`` windows at most, ``rows`` and ``frames`` per batch, new frames per piece."""
+    """``queued`` windows at most; ``rows`` and ``seconds`` of a batch; frames of a piece.
+
+    A batch of one may cost more than ``seconds``. ``piece_frames`` counts new frames.
+    """
 
     queued: int = 1024
     rows: int = 8
-    frames: int = 256
+    seconds: float = 0.2
     piece_frames: int = 50
+
+    @staticmethod
+    def of(cost: DecodeCost, receptive_field: int) -> BatchLimits:
+        """Limits under which a turn of the worker stays short, whatever the machine."""
+        limits = BatchLimits()
+        affordable = (limits.seconds - cost.fixed_s) / max(cost.frame_s, 1e-9)
+        most = int(affordable) - 2 * receptive_field
+        return replace(limits, piece_frames=max(5, min(limits.piece_frames, most)))
 
 
 @dataclass(slots=True)
@@ -114,10 +125,10 @@ class DeadlineQueue:
         in_time = first.deadline_s - now
         was_late = self._cost.seconds(sum(shape)) > in_time
         for job in others:
-            frames = (len(batch) + 1) * sum(shape)
-            if len(batch) >= self._limits.rows or frames > self._limits.frames:
+            seconds = self._cost.seconds((len(batch) + 1) * sum(shape))
+            if len(batch) >= self._limits.rows or seconds > self._limits.seconds:
                 break
-            if not was_late and self._cost.seconds(frames) > in_time:
+            if not was_late and seconds > in_time:
                 break
             if not job.alone and _shape(job.next_piece) == shape:
                 batch.append(job)

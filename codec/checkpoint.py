@@ -53,7 +53,7 @@ def resolve_folder(model: str) -> Path:
     JSON. Raises CheckpointError.
     """
     path = Path(model).expanduser()
-    if path.is_dir():
+    if model and path.is_dir():
         return path
     if not _HUB_ID.fullmatch(model):
         raise CheckpointError(f"{model!r} is neither a folder nor a hub id of the form org/name")

@@ -27,6 +27,7 @@ from codec.messages import (
     decode_message,
     samples_of,
 )
+from ipc.framing import MAX_MESSAGE_BYTES
 from ipc.supervisor import ChildDown, Supervisor, Watch
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.spec import CodecSpec, Samples
@@ -35,8 +36,9 @@ from streaming.window import DecodeWindow
 log = logging.getLogger(__name__)
 #: A window that was being decoded at this many deaths is not tried again.
 MAX_STRIKES = 2
-#: A CPU decode of the largest piece takes well under a second.
-WATCH = Watch(hang_timeout_s=3.0)
+#: The worker keeps its turns at a fifth of a second and beats at each.
+WATCH = Watch(hang_timeout_s=2.0)
+_ENVELOPE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,10 @@ class CodecWorkerEngine:
         """
         if self._stopped:
             raise BackendError(ErrorCode.CODEC_FAILED, "The speech decoder is shutting down.")
+        samples_bytes = 4 * window.new_frames * self.spec.hop_length
+        if max(window.codes.nbytes, samples_bytes) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
+            message = "This audio is too long for the speech decoder."
+            raise BackendError(ErrorCode.CODEC_FAILED, message)
         if len(self._pending) >= self._max_outstanding:
             raise CapacityError(ErrorCode.OVERLOADED, "The speech decoder is at its limit.")
         answer: asyncio.Future[Samples] = asyncio.get_running_loop().create_future()

@@ -39,7 +39,7 @@ class Conv:
         self._weight, self._bias, self._dilation = weight, bias, dilation
         self._packed: list[Tensor] = []
         if _has_onednn(weight):
-            for part in weight.split(_SLICE_CHANNELS, 1):
+            for part in torch.split(weight, _SLICE_CHANNELS, 1):
                 hint = [1, part.shape[1], 1, (part.shape[2] - 1) * dilation + 64]
                 plane = part.unsqueeze(2).contiguous()
                 self._packed.append(
@@ -55,7 +55,7 @@ class Conv:
             return y.transpose(1, 2).contiguous()
         if len(self._packed) == 1:
             return self._convolve(x, self._packed[0], self._bias)
-        parts = x.split(_SLICE_CHANNELS, 2)
+        parts = torch.split(x, _SLICE_CHANNELS, 2)
         y = self._convolve(parts[0].contiguous(), self._packed[0], self._bias)
         for part, weight in zip(parts[1:], self._packed[1:], strict=True):
             y += self._convolve(part.contiguous(), weight, None)

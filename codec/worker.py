@@ -118,7 +118,7 @@ class Worker:
     ) -> None:
         self._link, self._decoder = link, decoder
         reach = decoder.spec.receptive_field_frames
-        self._queue = DeadlineQueue(reach, cost, limits or BatchLimits())
+        self._queue = DeadlineQueue(reach, cost, limits or BatchLimits.of(cost, reach))
 
     def run(self) -> None:
         """Serve until the link closes. Raises LinkClosed."""
@@ -136,8 +136,10 @@ class Worker:
             try:
                 window = window_of(message)
                 self._queue.add(message.id, window, message.deadline_s, now, alone=message.alone)
-            except (ValueError, QueueFull) as error:
+            except ValueError as error:
                 self._fail(message.id, "bad_window", error)
+            except QueueFull as error:
+                self._fail(message.id, "decode_failed", error)
 
     def _decode(self, batch: list[Job]) -> None:
         self._link.send(Decoding([job.id for job in batch]))

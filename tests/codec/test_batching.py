@@ -1,0 +1,209 @@
+"""The queue alone: order, batches, pieces, bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codec.batching import BatchLimits, DeadlineQueue, DecodeCost, QueueFull, cut
+from codec.fake import FakeDecoder
+from streaming.spec import CodecSpec
+from streaming.window import DecodeWindow
+
+REACH = 4
+#: One second per frame, and room for any batch.
+COST = DecodeCost(0.0, 1.0)
+ROOMY = BatchLimits(seconds=1e9)
+FAR = 1e9
+
+
+def window(left: int = 4, new: int = 5, lookahead: int = 2) -> DecodeWindow:
+    return DecodeWindow(np.zeros((2, left + new + lookahead), np.int16), left, new, lookahead)
+
+
+def queue(limits: BatchLimits = ROOMY, cost: DecodeCost = COST) -> DeadlineQueue:
+    return DeadlineQueue(REACH, cost, limits)
+
+
+def finish(waiting: DeadlineQueue, batch: list) -> list[int]:
+    done = []
+    for job in batch:
+        if waiting.finish(job, np.full(job.next_piece.new_frames, job.id, np.float32)):
+            done.append(job.id)
+    return done
+
+
+def ids(batch: list) -> list[int]:
+    return [job.id for job in batch]
+
+
+def test_an_empty_queue_has_no_batch() -> None:
+    assert queue().take(0.0) == []
+
+
+def test_the_earliest_deadline_comes_first() -> None:
+    waiting, order = queue(BatchLimits(rows=1)), []
+    for id, deadline in enumerate([5.0, 1.0, 3.0, 1.0, 4.0]):
+        waiting.add(id, window(), deadline, 0.0)
+    while batch := waiting.take(0.0):
+        order += finish(waiting, batch)
+    assert order == [1, 3, 2, 4, 0]
+    assert len(waiting) == 0
+
+
+def test_a_late_arrival_with_an_early_deadline_overtakes() -> None:
+    waiting = queue(BatchLimits(rows=1))
+    waiting.add(0, window(), 9.0, 0.0)
+    waiting.add(1, window(), 8.0, 0.0)
+    assert finish(waiting, waiting.take(0.0)) == [1]
+    waiting.add(2, window(), 2.0, 1.0)
+    assert finish(waiting, waiting.take(1.0)) == [2]
+
+
+def test_equal_shapes_run_together_in_deadline_order() -> None:
+    waiting = queue()
+    for id, (new, deadline) in enumerate([(5, FAR + 3), (6, FAR), (5, FAR + 2), (6, FAR + 1)]):
+        waiting.add(id, window(new=new), deadline, 0.0)
+    batch = waiting.take(0.0)
+    assert ids(batch) == [1, 3]
+    finish(waiting, batch)
+    assert ids(waiting.take(0.0)) == [2, 0]
+
+
+def test_context_beyond_the_receptive_field_does_not_part_shapes() -> None:
+    waiting = queue()
+    waiting.add(0, window(left=4, lookahead=4), FAR, 0.0)
+    waiting.add(1, window(left=9, lookahead=6), FAR, 0.0)
+    waiting.add(2, window(left=3, lookahead=4), FAR, 0.0)
+    assert ids(waiting.take(0.0)) == [0, 1]
+
+
+def test_rows_are_bounded() -> None:
+    waiting = queue(BatchLimits(rows=3, seconds=1e9))
+    for id in range(5):
+        waiting.add(id, window(), FAR, 0.0)
+    assert ids(waiting.take(0.0)) == [0, 1, 2]
+
+
+def test_the_seconds_of_a_batch_are_bounded_but_one_always_runs() -> None:
+    waiting = queue(BatchLimits(seconds=23.0))  # windows of 11 frames cost 11 s
+    for id in range(5):
+        waiting.add(id, window(), FAR, 0.0)
+    assert ids(waiting.take(0.0)) == [0, 1]
+    waiting = queue(BatchLimits(seconds=1.0))
+    waiting.add(0, window(), FAR, 0.0)
+    assert ids(waiting.take(0.0)) == [0]
+
+
+def test_company_does_not_make_the_most_urgent_late() -> None:
+    waiting = queue()
+    for id in range(4):
+        waiting.add(id, window(), 125.0 + id, 0.0)
+    assert ids(waiting.take(100.0)) == [0, 1]  # 22 s fit into 25, 33 do not
+
+
+def test_what_is_late_anyway_takes_company() -> None:
+    waiting = queue()
+    for id in range(4):
+        waiting.add(id, window(), 5.0, 0.0)
+    assert ids(waiting.take(100.0)) == [0, 1, 2, 3]
+
+
+def test_alone_means_alone() -> None:
+    waiting = queue()
+    waiting.add(0, window(), FAR, 0.0, alone=True)
+    waiting.add(1, window(), FAR + 1, 0.0)
+    waiting.add(2, window(), FAR + 2, 0.0, alone=True)
+    waiting.add(3, window(), FAR + 3, 0.0)
+    order = []
+    while batch := waiting.take(0.0):
+        order.append(ids(batch))
+        finish(waiting, batch)
+    assert order == [[0], [1, 3], [2]]
+
+
+def test_cancelled_work_is_not_chosen() -> None:
+    waiting = queue()
+    for id in range(3):
+        waiting.add(id, window(), FAR, 0.0)
+    assert waiting.cancel(1)
+    assert not waiting.cancel(1)
+    assert not waiting.cancel(77)
+    assert ids(waiting.take(0.0)) == [0, 2]
+
+
+def test_work_cancelled_while_it_is_decoded_is_never_done() -> None:
+    waiting = queue()
+    waiting.add(0, window(), FAR, 0.0)
+    batch = waiting.take(0.0)
+    waiting.cancel(0)
+    assert finish(waiting, batch) == []
+    waiting.add(0, window(), FAR, 0.0)
+    assert finish(waiting, batch) == []
+    assert len(waiting) == 1
+
+
+def test_the_queue_is_bounded() -> None:
+    waiting = queue(BatchLimits(queued=2, seconds=1e9))
+    waiting.add(0, window(), FAR, 0.0)
+    waiting.add(1, window(), FAR, 0.0)
+    with pytest.raises(QueueFull):
+        waiting.add(2, window(), 0.0, 0.0)
+    assert finish(waiting, waiting.take(0.0)) == [0, 1]
+    waiting.add(2, window(), FAR, 0.0)
+
+
+def test_an_id_is_queued_once() -> None:
+    waiting = queue()
+    waiting.add(0, window(), FAR, 0.0)
+    with pytest.raises(ValueError, match="already"):
+        waiting.add(0, window(), FAR, 0.0)
+
+
+def test_a_stream_waits_for_one_piece_of_a_long_window_only() -> None:
+    waiting = queue(BatchLimits(piece_frames=10))
+    waiting.add(0, window(0, 95, 0), 50.0, 0.0)
+    order = []
+    for turn in range(11):
+        if turn == 3:
+            waiting.add(1, window(), 20.0, 0.0)
+        batch = waiting.take(0.0)
+        order += ids(batch)
+        assert all(job.next_piece.new_frames <= 10 for job in batch)
+        finish(waiting, batch)
+    assert order == [0, 0, 0, 1, *[0] * 7]
+    assert len(waiting) == 0
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    left=st.integers(0, 12),
+    new=st.integers(1, 60),
+    lookahead=st.integers(0, 12),
+    piece=st.integers(1, 20),
+)
+def test_pieces_give_the_samples_of_the_window(
+    left: int, new: int, lookahead: int, piece: int
+) -> None:
+    fake = FakeDecoder(CodecSpec(24_000, 3, 2, 50, REACH))
+    codes = np.random.default_rng(new).integers(0, 50, (2, left + new + lookahead))
+    whole = DecodeWindow(codes.astype(np.int16), left, new, lookahead, 100, True)
+    pieces = list(cut(whole, piece, REACH))
+    samples = np.concatenate(fake.decode_windows(pieces))
+    assert np.array_equal(samples, fake.decode_windows([whole])[0])
+    sizes = [part.new_frames for part in pieces]
+    assert max(sizes) <= piece
+    assert max(sizes) - min(sizes) <= 1
+    assert max(max(part.left_context, part.lookahead) for part in pieces) <= REACH
+    assert [part.is_last for part in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert pieces[0].first_frame == 100
+    assert pieces[-1].first_frame + pieces[-1].new_frames == 100 + new
+
+
+@pytest.mark.parametrize(
+    ("frame_s", "frames"), [(1e-5, 50), (0.004, 30), (0.006, 13), (0.1, 5), (0.0, 50)]
+)
+def test_pieces_are_shorter_on_slow_machines(frame_s: float, frames: int) -> None:
+    assert BatchLimits.of(DecodeCost(0.0, frame_s), 10).piece_frames == frames

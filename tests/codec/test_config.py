@@ -1,0 +1,45 @@
+"""The architecture as read from a configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from codec.config import CodecConfig, parse_config
+from codec.errors import CheckpointError
+
+
+def test_no_sizes_mean_the_full_size_codec() -> None:
+    assert parse_config({}) == CodecConfig()
+    assert CodecConfig().spec().receptive_field_frames == 10
+
+
+def test_the_embedded_codec(config: CodecConfig) -> None:
+    expected = CodecConfig(quantizer_dim=80, latent_dim=64, decoder_dim=256)
+    assert config == expected
+
+
+def test_the_number_of_codebooks_follows_from_the_bandwidth() -> None:
+    assert parse_config({"target_bandwidths": [0.5, 1, 1.5, 2]}).num_codebooks == 8
+    assert parse_config({"target_bandwidths": [0.5, 1]}).num_codebooks == 4
+    assert parse_config({"target_bandwidths": [2]}, num_codebooks=3).num_codebooks == 3
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"acoustic_model_config": [1]},
+        {"acoustic_model_config": {"upsampling_ratios": [8, 1]}},
+        {"acoustic_model_config": {"upsampling_ratios": []}},
+        {"acoustic_model_config": {"upsampling_ratios": "85423x"}},
+        {"acoustic_model_config": {"decoder_hidden_size": 100}},
+        {"acoustic_model_config": {"hidden_size": "wide"}},
+        {"sample_rate": None},
+        {"codebook_size": 0},
+        {"codebook_size": -5},
+        {"target_bandwidths": ["much"]},
+        {"target_bandwidths": 2},
+    ],
+)
+def test_nonsense_is_a_checkpoint_error(raw: dict) -> None:
+    with pytest.raises(CheckpointError):
+        parse_config(raw)

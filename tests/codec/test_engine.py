@@ -1,0 +1,257 @@
+"""The engine with real worker processes that are killed, stopped and fed with poison."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from codec.decoder import HiggsDecoder
+from codec.engine import CodecWorkerEngine, DecodeStats
+from codec.fake import FakeDecoder
+from ipc.supervisor import ChildFailed, Watch
+from streaming.errors import BackendError, CapacityError, ErrorCode
+from streaming.spec import CodecSpec
+from streaming.window import DecodeWindow
+
+#: What odd_worker.py is made of.
+SPEC = CodecSpec(24_000, 6, 2, 1000, 3)
+DIE, HANG, ERR, SLOW = 999, 998, 997, 996
+FAKE = FakeDecoder(SPEC)
+
+
+class Rig:
+    """An engine and what its observer saw."""
+
+    def __init__(self, engine_options: dict, model: str) -> None:
+        self.stats: list[DecodeStats] = []
+        self.engine = CodecWorkerEngine(model, on_decoded=self.stats.append, **engine_options)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():  # noqa: ASYNC110 (processes have no event)
+                await asyncio.sleep(0.01)
+
+
+def odd(**options: object) -> Rig:
+    chosen = {
+        "module": "odd_worker",
+        "env": {"PYTHONPATH": str(Path(__file__).parent)},
+        "watch": Watch(hang_timeout_s=1.0, stop_timeout_s=2.0),
+        **options,
+    }
+    return Rig(chosen, "fake")
+
+
+@pytest_asyncio.fixture
+async def rig() -> AsyncIterator[Rig]:
+    rig = odd()
+    await rig.engine.start()
+    yield rig
+    await rig.engine.stop()
+
+
+@pytest_asyncio.fixture
+async def real(checkpoint: Path) -> AsyncIterator[Rig]:
+    rig = Rig({}, str(checkpoint))
+    await rig.engine.start()
+    yield rig
+    await rig.engine.stop()
+
+
+def window(first_code: int = 1, new: int = 4, seed: int = 0) -> DecodeWindow:
+    codes = np.random.default_rng(seed).integers(0, 900, (2, new + 6)).astype(np.int16)
+    codes[0, 0] = first_code
+    return DecodeWindow(codes, 3, new, 3)
+
+
+def soon(seconds: float = 1.0) -> float:
+    return time.monotonic() + seconds
+
+
+def assert_right(window: DecodeWindow, samples: np.ndarray) -> None:
+    assert np.array_equal(samples, FAKE.decode_windows([window])[0])
+
+
+def test_the_gateway_side_needs_no_torch() -> None:
+    code = "import codec.engine, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_samples_are_those_of_the_decoder(
+    real: Rig, decoder: HiggsDecoder, random_codes: Callable, windows_of: Callable
+) -> None:
+    assert real.engine.is_ready
+    assert real.engine.spec == decoder.spec
+    assert real.engine.cost.seconds(10) > 0
+    codes = random_codes(120)
+    windows = windows_of(codes, [1, 5, 12, 30, 60], 10, 10)
+    answers = await asyncio.gather(*(real.engine.decode(w, soon()) for w in windows))
+    assert np.array_equal(np.concatenate(answers), decoder.decode([codes])[0])
+    assert sorted(s.new_frames for s in real.stats) == sorted(w.new_frames for w in windows)
+    assert all(s.frames > s.new_frames and s.decode_s > 0 and s.batch >= 1 for s in real.stats)
+    assert real.engine.outstanding == 0
+
+
+async def test_a_killed_worker_loses_nothing(
+    real: Rig, decoder: HiggsDecoder, random_codes: Callable, windows_of: Callable
+) -> None:
+    """SIGKILL while a batch is being decoded: every window is answered once, bit-equal."""
+    codes = random_codes(900)
+    windows = windows_of(codes, [30], 10, 10)
+    windows += windows_of(codes[:, :300], [300], 0, 0)
+    first = real.engine.pid
+    assert first is not None
+    tasks = [asyncio.create_task(real.engine.decode(w, soon())) for w in windows]
+    await real.until(lambda: len(real.stats) >= 1)
+    os.kill(first, signal.SIGKILL)
+    answers = await asyncio.gather(*tasks)
+    whole = decoder.decode([codes])[0]
+    assert np.array_equal(np.concatenate(answers[:30]), whole)
+    assert np.array_equal(answers[30], decoder.decode([codes[:, :300]])[0])
+    assert len(real.stats) == len(windows)
+    assert real.engine.restarts == 1
+    assert real.engine.pid != first
+
+
+async def test_a_stopped_worker_is_found_and_replaced(rig: Rig) -> None:
+    pid = rig.engine.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    windows = [window(seed=seed) for seed in range(5)]
+    answers = await asyncio.gather(*(rig.engine.decode(w, soon()) for w in windows))
+    for w, samples in zip(windows, answers, strict=True):
+        assert_right(w, samples)
+    assert rig.engine.restarts == 1
+    assert len(rig.stats) == 5
+
+
+async def test_a_window_that_kills_workers_is_given_up_alone(rig: Rig) -> None:
+    windows = [window(DIE if n == 2 else 1, seed=n) for n in range(6)]
+    answers = await asyncio.gather(
+        *(rig.engine.decode(w, soon()) for w in windows), return_exceptions=True
+    )
+    for n, (w, answer) in enumerate(zip(windows, answers, strict=True)):
+        if n == 2:
+            assert isinstance(answer, BackendError)
+            assert answer.code is ErrorCode.CODEC_FAILED
+        else:
+            assert_right(w, answer)
+    assert rig.engine.restarts == 2
+    assert len(rig.stats) == 5
+
+
+async def test_a_window_that_hangs_workers_is_given_up_too(rig: Rig) -> None:
+    bad = asyncio.create_task(rig.engine.decode(window(HANG), soon()))
+    good = window(seed=5)
+    assert_right(good, await rig.engine.decode(good, soon(9.0)))
+    with pytest.raises(BackendError):
+        await bad
+    assert rig.engine.restarts >= 1
+
+
+@pytest.mark.parametrize("code", [ERR, -3, 1000])
+async def test_a_bad_window_fails_alone(rig: Rig, code: int) -> None:
+    windows = [window(code if n == 2 else 1, seed=n) for n in range(6)]
+    answers = await asyncio.gather(
+        *(rig.engine.decode(w, soon()) for w in windows), return_exceptions=True
+    )
+    for n, (w, answer) in enumerate(zip(windows, answers, strict=True)):
+        if n == 2:
+            assert isinstance(answer, BackendError)
+            assert "told to" not in answer.message
+        else:
+            assert_right(w, answer)
+    assert rig.engine.restarts == 0
+
+
+async def test_cancelling_drops_the_work(rig: Rig) -> None:
+    blocker = asyncio.create_task(rig.engine.decode(window(SLOW), soon(-9.0)))
+    await asyncio.sleep(0.05)
+    dropped = asyncio.create_task(rig.engine.decode(window(SLOW, new=5), soon()))
+    await asyncio.sleep(0)
+    dropped.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await dropped
+    assert rig.engine.outstanding == 1
+    await blocker
+    after = window()
+    assert_right(after, await rig.engine.decode(after, soon()))
+    assert [s.new_frames for s in rig.stats] == [4, 4]
+
+
+async def test_the_earliest_deadline_is_answered_first(rig: Rig) -> None:
+    order: list[int] = []
+
+    async def ask(name: int, deadline_s: float) -> None:
+        await rig.engine.decode(window(new=4 + name), deadline_s)
+        order.append(name)
+
+    blocker = asyncio.create_task(rig.engine.decode(window(SLOW), soon(-9.0)))
+    await asyncio.sleep(0.05)
+    now = soon(0)
+    await asyncio.gather(*(ask(n, now + d) for n, d in enumerate([3.0, 1.0, 4.0, 2.0])))
+    await blocker
+    assert order == [1, 3, 0, 2]
+
+
+async def test_what_is_outstanding_is_bounded() -> None:
+    rig = odd(max_outstanding=2)
+    await rig.engine.start()
+    tasks = [asyncio.create_task(rig.engine.decode(window(SLOW), soon())) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(CapacityError) as caught:
+        await rig.engine.decode(window(), soon())
+    assert caught.value.code is ErrorCode.OVERLOADED
+    await asyncio.gather(*tasks)
+    assert len(await rig.engine.decode(window(), soon())) == 24
+    await rig.engine.stop()
+
+
+async def test_a_window_too_long_for_the_link_is_refused(rig: Rig) -> None:
+    frames = 1_400_000
+    huge = DecodeWindow(np.zeros((2, frames), np.int16), 0, frames, 0)
+    with pytest.raises(BackendError, match="too long"):
+        await rig.engine.decode(huge, soon())
+    assert rig.engine.restarts == 0
+
+
+async def test_patience_ends() -> None:
+    rig = odd(patience_s=0.1)
+    await rig.engine.start()
+    with pytest.raises(BackendError, match="in time"):
+        await rig.engine.decode(window(SLOW), soon())
+    assert rig.engine.outstanding == 0
+    await rig.engine.stop()
+
+
+async def test_stopping_fails_what_is_out() -> None:
+    rig = odd()
+    await rig.engine.start()
+    task = asyncio.create_task(rig.engine.decode(window(SLOW), soon()))
+    await asyncio.sleep(0.05)
+    stop = asyncio.create_task(rig.engine.stop())
+    answer = (await asyncio.gather(task, return_exceptions=True))[0]
+    assert isinstance(answer, BackendError) or len(answer) == 24
+    await stop
+    assert not rig.engine.is_ready
+    with pytest.raises(BackendError, match="shutting down"):
+        await rig.engine.decode(window(), soon())
+
+
+async def test_a_folder_without_a_codec_fails_the_start(tmp_path: Path) -> None:
+    engine = CodecWorkerEngine(str(tmp_path))
+    with pytest.raises(ChildFailed, match=r"config\.json"):
+        await engine.start()
+    await engine.stop()
+    with pytest.raises(RuntimeError, match="ready"):
+        _ = engine.spec

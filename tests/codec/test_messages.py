@@ -1,0 +1,82 @@
+"""Messages survive the link, and those that do not fit together are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+
+from codec.messages import (
+    Cancel,
+    Decode,
+    Decoded,
+    Decoding,
+    Failed,
+    FromWorker,
+    Ready,
+    ToWorker,
+    decode_message,
+    samples_of,
+    window_of,
+)
+from ipc.framing import FramingError, MessageReader, encode
+from streaming.window import DecodeWindow
+
+
+def test_a_window_there_and_back(random_codes: Callable) -> None:
+    codes = np.asfortranarray(random_codes(17))
+    window = DecodeWindow(codes, 10, 5, 2)
+    message = decode_message(3, window, 12.5, alone=True)
+    (there,) = MessageReader[Decode](ToWorker).feed(encode(message))
+    assert (there.id, there.deadline_s, there.alone) == (3, 12.5, True)
+    back = window_of(there)
+    assert np.array_equal(back.codes, codes)
+    assert (back.left_context, back.new_frames, back.lookahead) == (10, 5, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"codes": b"\0" * 271},
+        {"codes": b"\0" * 16},
+        {"num_codebooks": 3},
+        {"num_codebooks": 0},
+        {"num_codebooks": -2},
+        {"new_frames": 0, "left_context": 15},
+        {"left_context": -1, "lookahead": 13},
+    ],
+)
+def test_windows_that_do_not_fit_together(random_codes: Callable, change: dict) -> None:
+    message = decode_message(0, DecodeWindow(random_codes(17), 10, 5, 2), 0.0, alone=False)
+    with pytest.raises(ValueError):
+        window_of(msgspec.structs.replace(message, **change))
+
+
+def test_samples_there_and_back() -> None:
+    samples = np.linspace(-1, 1, 960, dtype=np.float32)
+    (message,) = MessageReader(FromWorker).feed(
+        encode(Decoded(1, samples.tobytes(), 0.1, 0.2, 3, 4))
+    )
+    assert np.array_equal(samples_of(message), samples)
+    with pytest.raises(ValueError):
+        samples_of(Decoded(1, b"abc", 0.0, 0.0, 1, 1))
+
+
+def test_every_message_has_its_own_tag() -> None:
+    sent = [
+        Ready(24_000, 960, 8, 1024, 10, 0.1, 0.2),
+        Decoding([1, 2]),
+        Failed(1, "bad_window", ""),
+    ]
+    stream = b"".join(map(encode, sent))
+    assert MessageReader(FromWorker).feed(stream) == sent
+    assert MessageReader(ToWorker).feed(encode(Cancel(4))) == [Cancel(4)]
+    with pytest.raises(FramingError):
+        MessageReader(ToWorker).feed(stream)
+
+
+def test_ready_carries_the_spec() -> None:
+    spec = Ready(24_000, 960, 8, 1024, 10, 0.1, 0.2).spec()
+    assert (spec.hop_length, spec.receptive_field_frames) == (960, 10)

@@ -1,0 +1,149 @@
+"""The worker's loop in this process, with a scripted link and fake decoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from codec.batching import BatchLimits, DecodeCost
+from codec.decoder import HiggsDecoder
+from codec.fake import FakeDecoder
+from codec.messages import (
+    Cancel,
+    Decode,
+    Decoded,
+    Decoding,
+    Failed,
+    decode_message,
+    samples_of,
+)
+from codec.worker import Worker, keep_freed_memory, measure_cost
+from ipc.child import LinkClosed
+from streaming.spec import CodecSpec, Samples
+from streaming.window import DecodeWindow
+
+SPEC = CodecSpec(24_000, 6, 2, 100, 3)
+FAR = 1e12
+
+
+class ScriptedLink:
+    """Hands out one list of messages per turn, then closes; notes what is sent."""
+
+    def __init__(self, turns: list[list[Decode | Cancel]]) -> None:
+        self.turns, self.sent = turns, []
+        self.waited: list[bool] = []
+
+    def receive(self, *, wait: bool) -> list[Decode | Cancel]:
+        self.waited.append(wait)
+        if self.turns:
+            return self.turns.pop(0)
+        if wait:
+            raise LinkClosed
+        return []
+
+    def send(self, message: object) -> None:
+        self.sent.append(message)
+
+    def answers(self, kind: type) -> list:
+        return [message for message in self.sent if isinstance(message, kind)]
+
+
+class Moody(FakeDecoder):
+    """Refuses batches and windows that contain code 13."""
+
+    def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+        if any((window.codes == 13).any() for window in windows):
+            raise RuntimeError("superstition")
+        return super().decode_windows(windows)
+
+
+def message(id: int, new: int = 4, deadline_s: float = FAR, code: int = 1) -> Decode:
+    codes = np.full((2, new + 4), code, np.int16)
+    codes[:, 3] = id
+    return decode_message(id, DecodeWindow(codes, 2, new, 2), deadline_s, alone=False)
+
+
+def run(turns: list[list[Decode | Cancel]], decoder: FakeDecoder | None = None) -> ScriptedLink:
+    link = ScriptedLink(turns)
+    limits = BatchLimits(piece_frames=8, seconds=1e9)
+    worker = Worker(link, decoder or FakeDecoder(SPEC), DecodeCost(0.0, 0.0), limits)
+    with pytest.raises(LinkClosed):
+        worker.run()
+    return link
+
+
+def test_a_batch_is_announced_and_answered() -> None:
+    link = run([[message(1), message(2), message(3, new=5)]])
+    assert [type(m) for m in link.sent] == [Decoding, Decoded, Decoded, Decoding, Decoded]
+    assert [m.ids for m in link.answers(Decoding)] == [[1, 2], [3]]
+    first, second, third = link.answers(Decoded)
+    assert (first.id, first.batch, first.frames) == (1, 2, 8)
+    assert (third.id, third.batch, third.frames) == (3, 1, 9)
+    assert min(m.queue_s for m in (first, second, third)) >= 0
+    codes = np.full((2, 8), 1, np.int16)
+    codes[:, 3] = 2
+    expected = FakeDecoder(SPEC).decode_windows([DecodeWindow(codes, 2, 4, 2)])[0]
+    assert np.array_equal(samples_of(second), expected)
+
+
+def test_a_long_window_comes_back_whole() -> None:
+    long = message(1, new=50)
+    link = run([[long], [message(2, deadline_s=0.0)]])
+    assert [m.ids for m in link.answers(Decoding)] == [[1], [2], *[[1]] * 6]
+    done = {m.id: m for m in link.answers(Decoded)}
+    codes = np.full((2, 54), 1, np.int16)
+    expected = FakeDecoder(SPEC).decode_windows([DecodeWindow(codes, 2, 50, 2)])[0]
+    assert np.array_equal(samples_of(done[1]), expected)
+    assert done[1].frames == 54
+
+
+def test_cancelled_windows_are_not_answered() -> None:
+    link = run([[message(1), message(2), Cancel(1), Cancel(9)], [Cancel(2)]])
+    assert [m.ids for m in link.answers(Decoding)] == [[2]]
+    assert [m.id for m in link.answers(Decoded)] == [2]
+
+
+def test_a_long_window_can_be_cancelled_between_its_pieces() -> None:
+    link = run([[message(1, new=50)], [], [Cancel(1)]])
+    assert len(link.answers(Decoding)) == 2
+    assert link.answers(Decoded) == []
+
+
+def test_one_bad_window_does_not_fail_its_batch() -> None:
+    link = run([[message(1), message(2, code=13), message(3)]], Moody(SPEC))
+    assert [m.id for m in link.answers(Decoded)] == [1, 3]
+    assert [(m.id, m.reason) for m in link.answers(Failed)] == [(2, "decode_failed")]
+    assert [m.ids for m in link.answers(Decoding)] == [[1, 2, 3], [1], [2], [3]]
+
+
+@pytest.mark.parametrize("code", [-1, 100])
+def test_special_codes_are_a_bad_window(code: int) -> None:
+    link = run([[message(1), message(2, code=code)]])
+    assert [m.id for m in link.answers(Decoded)] == [1]
+    assert [(m.id, m.reason) for m in link.answers(Failed)] == [(2, "bad_window")]
+
+
+def test_what_does_not_fit_together_fails_at_once() -> None:
+    whole = message(1)
+    torn = Decode(2, whole.codes[:-2], 2, 2, 4, 2, FAR)
+    link = run([[whole, torn, message(1)]])
+    assert [(m.id, m.reason) for m in link.answers(Failed)] == [
+        (2, "bad_window"),
+        (1, "bad_window"),
+    ]
+    assert [m.id for m in link.answers(Decoded)] == [1]
+
+
+def test_it_waits_only_when_there_is_nothing_to_do() -> None:
+    link = run([[message(1, new=20)]])
+    assert link.waited == [True, False, False, True]
+
+
+def test_the_cost_is_measured(decoder: HiggsDecoder) -> None:
+    keep_freed_memory()
+    cost = measure_cost(decoder)
+    assert cost.frame_s > 0
+    assert cost.fixed_s >= 0
+    assert cost.seconds(39) > cost.seconds(16)
