@@ -1,0 +1,203 @@
+"""A client of the native protocol, for programs that feed text and take audio.
+
+::
+
+    async with NativeClient.connect("ws://127.0.0.1:8000/v1/tts/stream") as client:
+        async for chunk in client.speak("Hello there."):
+            play(chunk.pcm)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from typing import Any
+
+from msgspec import UNSET
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from clients.context import AudioChunk, ClientContext
+from clients.errors import ClientError, ConnectionLostError, ProtocolError, ServerError
+from clients.handshake import greeting, lost, open_socket, parse
+from streaming import wire
+from streaming.wire_format import AudioHeader, encode_message
+
+#: How long leaving a context waits for the server to confirm that it was cancelled.
+_CANCEL_TIMEOUT_S = 5.0
+
+
+class NativeClient:
+    """One socket and its contexts. ``created`` is what the server said of itself."""
+
+    def __init__(self, socket: ClientConnection, created: wire.SessionCreated) -> None:
+        self.created = created
+        self.going_away: wire.GoingAway | None = None
+        self._socket = socket
+        self._contexts: dict[str, ClientContext] = {}
+        self._handles: dict[int, ClientContext] = {}
+        self._ids = itertools.count(1)
+        self._refusal: ServerError | None = None
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connect(
+        cls, url: str, *, headers: Mapping[str, str] | None = None, open_timeout_s: float = 10
+    ) -> AsyncIterator[NativeClient]:
+        """Connect, and close on leaving.
+
+        Raises NoServerError, RefusedError, ServerError (the server has no room, say) or
+        ProtocolError.
+        """
+        socket = await open_socket(url, dict(headers or {}), open_timeout_s)
+        try:
+            client = cls(socket, await greeting(socket, open_timeout_s))
+            reader = asyncio.create_task(client._read())
+            try:
+                yield client
+            finally:
+                if (error := await _stop(reader)) is not None:
+                    raise error
+        finally:
+            await socket.close()
+
+    @contextlib.asynccontextmanager
+    async def context(self, **options: Any) -> AsyncIterator[ClientContext]:
+        """Open a context; leaving early cancels it. ``options`` are ContextCreate's fields.
+
+        Raises ServerError when the server refuses it, ConnectionLostError when the socket is
+        gone, and ValueError when the id is in use on this socket.
+        """
+        options.setdefault("context_id", f"c{next(self._ids)}")
+        create = wire.ContextCreate(**options)
+        if create.context_id in self._contexts:
+            raise ValueError(f"context id in use: {create.context_id}")
+        context = ClientContext(create, self._send)
+        self._contexts[create.context_id] = context
+        try:
+            await context.open()
+            yield context
+        finally:
+            with contextlib.suppress(ClientError, TimeoutError):
+                async with asyncio.timeout(_CANCEL_TIMEOUT_S):
+                    await context.cancel()
+
+    async def speak(
+        self, text: str | AsyncIterable[str], **options: Any
+    ) -> AsyncGenerator[AudioChunk, None]:
+        """Speak a text, or what an iterator yields while it yields it, in a context of its own.
+
+        Close the generator to stop early (``contextlib.aclosing``). Raises what context and
+        ClientContext's iteration raise, and what the text's iterator raises.
+        """
+        async with self.context(**options) as context:
+            feeding = asyncio.create_task(context.feed(text))
+            feeding.add_done_callback(lambda task: _pass_on(task, context))
+            try:
+                async for chunk in context:
+                    yield chunk
+                if context.errors:  # refused, but not fatal: it is not what was asked for
+                    raise context.errors[0]
+            finally:
+                error = await _stop(feeding)
+                if error is not None and not isinstance(error, ClientError):
+                    raise error
+
+    async def ping(self) -> float:
+        """Seconds that a WebSocket ping took."""
+        return await (await self._socket.ping())
+
+    async def _send(self, message: wire.ClientMessage) -> None:
+        try:
+            await self._socket.send(encode_message(message))
+        except ConnectionClosed as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: ConnectionClosed) -> ClientError:
+        return self._refusal or lost(error)
+
+    # -- the reader
+
+    async def _read(self) -> None:
+        error: ClientError = ConnectionLostError(None, "the client was closed")
+        try:
+            while True:
+                data = await self._socket.recv()
+                if isinstance(data, bytes):
+                    await self._on_audio(data, time.monotonic())
+                else:
+                    await self._on_message(parse(data))
+        except ConnectionClosed as closed:
+            error = self._lost(closed)
+        except ProtocolError as wrong:
+            error = wrong
+            await self._socket.close(1002)
+        finally:
+            for context in list(self._contexts.values()):
+                context.on_lost(error)
+
+    async def _on_audio(self, frame: bytes, arrived_s: float) -> None:
+        try:
+            header = AudioHeader.unpack(frame)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from error
+        context = self._handles.get(header.handle)
+        if context is None:
+            raise ProtocolError(f"audio for the unknown handle {header.handle}")
+        await context.on_audio(frame, header, arrived_s)
+
+    async def _on_message(self, message: wire.ServerMessage | None) -> None:
+        if isinstance(message, wire.GoingAway):
+            self.going_away = message
+        elif isinstance(message, wire.Error):
+            self._on_error(message)
+        elif (context := self._contexts.get(getattr(message, "context_id", ""))) is not None:
+            await self._on_context_message(context, message)
+
+    def _on_error(self, message: wire.Error) -> None:
+        error = ServerError(message)
+        if message.context_id is UNSET:
+            self._refusal = error  # told, should the socket close now
+        elif (context := self._contexts.get(message.context_id)) is not None:
+            context.on_error(error)
+            if context.handle is None:
+                self._forget(context)
+
+    async def _on_context_message(
+        self, context: ClientContext, message: wire.ServerMessage | None
+    ) -> None:
+        match message:
+            case wire.ContextCreated(handle=handle):
+                self._handles[handle] = context
+                context.on_created(handle)
+            case wire.Metrics():
+                context.metrics = message
+                if context.cancelled is not None:
+                    self._forget(context)
+            case wire.ContextDone():
+                await context.on_done(message)
+                self._forget(context)
+            case wire.ContextCancelled():  # its metrics are still to come
+                await context.on_cancelled(message)
+
+    def _forget(self, context: ClientContext) -> None:
+        self._contexts.pop(context.context_id, None)
+        if context.handle is not None and self._handles.get(context.handle) is context:
+            del self._handles[context.handle]
+
+
+def _pass_on(feeding: asyncio.Task[None], context: ClientContext) -> None:
+    """A text that fails must end the wait for its audio."""
+    if not feeding.cancelled() and (error := feeding.exception()) is not None:
+        failed = ClientError("the text could not be fed")
+        context.on_lost(error if isinstance(error, ClientError) else failed)
+
+
+async def _stop(task: asyncio.Task[None]) -> BaseException | None:
+    """Cancel a task, wait for it, and return what it died of, if not of that."""
+    task.cancel()
+    await asyncio.wait([task])
+    return None if task.cancelled() else task.exception()

@@ -1,0 +1,60 @@
+"""Playing PCM through whichever of the usual players is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+#: Command lines that read mono s16le PCM from standard input, in order of preference.
+_PLAYERS = (
+    "pw-play --raw --rate {rate} --channels 1 --format s16 -",
+    "aplay -q -t raw -f S16_LE -c 1 -r {rate}",
+    "ffplay -v error -nodisp -autoexit -f s16le -ch_layout mono -sample_rate {rate} -i -",
+    "play -q -t raw -e signed -b 16 -c 1 -r {rate} -",
+)
+
+
+class Sink(Protocol):
+    """Where PCM goes."""
+
+    async def write(self, pcm: bytes) -> None:
+        """Hand samples over; waits while the sink's buffer is full."""
+
+
+def command(sample_rate: int) -> list[str] | None:
+    """The command line of the first player on PATH; None if there is none."""
+    for line in _PLAYERS:
+        program, *arguments = line.format(rate=sample_rate).split()
+        if path := shutil.which(program):
+            return [path, *arguments]
+    return None
+
+
+class _Player:
+    def __init__(self, stdin: asyncio.StreamWriter) -> None:
+        self._stdin = stdin
+
+    async def write(self, pcm: bytes) -> None:
+        self._stdin.write(pcm)
+        await self._stdin.drain()
+
+
+@contextlib.asynccontextmanager
+async def player(arguments: list[str]) -> AsyncIterator[Sink]:
+    """Run a player. Leaving waits until it has played all; an error stops it at once.
+
+    ``write`` raises BrokenPipeError or ConnectionResetError when the player has died.
+    """
+    process = await asyncio.create_subprocess_exec(*arguments, stdin=asyncio.subprocess.PIPE)
+    assert process.stdin is not None
+    try:
+        yield _Player(process.stdin)
+        process.stdin.close()
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

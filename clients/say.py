@@ -1,0 +1,181 @@
+"""Say one text through a running service: what ``talkwire say`` does."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from clients.context import AudioChunk
+from clients.errors import ClientError, NoServerError, RefusedError, ServerError
+from clients.native import NativeClient
+from clients.player import Sink, command, player
+from clients.report import Arrival, LeadingSilence, report
+from clients.wav import WavWriter
+from streaming.spec import Encoding
+from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions
+from streaming.wire_format import AudioFlags
+
+DEFAULT_URL = "ws://127.0.0.1:8000/v1/tts/stream"
+FAILED, NO_SERVER, REFUSED = 1, 3, 4
+
+
+class SayError(Exception):
+    """What ``talkwire say`` tells its user before it exits with ``exit_code``."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class SayOptions:
+    """``text`` is what to say, or an iterator over its pieces as they come to be."""
+
+    text: str | AsyncIterable[str]
+    url: str = DEFAULT_URL
+    out: Path | None = None
+    play: bool = False
+    voice: str | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    mode: str = "chunked"
+    lookahead_frames: int | None = None
+
+    def create(self, sample_rate: int, max_lead_ms: int) -> dict[str, Any]:
+        """ContextCreate's fields. A file takes audio as fast as it can be made; a player's
+        lead is the server's business.
+        """
+        if self.mode not in ("chunked", "whole"):
+            raise SayError("the mode is 'chunked' or 'whole'", 2)
+        ahead = self.lookahead_frames
+        return {
+            "voice": self.voice,
+            "audio": AudioOptions(Encoding.PCM_S16LE, sample_rate),
+            "sampling": SamplingOptions(temperature=self.temperature, seed=self.seed),
+            "mode": self.mode,
+            "chunking": ChunkingOptions(first_lookahead_frames=ahead, lookahead_frames=ahead),
+            "max_lead_ms": None if self.play else max_lead_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SayResult:
+    """The listener's figures; see StreamReport. None where nothing audible came."""
+
+    ttfa_ms: float | None
+    audio_s: float
+    rtf: float | None
+    largest_gap_ms: float
+    underrun_ms: float
+    chunks: int
+    path: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``: milliseconds and seconds rounded to what a clock can tell."""
+        return {
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in asdict(self).items()
+        }
+
+    def as_text(self) -> str:
+        """One line for a person."""
+        if self.ttfa_ms is None or self.rtf is None:
+            spoken = "nothing audible came"
+        else:
+            spoken = (
+                f"{self.audio_s:.2f} s of speech, first heard after {self.ttfa_ms:.0f} ms, "
+                f"RTF {self.rtf:.2f}, {self.chunks} chunks, largest gap "
+                f"{self.largest_gap_ms:.0f} ms, underrun {self.underrun_ms:.0f} ms"
+            )
+        return f"{spoken}; {self.path}" if self.path else spoken
+
+
+class _Record:
+    """What arrived, for the report."""
+
+    def __init__(self) -> None:
+        self.arrivals: list[Arrival] = []
+        self.silence = LeadingSilence()
+
+    def push(self, chunk: AudioChunk) -> None:
+        late = bool(chunk.header.flags & AudioFlags.DISCONTINUITY)
+        self.arrivals.append(Arrival(chunk.arrived_s, chunk.samples, continues=not late))
+        self.silence.push(chunk.pcm)
+
+
+async def run_say(options: SayOptions) -> SayResult:
+    """Stream one text, writing and playing while it comes. Raises SayError."""
+    try:
+        return await _say(options)
+    except NoServerError as error:
+        raise SayError(f"{error}; start one with 'talkwire serve'", NO_SERVER) from error
+    except (RefusedError, ServerError) as error:
+        raise SayError(str(error), REFUSED) from error
+    except ClientError as error:
+        raise SayError(str(error), FAILED) from error
+
+
+async def _say(options: SayOptions) -> SayResult:
+    record = _Record()
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(NativeClient.connect(options.url))
+        rate = client.created.sample_rate
+        create = options.create(rate, client.created.limits.max_lead_ms)
+        wav = stack.enter_context(_wav(options.out, rate)) if options.out else None
+        sink = await stack.enter_async_context(_player(rate)) if options.play else None
+        started_s = time.monotonic()
+        chunks = client.speak(options.text, **create)
+        await stack.enter_async_context(contextlib.aclosing(chunks))
+        async for chunk in chunks:
+            record.push(chunk)
+            if wav is not None:
+                _write(wav, chunk.pcm)
+            if sink is not None:
+                await _play(sink, chunk.pcm)
+    figures = report(
+        record.arrivals,
+        started_s=started_s,
+        sample_rate=rate,
+        leading_silence_samples=record.silence.samples,
+    )
+    return SayResult(
+        ttfa_ms=figures.ttfa_ms,
+        audio_s=figures.audio_s,
+        rtf=figures.rtf,
+        largest_gap_ms=figures.largest_gap_ms,
+        underrun_ms=figures.underrun_ms,
+        chunks=figures.chunks,
+        path=str(options.out) if options.out else None,
+    )
+
+
+def _player(sample_rate: int) -> contextlib.AbstractAsyncContextManager[Sink]:
+    arguments = command(sample_rate)
+    if arguments is None:
+        raise SayError("no player found: install pw-play, aplay, ffplay or play", FAILED)
+    return player(arguments)
+
+
+async def _play(sink: Sink, pcm: bytes) -> None:
+    try:
+        await sink.write(pcm)
+    except (BrokenPipeError, ConnectionResetError) as error:
+        raise SayError("the player stopped before the speech did", FAILED) from error
+
+
+def _wav(path: Path, sample_rate: int) -> WavWriter:
+    try:
+        return WavWriter(path, sample_rate)
+    except OSError as error:
+        raise SayError(f"cannot write {path}: {error.strerror}", FAILED) from error
+
+
+def _write(wav: WavWriter, pcm: bytes) -> None:
+    try:
+        wav.write(pcm)
+    except OSError as error:
+        raise SayError(f"cannot write the file: {error.strerror}", FAILED) from error

@@ -1,0 +1,97 @@
+"""A scripted server: real WebSockets on loopback, a test's own words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection, serve
+
+from streaming import wire
+from streaming.wire_format import AudioFlags, AudioHeader, encode_message, parse_client_message
+
+LIMITS = wire.Limits(8, 4000, 65536, 120_000, 30.0, 300.0)
+CREATED = wire.SessionCreated(
+    "s1", wire.SUBPROTOCOL, "fake", ["narrator"], 24_000, ["pcm_s16le"], LIMITS
+)
+
+
+class Peer:
+    """The server's end of one socket."""
+
+    def __init__(self, socket: ServerConnection) -> None:
+        self.socket = socket
+        self._position: dict[int, list[int]] = {}
+
+    async def expect(self, kind: type[wire.ClientMessage]) -> Any:
+        """The next message; it must be of this kind."""
+        data = await self.socket.recv()
+        message = parse_client_message(data)
+        assert type(message) is kind, message
+        return message
+
+    async def say(self, *messages: wire.ServerMessage) -> None:
+        for message in messages:
+            await self.socket.send(encode_message(message))
+
+    async def say_raw(self, message: dict[str, Any]) -> None:
+        await self.socket.send(json.dumps(message))
+
+    async def audio(
+        self, handle: int, pcm: bytes, flags: AudioFlags = AudioFlags.NONE, *, skip: int = 0
+    ) -> None:
+        """The context's next frame, or (``skip``) one further on."""
+        at = self._position.setdefault(handle, [0, 0])
+        header = AudioHeader(handle, at[0] + skip, at[1], flags)
+        await self.socket.send(header.pack() + pcm)
+        at[0] += 1
+        at[1] += len(pcm) // 2
+
+    async def open_context(self, handle: int = 0) -> wire.ContextCreate:
+        create: wire.ContextCreate = await self.expect(wire.ContextCreate)
+        await self.say(wire.ContextCreated(create.context_id, handle))
+        return create
+
+    async def finish(self, context_id: str, reason: Any = "complete") -> None:
+        await self.say(metrics(context_id), wire.ContextDone(context_id, reason))
+
+
+Script = Callable[[Peer], Awaitable[None]]
+
+
+def metrics(context_id: str) -> wire.Metrics:
+    return wire.Metrics(context_id, 1.0, 2.0, 0.0, 3.0, 0.5, 0.0)
+
+
+def cancelled(context_id: str) -> wire.ContextCancelled:
+    return wire.ContextCancelled(context_id, 80.0, 40.0, 20.0, "Hello", " there.")
+
+
+@contextlib.asynccontextmanager
+async def fake_server(script: Script, *, greet: bool = True) -> AsyncIterator[str]:
+    """Serve ``script`` to each socket; the URL. What a script dies of, the test dies of.
+
+    When its script is over, a socket stays open until the client closes it.
+    """
+    failures: list[BaseException] = []
+
+    async def handle(socket: ServerConnection) -> None:
+        peer = Peer(socket)
+        try:
+            if greet:
+                await peer.say(CREATED)
+            await script(peer)
+            await socket.wait_closed()
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    async with serve(handle, "127.0.0.1", 0, subprotocols=[wire.SUBPROTOCOL]) as server:  # type: ignore[list-item]
+        host, port = next(iter(server.sockets)).getsockname()[:2]
+        async with asyncio.timeout(60):
+            yield f"ws://{host}:{port}/v1/tts/stream"
+    if failures:
+        raise failures[0]

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
+
+from clients.errors import (
+    ConnectionLostError,
+    NoServerError,
+    ProtocolError,
+    RefusedError,
+    ServerError,
+)
+from clients.native import NativeClient
+from streaming import wire
+from streaming.errors import ErrorCode
+from tests.clients.fake_server import Peer, fake_server
+
+
+async def _connect(url: str, timeout_s: float = 10) -> None:
+    async with NativeClient.connect(url, open_timeout_s=timeout_s):
+        pass
+
+
+def _unused_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+async def test_nobody_there() -> None:
+    url = f"ws://127.0.0.1:{_unused_port()}/"
+    with pytest.raises(NoServerError, match=url):
+        await _connect(url)
+
+
+async def test_not_an_address() -> None:
+    with pytest.raises(NoServerError, match="not a WebSocket address: http://x/"):
+        await _connect("http://x/")
+
+
+async def test_somebody_who_never_answers() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with pytest.raises(NoServerError):
+            await _connect(f"ws://127.0.0.1:{listener.getsockname()[1]}/", 0.2)
+
+
+async def test_a_status_other_than_101() -> None:
+    def refuse(connection: ServerConnection, request: Request) -> Response:
+        return connection.respond(503, "draining\n")
+
+    async def never(connection: ServerConnection) -> None:
+        raise AssertionError
+
+    async with serve(never, "127.0.0.1", 0, process_request=refuse) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        with pytest.raises(RefusedError, match=r"HTTP 503\): draining") as caught:
+            await _connect(f"ws://127.0.0.1:{port}/")
+    assert caught.value.status == 503
+
+
+async def test_the_subprotocol_is_offered_and_headers_are_sent() -> None:
+    seen = []
+
+    async def script(peer: Peer) -> None:
+        assert peer.socket.request is not None
+        seen.append((peer.socket.subprotocol, peer.socket.request.headers["Authorization"]))
+
+    async with (
+        fake_server(script) as url,
+        NativeClient.connect(url, headers={"Authorization": "Bearer k"}),
+    ):
+        pass
+    assert seen == [(wire.SUBPROTOCOL, "Bearer k")]
+
+
+async def test_an_error_instead_of_a_greeting() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.say(wire.Error(ErrorCode.OVERLOADED, "Full.", "r", retryable=True))
+
+    async with fake_server(script, greet=False) as url:
+        with pytest.raises(ServerError, match="overloaded: Full"):
+            await _connect(url)
+
+
+async def test_a_close_instead_of_a_greeting() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.socket.close(1013, "later")
+
+    async with fake_server(script, greet=False) as url:
+        with pytest.raises(ConnectionLostError, match="1013"):
+            await _connect(url)
+
+
+@pytest.mark.parametrize("first", ["{}", '{"type":"pong"}', '{"type":"x"}', b"\x11", None])
+async def test_another_protocol(first: str | bytes | None) -> None:
+    async def script(peer: Peer) -> None:
+        if first is not None:
+            await peer.socket.send(first)
+
+    async with fake_server(script, greet=False) as url:
+        with pytest.raises(ProtocolError):
+            await _connect(url, 10 if first is not None else 0.2)

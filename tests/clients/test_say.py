@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import os
+import struct
+import wave
+from pathlib import Path
+
+import pytest
+
+from clients.player import command
+from clients.say import SayError, SayOptions, run_say
+from clients.wav import WavWriter
+from streaming import wire
+from streaming.errors import ErrorCode
+from streaming.wire_format import AudioFlags
+from tests.clients.fake_server import LIMITS, Peer, cancelled, fake_server
+
+SPEECH = struct.pack("<480h", *([0] * 240 + [9000] * 240))
+
+
+def _read(path: Path) -> tuple[int, int, int, bytes]:
+    with wave.open(str(path)) as file:
+        pcm = file.readframes(file.getnframes())
+        return file.getnchannels(), file.getsampwidth(), file.getframerate(), pcm
+
+
+async def _speak(peer: Peer) -> None:
+    create = await peer.open_context()
+    await peer.expect(wire.TextAppend)
+    await peer.expect(wire.ContextEnd)
+    await peer.audio(0, SPEECH, AudioFlags.FIRST)
+    await peer.audio(0, SPEECH, AudioFlags.LAST)
+    await peer.finish(create.context_id)
+
+
+async def test_writes_the_file_and_reports(tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        assert create.chunking == wire.ChunkingOptions(first_lookahead_frames=3, lookahead_frames=3)
+        assert create.sampling == wire.SamplingOptions(temperature=0.5, seed=9)
+        assert (create.voice, create.mode) == ("narrator", "whole")
+        assert create.max_lead_ms == LIMITS.max_lead_ms
+        assert (await peer.expect(wire.TextAppend)).text == "Hi."
+        await peer.expect(wire.ContextEnd)
+        await peer.audio(0, SPEECH, AudioFlags.FIRST)
+        await peer.audio(0, SPEECH, AudioFlags.LAST)
+        await peer.finish(create.context_id)
+
+    out = tmp_path / "out.wav"
+    async with fake_server(script) as url:
+        result = await run_say(
+            SayOptions(
+                "Hi.",
+                url,
+                out,
+                voice="narrator",
+                temperature=0.5,
+                seed=9,
+                mode="whole",
+                lookahead_frames=3,
+            )
+        )
+    assert _read(out) == (1, 2, 24_000, SPEECH * 2)
+    assert (result.audio_s, result.chunks, result.path) == (0.04, 2, str(out))
+    assert result.ttfa_ms is not None
+    assert result.ttfa_ms >= 10  # 240 silent samples at 24 kHz
+    assert result.as_dict()["chunks"] == 2
+    assert "0.04 s of speech" in result.as_text()
+    assert str(out) in result.as_text()
+
+
+@pytest.fixture
+def fake_player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An ``aplay`` that keeps what it is given, alone on PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    kept = tmp_path / "played"
+    program = folder / "aplay"
+    program.write_text(f'#!/bin/sh\necho "$@" > "{kept}.arguments"\nexec /bin/cat > "{kept}"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    return kept
+
+
+def _played(kept: Path) -> tuple[str, bytes]:
+    return Path(f"{kept}.arguments").read_text(), kept.read_bytes()
+
+
+async def test_plays_what_comes_and_waits_for_the_player(fake_player: Path) -> None:
+    async with fake_server(_speak) as url:
+        result = await run_say(SayOptions("Hi.", url, play=True))
+    assert _played(fake_player) == ("-q -t raw -f S16_LE -c 1 -r 24000\n", SPEECH * 2)
+    assert result.path is None
+
+
+async def test_a_player_that_dies_is_told(fake_player: Path) -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(wire.TextAppend)
+        await peer.expect(wire.ContextEnd)
+        for _ in range(200):  # more than pipes hold
+            await peer.audio(0, SPEECH * 20)
+        await peer.expect(wire.ContextCancel)
+        await peer.say(cancelled(create.context_id))
+
+    program = Path(os.environ["PATH"]) / "aplay"
+    program.write_text("#!/bin/sh\nexit 0\n")
+    async with fake_server(script) as url:
+        with pytest.raises(SayError, match="player stopped") as caught:
+            await run_say(SayOptions("Hi.", url, play=True))
+    assert caught.value.exit_code == 1
+
+
+async def test_no_player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command(24_000) is None
+
+    async def script(peer: Peer) -> None:
+        await peer.socket.wait_closed()
+
+    async with fake_server(script) as url:
+        with pytest.raises(SayError, match="no player found"):
+            await run_say(SayOptions("Hi.", url, play=True))
+
+
+async def test_no_server_and_server_errors_have_their_exit_codes(tmp_path: Path) -> None:
+    async def refuse(peer: Peer) -> None:
+        create = await peer.expect(wire.ContextCreate)
+        code = ErrorCode.UNKNOWN_VOICE
+        await peer.say(wire.Error(code, "No such voice.", "r", context_id=create.context_id))
+
+    async def drop(peer: Peer) -> None:
+        await peer.open_context()
+        await peer.audio(0, SPEECH)
+        await peer.socket.close(1011)
+
+    out = tmp_path / "out.wav"
+    with pytest.raises(SayError, match="talkwire serve") as caught:
+        await run_say(SayOptions("Hi.", "ws://127.0.0.1:1/"))
+    assert caught.value.exit_code == 3
+    async with fake_server(refuse) as url:
+        with pytest.raises(SayError, match="unknown_voice: No such voice") as caught:
+            await run_say(SayOptions("Hi.", url, out))
+    assert caught.value.exit_code == 4
+    assert not out.exists()
+    async with fake_server(drop) as url:
+        with pytest.raises(SayError, match="1011") as caught:
+            await run_say(SayOptions("Hi.", url, out))
+    assert caught.value.exit_code == 1
+    assert _read(out)[3] == SPEECH  # what came is kept
+
+
+async def test_a_place_that_cannot_be_written_is_told_before_anything_is_asked(
+    tmp_path: Path,
+) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.socket.wait_closed()
+
+    async with fake_server(script) as url:
+        with pytest.raises(SayError, match="cannot write"):
+            await run_say(SayOptions("Hi.", url, tmp_path / "no" / "folder.wav"))
+
+
+async def test_an_unknown_mode_is_wrong_usage() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.socket.wait_closed()
+
+    async with fake_server(script) as url:
+        with pytest.raises(SayError, match="mode") as caught:
+            await run_say(SayOptions("Hi.", url, mode="loud"))
+    assert caught.value.exit_code == 2
+
+
+def test_a_wav_file_is_whole_after_every_write(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    with WavWriter(path, 24_000) as wav:
+        for number in range(1, 4):
+            wav.write(SPEECH)
+            assert _read(path) == (1, 2, 24_000, SPEECH * number)
+    assert _read(path) == (1, 2, 24_000, SPEECH * 3)
+
+
+def test_a_wav_file_without_a_sample_is_kept_only_if_nothing_went_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    with WavWriter(path, 24_000):
+        pass
+    assert _read(path)[3] == b""
+    with pytest.raises(ZeroDivisionError), WavWriter(path, 24_000):
+        raise ZeroDivisionError
+    assert not path.exists()
