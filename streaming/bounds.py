@@ -104,8 +104,8 @@ def start_frames(
     """
     m0 = sustainable_frames(settings, bounds)
     window = settings.left_context_frames + m0 + settings.lookahead_frames
-    need_s = m0 * bounds.row_s + bounds.burst_s + settings.guard_s
-    need_s += bounds.queue_s + bounds.decode_s(window)
+    decoded_s = settings.guard_s + bounds.queue_s + bounds.decode_s(window)
+    need_s = m0 * bounds.row_s + bounds.burst_s + decoded_s
     per_frame_s = settings.frame_s
     if bounds.row_s > settings.frame_s:
         # Each frame that is held back is one that need not be waited for later.
@@ -120,4 +120,6 @@ def start_frames(
         frames = ceil((need_s - floor_s) / per_frame_s - _EPS)
     if lead_s > 0:
         frames = min(frames, ceil((need_s - lead_s) / per_frame_s - _EPS))
-    return min(settings.max_hold_frames, max(m0, frames))
+    # However late it is sent itself, it lasts while the next chunk is decoded.
+    least = max(m0, ceil(decoded_s / settings.frame_s - _EPS))
+    return min(settings.max_hold_frames, max(least, frames))

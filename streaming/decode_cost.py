@@ -1,15 +1,19 @@
 """Learns what a window costs in the codec: an upper line ``d0 + d1 * w`` and the queue wait.
 
-The slope d1 is the least-squares slope over recent windows, d0 lifts the line over all but
-the slowest ones, and the floor f lowers it below all but the fastest. The queue wait is a
-high quantile. Windows of a load long gone are forgotten with the rest of the history.
+A least-squares line through recent windows is scaled until all but the slowest ones are
+below it: noise grows with the window, and so does the room that is left for it. The floor f
+scales it down below all but the fastest. The queue wait is a high quantile. Windows of a load
+long gone are forgotten with the rest of the history.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from streaming.bounds import PaceBounds
+
+Floats = npt.NDArray[np.float64]
 
 #: Windows remembered, windows needed before the prior is dropped, windows between two fits.
 _MEMORY, _WARM, _REFIT = 256, 8, 8
@@ -47,22 +51,27 @@ class DecodeCost:
     def _fit(self) -> PaceBounds:
         seen = self._seen[: min(self._count, _MEMORY)]
         frames, queue_s, decode_s = seen[:, 0], seen[:, 1], seen[:, 2]
-        spread = frames - frames.mean()
-        if spread.any():
-            slope = max(0.0, float(spread @ decode_s / (spread @ spread)))
-        else:  # one size of window says nothing about others: keep the prior's proportions
-            prior_s = self._prior.decode_s(int(frames[0]))
-            share = self._prior.decode_frame_s / prior_s if prior_s else 0.0
-            slope = share * float(decode_s.mean())
-        rest = decode_s - slope * frames
-        fixed = max(0.0, float(np.quantile(rest, _UPPER, method="higher")))
-        upper = np.maximum(fixed + slope * frames, 1e-9)
-        floor = float(np.quantile(decode_s / upper, _LOWER, method="lower"))
+        fixed, slope = self._line(frames, decode_s)
+        share = decode_s / np.maximum(fixed + slope * frames, 1e-9)
+        upper = max(1e-9, float(np.quantile(share, _UPPER, method="higher")))
+        lower = float(np.quantile(share, _LOWER, method="lower"))
         return PaceBounds(
             row_s=self._prior.row_s,
             burst_s=self._prior.burst_s,
             queue_s=float(np.quantile(queue_s, _UPPER, method="higher")),
-            decode_fixed_s=fixed,
-            decode_frame_s=slope,
-            decode_floor=min(1.0, max(0.0, floor)),
+            decode_fixed_s=fixed * upper,
+            decode_frame_s=slope * upper,
+            decode_floor=lower / upper if lower < upper else 1.0,
         )
+
+    def _line(self, frames: Floats, decode_s: Floats) -> tuple[float, float]:
+        """The mean cost as a fixed part and one per frame, neither negative."""
+        mean_frames, mean_s = float(frames.mean()), float(decode_s.mean())
+        spread = frames - mean_frames
+        if spread.any():
+            slope = max(0.0, float(spread @ decode_s / (spread @ spread)))
+        else:  # one size of window says nothing about others: keep the prior's proportions
+            prior_s = self._prior.decode_s(int(mean_frames))
+            slope = mean_s * self._prior.decode_frame_s / prior_s if prior_s else 0.0
+        slope = min(slope, mean_s / mean_frames)
+        return mean_s - slope * mean_frames, slope

@@ -10,22 +10,25 @@ left context, r the lookahead. One window of an utterance is in the codec at a t
 2. **The first chunk.** Emitted at time 0, it is heard at ``f d(n1 + r1)`` at the earliest,
    where f is the share of its upper bound that a decode takes at least. The client then runs
    dry ``n1 T`` later. By then the next m0 frames must have come, ``m0 S + B`` at the latest,
-   and have been decoded, ``Q + d(L + m0 + r)``. The smallest such n1 is the first chunk.
+   and have been decoded, ``Q + d(L + m0 + r)``, with ``guard`` to spare. The smallest such n1
+   is the first chunk, if it lasts for that decode even when it is itself as late as it may be.
 3. **Every later chunk** may be emitted as late as ``U = dry - guard - Q - d``. By step 2 and
    ``S <= T`` at least m0 frames are in hand then, and after it the same holds again. So a chunk
    waits for its target, ``growth`` times the one before, but never past U. If the wide
    lookahead would be late, the first chunk's narrow one is used.
-4. **The end.** What is left is sent as one chunk if that is at most 1.5 times the target.
+4. **The end.** What is left is sent as one chunk if that is at most 1.5 times the target, or
+   if the rest would be decoded anyway as lookahead.
 5. **S > T**: the talker is slower than playback, and the deficit of all that is to come,
    ``left * (S - T)``, must be in hand at the start, as far as ``max_hold_frames`` allows.
 
 After an underrun the utterance starts again by step 2. All times are seconds on the caller's
-clock. Derivation checked by the property tests beside this module's.
+clock. The property tests check the promise against talkers and codecs as bad as their bounds
+allow.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, inf
 
 from streaming.bounds import PaceBounds, ScheduleSettings, start_frames, sustainable_frames
@@ -138,16 +141,17 @@ class ChunkSchedule:
         narrow, wide = settings.first_lookahead_frames, settings.lookahead_frames
         if self._first_fixed is not None:
             size = self._first_fixed
-        elif self._finished:  # no row is waited for any more
-            size = sustainable_frames(settings, self._bounds)
         else:
+            bounds = self._bounds
+            if self._finished:  # no row is waited for any more
+                bounds = replace(bounds, row_s=0.0, burst_s=0.0)
             left = max(1, self._expected - self._emitted)
-            size = start_frames(settings, self._bounds, left_frames=left, lead_s=lead_s)
+            size = start_frames(settings, bounds, left_frames=left, lead_s=lead_s)
         if self._finished:
-            size = ready if ready <= _LAST_CHUNK * size else size
+            size = ready if self._is_last_chunk(ready, size) else size
         elif ready < size + narrow:
             return _WAIT
-        if self._bounds.row_s > settings.frame_s and not self._finished:
+        elif self._bounds.row_s > settings.frame_s:
             size = min(size, settings.max_chunk_frames)
         # Frames that are in hand anyway make the seam better for nearly nothing.
         return self._emit(size, wide if ready >= size + wide else narrow)
@@ -156,27 +160,33 @@ class ChunkSchedule:
         """Steps 3 and 4: grow up to the deadline."""
         settings, bounds, ready = self._settings, self._bounds, self._frames - self._emitted
         smallest, target, most = self._sizes()
-        if self._finished and ready <= _LAST_CHUNK * target:
-            target = most = ready
+        if self._finished and self._is_last_chunk(ready, target):
+            smallest, target, most = min(smallest, ready), ready, ready
         left_context = min(settings.left_context_frames, self._emitted)
+        start_by = self._dry_at - settings.guard_s - bounds.queue_s - bounds.decode_s(left_context)
         for lookahead in (settings.lookahead_frames, settings.first_lookahead_frames):
             count = min(most, ready if self._finished else ready - lookahead)
-            if count < (min(smallest, ready) if self._finished else smallest):
+            if count < smallest:
                 continue
-            due = self._dry_at - settings.guard_s - bounds.queue_s
-            due -= bounds.decode_s(left_context + lookahead)
-            fit = _fitting(due - now, bounds.decode_frame_s, count)
-            if fit < min(count, smallest):
+            due = start_by - bounds.decode_frame_s * min(count + lookahead, ready)
+            fit = _fitting(start_by - now, bounds.decode_frame_s, lookahead, ready)
+            if fit < smallest:
                 if lookahead > settings.first_lookahead_frames:
                     continue
                 if self._emitted == 0 and not self._finished:
                     return self._start(self._dry_at - now)
-            late = due - bounds.decode_frame_s * count - now <= _EPS
-            wide = lookahead == settings.lookahead_frames
-            if self._finished or late or (wide and count >= target):
-                return self._emit(max(1, min(count, max(fit, smallest))), lookahead)
-            return ChunkDecision(0, 0, due - bounds.decode_frame_s * count)
+            full = lookahead == settings.lookahead_frames and count >= target
+            if self._finished or full or due - now <= _EPS:
+                return self._emit(min(count, max(fit, smallest)), lookahead)
+            return ChunkDecision(0, 0, due)
         return _WAIT
+
+    def _is_last_chunk(self, ready: int, target: int) -> bool:
+        """Whether all that is left should be one chunk.
+
+        As lookahead of a smaller one it would be decoded too.
+        """
+        return ready <= max(_LAST_CHUNK * target, target + self._settings.lookahead_frames)
 
     def _sizes(self) -> tuple[int, int, int]:
         """The smallest, the wanted and the largest chunk of step 3."""
@@ -196,10 +206,10 @@ class ChunkSchedule:
         return ChunkDecision(new_frames, min(lookahead, rest), inf)
 
 
-def _fitting(room_s: float, decode_frame_s: float, most: int) -> int:
-    """How many of ``most`` new frames can be decoded in ``room_s``."""
+def _fitting(room_s: float, decode_frame_s: float, lookahead: int, ready: int) -> int:
+    """How many of ``ready`` new frames can be decoded in ``room_s``, each with its lookahead."""
     if room_s < -_EPS:
         return 0
-    if not decode_frame_s:
-        return most
-    return min(most, floor(room_s / decode_frame_s + _EPS))
+    if room_s + _EPS >= ready * decode_frame_s:
+        return ready
+    return max(0, floor(room_s / decode_frame_s + _EPS) - lookahead)

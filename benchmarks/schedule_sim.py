@@ -1,0 +1,207 @@
+"""Simulates chunk schedules against talkers of many speeds and jitters; prints Markdown.
+
+::
+
+    python -m benchmarks.schedule_sim --streams 200
+
+Ours learns its bounds from 100 earlier streams of the same talker, as the service does.
+Beside it run two fixed schedules found in other servers: one frame and then 25 at a time;
+and 20 frames, then what every 75th row completes. Playback has no prebuffer: it starts with
+the first samples. TTFA is counted from the talker's first step.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from math import inf
+
+import numpy as np
+
+from streaming.bounds import PaceBounds, ScheduleSettings
+from streaming.pace import PaceEstimator
+from streaming.schedule import ChunkSchedule
+
+FRAME_S = 0.04
+SETTINGS = ScheduleSettings(frame_s=FRAME_S, delay_rows=7, left_context_frames=10)
+#: d0, d1 and the longest queue wait of a codec, in seconds.
+CODECS = {"gpu": (0.005, 0.0005, 0.010), "cpu": (0.010, 0.004, 0.020)}
+#: (seconds per row) / (seconds per frame), and what disturbs it.
+TALKERS = [
+    *((rho, "jitter") for rho in (0.1, 0.2, 0.35, 0.5, 0.7, 0.85)),
+    *((rho, "stalls") for rho in (0.1, 0.35, 0.7)),
+    (0.3, "load doubles"),
+]
+#: Takes the frames of a window and the time it is handed over; returns when it is done.
+Codec = Callable[[int, float], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Samples of ``frames`` frames, sent at ``at``."""
+
+    at: float
+    frames: int
+
+
+def speak(
+    schedule: ChunkSchedule,
+    settings: ScheduleSettings,
+    rows: Sequence[float],
+    codec: Codec,
+    *,
+    timers: bool = True,
+) -> list[Sent]:
+    """Run one utterance whose rows come at ``rows`` through ``schedule``, as a session does.
+
+    The number of its frames is ``len(rows) - settings.delay_rows``.
+    """
+    now, came, wake_at, emitted = 0.0, 0, inf, 0
+    total = len(rows) - settings.delay_rows
+    in_codec: Sent | None = None
+    sent: list[Sent] = []
+    while sum(item.frames for item in sent) < total:
+        done_at = in_codec.at if in_codec else inf
+        row_at = rows[came] if came < len(rows) else inf
+        now = max(now, min(done_at, row_at, wake_at if timers else inf))
+        assert now < inf, "the schedule waits for nothing"
+        if in_codec and done_at <= now:
+            sent.append(in_codec)
+            schedule.on_sent(in_codec.frames, now)
+            in_codec = None
+        elif row_at <= now:
+            came += 1
+            schedule.on_frames(int(came > settings.delay_rows))
+            if came == len(rows):
+                schedule.on_finished()
+        decision = schedule.decide(now)
+        wake_at = decision.wake_at
+        if decision.new_frames:
+            new, lookahead = decision.new_frames, decision.lookahead
+            window = min(settings.left_context_frames, emitted) + new + lookahead
+            schedule.on_emitted(new, lookahead, now)
+            emitted += new
+            in_codec = Sent(codec(window, now), new)
+    return sent
+
+
+def speak_fixed(
+    rows: Sequence[float], ends: Iterator[int], lookahead: int, codec: Codec
+) -> list[Sent]:
+    """The same with chunks that end at the frames ``ends``."""
+    total = len(rows) - SETTINGS.delay_rows
+    sent: list[Sent] = []
+    start, free = 0, 0.0
+    while start < total:
+        end = min(total, next(ends))
+        last_row = min(end + lookahead, total) + SETTINGS.delay_rows
+        window = min(SETTINGS.left_context_frames, start) + min(total, end + lookahead) - start
+        free = codec(window, max(free, rows[last_row - 1]))
+        sent.append(Sent(free, end - start))
+        start = end
+    return sent
+
+
+def every_75_rows() -> Iterator[int]:
+    """20 frames, and then the frames that are complete with rows 75, 150, ..."""
+    return chain([20], (rows - SETTINGS.delay_rows for rows in count(75, 75)))
+
+
+def gaps(sent: Sequence[Sent], frame_s: float = FRAME_S, *, dry_at: float = -inf) -> list[float]:
+    """The silences, in seconds, of a client that plays what it gets as soon as it can."""
+    found: list[float] = []
+    for item in sent:
+        if dry_at > -inf and item.at > dry_at + 1e-7:
+            found.append(item.at - dry_at)
+        dry_at = max(dry_at, item.at) + item.frames * frame_s
+    return found
+
+
+def row_times(rho: float, disturbance: str, rng: np.random.Generator) -> list[float]:
+    """When the rows of a random utterance of 1 to 12 seconds come."""
+    total = int(rng.integers(25, 301)) + SETTINGS.delay_rows
+    steps = np.full(total, rho * FRAME_S) * np.exp(rng.normal(0, 0.3, total) - 0.045)
+    if disturbance == "load doubles":
+        steps[total // 2 :] *= 2
+    times: list[float] = np.cumsum(steps).tolist()
+    if disturbance == "stalls":  # 300 ms every 5 s
+        stall_at, late = rng.uniform(0, 5), 0.0
+        for i, at in enumerate(times):
+            if at + late >= stall_at:
+                late, stall_at = late + 0.3, stall_at + 5
+            times[i] = at + late
+    return times
+
+
+def random_codec(kind: str, rng: np.random.Generator, learn: PaceEstimator | None = None) -> Codec:
+    """A codec whose windows wait for a random time and take 90 to 100 % of their cost."""
+    fixed_s, frame_s, queue_s = CODECS[kind]
+
+    def decode(frames: int, at: float) -> float:
+        wait, cost = rng.random() * queue_s, (fixed_s + frame_s * frames) * rng.uniform(0.9, 1)
+        if learn is not None:
+            learn.observe_decode(frames, wait, cost)
+        return at + wait + cost
+
+    return decode
+
+
+def learned(rho: float, disturbance: str, kind: str, rng: np.random.Generator) -> PaceBounds:
+    """The bounds after 100 streams, from a prior that fits none of them."""
+    prior = PaceBounds(0.8 * FRAME_S, 0.2, 0.05, 0.03, 0.004, 0.5)
+    estimator = PaceEstimator(FRAME_S, prior)
+    for _ in range(100):
+        pace = estimator.open()
+        for at in row_times(rho, disturbance, rng):
+            pace.observe(1, at)
+        pace.close()
+        decode = random_codec(kind, rng, estimator)
+        for frames in (5, 20, 40):
+            decode(frames, 0.0)
+    return estimator.bounds(SETTINGS)
+
+
+def simulate(streams: int, seed: int) -> Iterator[str]:
+    """The lines of a Markdown table."""
+    names = ("ours", "1 then 25", "20 then 75")
+    yield "| codec | rho | disturbance | " + " | ".join(names) + " |"
+    yield "|---|---|---|" + "---|" * len(names)
+    for kind in CODECS:
+        for rho, disturbance in TALKERS:
+            rng = np.random.default_rng(seed)
+            bounds = learned(rho, "jitter" if "load" in disturbance else disturbance, kind, rng)
+            runs: dict[str, list[list[Sent]]] = {name: [] for name in names}
+            for _ in range(streams):
+                rows = row_times(rho, disturbance, rng)
+                codec = random_codec(kind, rng)
+                schedule = ChunkSchedule(SETTINGS, bounds)
+                runs["ours"].append(speak(schedule, SETTINGS, rows, codec))
+                runs["1 then 25"].append(speak_fixed(rows, count(1, 25), 4, codec))
+                runs["20 then 75"].append(speak_fixed(rows, every_75_rows(), 0, codec))
+            cells = " | ".join(summary(runs[name]) for name in names)
+            yield f"| {kind} | {rho} | {disturbance} | {cells} |"
+
+
+def summary(runs: Sequence[Sequence[Sent]]) -> str:
+    """TTFA p50/p95 and the share of streams without a gap."""
+    ttfa_ms = [1000 * sent[0].at for sent in runs]
+    p50, p95 = np.quantile(ttfa_ms, [0.5, 0.95])
+    free = sum(not gaps(sent) for sent in runs) / len(runs)
+    return f"{p50:.0f}/{p95:.0f} ms, {free:.1%}"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="Compare chunk schedules by simulation.")
+    parser.add_argument("--streams", type=int, default=200, help="utterances per cell")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    print("TTFA p50/p95 and share of gap-free streams, without prebuffer:\n")
+    for line in simulate(options.streams, options.seed):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Random talkers and codecs that keep to their bounds as badly as they are allowed to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from random import Random
+
+from benchmarks.schedule_sim import Codec, Sent, gaps, speak
+from streaming.bounds import PaceBounds, ScheduleSettings, start_frames, sustainable_frames
+from streaming.schedule import ChunkSchedule
+
+FRAME_S = 0.04
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One utterance: what is promised, what is chosen, and a seed for what then happens."""
+
+    bounds: PaceBounds
+    settings: ScheduleSettings
+    frames: int
+    seed: int
+
+    def run(self, schedule: type[ChunkSchedule] = ChunkSchedule, *, timers: bool = True) -> Played:
+        """Speak it and play it back, over a network as bad as the guard allows."""
+        rng = Random(self.seed)
+        rows, codec = self._rows(rng), self._codec(rng)
+        chunks = schedule(self.settings, self.bounds, expected_frames=self.frames)
+        sent = speak(chunks, self.settings, rows, codec, timers=timers)
+        return Played(sent, gaps(_over_network(sent, self.settings.guard_s, rng), FRAME_S), rows)
+
+    def talker(self) -> tuple[list[float], Codec]:
+        """The rows and the codec of another run of the same case."""
+        rng = Random(self.seed)
+        return self._rows(rng), self._codec(rng)
+
+    def _rows(self, rng: Random) -> list[float]:
+        """Times of rows that keep to (S, B), by one of several adversaries."""
+        row_s, burst_s = self.bounds.row_s, self.bounds.burst_s
+        count, mode = self.frames + self.settings.delay_rows, rng.randrange(5)
+        quick = rng.choice([0.0, 0.1, 0.5, 1.0]) * row_s
+        start = start_frames(self.settings, self.bounds, left_frames=self.frames)
+        start += self.settings.first_lookahead_frames + self.settings.delay_rows
+        hit = start if mode == 0 else rng.randrange(1, count)
+        level, now, times = 0.0, rng.uniform(0, 1), []
+        for i in range(count):
+            longest = row_s + burst_s - level
+            if mode <= 1:  # quick, then the whole burst at once, then as slow as allowed
+                step = quick if i < hit else longest if i == hit else min(longest, row_s)
+            elif mode == 2:
+                step = rng.uniform(0, longest)
+            elif mode == 3:
+                step = longest if rng.random() < 0.1 else rng.uniform(0, min(longest, row_s))
+            else:  # rows in batches
+                step = longest if rng.random() < 0.5 else 0.0
+            level = max(0.0, level + step - row_s)
+            now += step
+            times.append(now)
+        return times
+
+    def _codec(self, rng: Random) -> Codec:
+        """Quick with the first window and slow with the others, or anything between."""
+        bounds, adverse, calls = self.bounds, rng.random() < 0.5, 0
+
+        def decode(frames: int, at: float) -> float:
+            nonlocal calls
+            calls += 1
+            share, wait = rng.uniform(bounds.decode_floor, 1), rng.random()
+            if adverse:
+                share, wait = (bounds.decode_floor, 0.0) if calls == 1 else (1.0, 1.0)
+            return at + wait * bounds.queue_s + share * bounds.decode_s(frames)
+
+        return decode
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What was sent when, the silences in it, and when the rows came."""
+
+    sent: list[Sent]
+    gaps: list[float]
+    rows: list[float]
+
+
+def random_case(seed: int, *, slow: bool = True) -> Case:
+    """A case whose codec keeps up with playback; ``slow``: the talker need not."""
+    rng = Random(seed)
+    while True:
+        limit = 1.3 if slow else 1.0
+        row_s = FRAME_S * rng.choice([rng.uniform(0.02, 1), rng.uniform(0.8, 1), 1.0, limit])
+        bounds = PaceBounds(
+            row_s=row_s,
+            burst_s=rng.choice([0.0, rng.uniform(0, 0.4)]),
+            queue_s=rng.choice([0.0, rng.uniform(0, 0.05)]),
+            decode_fixed_s=rng.uniform(0, 0.02),
+            decode_frame_s=rng.choice([0.0, rng.uniform(0, 0.01)]),
+            decode_floor=rng.choice([0.0, 0.5, 0.9]),
+        )
+        narrow = rng.choice([0, 1, 2])
+        settings = ScheduleSettings(
+            frame_s=FRAME_S,
+            delay_rows=rng.choice([0, 7]),
+            left_context_frames=10,
+            first_lookahead_frames=narrow,
+            lookahead_frames=rng.choice([narrow, 4]),
+            max_chunk_frames=rng.choice([10, 25, 50]),
+            min_chunk_frames=rng.choice([1, 1, 3, 6]),
+            growth=rng.choice([1.0, 1.5, 2.0, 4.0, 100.0]),
+            guard_s=rng.choice([0.0, 0.05]),
+            max_hold_frames=10**6,
+        )
+        if sustainable_frames(settings, bounds) < settings.max_chunk_frames:
+            return Case(bounds, settings, rng.randrange(2, 300), seed)
+
+
+def _over_network(sent: list[Sent], jitter_s: float, rng: Random) -> list[Sent]:
+    """The same as the client receives it: in order, each up to ``jitter_s`` late."""
+    worst, came, received = rng.random() < 0.5, -inf, []
+    for i, item in enumerate(sent):
+        late = jitter_s * (float(i > 0) if worst else rng.random())
+        came = max(came, item.at + late)
+        received.append(Sent(came, item.frames))
+    return received
