@@ -1,0 +1,193 @@
+"""What streaming costs: ``python -m benchmarks.codec_cost``.
+
+One-shot decoding and every way of streaming are timed in turn within each round, so that a
+busy machine disturbs all alike, and each round gives one ratio of costs per frame. Printed
+are the median and the least of these ratios. ``window`` decodes the whole window and drops
+what is not needed; ``trim`` is this project's way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.report import environment, markdown_table
+from codec.checkpoint import decoder_shapes
+from codec.config import CodecConfig
+from codec.decoder import HiggsDecoder
+from codec.worker import keep_freed_memory
+from streaming.window import DecodeWindow
+
+ONE_SHOT_FRAMES = 100
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way of streaming: contexts and chunk in frames."""
+
+    mode: str
+    left: int
+    chunk: int
+    lookahead: int
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Cost over one-shot cost, per new frame, and the milliseconds of one window."""
+
+    case: Case
+    median_ratio: float
+    least_ratio: float
+    median_ms: float
+
+
+CASES = (
+    Case("trim", 10, 1, 2),
+    Case("trim", 10, 2, 2),
+    Case("trim", 10, 5, 2),
+    Case("trim", 10, 5, 4),
+    Case("trim", 10, 10, 4),
+    Case("trim", 10, 25, 4),
+    Case("trim", 10, 50, 4),
+    Case("trim", 10, 25, 10),
+    Case("window", 10, 5, 4),
+    Case("window", 10, 25, 4),
+    Case("window", 25, 25, 4),
+)
+BATCHES = (1, 2, 4, 8)
+BATCH_CASES = (Case("trim", 10, 2, 2), Case("trim", 10, 5, 4), Case("trim", 10, 25, 4))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print a Markdown report, and write ``--json`` if asked."""
+    parser = argparse.ArgumentParser(prog="benchmarks.codec_cost", description=__doc__)
+    parser.add_argument("--model", default="embedded/checkpoint", help="a folder or a hub id")
+    parser.add_argument("--full-size", action="store_true", help="random full-size weights")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    keep_freed_memory()
+    name = "full size, random weights" if options.full_size else options.model
+    decoder = random_decoder() if options.full_size else HiggsDecoder.load(options.model)
+    # One thread is timed by its own clock, which does not run while others have the core.
+    clock = time.thread_time if options.threads == 1 else time.perf_counter
+    one_shot_ms, figures = measure_streaming(decoder, options.rounds, clock)
+    batches = measure_batches(decoder, options.rounds, clock)
+    facts = environment() | {"codec": name, "threads": str(options.threads)}
+    print("; ".join(f"{key} {value}" for key, value in facts.items()))
+    print(f"\nOne-shot: {one_shot_ms:.3f} ms per frame of {1000 * decoder.spec.frame_s:.0f} ms\n")
+    print(streaming_table(figures))
+    print()
+    print(batch_table(batches))
+    if options.json:
+        report = {
+            "environment": facts,
+            "one_shot_ms_per_frame": one_shot_ms,
+            "streaming": [asdict(figure) for figure in figures],
+            "batches": [{"case": asdict(case), "ms": list(ms)} for case, ms in batches],
+        }
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def measure_streaming(
+    decoder: HiggsDecoder, rounds: int, clock: Callable[[], float]
+) -> tuple[float, list[Figure]]:
+    """Time one-shot and all cases in turn; return one-shot ms per frame, and figures."""
+    codes = _codes(decoder, ONE_SHOT_FRAMES)
+    works = [_work(decoder, case) for case in CASES]
+    once, ratios, seconds = [], [list[float]() for _ in CASES], [list[float]() for _ in CASES]
+    for number in range(rounds + 1):
+        base = _seconds(clock, lambda: decoder.decode([codes])) / ONE_SHOT_FRAMES
+        times = [_seconds(clock, work) for work in works]
+        if number == 0:
+            continue  # warms up
+        once.append(base)
+        for index, (case, taken) in enumerate(zip(CASES, times, strict=True)):
+            seconds[index].append(taken)
+            ratios[index].append(taken / case.chunk / base)
+    figures = [
+        Figure(case, statistics.median(r), min(r), 1000 * statistics.median(s))
+        for case, r, s in zip(CASES, ratios, seconds, strict=True)
+    ]
+    return 1000 * statistics.median(once), figures
+
+
+def measure_batches(
+    decoder: HiggsDecoder, rounds: int, clock: Callable[[], float]
+) -> list[tuple[Case, list[float]]]:
+    """Milliseconds per window when 1, 2, 4 and 8 windows are decoded together."""
+    results = []
+    for case in BATCH_CASES:
+        window, milliseconds = _window(decoder, case), []
+        for rows in BATCHES:
+            work = partial(decoder.decode_windows, [window] * rows)
+            work()
+            taken = statistics.median(_seconds(clock, work) for _ in range(rounds))
+            milliseconds.append(1000 * taken / rows)
+        results.append((case, milliseconds))
+    return results
+
+
+def streaming_table(figures: Sequence[Figure]) -> str:
+    """The streaming figures in Markdown."""
+    head = ["mode", "left", "chunk", "lookahead", "x one-shot", "least", "ms per window"]
+    rows = [[*asdict(f.case).values(), f.median_ratio, f.least_ratio, f.median_ms] for f in figures]
+    return markdown_table(head, rows)
+
+
+def batch_table(batches: Sequence[tuple[Case, list[float]]]) -> str:
+    """The batch figures in Markdown."""
+    head = ["ms per window at left+chunk+lookahead", *(f"batch {rows}" for rows in BATCHES)]
+    rows = [[f"{c.left}+{c.chunk}+{c.lookahead}", *ms] for c, ms in batches]
+    return markdown_table(head, rows)
+
+
+def random_decoder() -> HiggsDecoder:
+    """The full-size architecture with random weights: its cost is that of real ones."""
+    config, generator = CodecConfig(), torch.Generator().manual_seed(0)
+    tensors = {}
+    for name, shape in decoder_shapes(config).items():
+        fan_in = max(1, int(np.prod(shape[1:])))
+        tensors[name] = torch.randn(shape, generator=generator) * 0.3 / fan_in**0.5
+        if name.endswith("alpha"):
+            tensors[name] = torch.ones(shape)
+    return HiggsDecoder(config, tensors)
+
+
+def _work(decoder: HiggsDecoder, case: Case) -> Callable[[], object]:
+    window = _window(decoder, case)
+    if case.mode == "window":
+        return lambda: window.trim(decoder.decode([window.codes])[0])
+    return lambda: decoder.decode_windows([window])
+
+
+def _window(decoder: HiggsDecoder, case: Case) -> DecodeWindow:
+    codes = _codes(decoder, case.left + case.chunk + case.lookahead)
+    return DecodeWindow(codes, case.left, case.chunk, case.lookahead)
+
+
+def _codes(decoder: HiggsDecoder, frames: int) -> np.ndarray[tuple[int, int], np.dtype[np.int16]]:
+    size = (decoder.spec.num_codebooks, frames)
+    rng = np.random.default_rng(frames)
+    return rng.integers(0, decoder.spec.codebook_size, size).astype(np.int16)
+
+
+def _seconds(clock: Callable[[], float], work: Callable[[], object]) -> float:
+    began = clock()
+    work()
+    return clock() - began
+
+
+if __name__ == "__main__":
+    main()

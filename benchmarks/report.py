@@ -1,0 +1,42 @@
+"""What every benchmark prints beside its figures: the machine, the versions, a table."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+
+def environment(packages: Sequence[str] = ("torch", "numpy")) -> dict[str, str]:
+    """The processor, its cores, and versions, in words."""
+    facts = {"cpu": _cpu_name(), "cores": str(os.cpu_count()), "python": platform.python_version()}
+    for package in packages:
+        try:
+            facts[package] = version(package)
+        except PackageNotFoundError:
+            facts[package] = "absent"
+    return facts
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Rows as a Markdown table; floats with three significant digits."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    return str(value)
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,109 @@
+"""What too little lookahead does to the seams: ``python -m benchmarks.seam --codes FILE``.
+
+The codes of whole utterances are decoded once whole and once in chunks, and the difference
+is given as a signal-to-noise ratio, over all samples and for the worst chunk that is not
+near silence. The file is an ``.npz`` of ``[K, T]`` arrays; use codes of real speech.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.report import environment, markdown_table
+from codec.decoder import HiggsDecoder
+from streaming.ports import CodecDecoder
+from streaming.spec import Codes, Samples
+from streaming.window import DecodeWindow
+
+LOOKAHEADS = (0, 1, 2, 3, 4, 6, 8, 10)
+#: Chunks of less power than this (of full scale) count as silence for the worst chunk.
+SILENCE_POWER = 1e-4
+
+
+@dataclass(frozen=True)
+class Seam:
+    """Signal-to-noise of streamed against whole in dB; infinite where they are equal."""
+
+    lookahead: int
+    snr_db: float
+    worst_chunk_db: float
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print a Markdown report, and write ``--json`` if asked."""
+    parser = argparse.ArgumentParser(prog="benchmarks.seam", description=__doc__)
+    parser.add_argument("--codes", type=Path, required=True)
+    parser.add_argument("--model", default="embedded/checkpoint", help="a folder or a hub id")
+    parser.add_argument("--chunk", type=int, default=5, help="frames")
+    parser.add_argument("--left", type=int, default=10, help="frames")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    with np.load(options.codes, allow_pickle=False) as file:
+        utterances: list[Codes] = [file[name].astype(np.int16) for name in file.files]
+    decoder = HiggsDecoder.load(options.model)
+    seams = measure(decoder, utterances, options.left, options.chunk)
+    frames = sum(codes.shape[1] for codes in utterances)
+    print("; ".join(f"{key} {value}" for key, value in environment().items()))
+    print(f"\n{len(utterances)} utterances, {frames} frames; chunks of {options.chunk}", end="")
+    print(f" frames, left context {options.left}\n")
+    head = ["lookahead", "SNR dB", "worst chunk dB"]
+    rows = [[s.lookahead, _db(s.snr_db), _db(s.worst_chunk_db)] for s in seams]
+    print(markdown_table(head, rows))
+    if options.json:
+        report = {"environment": environment(), "seams": [asdict(seam) for seam in seams]}
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def measure(
+    decoder: CodecDecoder, utterances: Sequence[Codes], left: int, chunk: int
+) -> list[Seam]:
+    """Compare streamed with whole at each of ``LOOKAHEADS``."""
+    wholes = decoder.decode(utterances)
+    seams = []
+    for lookahead in LOOKAHEADS:
+        signal, noise, worst = 0.0, 0.0, math.inf
+        for codes, whole in zip(utterances, wholes, strict=True):
+            for window in windows(codes, left, chunk, lookahead):
+                start = window.first_frame * decoder.spec.hop_length
+                (got,) = decoder.decode_windows([window])
+                wanted = whole[start : start + len(got)]
+                power, error = _energy(wanted), _energy(got - wanted)
+                signal, noise = signal + power, noise + error
+                if power / len(got) > SILENCE_POWER:
+                    worst = min(worst, _ratio_db(power, error))
+        seams.append(Seam(lookahead, _ratio_db(signal, noise), worst))
+    return seams
+
+
+def windows(codes: Codes, left: int, chunk: int, lookahead: int) -> Iterator[DecodeWindow]:
+    """Cut ``[K, T]`` into the windows of a stream with chunks of one size."""
+    total = codes.shape[1]
+    for first in range(0, total, chunk):
+        last = min(total, first + chunk)
+        start, stop = max(0, first - left), min(total, last + lookahead)
+        yield DecodeWindow(codes[:, start:stop], first - start, last - first, stop - last, first)
+
+
+def _energy(samples: Samples) -> float:
+    return float((samples.astype(np.float64) ** 2).sum())
+
+
+def _ratio_db(signal: float, noise: float) -> float:
+    return math.inf if noise == 0 else 10 * math.log10(max(signal, 1e-30) / noise)
+
+
+def _db(value: float) -> str:
+    return "equal" if math.isinf(value) else f"{value:.1f}"
+
+
+if __name__ == "__main__":
+    main()
