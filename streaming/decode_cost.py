@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 #: Windows remembered, windows needed before the prior is dropped, windows between two fits.
 _MEMORY, _WARM, _REFIT = 256, 8, 8
 #: Share of windows that keep to the upper bounds, and to the floor.
-_UPPER, _LOWER = 0.98, 0.02
+_UPPER, _LOWER = 0.995, 0.02
 
 
 class DecodeCost:

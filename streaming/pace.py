@@ -107,6 +107,11 @@ class PaceEstimator:
         """Streams that are open."""
         return len(self._live)
 
+    @property
+    def rates_s(self) -> Floats:
+        """The rates S that are tried, in seconds per row."""
+        return self._grid_s
+
     def open(self) -> StreamPace:
         """A stream of rows begins."""
         stream = StreamPace(self, self._grid_s)

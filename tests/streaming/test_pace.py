@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.bounds import PaceBounds, ScheduleSettings, start_frames
+from streaming.decode_cost import DecodeCost
+from streaming.pace import PaceEstimator
+
+FRAME_S = 0.04
+SETTINGS = ScheduleSettings(frame_s=FRAME_S, delay_rows=7, left_context_frames=10)
+PRIOR = PaceBounds(
+    row_s=0.03,
+    burst_s=0.2,
+    queue_s=0.02,
+    decode_fixed_s=0.01,
+    decode_frame_s=0.001,
+    decode_floor=0.5,
+)
+
+
+def hear(estimator: PaceEstimator, times: Sequence[float]) -> None:
+    """One stream whose rows come one by one at ``times``."""
+    stream = estimator.open()
+    for at in times:
+        stream.observe(1, at)
+    stream.close()
+
+
+def steady(row_s: float, rows: int = 100, start: float = 0.0) -> list[float]:
+    return [start + i * row_s for i in range(rows)]
+
+
+def keeps_to(times: Sequence[float], bounds: PaceBounds) -> bool:
+    """The definition: no two rows i < j are further apart than (j - i) S + B."""
+    return all(
+        times[j] - times[i] <= (j - i) * bounds.row_s + bounds.burst_s + 1e-9
+        for j in range(len(times))
+        for i in range(j)
+    )
+
+
+batches = st.lists(
+    st.tuples(st.integers(1, 4), st.floats(0, 0.3, allow_subnormal=False)),
+    min_size=10,
+    max_size=25,
+)
+
+
+@given(batches)
+def test_lateness_is_the_smallest_burst_that_fits_the_definition(
+    steps: list[tuple[int, float]],
+) -> None:
+    estimator = PaceEstimator(FRAME_S, PRIOR)
+    stream = estimator.open()
+    now, times = 5.0, []
+    for count, step in steps:
+        now += step
+        stream.observe(count, now)
+        times += [now] * count
+    for index, row_s in enumerate(estimator.rates_s):
+        pairs = [times[j] - times[i] - (j - i) * row_s for j in range(len(times)) for i in range(j)]
+        assert stream.lateness_s[index] == pytest.approx(max(0.0, *pairs), abs=1e-9)
+    assert stream.rows == sum(count for count, _ in steps[1:])
+
+
+def test_the_bounds_hold_for_the_streams_they_were_learned_from() -> None:
+    rng = Random(1)
+    for rho in (0.1, 0.3, 0.45):
+        estimator, streams = PaceEstimator(FRAME_S, PRIOR), []
+        for _ in range(40):
+            steps = [rho * FRAME_S * rng.lognormvariate(0, 0.3) for _ in range(60)]
+            streams.append(np.cumsum(steps).tolist())
+            hear(estimator, streams[-1])
+        bounds = estimator.bounds(SETTINGS)
+        assert all(keeps_to(times, bounds) for times in streams)
+        assert start_frames(SETTINGS, bounds, left_frames=0) <= 4
+
+
+def test_a_slow_talker_is_bounded_by_a_lower_quantile() -> None:
+    def learned(row_s: float) -> PaceBounds:
+        estimator = PaceEstimator(FRAME_S, PRIOR)
+        for index in range(60):
+            times = steady(row_s)
+            late = 0.5 if index % 20 == 0 else 0.0  # one stream in twenty stalls
+            hear(estimator, times[:50] + [at + late for at in times[50:]])
+        return estimator.bounds(SETTINGS)
+
+    stall_s = 0.5 - 0.2
+    assert learned(0.3 * FRAME_S).burst_s > stall_s
+    assert learned(0.8 * FRAME_S).burst_s < stall_s
+
+
+def test_the_prior_holds_until_enough_was_seen_and_then_no_more() -> None:
+    estimator = PaceEstimator(FRAME_S, PRIOR)
+    assert estimator.bounds(SETTINGS) == PRIOR
+    for count in range(7):
+        hear(estimator, steady(0.004, start=10.0 * count))
+        bounds = estimator.bounds(SETTINGS)
+        assert bounds.row_s >= PRIOR.row_s
+        assert bounds.burst_s >= PRIOR.burst_s
+    hear(estimator, steady(0.004, start=90.0))
+    bounds = estimator.bounds(SETTINGS)
+    assert bounds.row_s < PRIOR.row_s
+    assert bounds.burst_s < 0.01
+
+
+def test_a_prior_that_is_too_good_is_corrected_by_the_first_stream() -> None:
+    estimator = PaceEstimator(FRAME_S, replace(PRIOR, row_s=0.004, burst_s=0.0))
+    times = steady(0.8 * FRAME_S)
+    stream = estimator.open()
+    for at in times[:30]:
+        stream.observe(1, at)
+    assert keeps_to(times[:30], estimator.bounds(SETTINGS))  # while it is under way
+    for at in times[30:]:
+        stream.observe(1, at)
+    stream.close()
+    assert keeps_to(times, estimator.bounds(SETTINGS))
+
+
+def test_a_prior_slower_than_every_rate_that_is_tried_is_kept() -> None:
+    estimator = PaceEstimator(FRAME_S, replace(PRIOR, row_s=1.0))
+    hear(estimator, steady(0.9))
+    bounds = estimator.bounds(SETTINGS)
+    assert bounds.row_s == 1.0
+    assert bounds.burst_s >= PRIOR.burst_s
+
+
+def run_together(estimator: PaceEstimator, streams: int, row_s: float, start: float) -> float:
+    """``streams`` at once, each with a row every ``row_s``; returns the end."""
+    opened = [estimator.open() for _ in range(streams)]
+    times = steady(row_s, start=start)
+    for at in times:
+        for stream in opened:
+            stream.observe(1, at)
+    for stream in opened:
+        stream.close()
+    return times[-1]
+
+
+def test_the_bounds_follow_the_load() -> None:
+    estimator, now = PaceEstimator(FRAME_S, PRIOR), 0.0
+    for _ in range(10):  # rows come ten times slower with 16 streams than with one
+        for _ in range(16):
+            now = run_together(estimator, 1, 0.002, now)
+        now = run_together(estimator, 16, 0.02, now)
+    alone = estimator.bounds(SETTINGS)
+    beside = [estimator.open() for _ in range(16)]
+    loaded = estimator.bounds(SETTINGS)
+    assert keeps_to(steady(0.002), alone)
+    assert not keeps_to(steady(0.02), alone)
+    assert keeps_to(steady(0.02), loaded)
+    for stream in beside:
+        stream.close()
+    assert estimator.bounds(SETTINGS) == alone
+
+
+def test_a_load_never_seen_before_shows_while_its_streams_are_under_way() -> None:
+    estimator, now = PaceEstimator(FRAME_S, PRIOR), 0.0
+    for _ in range(200):
+        now = run_together(estimator, 1, 0.004, now)
+    assert not keeps_to(steady(0.03, 20), estimator.bounds(SETTINGS))
+    opened = [estimator.open() for _ in range(8)]
+    for at in steady(0.03, 20, start=now):
+        for stream in opened:
+            stream.observe(1, at)
+    assert keeps_to(steady(0.03, 20), estimator.bounds(SETTINGS))
+
+
+def test_old_streams_of_the_same_load_are_forgotten() -> None:
+    estimator, now = PaceEstimator(FRAME_S, PRIOR), 0.0
+    for _ in range(64):
+        now = run_together(estimator, 1, 0.03, now)
+    for _ in range(64):
+        now = run_together(estimator, 1, 0.004, now)
+    assert not keeps_to(steady(0.03), estimator.bounds(SETTINGS))
+
+
+def test_a_pause_is_not_the_talkers_pace() -> None:
+    estimator = PaceEstimator(FRAME_S, PRIOR)
+    for index in range(10):
+        stream, start = estimator.open(), 100.0 * index
+        for at in steady(0.004, 50, start):
+            stream.observe(1, at)
+        stream.pause()
+        for at in steady(0.004, 50, start + 30):
+            stream.observe(1, at)
+        stream.close()
+    assert estimator.bounds(SETTINGS).burst_s < 0.1
+
+
+def test_streams_that_say_little_are_not_remembered_and_memory_is_bounded() -> None:
+    estimator = PaceEstimator(FRAME_S, PRIOR)
+    for _ in range(50):
+        hear(estimator, steady(0.2, 10))
+    assert estimator.bounds(SETTINGS) == PRIOR
+    for index in range(600):
+        hear(estimator, steady(0.004, 20, start=float(index)))
+    assert estimator.live == 0
+    assert len(estimator._lateness_s) == len(estimator._about) == 256
+    stream = estimator.open()
+    stream.observe(0, 1.0)
+    stream.close()
+    stream.close()
+    assert stream.rows == 0
+
+
+# -- the codec's cost
+
+
+def windows(rng: Random, fixed_s: float, frame_s: float) -> list[tuple[int, float, float]]:
+    sizes = [rng.choice([5, 16, 30, 64]) for _ in range(200)]
+    return [
+        (size, rng.uniform(0, 0.01), (fixed_s + frame_s * size) * rng.uniform(0.9, 1))
+        for size in sizes
+    ]
+
+
+@pytest.mark.parametrize(("fixed_s", "frame_s"), [(0.005, 0.0005), (0.01, 0.004), (0.02, 0.0)])
+def test_the_cost_is_an_upper_line_and_not_far_above(fixed_s: float, frame_s: float) -> None:
+    cost, seen = DecodeCost(PRIOR), windows(Random(2), fixed_s, frame_s)
+    for window in seen:
+        cost.observe(*window)
+    bounds = cost.bounds()
+    above = [decode_s <= bounds.decode_s(size) for size, _, decode_s in seen]
+    assert sum(above) >= 0.99 * len(above)
+    floor = [decode_s >= bounds.decode_floor * bounds.decode_s(size) for size, _, decode_s in seen]
+    assert sum(floor) >= 0.95 * len(floor)
+    for size in (5, 30, 64, 100):
+        assert bounds.decode_s(size) == pytest.approx(fixed_s + frame_s * size, rel=0.1)
+    assert bounds.decode_floor > 0.75
+    assert 0.009 <= bounds.queue_s <= 0.01
+    assert (bounds.row_s, bounds.burst_s) == (PRIOR.row_s, PRIOR.burst_s)
+
+
+def test_one_size_of_window_keeps_the_priors_proportions() -> None:
+    cost = DecodeCost(PRIOR)
+    for _ in range(20):
+        cost.observe(10, 0.0, 0.2)
+    bounds = cost.bounds()
+    assert bounds.decode_s(10) == pytest.approx(0.2)
+    assert bounds.decode_s(20) == pytest.approx(0.2 * PRIOR.decode_s(20) / PRIOR.decode_s(10))
+
+
+def test_a_few_windows_do_not_replace_the_prior() -> None:
+    cost = DecodeCost(PRIOR)
+    for _ in range(7):
+        cost.observe(10, 1.0, 1.0)
+    assert cost.bounds() == PRIOR
+    cost.observe(10, 1.0, 1.0)
+    assert cost.bounds().queue_s == 1.0
+
+
+def test_the_cost_follows_a_change() -> None:
+    cost = DecodeCost(PRIOR)
+    for window in windows(Random(3), 0.1, 0.01) + 2 * windows(Random(4), 0.005, 0.0005):
+        cost.observe(*window)
+    assert cost.bounds().decode_s(64) < 0.05
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 2000), st.floats(0, 10), st.floats(0, 10)), max_size=40),
+    st.booleans(),
+)
+def test_any_measurement_gives_usable_bounds(
+    seen: list[tuple[int, float, float]], free: bool
+) -> None:
+    nothing = PaceBounds(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    estimator = PaceEstimator(FRAME_S, nothing if free else PRIOR)
+    for frames, queue_s, decode_s in seen:
+        estimator.observe_decode(frames, queue_s, decode_s)
+    hear(estimator, [decode_s for _, decode_s in sorted((f, d) for f, _, d in seen)])
+    bounds = estimator.bounds(SETTINGS)  # PaceBounds checks itself
+    assert start_frames(SETTINGS, bounds, left_frames=100) >= 1
+
+
+@pytest.mark.parametrize("wrong", [(0, 0.0, 0.0), (1, -1.0, 0.0), (1, 0.0, float("nan"))])
+def test_what_cannot_have_been_measured_is_refused(wrong: tuple[int, float, float]) -> None:
+    with pytest.raises(ValueError):
+        DecodeCost(PRIOR).observe(*wrong)

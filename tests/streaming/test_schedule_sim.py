@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.schedule_sim import (
+    FRAME_S,
+    SETTINGS,
+    Sent,
+    every_75_rows,
+    gaps,
+    learned,
+    random_codec,
+    row_times,
+    simulate,
+    speak,
+    speak_fixed,
+)
+from streaming.schedule import ChunkSchedule
+
+
+def test_gaps_are_the_silences_between_what_was_sent() -> None:
+    sent = [Sent(1.0, 10), Sent(1.3, 5), Sent(1.7, 1), Sent(1.64, 1)]
+    assert gaps(sent, FRAME_S) == [pytest.approx(0.1)]
+    assert gaps(sent[:1], FRAME_S, dry_at=0.5) == [pytest.approx(0.5)]
+    assert gaps(sent[:1], FRAME_S, dry_at=1.5) == []
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])
+@pytest.mark.parametrize(
+    ("rho", "disturbance"),
+    [(0.1, "jitter"), (0.35, "jitter"), (0.7, "jitter"), (0.1, "stalls"), (0.35, "stalls")],
+)
+def test_learned_bounds_keep_nearly_every_stream_free_of_gaps(
+    kind: str, rho: float, disturbance: str
+) -> None:
+    rng = np.random.default_rng(5)
+    bounds = learned(rho, disturbance, kind, rng)
+    ours, fixed, sooner = 0, 0, 0
+    for _ in range(60):
+        rows, codec = row_times(rho, disturbance, rng), random_codec(kind, rng)
+        sent = speak(ChunkSchedule(SETTINGS, bounds), SETTINGS, rows, codec)
+        other = speak_fixed(rows, every_75_rows(), 0, codec)
+        ours += not gaps(sent)
+        fixed += not gaps(other)
+        sooner += sent[0].at < other[0].at
+    assert ours >= 57
+    assert ours >= fixed
+    assert sooner == 60
+
+
+def test_the_table_has_a_line_for_each_talker_and_codec() -> None:
+    lines = list(simulate(2, 1))
+    assert len(lines) == 2 + 2 * 10
+    assert {line.count("|") for line in lines} == {7}
