@@ -42,7 +42,7 @@ class FakeTalker:
         self._first_row_s, self._row_s = first_row_s, row_s
         self._fail_after, self.capacity = fail_after, capacity
         self.voices: tuple[str, ...] = ("default",)
-        self.outstanding = 0
+        self.outstanding = self.restarts = 0
 
     def frames_of(self, request: SpeechRequest) -> Codes:
         """The frames ``[T, K]`` int16 that ``generate`` will speak, still aligned."""
@@ -68,6 +68,12 @@ class FakeTalker:
     def is_ready(self) -> bool:
         """A fake is always ready."""
         return True
+
+    async def start(self) -> None:
+        """There is nothing to start."""
+
+    async def stop(self) -> None:
+        """There is nothing to stop."""
 
     def check_options(self, request: SpeechRequest) -> None:
         """Any sampling will do; the only voice is ``default``."""

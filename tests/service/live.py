@@ -1,0 +1,147 @@
+"""A gateway with a fake talker and a fake codec on a free port, and a bare client for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import uvicorn
+from websockets.asyncio.client import ClientConnection, connect
+
+from codec.fake import FakeCodecEngine, FakeDecoder
+from service.app import create_app
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings
+from streaming.ports import Sampling, SpeechRequest
+from streaming.spec import CodecSpec, Samples
+from streaming.wire_format import HEADER_BYTES, AudioHeader
+from talker.fake import FakeTalker
+
+SPEC = CodecSpec(24_000, 960, 8, 1024, 3)
+
+
+class Gateway:
+    """A running service; ``url`` is its WebSocket."""
+
+    def __init__(self, runtime: Runtime, talker: FakeTalker, codec: FakeCodecEngine, port: int):
+        self.runtime, self.talker, self.codec = runtime, talker, codec
+        self.http = f"http://127.0.0.1:{port}"
+        self.url = f"ws://127.0.0.1:{port}/v1/tts/stream"
+
+    def whole(self, text: str, seed: int = 0) -> Samples:
+        """What the fakes make of one utterance, decoded in one piece."""
+        request = SpeechRequest("oracle", text, sampling=Sampling(seed=seed))
+        frames = self.talker.frames_of(request)
+        return FakeDecoder(SPEC).decode([np.ascontiguousarray(frames.T)])[0]
+
+    async def until_free(self) -> None:
+        """Wait until no talker or codec work is left."""
+        async with asyncio.timeout(5):
+            while self.talker.outstanding or self.runtime.admission.active:
+                await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def gateway(
+    talker: FakeTalker | None = None, codec_delay_s: float = 0.0, **settings: Any
+) -> AsyncIterator[Gateway]:
+    """Serve until the block ends; fails if a handler raised."""
+    talker = talker or FakeTalker()
+    codec = FakeCodecEngine(SPEC, codec_delay_s)
+    runtime = Runtime(Settings(**settings), talker, codec, Metrics("test", "fake"))
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        create_app(runtime),
+        log_config=None,
+        ws_max_size=runtime.settings.max_message_bytes,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        async with asyncio.timeout(10):
+            await runtime.ready.wait()
+        yield Gateway(runtime, talker, codec, listener.getsockname()[1])
+    finally:
+        server.should_exit = True
+        await serving
+
+
+class Client:
+    """Bare websockets and json: shares no code with the project's own client."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.audio: dict[int, list[tuple[AudioHeader, bytes]]] = {}
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        await self.socket.send(json.dumps({"type": kind, **fields}))
+
+    async def create(self, context_id: str = "c", **fields: Any) -> int:
+        fields.setdefault("audio", {"encoding": "pcm_f32le"})
+        await self.send("context.create", context_id=context_id, **fields)
+        created = await self.until("context.created", context_id)
+        return int(created["handle"])
+
+    async def next(self) -> dict[str, Any] | AudioHeader:
+        """The next message; audio is kept, and its header returned."""
+        async with asyncio.timeout(10):
+            data = await self.socket.recv()
+        if isinstance(data, str):
+            return dict(json.loads(data))
+        header = AudioHeader.unpack(data)
+        self.audio.setdefault(header.handle, []).append((header, data[HEADER_BYTES:]))
+        return header
+
+    async def until(self, kind: str, context_id: str | None = None) -> dict[str, Any]:
+        """Read on until a message of this kind; an error before it fails the test."""
+        while True:
+            message = await self.next()
+            if isinstance(message, AudioHeader):
+                continue
+            if message["type"] == kind and context_id in (None, message.get("context_id")):
+                return message
+            assert message["type"] != "error", message
+
+    async def error(self) -> dict[str, Any]:
+        """Read on until an error."""
+        while True:
+            message = await self.next()
+            if isinstance(message, dict) and message["type"] == "error":
+                return message
+
+    async def say(self, text: str, context_id: str = "c", **fields: Any) -> Samples:
+        """Speak one text in a context of its own and return its samples."""
+        handle = await self.create(context_id, **fields)
+        await self.send("text.append", context_id=context_id, text=text)
+        await self.send("context.end", context_id=context_id)
+        await self.until("context.done", context_id)
+        return self.samples(handle)
+
+    def samples(self, handle: int) -> Samples:
+        """A context's audio so far; checks sequence numbers and offsets."""
+        frames = self.audio.get(handle, [])
+        offset = 0
+        for number, (header, data) in enumerate(frames):
+            assert (header.sequence, header.sample_offset) == (number, offset)
+            offset += len(data) // 4
+        return np.frombuffer(b"".join(data for _, data in frames), np.float32)
+
+
+@contextlib.asynccontextmanager
+async def client(url: str, **options: Any) -> AsyncIterator[Client]:
+    """A connected client that has had its greeting."""
+    async with connect(url, compression=None, **options) as socket:
+        made = Client(socket)
+        greeting = await made.next()
+        assert isinstance(greeting, dict)
+        assert greeting["type"] == "session.created"
+        yield made

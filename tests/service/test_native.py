@@ -1,0 +1,374 @@
+"""The native protocol against a live gateway; talker and codec are fakes, the rest is real."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from streaming.errors import BackendError, ErrorCode
+from streaming.wire_format import AudioFlags, AudioHeader
+from talker.fake import FakeTalker
+from tests.service.live import SPEC, Client, client, gateway
+
+TEXT = "A sentence to say. And a second one, which is longer than the first."
+SENTENCES = ("A sentence to say.", "And a second one, which is longer than the first.")
+EXACT = {"lookahead_frames": SPEC.receptive_field_frames}
+
+
+@pytest.mark.parametrize("mode", ["chunked", "whole"])
+async def test_streamed_audio_is_the_whole_audio(mode: str) -> None:
+    async with gateway() as server, client(server.url) as talk:
+        got = await talk.say(TEXT, mode=mode, chunking=EXACT, sampling={"seed": 5})
+        want = np.concatenate([server.whole(sentence, 5) for sentence in SENTENCES])
+        assert np.array_equal(got, want)
+
+
+async def test_text_may_come_in_any_pieces() -> None:
+    async with gateway() as server, client(server.url) as talk:
+        handle = await talk.create(chunking=EXACT)
+        for character in TEXT:
+            await talk.send("text.append", context_id="c", text=character)
+        await talk.send("text.append", context_id="c", text="")
+        await talk.send("context.end", context_id="c")
+        metrics = await talk.until("metrics")
+        await talk.until("context.done")
+        want = np.concatenate([server.whole(sentence) for sentence in SENTENCES])
+        assert np.array_equal(talk.samples(handle), want)
+        assert metrics["audio_ms"] == pytest.approx(1000 * len(want) / 24_000)
+        headers = [header for header, _ in talk.audio[handle]]
+        assert headers[0].flags & AudioFlags.FIRST
+        assert headers[-1].flags & AudioFlags.LAST
+
+
+async def test_frame_ms_sets_the_packets_length() -> None:
+    audio = {"encoding": "pcm_f32le", "frame_ms": 20}
+    async with gateway() as server, client(server.url) as talk:
+        got = await talk.say("One sentence.", audio=audio, chunking=EXACT)
+        assert np.array_equal(got, server.whole("One sentence."))
+        lengths = {len(data) // 4 for _, data in talk.audio[0][:-1]}
+        assert lengths == {480}
+
+
+async def test_s16_is_the_rounded_float() -> None:
+    async with gateway() as server, client(server.url) as talk:
+        await talk.create(audio={"encoding": "pcm_s16le"}, chunking=EXACT)
+        await talk.send("text.append", context_id="c", text="One sentence.")
+        await talk.send("context.end", context_id="c")
+        await talk.until("context.done")
+        data = b"".join(data for _, data in talk.audio[0])
+        want = np.rint(server.whole("One sentence.") * np.float32(32767))
+        assert np.array_equal(np.frombuffer(data, "<i2"), want.astype(np.int16))
+
+
+async def test_raw_framing_is_bare_audio() -> None:
+    async with gateway() as server, connect(server.url) as socket:
+        talk = Client(socket)
+        await talk.next()
+        await talk.send("session.configure", framing="raw")
+        await talk.create(chunking=EXACT)
+        await talk.send("context.create", context_id="second")
+        assert (await talk.error())["code"] == "too_many_contexts"
+        await talk.send("text.append", context_id="c", text="One sentence.")
+        await talk.send("context.end", context_id="c")
+        data = b""
+        while b'"context.done"' not in (message := as_bytes(await socket.recv())):
+            data += b"" if message.startswith(b"{") else message
+        assert np.array_equal(np.frombuffer(data, np.float32), server.whole("One sentence."))
+
+
+def as_bytes(message: str | bytes) -> bytes:
+    return message.encode() if isinstance(message, str) else message
+
+
+async def test_contexts_on_one_socket_do_not_mix() -> None:
+    talker = FakeTalker(row_s=0.001)
+    async with gateway(talker, codec_delay_s=0.002) as server, client(server.url) as talk:
+        handles = {}
+        for name in ("a", "b", "c", "d"):
+            handles[name] = await talk.create(name, chunking=EXACT, sampling={"seed": ord(name)})
+            await talk.send("text.append", context_id=name, text=TEXT)
+            await talk.send("context.end", context_id=name)
+        done = set()
+        while len(done) < 4:
+            done.add((await talk.until("context.done"))["context_id"])
+        for name, handle in handles.items():
+            want = [server.whole(sentence, ord(name)) for sentence in SENTENCES]
+            assert np.array_equal(talk.samples(handle), np.concatenate(want))
+
+
+async def test_flush_and_more_text_after_it() -> None:
+    async with gateway() as server, client(server.url) as talk:
+        handle = await talk.create(chunking=EXACT)
+        await talk.send("text.append", context_id="c", text="Half a sen")
+        await talk.send("context.flush", context_id="c", flush_id="f1")
+        assert (await talk.until("flush.done"))["flush_id"] == "f1"
+        assert np.array_equal(talk.samples(handle), server.whole("Half a sen"))
+        await talk.send("text.append", context_id="c", text="tence.")
+        await talk.send("context.end", context_id="c")
+        await talk.until("context.done")
+        want = np.concatenate([server.whole("Half a sen"), server.whole("tence.")])
+        assert np.array_equal(talk.samples(handle), want)
+
+
+async def test_after_a_cancel_not_one_frame_comes_and_the_slot_is_free() -> None:
+    talker = FakeTalker(row_s=0.002, frames_per_character=20)
+    async with gateway(talker) as server, client(server.url) as talk:
+        handle = await talk.create()
+        await talk.send("text.append", context_id="c", text=TEXT)
+        while not isinstance(await talk.next(), AudioHeader):
+            pass
+        await talk.send("context.cancel", context_id="c", played_ms=40)
+        cancelled = await talk.until("context.cancelled")
+        frames = len(talk.audio[handle])
+        assert cancelled["text_spoken"] + cancelled["text_remaining"] == TEXT
+        assert cancelled["played_ms"] == pytest.approx(40, abs=0.1)
+        await server.until_free()
+        other = await talk.say("Another one.", "d", chunking=EXACT)
+        assert len(talk.audio[handle]) == frames
+        assert len(other)
+        await talk.send("context.cancel", context_id="c")
+        assert (await talk.error())["code"] == "context_closed"
+
+
+async def test_a_client_that_vanishes_frees_talker_and_codec() -> None:
+    talker = FakeTalker(row_s=0.002, frames_per_character=50)
+    async with gateway(talker, codec_delay_s=0.5) as server:
+        async with client(server.url) as talk:
+            await talk.create()
+            await talk.send("text.append", context_id="c", text=TEXT)
+            while not server.talker.outstanding:
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(0.1)
+            talk.socket.transport.abort()
+        await server.until_free()
+        assert server.codec.cancelled == 1
+        text = (await get(server.http + "/metrics")).text
+        assert 'tts_contexts_total{outcome="cancelled",protocol="native"} 1.0' in text
+        assert "tts_connections_active 0.0" in text
+
+
+async def get(url: str) -> httpx.Response:
+    async with httpx.AsyncClient() as http:
+        return await http.get(url)
+
+
+CREATE = {"type": "context.create", "context_id": "x"}
+BAD_CREATES: list[tuple[dict[str, Any], str, str | None]] = [
+    ({"voice": "nobody"}, "unknown_voice", "voice"),
+    ({"model": "other"}, "unknown_model", "model"),
+    ({"timestamps": True}, "unsupported", "timestamps"),
+    ({"audio": {"sample_rate": 8000}}, "unsupported", "audio.sample_rate"),
+    ({"audio": {"encoding": "mp3"}}, "invalid_message", "audio.encoding"),
+    ({"audio": {"frame_ms": -1}}, "invalid_message", "audio.frame_ms"),
+    ({"sampling": {"temperature": 9}}, "invalid_message", "sampling.temperature"),
+    ({"sampling": {"beam": 4}}, "invalid_message", "sampling.beam"),
+    ({"mode": "half"}, "invalid_message", "mode"),
+    ({"max_lead_ms": 10**9}, "invalid_parameter", "max_lead_ms"),
+    ({"context_id": ""}, "invalid_message", "context_id"),
+    ({"context_id": 4}, "invalid_message", "context_id"),
+    ({"colour": "red"}, "invalid_message", "colour"),
+]
+
+
+@pytest.mark.parametrize(("fields", "code", "param"), BAD_CREATES)
+async def test_bad_options_are_refused_by_name(
+    fields: dict[str, Any], code: str, param: str | None
+) -> None:
+    async with gateway() as server, client(server.url) as talk:
+        await talk.send(**{"kind": "context.create", "context_id": "x", **fields})
+        error = await talk.error()
+        assert (error["code"], error.get("param")) == (code, param)
+        assert len(await talk.say("Still here.")) > 0
+        assert server.runtime.admission.active == 0
+
+
+async def test_bad_messages_do_no_harm_to_a_context_under_way() -> None:
+    async with gateway(FakeTalker(row_s=0.001)) as server, client(server.url) as talk:
+        handle = await talk.create(chunking=EXACT)
+        await talk.send("text.append", context_id="c", text=TEXT)
+        for message, code in [
+            (b"\0\1\2", "invalid_message"),
+            ("{", "invalid_json"),
+            ("[]", "invalid_message"),
+            ('{"type":"no.such"}', "unknown_message"),
+            ('{"type":"text.append","context_id":"c","text":null}', "invalid_message"),
+            ('{"type":"text.append","context_id":"c","text":"a","x":1}', "invalid_message"),
+            ('{"type":"text.append","context_id":"nobody","text":"a"}', "unknown_context"),
+            ('{"type":"context.create","context_id":"c"}', "context_exists"),
+            ('{"type":"session.configure","framing":"raw"}', "invalid_message"),
+        ]:
+            await talk.socket.send(message)
+            assert (await talk.error())["code"] == code
+        await talk.send("context.end", context_id="c")
+        await talk.send("context.end", context_id="c")
+        assert (await talk.error())["code"] == "context_closed"
+        await talk.until("context.done")
+        want = np.concatenate([server.whole(sentence) for sentence in SENTENCES])
+        assert np.array_equal(talk.samples(handle), want)
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\N{PARTY POPPER}\N{PARTY POPPER}", "...?!"])
+async def test_unspeakable_text_is_an_error_of_its_context_alone(text: str) -> None:
+    async with gateway() as server, client(server.url) as talk:
+        await talk.create()
+        await talk.send("text.append", context_id="c", text=text)
+        await talk.send("context.end", context_id="c")
+        error = await talk.error()
+        assert (error["code"], error["context_id"]) == ("invalid_text", "c")
+        assert (await talk.until("context.done"))["reason"] == "error"
+        assert len(await talk.say("Still here.")) > 0
+        assert server.runtime.admission.active == 0
+
+
+async def test_text_beyond_the_limit_is_not_added() -> None:
+    async with gateway(max_text_chars=30) as server, client(server.url) as talk:
+        handle = await talk.create(chunking=EXACT)
+        await talk.send("text.append", context_id="c", text="Twenty characters. ")
+        await talk.send("text.append", context_id="c", text="Too much of it.")
+        error = await talk.error()
+        assert (error["code"], error["context_id"]) == ("text_too_long", "c")
+        await talk.send("context.end", context_id="c")
+        await talk.until("context.done")
+        assert np.array_equal(talk.samples(handle), server.whole("Twenty characters."))
+
+
+async def test_a_full_server_refuses_at_once_with_a_hint() -> None:
+    talker = FakeTalker(row_s=0.01)
+    async with gateway(talker, max_contexts=2) as server, client(server.url) as talk:
+        await talk.create("a")
+        await talk.create("b")
+        await talk.send("context.create", context_id="c")
+        error = await talk.error()
+        assert error["code"] == "overloaded"
+        assert error["retryable"] is True
+        assert error["retry_after_ms"] > 0
+        await talk.send("context.cancel", context_id="a")
+        await talk.until("context.cancelled")
+        await talk.create("c")
+        assert server.runtime.admission.active == 2
+
+
+async def test_too_many_connections_are_refused_at_the_handshake() -> None:
+    async with gateway(max_connections=1) as server, client(server.url):
+        with pytest.raises(InvalidStatus) as caught:
+            await connect(server.url)
+        assert caught.value.response.status_code == 503
+        assert b"overloaded" in caught.value.response.body
+        assert caught.value.response.headers["retry-after"]
+
+
+async def test_another_subprotocol_is_refused_at_the_handshake() -> None:
+    async with gateway() as server:
+        with pytest.raises(InvalidStatus) as caught:
+            await connect(server.url, subprotocols=["other.v9"])  # type: ignore[list-item]
+        assert caught.value.response.status_code == 400
+
+
+async def test_a_message_over_the_limit_closes_with_1009() -> None:
+    async with gateway(max_message_bytes=2048) as server, client(server.url) as talk:
+        await talk.send("text.append", context_id="c", text="x" * 4000)
+        with pytest.raises(ConnectionClosed) as caught:
+            await talk.next()
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1009
+
+
+@pytest.mark.parametrize("code", [ErrorCode.CODEC_FAILED, ErrorCode.OVERLOADED])
+async def test_a_codec_failure_is_told_and_ends_the_context(code: ErrorCode) -> None:
+    async with gateway() as server, client(server.url) as talk:
+        server.codec.fail_with = BackendError(code, "Told.")
+        await talk.create()
+        await talk.send("text.append", context_id="c", text=TEXT)
+        error = await talk.error()
+        assert (error["code"], error["retryable"]) == (code.value, True)
+        assert (await talk.until("context.done"))["reason"] == "error"
+        await server.until_free()
+
+
+async def test_an_unexpected_failure_tells_nothing_of_itself() -> None:
+    async with gateway() as server, client(server.url) as talk:
+        server.codec.fail_with = RuntimeError("secret at 0xdeadbeef")
+        await talk.create()
+        await talk.send("text.append", context_id="c", text=TEXT)
+        error = await talk.error()
+        assert error["code"] == "internal"
+        assert "secret" not in str(error)
+
+
+async def test_a_talker_failure_harms_no_other_context() -> None:
+    async with gateway(FakeTalker(row_s=0.001)) as server, client(server.url) as talk:
+        good = await talk.create("good", chunking=EXACT)
+        await talk.create("bad")
+        await talk.send("text.append", context_id="good", text="One sentence.")
+        await talk.send("text.append", context_id="bad", text="This will !fail now.")
+        await talk.send("context.end", context_id="good")
+        await talk.send("context.end", context_id="bad")
+        messages = [await talk.next() for _ in range(3)]
+        while sum(is_done(m) for m in messages) < 2:
+            messages.append(await talk.next())
+        errors = [m for m in messages if isinstance(m, dict) and m["type"] == "error"]
+        assert [(e["code"], e["context_id"]) for e in errors] == [("engine_failed", "bad")]
+        assert np.array_equal(talk.samples(good), server.whole("One sentence."))
+
+
+def is_done(message: dict[str, Any] | AudioHeader) -> bool:
+    return isinstance(message, dict) and message["type"] == "context.done"
+
+
+async def test_an_idle_context_is_closed_and_the_socket_stays() -> None:
+    async with gateway(context_idle_s=0.2) as server, client(server.url) as talk:
+        await talk.create()
+        error = await talk.error()
+        assert (error["code"], error["context_id"]) == ("idle_timeout", "c")
+        assert len(await talk.say("Still here.", "d")) > 0
+        assert server.runtime.admission.active == 0
+
+
+async def test_an_idle_socket_is_closed() -> None:
+    async with gateway(session_idle_s=0.2) as server, client(server.url) as talk:
+        assert (await talk.error())["code"] == "idle_timeout"
+        with pytest.raises(ConnectionClosed) as caught:
+            await talk.next()
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1001
+
+
+async def test_a_client_that_does_not_read_is_closed_and_harms_nobody() -> None:
+    talker = FakeTalker(frames_per_character=100)
+    settings: dict[str, Any] = {
+        "max_outbox_bytes": 1 << 20,
+        "slow_consumer_s": 0.5,
+        "max_lead_ms": 10**7,
+    }
+    async with gateway(talker, **settings) as server, client(server.url) as good:
+        async with connect(server.url, max_queue=1, compression=None, close_timeout=0.2) as socket:
+            stalled = Client(socket)
+            await stalled.next()
+            await stalled.create(max_lead_ms=10**7)
+            await stalled.send("text.append", context_id="c", text=TEXT)
+            async with asyncio.timeout(20):
+                while server.runtime.admission.active:
+                    await asyncio.sleep(0.05)
+            assert len(await good.say("Still here.", max_lead_ms=10**7)) > 0
+        text = (await get(server.http + "/metrics")).text
+        assert 'tts_errors_total{code="slow_consumer"} 1.0' in text
+        assert 'tts_ws_close_total{code="1008"} 1.0' in text
+
+
+async def test_ping_and_close() -> None:
+    async with gateway() as server, client(server.url) as talk:
+        await talk.send("ping", id="7")
+        assert await talk.next() == {"type": "pong", "id": "7"}
+        await talk.create()
+        await talk.send("session.close")
+        with pytest.raises(ConnectionClosed) as caught:
+            await talk.until("never")
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1000
+        await server.until_free()
