@@ -62,9 +62,14 @@ def set_up(level: str, style: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    quieten()
+
+
+def quieten() -> None:
+    """Keep other people's loggers at warnings: below that they print whole messages."""
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "websockets"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-        logger.setLevel(max(logging.WARNING, root.level))
+        logger.setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_is_worth_saying)

@@ -35,7 +35,6 @@ class Settings(BaseSettings):
     talker_threads: Annotated[int, Field(ge=1)] = 1
     talker_max_num_seqs: Annotated[int, Field(ge=1)] = 16
     codec_threads: Annotated[int, Field(ge=1)] = 1
-    codec_max_batch: Annotated[int, Field(ge=1)] = 8
 
     max_contexts: Annotated[int, Field(ge=1)] | None = None
     max_contexts_per_session: Annotated[int, Field(ge=1)] = 8

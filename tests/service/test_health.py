@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from codec.fake import FakeCodecEngine
+from service.app import create_app
+from service.metrics import Metrics
+from service.runtime import Phase, Runtime
+from service.settings import Settings
+from talker.fake import FakeTalker
+from tests.service.live import SPEC, client, gateway
+
+
+async def test_a_ready_service_says_so_and_fills_its_metrics() -> None:
+    async with gateway() as server, client(server.url) as talk, httpx.AsyncClient() as http:
+        await talk.say("One sentence.")
+        for name in ("live", "ready", "startup"):
+            response = await http.get(f"{server.http}/health/{name}")
+            assert (response.status_code, response.json()["phase"]) == (200, "ready")
+        text = (await http.get(f"{server.http}/metrics")).text
+        for line in (
+            'tts_contexts_total{outcome="complete",protocol="native"} 1.0',
+            'tts_time_to_first_audio_seconds_count{protocol="native"} 1.0',
+            "tts_connections_active 1.0",
+            "tts_contexts_active 0.0",
+            "tts_capacity_contexts 16.0",
+            'tts_worker_restarts{worker="codec"} 0.0',
+        ):
+            assert line in text
+        schema = (await http.get(f"{server.http}/openapi.json")).json()
+        assert "/health/ready" in schema["paths"]
+
+
+class StuckTalker(FakeTalker):
+    async def start(self) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_service_that_is_loading_lives_and_is_not_ready() -> None:
+    codec = FakeCodecEngine(SPEC)
+    runtime = Runtime(Settings(), StuckTalker(), codec, Metrics("test", "fake"))
+    with TestClient(create_app(runtime)) as http:
+        assert http.get("/health/live").status_code == 200
+        assert http.get("/health/ready").status_code == 503
+        assert http.get("/health/startup").status_code == 503
+        assert http.get("/metrics").status_code == 200
+
+
+async def test_readiness_follows_the_engines() -> None:
+    async with gateway() as server, httpx.AsyncClient() as http:
+        server.codec.is_ready = False
+        assert (await http.get(f"{server.http}/health/ready")).status_code == 503
+        assert (await http.get(f"{server.http}/health/live")).status_code == 200
+        server.codec.is_ready = True
+        assert (await http.get(f"{server.http}/health/ready")).status_code == 200
+
+
+class BrokenTalker(FakeTalker):
+    async def start(self) -> None:
+        raise RuntimeError("no such model")
+
+
+async def test_engines_that_cannot_start_are_reported_once() -> None:
+    codec = FakeCodecEngine(SPEC)
+    runtime = Runtime(Settings(), BrokenTalker(), codec, Metrics("test", "fake"))
+    failures: list[BaseException] = []
+    app = create_app(runtime, failures.append)
+    async with app.router.lifespan_context(app):
+        await asyncio.sleep(0.05)
+        assert runtime.phase is Phase.STARTING
+    assert len(failures) == 1
+    with pytest.raises(RuntimeError, match="not started"):
+        _ = runtime.pace

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import asyncio
+
+from service.outbox import Item, Outbox
+
+
+async def test_order_is_kept_and_the_end_is_told() -> None:
+    box = Outbox(100)
+    waiting = asyncio.create_task(box.get())
+    await asyncio.sleep(0)
+    box.put(Item("a"))
+    box.put(Item(b"bb", 1, 5))
+    assert await waiting == Item("a")
+    box.close(Item("last"))
+    box.put(Item("too late"))
+    assert [await box.get() for _ in range(3)] == [Item(b"bb", 1, 5), Item("last"), None]
+
+
+async def test_a_contexts_audio_can_be_taken_back() -> None:
+    box = Outbox(100)
+    for item in (Item("x"), Item(b"11", 1, 3), Item(b"22", 2, 4), Item(b"11", 1, 5)):
+        box.put(item)
+    assert box.drop_audio(1) == 8
+    assert box.queued_bytes == 3
+    assert [await box.get(), await box.get()] == [Item("x"), Item(b"22", 2, 4)]
+    assert box.drop_audio(1) == 0
+
+
+async def test_over_the_bound_everything_is_dropped_and_it_shows() -> None:
+    box = Outbox(10)
+    box.put(Item(b"x" * 10, 1, 1))
+    assert not box.overflowed.is_set()
+    box.put(Item("y"))
+    assert box.overflowed.is_set()
+    assert box.queued_bytes == 0
+    box.put(Item("z"))
+    box.close(Item("why"))
+    assert [await box.get(), await box.get()] == [Item("why"), None]

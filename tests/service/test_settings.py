@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.settings import EMBEDDED_MODEL, Settings, SettingsError, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"TALKWIRE_{name.upper()}", raising=False)
+
+
+def test_command_line_over_environment_over_file_over_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "talkwire.toml"
+    file.write_text('port = 1\nhost = "file"\nmax_connections = 3\n')
+    monkeypatch.setenv("TALKWIRE_PORT", "2")
+    monkeypatch.setenv("TALKWIRE_HOST", "environment")
+    settings = load_settings(file, port=3, host=None)
+    assert (settings.port, settings.host, settings.max_connections) == (3, "environment", 3)
+    assert settings.log_level == "info"
+
+
+def test_unknown_settings_are_refused_wherever_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "talkwire.toml"
+    file.write_text("prot = 1\n")
+    with pytest.raises(SettingsError, match="prot"):
+        load_settings(file)
+    monkeypatch.setenv("TALKWIRE_PROT", "1")
+    with pytest.raises(SettingsError, match="TALKWIRE_PROT"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("port", 70_000), ("max_segment_chars", 1), ("log_level", "loud"), ("slow_consumer_s", 0)],
+)
+def test_values_out_of_range_are_named(name: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=name):
+        load_settings(**{name: value})
+
+
+def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="missing"):
+        load_settings(tmp_path / "missing.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("port = [")
+    with pytest.raises(SettingsError, match="not TOML"):
+        load_settings(broken)
+
+
+def test_the_model_names() -> None:
+    assert load_settings().model_path == str(EMBEDDED_MODEL)
+    assert load_settings().model_name == "embedded"
+    assert load_settings(model="org/big-voice").model_name == "big-voice"
+    assert load_settings(model="org/big-voice", served_model_name="v").model_name == "v"
+
+
+def test_every_setting_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    missing = [name for name in Settings.model_fields if f"`{name}`" not in text]
+    assert missing == []
