@@ -55,4 +55,4 @@ clean: ## remove caches and build leftovers
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## that, and the environments
-	@rm -rf .venv .venv-lock
+	@rm -rf .venv .venv-lock .venv-v2

@@ -24,7 +24,7 @@ make_venv() {
   "$venv/bin/python" -m pip --version >/dev/null 2>&1 && return
   command -v "$python" >/dev/null || die "no $python here: install Python 3.11 to 3.13, or name one: make PYTHON=..."
   "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
-    die "$("$python" --version) is not supported: Python 3.11 to 3.13 is needed, name one: make PYTHON=python3.12"
+    die "$python is not Python 3.11 to 3.13 ($("$python" --version 2>&1 | tail -n 1)); name one: make PYTHON=python3.12"
   say "making $venv with $("$python" --version)"
   "$python" -m venv "$venv" || die "cannot make a virtual environment (on Debian: apt-get install python3-venv)"
 }
