@@ -24,7 +24,12 @@ from codec.trim import DILATIONS, Step
 
 #: oneDNN sums over input channels in blocks that it sizes by the input's length when there
 #: are many channels and dilation is large. Up to here it does not.
-_SLICE_CHANNELS = 128
+_SLICE_INPUTS = 128
+#: With more outputs than this, its kernels of 1 want another packing at other lengths, and
+#: pack again at each call.
+_POINTWISE_OUTPUTS = 256
+#: A length to choose the packing by.
+_TYPICAL_OUTPUTS = 64
 #: Snake's limit for small alpha is the identity; this keeps the division away from 0.
 _LEAST_ALPHA = 1e-6
 
@@ -37,27 +42,48 @@ class Conv:
 
     def __init__(self, weight: Tensor, bias: Tensor, dilation: int = 1) -> None:
         self._weight, self._bias, self._dilation = weight, bias, dilation
-        self._packed: list[Tensor] = []
+        outputs, _, kernel = weight.shape
+        step = _POINTWISE_OUTPUTS if kernel == 1 else outputs
+        self._parts: list[_Packed] = []
         if _has_onednn(weight):
-            for part in torch.split(weight, _SLICE_CHANNELS, 1):
-                hint = [1, part.shape[1], 1, (part.shape[2] - 1) * dilation + 64]
-                plane = part.unsqueeze(2).contiguous()
-                self._packed.append(
-                    torch.ops.mkldnn._reorder_convolution_weight(
-                        plane, [0, 0], [1, 1], [1, dilation], 1, hint
-                    )
-                )
+            self._parts = [
+                _Packed(weight[first : first + step], bias[first : first + step], dilation)
+                for first in range(0, outputs, step)
+            ]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Convolve; the caller pads."""
-        if not self._packed:
+        if not self._parts:
             y = F.conv1d(x.transpose(1, 2), self._weight, self._bias, dilation=self._dilation)
             return y.transpose(1, 2).contiguous()
-        if len(self._packed) == 1:
-            return self._convolve(x, self._packed[0], self._bias)
-        parts = torch.split(x, _SLICE_CHANNELS, 2)
-        y = self._convolve(parts[0].contiguous(), self._packed[0], self._bias)
-        for part, weight in zip(parts[1:], self._packed[1:], strict=True):
+        if len(self._parts) == 1:
+            return self._parts[0](x)
+        return torch.cat([part(x) for part in self._parts], 2)
+
+
+class _Packed:
+    """A convolution by oneDNN with packed weights, summed over slices of input channels."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, dilation: int) -> None:
+        self._bias, self._dilation = bias.contiguous(), dilation
+        self._weights = [
+            torch.ops.mkldnn._reorder_convolution_weight(
+                part.unsqueeze(2).contiguous(),
+                [0, 0],
+                [1, 1],
+                [1, dilation],
+                1,
+                [1, part.shape[1], 1, (part.shape[2] - 1) * dilation + _TYPICAL_OUTPUTS],
+            )
+            for part in torch.split(weight, _SLICE_INPUTS, 1)
+        ]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if len(self._weights) == 1:
+            return self._convolve(x, self._weights[0], self._bias)
+        parts = torch.split(x, _SLICE_INPUTS, 2)
+        y = self._convolve(parts[0].contiguous(), self._weights[0], self._bias)
+        for part, weight in zip(parts[1:], self._weights[1:], strict=True):
             y += self._convolve(part.contiguous(), weight, None)
         return y
 

@@ -1,0 +1,41 @@
+"""How good streamed speech is at each lookahead, on codes of real speech."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.seam import LOOKAHEADS, Seam, measure
+from codec.decoder import HiggsDecoder
+
+CODES = Path(__file__).parent / "data" / "speech_codes.npz"
+#: Least signal-to-noise in dB, over all samples and in the worst chunk.
+PROMISED = {0: (15, 4), 1: (33, 25), 2: (38, 29), 3: (44, 33), 4: (60, 48), 6: (78, 68)}
+
+
+@pytest.fixture(scope="module")
+def seams(decoder: HiggsDecoder) -> dict[int, Seam]:
+    with np.load(CODES, allow_pickle=False) as file:
+        utterances = [file[name] for name in file.files]
+    assert len(utterances) == 8
+    return {seam.lookahead: seam for seam in measure(decoder, utterances[:4], 10, 5)}
+
+
+@pytest.mark.parametrize("lookahead", PROMISED)
+def test_the_seams_are_as_good_as_documented(seams: dict[int, Seam], lookahead: int) -> None:
+    snr_db, worst_chunk_db = PROMISED[lookahead]
+    assert seams[lookahead].snr_db > snr_db
+    assert seams[lookahead].worst_chunk_db > worst_chunk_db
+
+
+def test_each_frame_of_lookahead_helps(seams: dict[int, Seam]) -> None:
+    figures = [seams[lookahead].snr_db for lookahead in LOOKAHEADS]
+    assert figures == sorted(figures)
+
+
+def test_the_receptive_field_makes_it_equal(seams: dict[int, Seam]) -> None:
+    assert seams[10].snr_db == seams[10].worst_chunk_db == math.inf
+    assert seams[8].snr_db < math.inf
