@@ -72,7 +72,7 @@ class TalkerProcessEngine:
         self._checkpoint = opened
         self._supervisor = Supervisor(
             "talker.process",
-            ["--model", str(opened.folder), "--settings", _to_json(self._settings)],
+            _arguments(opened, self._settings),
             inbound=FromChild,
             ready=Ready,
             on_message=self._on_message,
@@ -224,5 +224,6 @@ class TalkerProcessEngine:
         return BackendError(ErrorCode.ENGINE_RESTARTING, _DOWN, retry_after_ms=hint)
 
 
-def _to_json(settings: TalkerSettings) -> str:
-    return msgspec.json.encode(settings).decode()
+def _arguments(opened: Checkpoint, settings: TalkerSettings) -> list[str]:
+    encoded = msgspec.json.encode(settings).decode()
+    return ["--model", str(opened.folder), "--settings", encoded]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from vllm.sampling_params import RequestOutputKind
 
 from talker.messages import Generate, NewRows
 from talker.reference_audio import voice_input
+from talker.sampling import MAX_SEED
 from talker.shape import TalkerShape
 
 _FINISH: dict[str | None, Literal["", "stop", "length"]] = {
@@ -61,8 +63,11 @@ def engine_input(request: Generate, shape: TalkerShape, max_positions: int) -> A
         raise Refused(f"a prompt of {len(request.ids)} ids")
     if min(request.ids) < 0 or max(request.ids) >= vocab:
         raise Refused("a prompt id outside the vocabulary")
-    if request.top_k < 1 or request.seed < 0 or request.max_frames < 1:
+    finite = math.isfinite(request.temperature) and math.isfinite(request.top_p)
+    if not finite or request.top_k < 1 or request.max_frames < 1:
         raise Refused("sampling parameters out of range")
+    if not 0 <= request.seed <= MAX_SEED:
+        raise Refused("a seed outside int64")
     if request.voice is None:
         return tokens_input(list(request.ids))
     flat = np.frombuffer(request.voice.rows, np.int16)

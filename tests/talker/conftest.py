@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,6 @@ import tiny
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random talker in the published format."""
-    yield tiny.write_checkpoint(tmp_path_factory.mktemp("tiny-talker"))
+    return tiny.write_checkpoint(tmp_path_factory.mktemp("tiny-talker"))

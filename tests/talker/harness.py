@@ -25,7 +25,10 @@ from talker.settings import TalkerSettings
 RUNNER = os.environ.get("TALKWIRE_TEST_RUNNER", "v1")
 #: The interpreter takes milliseconds per stream and step.
 MAX_ROWS = 120 if RUNNER == "v1" else 40
-WORDS = "the quick brown fox jumps over a lazy dog and hello world again".split()
+WORDS = (
+    "the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "hello", "world",
+    "again",
+)  # fmt: skip
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -52,7 +55,8 @@ def delayed_voice(number: int, frames: int = 40) -> ReferenceVoice:
 class Voices:
     """Two voices by name."""
 
-    known = {"alto": delayed_voice(1), "bass": delayed_voice(2)}
+    def __init__(self) -> None:
+        self.known = {"alto": delayed_voice(1), "bass": delayed_voice(2)}
 
     def names(self) -> Sequence[str]:
         return tuple(self.known)
@@ -119,11 +123,16 @@ async def hear(
     return Heard(np.concatenate(got), finish, len(got))
 
 
+async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Wait for something that another process brings about."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
 async def idle(engine: TalkerProcessEngine) -> None:
     """Wait until neither end holds a request."""
-    async with asyncio.timeout(10):
-        while engine.outstanding or engine.live:
-            await asyncio.sleep(0.01)
+    await until(lambda: not (engine.outstanding or engine.live))
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from harness import GREEDY, MAX_ROWS, RUNNER, Oracle, hear, idle, running, text, warm
+from harness import GREEDY, MAX_ROWS, RUNNER, Oracle, hear, idle, running, text, until, warm
 
 from streaming.errors import BackendError, ErrorCode
 from streaming.ports import SpeechRequest
@@ -105,8 +105,7 @@ async def test_closing_the_generator_frees_the_slot_and_later_streams_are_whole(
 
 async def test_a_cancelled_consumer_frees_the_slot(engine: TalkerProcessEngine) -> None:
     task = asyncio.create_task(hear(engine, text(0), warm(1)))
-    while not engine.outstanding:
-        await asyncio.sleep(0)
+    await until(lambda: engine.live > 0)
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()

@@ -1,0 +1,214 @@
+"""Checkpoints are checked before anything heavy starts, and errors name what is wrong."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import save_file
+
+from talker.checkpoint import SamplingDefaults, open_checkpoint, resolve_folder
+from talker.shape import CheckpointError, read_shape
+
+EMBEDDED = Path(__file__).parents[2] / "embedded" / "checkpoint"
+CODES = "tied.embedding.modality_embeddings.0.embedding.weight"
+
+
+def edit_config(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    file = folder / "config.json"
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def save(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    save_file(weights, folder / "model.safetensors")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_checkpoint(tmp_path)
+
+
+def test_the_embedded_checkpoint_is_read_as_it_is() -> None:
+    checkpoint = open_checkpoint(str(EMBEDDED))
+    shape = checkpoint.shape
+    assert (shape.num_codebooks, shape.codebook_size, shape.boc, shape.eoc) == (8, 1024, 1024, 1025)
+    assert shape.stop_id == 32
+    own = json.loads((EMBEDDED / "generation_config.json").read_text())
+    assert checkpoint.defaults == SamplingDefaults(
+        own["temperature"], own["top_p"], own["top_k"], own["max_new_tokens"]
+    )
+
+
+def test_shards_are_as_good_as_one_file(tmp_path: Path) -> None:
+    tiny.write_checkpoint(tmp_path, shards=3)
+    assert open_checkpoint(str(tmp_path)).shape.num_codebooks == 8
+    (tmp_path / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="model-00002-of-00003"):
+        open_checkpoint(str(tmp_path))
+
+
+def test_a_shard_outside_the_folder_is_refused(tmp_path: Path) -> None:
+    tiny.write_checkpoint(tmp_path, shards=2)
+    file = tmp_path / "model.safetensors.index.json"
+    content = json.loads(file.read_text())
+    content["weight_map"][CODES] = "../other.safetensors"
+    file.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="same folder"):
+        open_checkpoint(str(tmp_path))
+
+
+def test_the_family_s_defaults_hold_without_a_generation_config(folder: Path) -> None:
+    assert open_checkpoint(str(folder)).defaults == SamplingDefaults(1.0, 0.95, 50, 2048)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"temperature": 0.8}, SamplingDefaults(0.8, 0.95, 50, 2048)),
+        ({"do_sample": False}, SamplingDefaults(0.0, 0.95, 50, 2048)),
+        ({"top_k": 0, "max_new_tokens": 100}, SamplingDefaults(1.0, 0.95, 1024, 100)),
+    ],
+)
+def test_a_generation_config_overrides_one_by_one(
+    folder: Path, own: dict[str, Any], expected: SamplingDefaults
+) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(own))
+    assert open_checkpoint(str(folder)).defaults == expected
+
+
+@pytest.mark.parametrize("own", [{"temperature": 9}, {"top_p": 0}, {"top_k": "x"}, {"top_k": -2}])
+def test_senseless_defaults_are_refused(folder: Path, own: dict[str, Any]) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(own))
+    with pytest.raises(CheckpointError):
+        open_checkpoint(str(folder))
+
+
+def test_a_missing_weight_is_named(folder: Path) -> None:
+    weights = tiny.weights()
+    del weights["body.layers.1.mlp.up_proj.weight"]
+    save(folder, weights)
+    with pytest.raises(CheckpointError, match=r"missing: body\.layers\.1\.mlp\.up_proj\.weight$"):
+        open_checkpoint(str(folder))
+
+
+def test_an_unexpected_weight_is_named_and_codec_and_heads_are_not(folder: Path) -> None:
+    weights = tiny.weights() | {
+        "body.layers.9.mlp.up_proj.weight": torch.zeros(2),
+        "tied.head.text_head.weight": torch.zeros(2),
+        "tied.head.modality_heads.0.weight": torch.zeros(2),
+        "tied.embedding.modality_embeddings.0.model.quantizer.x": torch.zeros(2),
+    }
+    save(folder, weights)
+    with pytest.raises(CheckpointError, match=r"unexpected: body\.layers\.9\.\S+$"):
+        open_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize(
+    "wrong", [torch.zeros(7, tiny.HIDDEN), torch.zeros(8208, 64).to(torch.int8)]
+)
+def test_a_misshapen_weight_is_named(folder: Path, wrong: torch.Tensor) -> None:
+    save(folder, tiny.weights() | {CODES: wrong})
+    with pytest.raises(CheckpointError, match=r"misshapen: tied\.embedding\.modality"):
+        open_checkpoint(str(folder))
+
+
+def test_many_wrong_weights_are_counted_not_listed(folder: Path) -> None:
+    save(folder, {CODES: tiny.weights()[CODES]})
+    with pytest.raises(CheckpointError, match=r"and \d+ more"):
+        open_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x05", struct.pack("<Q", 1 << 60) + b"{}", struct.pack("<Q", 2) + b"[]",
+     struct.pack("<Q", 9) + b'{"a": {}}', struct.pack("<Q", 3) + b"\xff\xff\xff"],
+)  # fmt: skip
+def test_a_broken_weight_file_is_refused(folder: Path, content: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        open_checkpoint(str(folder))
+
+
+def test_a_weight_file_cut_short_is_refused(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="cut short"):
+        open_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda c: c.update(model_type="qwen3"), "model_type"),
+        (lambda c: c.update(architectures=["Other"]), "architectures"),
+        (lambda c: c.pop("text_config"), "text_config"),
+        (lambda c: c["text_config"].update(hidden_size=-1), "hidden_size"),
+        (lambda c: c["text_config"].update(attention_bias=True), "attention_bias"),
+        (lambda c: c["text_config"].update(model_type="llama"), "llama"),
+        (lambda c: c["audio_encoder_config"].pop("num_codebooks"), "num_codebooks"),
+        (lambda c: c["audio_encoder_config"].update(tie_word_embeddings=False), "tie_word"),
+        (lambda c: c.update(audio_stream_bos_id=7), "special codes"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused(
+    folder: Path, change: Callable[[dict[str, Any]], None], named: str
+) -> None:
+    edit_config(folder, change)
+    with pytest.raises(CheckpointError, match=named):
+        open_checkpoint(str(folder))
+
+
+def test_ids_come_from_wherever_the_config_has_them() -> None:
+    base = tiny.config(7)
+    assert read_shape(base).stop_id == 7
+    assert read_shape({**base, "eos_token_id": [5, 6]}).stop_id == 5
+    nested = {**base, "eos_token_id": None}
+    assert read_shape(nested).stop_id is None
+    nested["text_config"] = {**base["text_config"], "eos_token_id": 9}
+    assert read_shape(nested).stop_id == 9
+
+
+def test_the_rotary_base_is_filled_in_where_it_is_null() -> None:
+    assert read_shape(tiny.config(7)).backbone.rope_theta == 1e6
+    assert read_shape(tiny.config(7, rope_theta=1e4)).backbone.rope_theta == 1e4
+    nested = tiny.config(7, rope_parameters={"rope_theta": 5e5})
+    assert read_shape(nested).backbone.rope_theta == 5e5
+
+
+@pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c"])
+def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(model: str) -> None:
+    with pytest.raises(CheckpointError, match="no folder"):
+        resolve_folder(model)
+
+
+def test_a_hub_id_is_a_snapshot(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    asked = {}
+
+    def download(repo: str, **more: Any) -> str:
+        asked.update(more, repo=repo)
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    checkpoint = open_checkpoint("someone/talker", "abc")
+    assert (checkpoint.name, checkpoint.folder) == ("someone/talker", folder)
+    assert asked == {
+        "repo": "someone/talker", "revision": "abc", "allow_patterns": ["*.json", "*.safetensors"],
+    }  # fmt: skip
+
+
+def test_a_hub_id_that_cannot_be_had_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(repo: str, **_: Any) -> str:
+        raise OSError("secret details")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(CheckpointError, match="cannot get someone/talker") as error:
+        open_checkpoint("someone/talker")
+    assert "secret" not in str(error.value)

@@ -1,0 +1,124 @@
+"""The fake talker, and the buffer between the real one and its consumer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from streaming.errors import BackendError, ErrorCode, RequestError
+from streaming.ports import Sampling, SpeechRequest, TalkerEngine, TalkerRows
+from talker.engine import TalkerProcessEngine
+from talker.fake import FakeTalker
+from talker.row_stream import RowStream
+
+
+def as_ports(engine: TalkerProcessEngine, fake: FakeTalker) -> tuple[TalkerEngine, TalkerEngine]:
+    """For the type checker: both are what the gateway asks for."""
+    return engine, fake
+
+
+async def collect(fake: FakeTalker, request: SpeechRequest) -> list[TalkerRows]:
+    return [piece async for piece in fake.generate(request)]
+
+
+async def test_rows_are_the_frames_in_the_delay_pattern() -> None:
+    fake = FakeTalker()
+    request = SpeechRequest("r", "hello", sampling=Sampling(seed=3))
+    frames, rows = fake.frames_of(request), fake.rows_of(request)
+    pieces = await collect(fake, request)
+    assert np.array_equal(np.concatenate([p.rows for p in pieces]), rows)
+    for book in range(8):
+        assert np.array_equal(rows[book : book + len(frames), book], frames[:, book])
+        assert (rows[:book, book] == 1024).all()
+        assert (rows[book + len(frames) :, book] == 1025).all()
+    assert [p.finish for p in pieces] == [None] * (len(pieces) - 1) + ["stop"]
+
+
+async def test_text_and_seed_decide_the_rows() -> None:
+    fake = FakeTalker()
+    made = {
+        fake.rows_of(SpeechRequest("r", text, sampling=Sampling(seed=seed))).tobytes()
+        for text in ("hello", "world")
+        for seed in (1, 2, 1)
+    }
+    assert len(made) == 4
+
+
+async def test_the_bound_on_frames_cuts_it_off() -> None:
+    pieces = await collect(FakeTalker(), SpeechRequest("r", "hello", max_frames=4))
+    assert sum(len(p.rows) for p in pieces) == 4
+    assert pieces[-1].finish == "length"
+
+
+async def test_late_rows_come_together() -> None:
+    fake = FakeTalker(row_s=0.001)
+    pieces = []
+    async for piece in fake.generate(SpeechRequest("r", "hello world")):
+        pieces.append(piece)
+        await asyncio.sleep(0.01)
+    rows = fake.rows_of(SpeechRequest("r", "hello world"))
+    assert np.array_equal(np.concatenate([p.rows for p in pieces]), rows)
+    assert len(pieces) < len(rows)
+
+
+async def test_it_fails_on_demand_and_counts_what_is_in_flight() -> None:
+    fake = FakeTalker()
+    stream = fake.generate(SpeechRequest("r", "hello"))
+    await anext(stream)
+    assert fake.outstanding == 1
+    await stream.aclose()
+    assert fake.outstanding == 0
+    with pytest.raises(BackendError):
+        await collect(fake, SpeechRequest("r", "now !fail"))
+    assert fake.outstanding == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (SpeechRequest("r", " ... "), ErrorCode.INVALID_TEXT),
+        (SpeechRequest("r", "hello", voice="nobody"), ErrorCode.UNKNOWN_VOICE),
+    ],
+)
+async def test_it_refuses_what_real_talkers_refuse(
+    request_: SpeechRequest, code: ErrorCode
+) -> None:
+    with pytest.raises(RequestError) as error:
+        await collect(FakeTalker(), request_)
+    assert error.value.code is code
+
+
+def rows(*codes: int) -> bytes:
+    return np.repeat(np.array(codes, np.int16), 2).tobytes()
+
+
+async def test_rows_that_piled_up_come_in_one_piece_with_the_end() -> None:
+    stream = RowStream(2)
+    stream.put(rows(1), "")
+    stream.put(rows(2, 3), "length")
+    stream.put(rows(9), "")  # after its end nothing is taken
+    piece = await stream.next()
+    assert piece.rows.tolist() == [[1, 1], [2, 2], [3, 3]]
+    assert piece.finish == "length"
+    assert stream.is_over
+
+
+async def test_rows_before_a_failure_are_given_first() -> None:
+    stream = RowStream(2)
+    stream.put(rows(1), "")
+    stream.fail(BackendError(ErrorCode.ENGINE_FAILED, "gone"))
+    assert (await stream.next()).rows.tolist() == [[1, 1]]
+    for _ in range(2):
+        with pytest.raises(BackendError):
+            await stream.next()
+
+
+async def test_a_waiting_consumer_is_woken() -> None:
+    stream = RowStream(2)
+    waiting = asyncio.create_task(stream.next())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    stream.put(rows(5), "stop")
+    assert (await waiting).finish == "stop"

@@ -1,0 +1,211 @@
+"""The life of the talker process: death and return, refusals, bad requests, bad checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+import tiny
+from harness import GREEDY, Heard, hear, idle, running, text, until, warm
+
+from ipc.supervisor import ChildFailed
+from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
+from streaming.ports import Sampling, SpeechRequest
+from talker.engine import TalkerProcessEngine
+from talker.messages import Generate, VoiceRows
+from talker.settings import TalkerSettings
+from talker.shape import CheckpointError
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(tiny_checkpoint: Path) -> AsyncIterator[TalkerProcessEngine]:
+    async with running(tiny_checkpoint, engine="inprocess", max_outstanding=8) as started:
+        yield started
+
+
+def a_prompt(handle: int, **changes: object) -> Generate:
+    made = {
+        "handle": handle, "ids": (1, 2, 3), "max_frames": 5, "temperature": 1.0, "top_p": 0.95,
+        "top_k": 50, "seed": 1, **changes,
+    }  # fmt: skip
+    return Generate(**made)
+
+
+POISON = {
+    "no ids": {"ids": ()},
+    "too many ids": {"ids": (1,) * 5000},
+    "an id outside the vocabulary": {"ids": (1, tiny.TEXT_ROWS)},
+    "a negative id": {"ids": (-1,)},
+    "a frame id of nobody": {"ids": (1 << 20,)},
+    "no top_k": {"top_k": 0},
+    "nan": {"temperature": float("nan"), "top_p": float("nan")},
+    "no frames": {"max_frames": 0},
+    "a huge seed": {"seed": 1 << 63},
+    "voice rows cut short": {"voice": VoiceRows(b"\0" * 15, 0)},
+    "no voice rows": {"voice": VoiceRows(b"", 0)},
+    "voice rows beyond the prompt": {"voice": VoiceRows(b"\0" * 16 * 4, 0)},
+    "a voice at a negative place": {"voice": VoiceRows(b"\0" * 16, -1)},
+    "a voice of wrong codes": {"voice": VoiceRows(b"\xff\x7f" * 8, 0)},
+}
+
+
+@pytest.mark.parametrize("changes", POISON.values(), ids=POISON.keys())
+async def test_a_poisonous_request_fails_alone(
+    engine: TalkerProcessEngine, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    """Past the gateway's own checks: the child must not die of what it is sent."""
+    pid = engine.pid
+    neighbour = asyncio.create_task(hear(engine, text(1)))
+    await until(lambda: engine.live > 0)
+    intake = engine._intake
+    assert intake is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(intake, "message", lambda request, handle: a_prompt(handle, **changes))
+        with pytest.raises(BackendError) as error:
+            await hear(engine, "never read")
+    assert error.value.code is ErrorCode.ENGINE_FAILED
+    healthy = await neighbour
+    assert (healthy.finish, len(healthy.rows)) != (None, 0)
+    assert (await hear(engine, text(1))).rows.tobytes() == healthy.rows.tobytes()
+    assert engine.pid == pid
+    await idle(engine)
+
+
+async def test_requests_beyond_the_bound_are_turned_away_at_once(
+    engine: TalkerProcessEngine,
+) -> None:
+    tasks = [asyncio.create_task(hear(engine, text(i))) for i in range(8)]
+    await until(lambda: engine.outstanding == 8)
+    with pytest.raises(CapacityError) as error:
+        await hear(engine, text(0))
+    assert error.value.code is ErrorCode.OVERLOADED
+    assert error.value.retry_after_ms
+    assert all(heard.finish for heard in await asyncio.gather(*tasks))
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "param"),
+    [
+        (SpeechRequest("r", ""), ErrorCode.INVALID_TEXT, "text"),
+        (SpeechRequest("r", "a" * 5000), ErrorCode.TEXT_TOO_LONG, "text"),
+        (SpeechRequest("r", "hi", voice="nobody"), ErrorCode.UNKNOWN_VOICE, "voice"),
+        (SpeechRequest("r", "hi", max_frames=0), ErrorCode.INVALID_PARAMETER, "max_frames"),
+        (
+            SpeechRequest("r", "hi", sampling=Sampling(top_k=0)),
+            ErrorCode.INVALID_PARAMETER,
+            "sampling.top_k",
+        ),
+    ],
+)
+async def test_check_and_generate_refuse_alike(
+    engine: TalkerProcessEngine, request_: SpeechRequest, code: ErrorCode, param: str
+) -> None:
+    with pytest.raises(RequestError) as error:
+        engine.check(request_)
+    assert (error.value.code, error.value.param) == (code, param)
+    with pytest.raises(RequestError) as error:
+        await anext(engine.generate(request_))
+    assert (error.value.code, error.value.param) == (code, param)
+    assert engine.outstanding == 0
+
+
+async def test_check_options_looks_at_all_but_the_text(engine: TalkerProcessEngine) -> None:
+    engine.check_options(SpeechRequest("r", ""))
+    with pytest.raises(RequestError):
+        engine.check_options(SpeechRequest("r", "hi", voice="nobody"))
+    with pytest.raises(RequestError):
+        engine.check_options(SpeechRequest("r", "hi", max_frames=-1))
+    assert engine.voices == ("default", "alto", "bass")
+
+
+async def test_requests_without_a_seed_differ(engine: TalkerProcessEngine) -> None:
+    free = Sampling(temperature=1.0)
+    heard = await asyncio.gather(*(hear(engine, text(3), free, rows=20) for _ in range(4)))
+    assert len({h.rows.tobytes() for h in heard}) == 4
+
+
+async def test_the_bound_on_frames_is_kept(engine: TalkerProcessEngine) -> None:
+    cut = await hear(engine, text(0), rows=9)
+    assert (len(cut.rows), cut.finish) == (9, "length")
+
+
+async def test_everyone_hears_of_the_child_s_death_and_it_comes_back(
+    tiny_checkpoint: Path,
+) -> None:
+    async with running(tiny_checkpoint, engine="inprocess") as engine:
+        before = await hear(engine, text(0))
+        tasks = [asyncio.create_task(hear(engine, text(i), warm(i))) for i in range(6)]
+        await until(lambda: engine.live == 6)
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        ended = [r for r in results if isinstance(r, Heard)]
+        died = [r for r in results if r not in ended]
+        assert died
+        for error in died:
+            assert isinstance(error, BackendError)
+            assert error.code is ErrorCode.ENGINE_RESTARTING
+            assert error.retryable
+            assert error.retry_after_ms
+        assert (engine.is_ready, engine.outstanding, engine.live) == (False, 0, 0)
+        with pytest.raises(BackendError) as error_while_down:
+            await hear(engine, text(0))
+        assert error_while_down.value.code is ErrorCode.ENGINE_RESTARTING
+        await until(lambda: engine.is_ready)
+        assert (await hear(engine, text(0))).rows.tobytes() == before.rows.tobytes()
+        assert engine.restarts == 1
+
+
+async def test_a_checkpoint_that_cannot_be_served_starts_no_process(tmp_path: Path) -> None:
+    tiny.write_checkpoint(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    engine = TalkerProcessEngine(str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        await engine.start()
+    assert (engine.pid, engine.is_ready) == (None, False)
+    with pytest.raises(BackendError) as error:
+        engine.check(SpeechRequest("r", "hello", sampling=GREEDY))
+    assert error.value.code is ErrorCode.NOT_READY
+
+
+async def test_the_child_says_what_is_wrong_with_its_checkpoint(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checked again where it is used: the folder may have changed since."""
+    engine = TalkerProcessEngine(str(tiny_checkpoint))
+    broken = tiny.write_checkpoint(tmp_path)
+    (broken / "model.safetensors").unlink()
+    monkeypatch.setattr(
+        "talker.engine._arguments", lambda opened, settings: ["--model", str(broken)]
+    )
+    with pytest.raises(ChildFailed, match=r"model\.safetensors"):
+        await engine.start()
+    await engine.stop()
+
+
+@pytest.mark.parametrize("argument", ["{", '{"no_such_setting": 1}', '{"max_num_seqs": 0}'])
+async def test_settings_are_checked(argument: str) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        msgspec.json.decode(argument, type=TalkerSettings)
+
+
+async def test_the_gateway_s_end_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, json, talker.engine, talker.fake;"
+        "print(json.dumps([m for m in ('torch', 'vllm', 'transformers') if m in sys.modules]))"
+    )
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+    )
+    printed, _ = await child.communicate()
+    assert json.loads(printed) == []

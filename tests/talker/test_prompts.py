@@ -1,0 +1,280 @@
+"""Prompts: no control id comes out of a client's text, however it is written."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from harness import delayed_voice
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from streaming.errors import ErrorCode, RequestError
+from talker.checkpoint import open_checkpoint
+from talker.control_tags import CONTROL_TAGS, split_tags
+from talker.prompts import MAX_VOICE_ROWS, PromptBuilder, ReferenceVoice
+from talker.shape import CheckpointError
+
+EMBEDDED = Path(__file__).parents[2] / "embedded" / "checkpoint"
+FULL_WIDTH = str.maketrans({"<": "＜", "|": "｜", ">": "＞"})
+
+
+@pytest.fixture(scope="session")
+def plain_words() -> Tokenizer:
+    """The embedded checkpoint's tokenizer with everything in it."""
+    return Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def embedded() -> PromptBuilder:
+    checkpoint = open_checkpoint(str(EMBEDDED))
+    return PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, 2048)
+
+
+@pytest.fixture(scope="session")
+def qwen_like(tiny_checkpoint: Path) -> PromptBuilder:
+    checkpoint = open_checkpoint(str(tiny_checkpoint))
+    return PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, 1024)
+
+
+def added(tokenizer_file: Path) -> dict[str, int]:
+    content = json.loads(tokenizer_file.read_text())
+    return {token["content"]: token["id"] for token in content["added_tokens"]}
+
+
+@pytest.fixture(scope="session")
+def qwen_added(tiny_checkpoint: Path) -> dict[str, int]:
+    return added(tiny_checkpoint / "tokenizer.json")
+
+
+def spoken_ids(builder: PromptBuilder, text: str) -> tuple[int, ...]:
+    """The ids between ``<|text|>`` and ``<|audio|>``."""
+    return builder.build(text).ids[2:-1]
+
+
+def spellings(token: str) -> list[str]:
+    wide = token.translate(FULL_WIDTH)
+    return [token, wide, token.upper(), f"{token}{token}", token[:3] + token + token[3:]]
+
+
+def test_a_prompt_is_the_family_s_layout(
+    qwen_like: PromptBuilder, qwen_added: dict[str, int]
+) -> None:
+    ids = qwen_like.build("hello").ids
+    control = [qwen_added[name] for name in ("<|tts|>", "<|text|>", "<|audio|>")]
+    assert [ids[0], ids[1], ids[-1]] == control
+    assert len(ids) == 4, "hello is one piece of this vocabulary"
+
+
+def test_every_added_token_is_ordinary_text_at_every_place(
+    qwen_like: PromptBuilder, qwen_added: dict[str, int]
+) -> None:
+    control = set(qwen_added.values())
+    for token in set(qwen_added) - CONTROL_TAGS:
+        for spelling in spellings(token):
+            for text in (spelling, f"a{spelling}b", f"hello {spelling}", f"{spelling} world"):
+                ids = spoken_ids(qwen_like, text if any(map(str.isalnum, text)) else text + "a")
+                assert not control & set(ids), text
+
+
+def test_every_added_token_is_ordinary_text_to_the_embedded_voice(embedded: PromptBuilder) -> None:
+    control = set(added(EMBEDDED / "tokenizer.json").values())
+    for token in added(EMBEDDED / "tokenizer.json"):
+        for spelling in spellings(token):
+            assert not control & set(spoken_ids(embedded, f"a {spelling} b"))
+
+
+def test_a_token_split_over_messages_is_text_in_each_of_them(
+    qwen_like: PromptBuilder, qwen_added: dict[str, int]
+) -> None:
+    control = set(qwen_added.values())
+    for token in qwen_added:
+        for cut in range(1, len(token)):
+            for part in (token[:cut], token[cut:]):
+                assert not control & set(spoken_ids(qwen_like, f"a{part}"))
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_no_mixture_of_pieces_makes_a_control_id(
+    qwen_like: PromptBuilder, qwen_added: dict[str, int], data: st.DataObject
+) -> None:
+    names = sorted(set(qwen_added) - CONTROL_TAGS)
+    pieces = st.one_of(
+        st.sampled_from(names),
+        st.sampled_from([n.translate(FULL_WIDTH) for n in names]),
+        st.sampled_from(["<|", "|>", "<", "|", ">", "aud", "io", "tts", "\u200b", "\ufeff", " "]),
+        st.text(max_size=4),
+    )
+    text = "a" + "".join(data.draw(st.lists(pieces, max_size=12)))
+    assert not set(qwen_added.values()) & set(spoken_ids(qwen_like, text))
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(max_size=40))
+def test_any_text_gives_a_prompt_or_one_of_two_errors(
+    qwen_like: PromptBuilder, embedded: PromptBuilder, text: str
+) -> None:
+    for builder in (qwen_like, embedded):
+        refused = None
+        try:
+            builder.build(text)
+        except RequestError as error:
+            refused = error.code
+        assert refused in (None, ErrorCode.INVALID_TEXT, ErrorCode.TEXT_TOO_LONG)
+
+
+@pytest.mark.parametrize("tag", sorted(CONTROL_TAGS))
+def test_a_documented_tag_is_one_id_where_the_vocabulary_has_it(
+    qwen_like: PromptBuilder, qwen_added: dict[str, int], tag: str
+) -> None:
+    ids = spoken_ids(qwen_like, f"hello {tag}world")
+    assert ids.count(qwen_added[tag]) == 1
+    assert set(ids) & set(qwen_added.values()) == {qwen_added[tag]}
+
+
+@pytest.mark.parametrize("tag", sorted(CONTROL_TAGS))
+def test_a_documented_tag_is_dropped_where_the_vocabulary_has_it_not(
+    embedded: PromptBuilder, tag: str
+) -> None:
+    assert spoken_ids(embedded, f"hello{tag}world") == spoken_ids(embedded, "hello world")
+
+
+def test_there_are_43_tags() -> None:
+    assert len(CONTROL_TAGS) == 43
+    assert split_tags("a<|sfx:cough|>b<|sfx:none|>") == ["a", "<|sfx:cough|>", "b<|sfx:none|>"]
+
+
+@pytest.mark.parametrize(
+    "almost", ["<|emotion:evil|>", "<|Emotion:anger|>", "<| emotion:anger|>", "<|emotion:anger|",
+               "＜|emotion:anger|＞"],
+)  # fmt: skip
+def test_what_is_almost_a_tag_is_text(
+    qwen_like: PromptBuilder, qwen_added: dict[str, int], almost: str
+) -> None:
+    ids = spoken_ids(qwen_like, almost)
+    assert ids
+    assert not set(ids) & set(qwen_added.values())
+
+
+def test_dropping_a_tag_makes_no_new_tag(embedded: PromptBuilder, qwen_like: PromptBuilder) -> None:
+    nested = "<|emo<|style:singing|>tion:anger|>"
+    assert spoken_ids(embedded, nested) == spoken_ids(embedded, "<|emo tion:anger|>")
+    assert spoken_ids(qwen_like, nested).count(spoken_ids(qwen_like, "<|style:singing|>a")[0]) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "\n\t", "...", "\u200b", "🙂🎉", "<|emotion:anger|>", "—"]
+)
+def test_text_with_nothing_to_say_is_refused(
+    qwen_like: PromptBuilder, embedded: PromptBuilder, text: str
+) -> None:
+    for builder in (qwen_like, embedded):
+        with pytest.raises(RequestError) as error:
+            builder.build(text)
+        assert (error.value.code, error.value.param) == (ErrorCode.INVALID_TEXT, "text")
+
+
+@pytest.mark.parametrize("text", ["你好，世界", "مرحبا بالعالم", "こんにちは", "שלום"])
+def test_scripts_that_the_embedded_voice_has_not_are_refused_by_it_alone(
+    qwen_like: PromptBuilder, embedded: PromptBuilder, text: str
+) -> None:
+    with pytest.raises(RequestError) as error:
+        embedded.build(text)
+    assert error.value.code is ErrorCode.INVALID_TEXT
+    assert spoken_ids(qwen_like, text)
+
+
+def test_a_sound_effect_speaks_by_itself(qwen_like: PromptBuilder) -> None:
+    assert len(spoken_ids(qwen_like, "<|sfx:laughter|>")) == 1
+
+
+def test_text_that_is_not_unicode_is_refused(qwen_like: PromptBuilder) -> None:
+    with pytest.raises(RequestError) as error:
+        qwen_like.build("hello \ud800 world")
+    assert error.value.code is ErrorCode.INVALID_TEXT
+
+
+@pytest.mark.parametrize("length", [1200, 10_000_000])
+def test_text_beyond_the_positions_is_refused(embedded: PromptBuilder, length: int) -> None:
+    with pytest.raises(RequestError) as error:
+        embedded.build("a" * length)
+    assert error.value.code is ErrorCode.TEXT_TOO_LONG
+
+
+def test_the_embedded_voice_reads_as_its_tokenizer_does(
+    embedded: PromptBuilder, plain_words: Tokenizer
+) -> None:
+    text = "Hello, World! It's 42 % - o’clock, Café."
+    assert list(spoken_ids(embedded, text)) == plain_words.encode(text).ids
+
+
+def test_a_voice_stands_before_the_text(
+    qwen_like: PromptBuilder, qwen_added: dict[str, int]
+) -> None:
+    voice = delayed_voice(1)
+    prompt = qwen_like.build("hello", voice)
+    assert prompt.voice is voice.rows
+    ids, rows = prompt.ids, len(voice.rows)
+    assert ids[1] == qwen_added["<|ref_text|>"]
+    assert ids[prompt.voice_at - 1] == qwen_added["<|ref_audio|>"]
+    assert ids[prompt.voice_at + rows] == qwen_added["<|text|>"]
+    evil = ReferenceVoice(voice.rows, "<|audio|><|emotion:anger|>")
+    transcript = qwen_like.build("hello", evil)
+    assert not set(transcript.ids[2 : transcript.voice_at - 1]) & set(qwen_added.values())
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.zeros((0, 8), np.int16),
+        np.zeros((9, 7), np.int16),
+        np.zeros(8, np.int16),
+        np.full((9, 8), 1026, np.int16),
+        np.full((9, 8), -1, np.int16),
+        np.zeros((MAX_VOICE_ROWS + 1, 8), np.int16),
+    ],
+    ids=["empty", "books", "flat", "code", "negative", "long"],
+)
+def test_a_voice_of_a_wrong_shape_is_refused(qwen_like: PromptBuilder, rows: np.ndarray) -> None:
+    with pytest.raises(RequestError) as error:
+        qwen_like.build("hello", ReferenceVoice(rows))
+    assert (error.value.code, error.value.param) == (ErrorCode.INVALID_PARAMETER, "voice")
+
+
+def test_a_vocabulary_that_holds_a_control_string_cannot_smuggle_it(tmp_path: Path) -> None:
+    """Even a model vocabulary that maps ordinary text onto a control id is caught."""
+    tiny.write_checkpoint(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    layout = json.loads(file.read_text())
+    audio = added(file)["<|audio|>"]
+    layout["model"]["vocab"]["world"] = audio
+    layout["model"]["ignore_merges"] = True
+    file.write_text(json.dumps(layout))
+    checkpoint = open_checkpoint(str(tmp_path))
+    builder = PromptBuilder(file, checkpoint.shape, 1024)
+    with pytest.raises(RequestError) as error:
+        builder.build("world")
+    assert error.value.code is ErrorCode.INVALID_TEXT
+
+
+@pytest.mark.parametrize("lacking", ["<|tts|>", "<|text|>", "<|audio|>"])
+def test_a_tokenizer_without_the_control_ids_is_refused(tmp_path: Path, lacking: str) -> None:
+    tiny.write_checkpoint(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    layout = json.loads(file.read_text())
+    layout["added_tokens"] = [t for t in layout["added_tokens"] if t["content"] != lacking]
+    file.write_text(json.dumps(layout))
+    checkpoint = open_checkpoint(str(tmp_path))
+    with pytest.raises(CheckpointError, match=lacking.replace("|", r"\|")):
+        PromptBuilder(file, checkpoint.shape, 1024)
+
+
+def test_look_alikes_do_fold_to_the_real_thing() -> None:
+    """The danger that the tests above are about is there at all."""
+    assert unicodedata.normalize("NFKC", "＜|audio|＞") == "<|audio|>"

@@ -1,0 +1,201 @@
+"""The batched sampler against a state machine written out for one request."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable, lost_requests, slots_for
+from talker.noise import NOISE_BITS, gumbel
+from talker.reference import uniform
+from talker.sampler import Draw, RowSampler, choose_codes
+
+BOOKS, CODES, STOP = 4, 10, 3
+BOC, EOC = 8, 9
+TEXT_ID = 7
+
+
+def greedy(batch: int) -> Draw:
+    ones = torch.ones(batch)
+    return Draw(ones * 0, ones.long(), ones, ones.long(), 1, True, True)
+
+
+def sampler(slots: int = 64) -> RowSampler:
+    return RowSampler(FrameTable(slots, BOOKS), CODES, BOC, EOC, STOP)
+
+
+def logits_for(rows: list[list[int]]) -> torch.Tensor:
+    """Logits whose best codes are ``rows``; EOC comes next in every codebook, then BOC, then 0."""
+    logits = torch.zeros(len(rows), BOOKS, CODES)
+    logits[..., EOC], logits[..., BOC], logits[..., 0] = 5.0, 4.0, 3.0
+    for at, row in enumerate(rows):
+        for book, code in enumerate(row):
+            logits[at, book, code] = 9.0
+    return logits.view(len(rows), -1)
+
+
+def step(rows: RowSampler, wanted: list[list[int]], last: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    batch = len(wanted)
+    return rows.step(
+        logits_for(wanted),
+        last,
+        torch.zeros(batch).long(),
+        torch.zeros(batch).bool(),
+        greedy(batch),
+    )
+
+
+def expected(wanted: list[list[int]]) -> list[list[int]]:
+    """The delay rules for one request, by hand: rows until the stop."""
+    out: list[list[int]] = []
+    eoc_at = None
+    for at, row in enumerate(wanted):
+        made = []
+        for book, code in enumerate(row):
+            if eoc_at is not None and book < at - eoc_at:
+                code = EOC
+            elif book > at:
+                code = BOC
+            elif code in (BOC, EOC):
+                code = EOC if book == 0 else 0  # masked: the next best that may be said
+            made.append(code)
+        if eoc_at is None and made[0] == EOC:
+            eoc_at = at
+        out.append(made)
+        if eoc_at is not None and at == eoc_at + BOOKS - 1:
+            break
+    return out
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    streams=st.lists(
+        st.lists(
+            st.lists(st.integers(0, CODES - 1), min_size=BOOKS, max_size=BOOKS),
+            min_size=14, max_size=14,
+        ),
+        min_size=1, max_size=3,
+    )
+)  # fmt: skip
+def test_every_stream_of_a_batch_follows_the_delay_rules(streams: list[list[list[int]]]) -> None:
+    rows = sampler()
+    last = torch.full((len(streams),), TEXT_ID)
+    wanted = [expected(stream) for stream in streams]
+    for at in range(14):
+        ids, codes = step(rows, [stream[at] for stream in streams], last)
+        real = (codes - torch.arange(BOOKS) * CODES).tolist()
+        for number, stream in enumerate(wanted):
+            if at < len(stream):
+                assert real[number] == stream[at]
+                ends = at >= BOOKS - 1 and stream[at - BOOKS + 1][0] == EOC
+                assert (int(ids[number]) == STOP) == ends
+        last = torch.where(ids == STOP, TEXT_ID, ids)  # a new request takes the place
+
+
+def test_ids_are_new_in_every_step_and_wrap_before_int32_does() -> None:
+    rows = sampler()
+    rows._counter = FRAME_SPAN - 2
+    ids, _ = step(rows, [[1, 1, 1, 1]] * 2, torch.full((2,), TEXT_ID))
+    assert ids.tolist() == [FRAME_BASE + FRAME_SPAN - 2, FRAME_BASE + FRAME_SPAN - 1]
+    ids, _ = step(rows, [[1, 1, 1, 1]] * 2, ids)
+    assert ids.tolist() == [FRAME_BASE, FRAME_BASE + 1]
+    assert FRAME_BASE + FRAME_SPAN < 2**31
+
+
+def test_a_lost_request_gets_the_lost_row_and_the_stop_id_alone() -> None:
+    rows = sampler()
+    lost = torch.tensor([False, True])
+    ids, codes = rows.step(
+        logits_for([[1, 2, 3, 4]] * 2), torch.full((2,), TEXT_ID), torch.zeros(2).long(), lost,
+        greedy(2),
+    )  # fmt: skip
+    assert (int(ids[1]), int(codes[1, 0])) == (STOP, rows.lost_row)
+    assert int(ids[0]) != STOP
+    assert int(codes[0].max()) < rows.lost_row
+    assert len(set(codes[1].tolist())) == BOOKS, "the channel may be a dictionary by code"
+
+
+def test_a_slot_that_was_written_over_is_stale() -> None:
+    table = FrameTable(8, BOOKS)
+    zero = torch.zeros(1).long()
+    for counter in range(9):
+        table.write(torch.tensor([counter]), torch.full((1, BOOKS), counter), zero, zero)
+    found = table.look_up(torch.tensor([TEXT_ID, FRAME_BASE, FRAME_BASE + 1, FRAME_BASE + 8]))
+    assert found.is_stale.tolist() == [False, True, False, False]
+    assert found.codes[2:, 0].tolist() == [1, 8]
+
+
+def test_a_slot_that_was_never_written_is_stale() -> None:
+    found = FrameTable(8, BOOKS).look_up(torch.tensor([FRAME_BASE, FRAME_BASE + 8, TEXT_ID]))
+    assert found.is_stale.tolist() == [True, True, False]
+
+
+def test_epochs_fit_their_column_to_the_last_id() -> None:
+    table = FrameTable(1 << 16, BOOKS)
+    zero = torch.zeros(1).long()
+    last = torch.tensor([FRAME_SPAN - 1])
+    table.write(last, torch.ones(1, BOOKS).long(), zero, zero)
+    assert not table.look_up((last + FRAME_BASE).int()).is_stale.any()
+
+
+def test_lost_requests_are_those_whose_own_tokens_are_stale() -> None:
+    stale = torch.tensor([0, 0, 1, 0, 0, 1, 1, 0]).bool()
+    ends = torch.tensor([0, 2, 5, 6, 8])
+    assert lost_requests(stale, ends).tolist() == [False, True, True, True]
+    assert lost_requests(stale[:2], ends[:2]).tolist() == [False]
+
+
+@pytest.mark.parametrize(("seqs", "frames"), [(1, 1), (16, 2048), (3, 100)])
+def test_the_table_is_a_power_of_two_and_twice_what_can_live(seqs: int, frames: int) -> None:
+    slots = slots_for(seqs, frames)
+    assert slots & (slots - 1) == 0
+    assert 2 * seqs * frames <= slots < 4 * seqs * frames
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**63 - 1), position=st.integers(0, 40_000), code=st.integers(0, 1025))
+def test_noise_equals_the_oracle_s_own_and_is_finite(seed: int, position: int, code: int) -> None:
+    codes = torch.full((1, 8, 1), code)
+    noise = gumbel(torch.tensor([seed]), torch.tensor([position]), codes)[0, :, 0]
+    own = [-math.log(-math.log(float(uniform(seed, position, book, code, 8)))) for book in range(8)]
+    assert np.allclose(noise.numpy(), own, rtol=1e-4, atol=1e-5)
+    assert torch.isfinite(noise).all()
+
+
+def test_the_largest_uniform_stays_below_one() -> None:
+    """With one bit more it would be 1 in float32, and its noise infinite."""
+    top = (1 << NOISE_BITS) - 1
+    assert np.float32(top + 0.5) * np.float32(2.0**-NOISE_BITS) < 1
+    assert np.float32((top * 2 + 1) + 0.5) * np.float32(2.0 ** -(NOISE_BITS + 1)) == 1
+
+
+def test_draws_follow_the_odds() -> None:
+    """Gumbel-max over many positions gives softmax's shares."""
+    count = 20_000
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).expand(count, 1, 4).contiguous()
+    ones = torch.ones(count)
+    draw = Draw(ones, ones.long() * 4, ones, ones.long() * 11, 4, True, False)
+    codes = choose_codes(logits, torch.arange(count), draw)
+    shares = torch.bincount(codes.view(-1), minlength=4) / count
+    assert torch.allclose(shares, logits[0, 0].softmax(-1), atol=0.015)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "kept"), [(2, 1.0, {0, 1}), (4, 0.6, {0}), (4, 0.7, {0, 1})]
+)
+def test_top_k_and_top_p_leave_the_likeliest(top_k: int, top_p: float, kept: set[int]) -> None:
+    count = 5_000
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).expand(count, 1, 4).contiguous()
+    ones = torch.ones(count)
+    # one greedy row of another width: each row keeps its own parameters
+    wide = torch.full((count,), top_k)
+    wide[0] = 1
+    draw = Draw(ones, wide, ones * top_p, ones.long() * 5, 4, False, False)
+    codes = choose_codes(logits, torch.arange(count), draw)
+    assert set(codes.view(-1).tolist()) == kept
+    assert int(codes[0]) == 0

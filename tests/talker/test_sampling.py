@@ -1,0 +1,56 @@
+"""Sampling parameters: what cannot work is refused by name, the rest is complete."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from streaming.errors import ErrorCode, RequestError
+from streaming.ports import Sampling
+from talker.checkpoint import SamplingDefaults
+from talker.sampling import MAX_SEED, ResolvedSampling, resolve_sampling
+
+DEFAULTS = SamplingDefaults(0.7, 0.9, 40, 100)
+
+
+def resolve(**asked: Any) -> ResolvedSampling:
+    return resolve_sampling(Sampling(**asked), DEFAULTS, 1024)
+
+
+def test_what_is_not_asked_is_the_checkpoint_s() -> None:
+    assert resolve() == ResolvedSampling(0.7, 0.9, 40, None)
+    assert resolve(top_p=0.5) == ResolvedSampling(0.7, 0.5, 40, None)
+    assert resolve(seed=0, temperature=0) == ResolvedSampling(0.0, 0.9, 40, 0)
+
+
+def test_the_default_top_k_is_never_wider_than_a_codebook() -> None:
+    assert resolve_sampling(Sampling(), SamplingDefaults(top_k=5000), 1024).top_k == 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1), ("temperature", 2.1), ("temperature", 1e-9),
+        ("temperature", math.nan), ("temperature", math.inf), ("temperature", "1"),
+        ("temperature", True),
+        ("top_p", 0), ("top_p", 1.01), ("top_p", math.nan), ("top_p", -math.inf), ("top_p", True),
+        ("top_k", 0), ("top_k", -1), ("top_k", 1025), ("top_k", 1.5), ("top_k", math.nan),
+        ("seed", -1), ("seed", MAX_SEED + 1), ("seed", 1.0), ("seed", False), ("seed", math.nan),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(RequestError) as error:
+        resolve(**{name: value})
+    assert error.value.code is ErrorCode.INVALID_PARAMETER
+    assert error.value.param == f"sampling.{name}"
+    assert name in error.value.message
+
+
+@pytest.mark.parametrize(
+    "asked", [{"temperature": 2}, {"top_p": 1}, {"top_k": 1}, {"top_k": 1024}, {"seed": MAX_SEED}]
+)
+def test_the_bounds_themselves_work(asked: dict[str, Any]) -> None:
+    ((name, value),) = asked.items()
+    assert getattr(resolve(**asked), name) == value
