@@ -104,11 +104,15 @@ class Supervisor(Generic[M]):
         self._stopping = False
         self._first_ready = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"supervise {self._argv[2]}")
-        # The task ends only when it is stopped, or by a mistake of ours: never wait on that.
-        await asyncio.wait([self._task, self._first_ready], return_when=asyncio.FIRST_COMPLETED)
-        if not self._first_ready.done():
-            self._task.result()
-        await self._first_ready
+        task, ready = self._task, self._first_ready
+        try:
+            # The task ends when it is stopped, or by a mistake of ours: never wait on that.
+            await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done() and not task.cancelled():
+                task.result()
+            await ready
+        finally:
+            ready.cancel()
 
     async def stop(self) -> None:
         """Ask the child to end, then make it."""

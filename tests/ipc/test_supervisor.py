@@ -183,6 +183,29 @@ async def test_stop_during_the_start_ends_the_waiting() -> None:
         await start
 
 
+async def test_a_start_that_is_given_up_leaves_nothing_behind() -> None:
+    nest = Nest("hang")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(nest.supervisor.start(), 0.5)
+    pid = nest.supervisor.pid
+    await nest.supervisor.stop()
+    assert pid is None or not is_running(pid)
+    assert nest.supervisor.pid is None
+
+
+async def test_a_mistake_in_a_callback_is_no_endless_wait() -> None:
+    """A callback that raises ends the child's life; the start fails in the end."""
+    nest = Nest()
+
+    def broken(hello: object) -> None:
+        raise KeyError("mistake")
+
+    nest.supervisor._on_ready = broken
+    with pytest.raises(ChildFailed, match="before it was ready"):
+        await nest.supervisor.start()
+    await nest.supervisor.stop()
+
+
 async def test_a_child_dies_with_its_parent() -> None:
     parent = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -196,5 +219,5 @@ async def test_a_child_dies_with_its_parent() -> None:
     parent.kill()
     await parent.wait()
     async with asyncio.timeout(10):
-        while is_running(child):  # noqa: ASYNC110 (no event tells of it)
+        while is_running(child):
             await asyncio.sleep(0.02)
