@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from typing import Protocol
 
 #: Command lines that read mono s16le PCM from standard input, in order of preference.
 _PLAYERS = (
-    "pw-play --raw --rate {rate} --channels 1 --format s16 -",
+    "pw-play --rate {rate} --channels 1 --format s16 -",
     "aplay -q -t raw -f S16_LE -c 1 -r {rate}",
     "ffplay -v error -nodisp -autoexit -f s16le -ch_layout mono -sample_rate {rate} -i -",
     "play -q -t raw -e signed -b 16 -c 1 -r {rate} -",
@@ -29,8 +30,14 @@ def command(sample_rate: int) -> list[str] | None:
     for line in _PLAYERS:
         program, *arguments = line.format(rate=sample_rate).split()
         if path := shutil.which(program):
-            return [path, *arguments]
+            return [path, *_raw(path), *arguments] if program == "pw-play" else [path, *arguments]
     return None
+
+
+def _raw(pw_play: str) -> list[str]:
+    """PipeWire's player took standard input as raw samples, until it got an option for that."""
+    usage = subprocess.run([pw_play, "--help"], capture_output=True, text=True, check=False)
+    return ["--raw"] if "--raw" in usage.stdout + usage.stderr else []
 
 
 class _Player:

@@ -17,7 +17,6 @@ from clients.report import Arrival, LeadingSilence, report
 from clients.wav import WavWriter
 from streaming.spec import Encoding
 from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions
-from streaming.wire_format import AudioFlags
 
 DEFAULT_URL = "ws://127.0.0.1:8000/v1/tts/stream"
 FAILED, NO_SERVER, REFUSED = 1, 3, 4
@@ -102,8 +101,8 @@ class _Record:
         self.silence = LeadingSilence()
 
     def push(self, chunk: AudioChunk) -> None:
-        late = bool(chunk.header.flags & AudioFlags.DISCONTINUITY)
-        self.arrivals.append(Arrival(chunk.arrived_s, chunk.samples, continues=not late))
+        # The whole text is sent at the start, so no pause is meant: every gap counts.
+        self.arrivals.append(Arrival(chunk.arrived_s, chunk.samples))
         self.silence.push(chunk.pcm)
 
 

@@ -111,6 +111,18 @@ async def test_a_player_that_dies_is_told(fake_player: Path) -> None:
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.parametrize(("usage", "options"), [("-a, --raw", ["--raw"]), ("--rate", [])])
+def test_pipewire_of_any_version_reads_raw_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usage: str, options: list[str]
+) -> None:
+    program = tmp_path / "pw-play"
+    program.write_text(f"#!/bin/sh\necho '{usage}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    rest = ["--rate", "24000", "--channels", "1", "--format", "s16", "-"]
+    assert command(24_000) == [str(program), *options, *rest]
+
+
 async def test_no_player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert command(24_000) is None
