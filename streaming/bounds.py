@@ -106,18 +106,15 @@ def start_frames(
     window = settings.left_context_frames + m0 + settings.lookahead_frames
     decoded_s = settings.guard_s + bounds.queue_s + bounds.decode_s(window)
     need_s = m0 * bounds.row_s + bounds.burst_s + decoded_s
-    per_frame_s = settings.frame_s
-    if bounds.row_s > settings.frame_s:
-        # Each frame that is held back is one that need not be waited for later.
-        need_s += left_frames * (bounds.row_s - settings.frame_s)
-        per_frame_s = bounds.row_s
     floor_s = bounds.decode_floor * bounds.decode_s(settings.first_lookahead_frames)
-    floor_frame_s = bounds.decode_floor * bounds.decode_frame_s
+    if bounds.row_s <= settings.frame_s:
+        per_frame_s, floor_frame_s = settings.frame_s, bounds.decode_floor * bounds.decode_frame_s
+    else:
+        # Each frame that is held back is one that need not be waited for later. They are sent
+        # in pieces, so only one piece's decode comes before the first sound: leave it out.
+        need_s += left_frames * (bounds.row_s - settings.frame_s)
+        per_frame_s, floor_frame_s = bounds.row_s, 0.0
     frames = ceil((need_s - floor_s) / (per_frame_s + floor_frame_s) - _EPS)
-    if frames > settings.max_chunk_frames and bounds.row_s > settings.frame_s:
-        # It is sent in pieces of max_chunk_frames, so its decode time stops growing.
-        floor_s += floor_frame_s * settings.max_chunk_frames
-        frames = ceil((need_s - floor_s) / per_frame_s - _EPS)
     if lead_s > 0:
         frames = min(frames, ceil((need_s - lead_s) / per_frame_s - _EPS))
     # However late it is sent itself, it lasts while the next chunk is decoded.

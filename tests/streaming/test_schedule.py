@@ -160,6 +160,27 @@ def test_a_slow_talker_does_not_start_early_only_because_audio_plays() -> None:
     assert schedule.decide(1.5).new_frames == held
 
 
+def test_too_little_audio_to_wait_for_does_not_shorten_the_first_chunk() -> None:
+    bounds = replace(BOUNDS, burst_s=0.2)
+    first = start_frames(SETTINGS, bounds, left_frames=0)
+    m0 = sustainable_frames(SETTINGS, bounds)
+    assert m0 + 4 < first + 2
+    schedule = ChunkSchedule(SETTINGS, bounds, dry_at=0.005)  # nothing is decoded by then
+    schedule.on_frames(m0 + 4)
+    assert schedule.decide(0.0).new_frames == 0
+    schedule.on_frames(first - m0 - 2)
+    assert schedule.decide(0.0).new_frames == first
+
+
+def test_audio_that_still_plays_counts_towards_the_start() -> None:
+    for bounds in (replace(BOUNDS, burst_s=0.5), replace(BOUNDS, row_s=0.05)):
+
+        def start(lead_s: float, bounds: PaceBounds = bounds) -> int:
+            return start_frames(SETTINGS, bounds, left_frames=100, lead_s=lead_s)
+
+        assert start(0.0) > start(0.2) > start(0.4) >= sustainable_frames(SETTINGS, bounds)
+
+
 # -- lookahead
 
 
@@ -250,6 +271,24 @@ def test_an_utterance_shorter_than_its_first_chunk_leaves_when_it_ends() -> None
         assert schedule.decide(0.0) == ChunkDecision(0, 0, inf)
         schedule.on_finished()
         assert schedule.decide(0.0) == ChunkDecision(frames, 0, inf)
+
+
+def test_once_the_talker_has_ended_nothing_is_held_back_against_it() -> None:
+    schedule = ChunkSchedule(SETTINGS, replace(BOUNDS, burst_s=1.0))
+    schedule.on_frames(20)
+    assert schedule.decide(0.0).new_frames == 0
+    schedule.on_finished()
+    decision = schedule.decide(0.0)
+    assert decision.new_frames == sustainable_frames(SETTINGS, BOUNDS)
+    assert decision.lookahead == SETTINGS.lookahead_frames
+
+
+@pytest.mark.parametrize(("more", "lookahead"), [(2, 2), (3, 2), (4, 4), (9, 4)])
+def test_a_start_takes_the_wide_lookahead_if_it_is_in_hand(more: int, lookahead: int) -> None:
+    first = start_frames(SETTINGS, BOUNDS, left_frames=0)
+    schedule = ChunkSchedule(SETTINGS, BOUNDS)
+    schedule.on_frames(first + more)
+    assert schedule.decide(0.0) == ChunkDecision(first, lookahead, inf)
 
 
 def test_what_is_held_back_for_a_slow_talker_is_bounded() -> None:

@@ -113,6 +113,8 @@ def test_a_written_character_is_never_torn_apart(text: str, most: int) -> None:
         ('"Go." (Stop.) **Bold!** “No.” End', ['"Go."', "(Stop.)", "**Bold!**", "“No.”", "End"]),
         ("Pi is 3.14. It was 10:30. Ok", ["Pi is 3.14.", "It was 10:30.", "Ok"]),
         ("In 2020. Then", ["In 2020.", "Then"]),
+        ("It has 42. Then", ["It has 42.", "Then"]),
+        ("<|pause|>Dr. Who. Ok", ["<|pause|>Dr. Who.", "Ok"]),
         (
             "Dr. Smith and Mrs. J. K. Rowling met. Ok",
             ["Dr. Smith and Mrs. J. K. Rowling met.", "Ok"],
@@ -194,8 +196,18 @@ def test_a_cut_keeps_a_tag_with_the_text_after_it() -> None:
         "one two three four",
         "<|pause|> five six",
     ]
+    assert segment("one two three four <|pause|>  five", settings) == [
+        "one two three four",
+        "<|pause|>  five",
+    ]
     assert segment("<|pause|> " + "x" * 40, settings) == ["<|pause|> " + "x" * 20, "x" * 20]
     assert segment("x" * 25 + "<|pause|>" + "y", settings) == ["x" * 25, "<|pause|>y"]
+
+
+def test_what_is_too_long_for_a_tag_is_text() -> None:
+    long = "<|" + "x" * 60
+    assert segment(f"{long}。ok|> y", EACH) == [f"{long}。", "ok|> y"]
+    assert segment(f"<|{'x' * 40}。|> y", EACH) == [f"<|{'x' * 40}。|> y"]
 
 
 def test_abbreviations() -> None:
