@@ -92,6 +92,7 @@ class CodecWorkerEngine:
         self._on_decoded = on_decoded
         self._ids = itertools.count()
         self._pending: dict[int, _Pending] = {}
+        #: What the worker decodes, or did last: answered windows are not pending any more.
         self._in_hand: frozenset[int] = frozenset()
         self._ready: Ready | None = None
         self._stopped = False
@@ -161,6 +162,8 @@ class CodecWorkerEngine:
         """
         if self._stopped:
             raise BackendError(ErrorCode.CODEC_FAILED, "The speech decoder is shutting down.")
+        if self._ready is None:
+            raise BackendError(ErrorCode.NOT_READY, "The speech decoder is still starting.")
         samples_bytes = 4 * window.new_frames * self.spec.hop_length
         if max(window.codes.nbytes, samples_bytes) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
             message = "This audio is too long for the speech decoder."
@@ -220,14 +223,10 @@ class CodecWorkerEngine:
         if isinstance(message, Decoding):
             self._in_hand = frozenset(message.ids)
         elif isinstance(message, Decoded):
-            self._in_hand -= {message.id}
             self._answer(message)
-        elif isinstance(message, Failed):
-            self._in_hand -= {message.id}
-            # A window that was cancelled meanwhile has nobody waiting.
-            if pending := self._pending.get(message.id):
-                log.error("a window failed: %s", message.detail)
-                self._fail(pending, "The speech decoder could not decode this audio.")
+        elif isinstance(message, Failed) and (pending := self._pending.get(message.id)):
+            log.error("a window failed: %s", message.detail)
+            self._fail(pending, "The speech decoder could not decode this audio.")
 
     def _answer(self, message: Decoded) -> None:
         pending = self._pending.get(message.id)

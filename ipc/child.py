@@ -31,6 +31,17 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
 
 
+def leave_signals_to_parent() -> None:
+    """Ignore SIGINT and SIGTERM: a child ends when its parent says so, or dies.
+
+    A terminal and some service managers signal the whole group, while the parent still
+    needs its children to finish what is under way.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 class ChildLink(Generic[M]):
     """Connects to the parent's socket. Use as a context manager.
 
@@ -39,6 +50,7 @@ class ChildLink(Generic[M]):
 
     def __init__(self, socket_path: str, inbound: Any) -> None:
         die_with_parent()
+        leave_signals_to_parent()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(socket_path)
         self._reader: MessageReader[M] = MessageReader(inbound)

@@ -38,7 +38,7 @@ class Rig:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):
-            while not condition():  # noqa: ASYNC110 (processes have no event)
+            while not condition():
                 await asyncio.sleep(0.01)
 
 
@@ -46,7 +46,7 @@ def odd(**options: object) -> Rig:
     chosen = {
         "module": "odd_worker",
         "env": {"PYTHONPATH": str(Path(__file__).parent)},
-        "watch": Watch(hang_timeout_s=1.0, stop_timeout_s=2.0),
+        "watch": Watch(hang_timeout_s=20.0, stop_timeout_s=2.0),
         **options,
     }
     return Rig(chosen, "fake")
@@ -55,6 +55,15 @@ def odd(**options: object) -> Rig:
 @pytest_asyncio.fixture
 async def rig() -> AsyncIterator[Rig]:
     rig = odd()
+    await rig.engine.start()
+    yield rig
+    await rig.engine.stop()
+
+
+@pytest_asyncio.fixture
+async def brisk() -> AsyncIterator[Rig]:
+    """Finds hangs soon."""
+    rig = odd(watch=Watch(hang_timeout_s=1.0, stop_timeout_s=2.0))
     await rig.engine.start()
     yield rig
     await rig.engine.stop()
@@ -123,16 +132,16 @@ async def test_a_killed_worker_loses_nothing(
     assert real.engine.pid != first
 
 
-async def test_a_stopped_worker_is_found_and_replaced(rig: Rig) -> None:
-    pid = rig.engine.pid
+async def test_a_stopped_worker_is_found_and_replaced(brisk: Rig) -> None:
+    pid = brisk.engine.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     windows = [window(seed=seed) for seed in range(5)]
-    answers = await asyncio.gather(*(rig.engine.decode(w, soon()) for w in windows))
+    answers = await asyncio.gather(*(brisk.engine.decode(w, soon()) for w in windows))
     for w, samples in zip(windows, answers, strict=True):
         assert_right(w, samples)
-    assert rig.engine.restarts == 1
-    assert len(rig.stats) == 5
+    assert brisk.engine.restarts == 1
+    assert len(brisk.stats) == 5
 
 
 async def test_a_window_that_kills_workers_is_given_up_alone(rig: Rig) -> None:
@@ -150,13 +159,13 @@ async def test_a_window_that_kills_workers_is_given_up_alone(rig: Rig) -> None:
     assert len(rig.stats) == 5
 
 
-async def test_a_window_that_hangs_workers_is_given_up_too(rig: Rig) -> None:
-    bad = asyncio.create_task(rig.engine.decode(window(HANG), soon()))
+async def test_a_window_that_hangs_workers_is_given_up_too(brisk: Rig) -> None:
+    bad = asyncio.create_task(brisk.engine.decode(window(HANG), soon()))
     good = window(seed=5)
-    assert_right(good, await rig.engine.decode(good, soon(9.0)))
+    assert_right(good, await brisk.engine.decode(good, soon(9.0)))
     with pytest.raises(BackendError):
         await bad
-    assert rig.engine.restarts >= 1
+    assert brisk.engine.restarts >= 1
 
 
 @pytest.mark.parametrize("code", [ERR, -3, 1000])
@@ -255,3 +264,12 @@ async def test_a_folder_without_a_codec_fails_the_start(tmp_path: Path) -> None:
     await engine.stop()
     with pytest.raises(RuntimeError, match="ready"):
         _ = engine.spec
+
+
+async def test_before_the_first_start_it_is_not_ready(checkpoint: Path) -> None:
+    engine = CodecWorkerEngine(str(checkpoint))
+    with pytest.raises(BackendError) as caught:
+        await engine.decode(window(), soon())
+    assert caught.value.code is ErrorCode.NOT_READY
+    assert not engine.is_ready
+    assert engine.outstanding == 0

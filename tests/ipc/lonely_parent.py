@@ -1,10 +1,13 @@
-"""A parent process that starts one echoing child, prints its pid, and waits to be killed."""
+"""A parent process that starts one echoing child and waits to be killed.
+
+It prints the child's pid once the child is too busy to notice that its link has closed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
-from echo_child import Hello, Said
+from echo_child import Hello, Said, Say
 
 from ipc.framing import Alive, Fatal, Progress
 from ipc.supervisor import Supervisor
@@ -16,11 +19,12 @@ async def main() -> None:
         [],
         inbound=Hello | Said | Alive | Progress | Fatal,
         ready=Hello,
-        on_message=lambda message: None,
-        on_ready=lambda hello: print(hello.pid, flush=True),
+        on_message=lambda said: print(said.text, flush=True),
+        on_ready=lambda hello: None,
         on_down=lambda: None,
     )
     await supervisor.start()
+    supervisor.send(Say(str(supervisor.pid), then="freeze"))
     await asyncio.sleep(3600)
 
 

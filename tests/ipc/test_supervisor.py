@@ -100,6 +100,15 @@ async def test_a_killed_child_is_started_again(nest: Nest) -> None:
     await nest.until(lambda: nest.said == ["still here"])
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_to_the_group_is_the_parents_affair(nest: Nest, number: int) -> None:
+    assert nest.supervisor.pid is not None
+    os.kill(nest.supervisor.pid, number)
+    nest.supervisor.send(nest.say("here"))
+    await nest.until(lambda: nest.said == ["here"])
+    assert nest.downs == 0
+
+
 async def test_what_a_child_said_before_its_death_arrives(nest: Nest) -> None:
     nest.supervisor.send(nest.say("last words", then="die"))
     await nest.until(lambda: nest.downs == 1)
