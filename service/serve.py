@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 
 import uvicorn
 
@@ -61,7 +63,7 @@ async def _serve(settings: Settings, listener: socket.socket, port: int) -> None
         failures.append(error)
         server.should_exit = True
 
-    server = uvicorn.Server(
+    server = _Server(
         uvicorn.Config(
             create_app(runtime, on_fatal),
             log_config=None,
@@ -73,13 +75,26 @@ async def _serve(settings: Settings, listener: socket.socket, port: int) -> None
             server_header=False,
         )
     )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.handle_exit, number, None)
     announcing = asyncio.create_task(_announce(runtime, began, port))
-    with contextlib.suppress(KeyboardInterrupt):
-        await server.serve(sockets=[listener])
+    await server.serve(sockets=[listener])
     announcing.cancel()
     if failures:
         raise Unable(_reason(failures[0]))
     _say("Stopped.")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn would raise the signal again when all is done, and so turn a clean end into
+    an interrupted one; signals are handled above.
+    """
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See uvicorn.Server."""
+        yield
 
 
 async def _announce(runtime: Runtime, began: float, port: int) -> None:

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.live import Service, service
+
+
+@pytest.fixture(scope="session")
+def speaking() -> Iterator[Service]:
+    """One service for the tests that leave it as they found it."""
+    with service() as started:
+        yield started

@@ -1,0 +1,87 @@
+"""What a user hears: the real talker on vLLM, the real codec, through the real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.native import NativeClient
+from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions
+from tests.e2e.live import Service
+from tests.e2e.recogniser import SENTENCES, Recogniser, word_error_rate
+
+FIVE = SENTENCES[:5]
+RECEPTIVE_FIELD = 10
+
+
+def test_five_sentences_are_understood_as_well_as_one_shot_audio(
+    speaking: Service, tmp_path: Path
+) -> None:
+    recogniser = Recogniser()
+    heard: dict[str, list[tuple[str, str]]] = {"chunked": [], "whole": []}
+    for mode, pairs in heard.items():
+        for number, sentence in enumerate(FIVE):
+            out = tmp_path / f"{mode}{number}.wav"
+            figures = speaking.say(sentence, out, "--mode", mode, "--temperature", "0")
+            assert figures["audio_s"] > 1
+            pairs.append((sentence, recogniser.hear(out.read_bytes())))
+    streamed, one_shot = (word_error_rate(heard[mode]) for mode in ("chunked", "whole"))
+    assert streamed <= 0.5, heard["chunked"]  # a random guess of as many words is near 1
+    assert streamed <= one_shot + 0.1, heard
+
+
+@pytest.mark.parametrize("temperature", ["0", "0.7"])
+def test_streamed_equals_whole_bit_for_bit_at_full_lookahead(
+    speaking: Service, tmp_path: Path, temperature: str
+) -> None:
+    text = "The quick brown fox jumps over the lazy dog. Then it sleeps, and dreams of hens."
+    sampling = ("--temperature", temperature, "--seed", "7")
+    streamed, whole = tmp_path / "streamed.wav", tmp_path / "whole.wav"
+    chunks = speaking.say(text, streamed, *sampling, "--lookahead", str(RECEPTIVE_FIELD))["chunks"]
+    assert speaking.say(text, whole, *sampling, "--mode", "whole")["chunks"] == 2
+    assert chunks > 2  # more than one per sentence
+    assert streamed.read_bytes() == whole.read_bytes()
+
+
+def test_at_the_default_lookahead_the_seams_are_far_below_hearing(
+    speaking: Service, tmp_path: Path
+) -> None:
+    text = "The quick brown fox jumps over the lazy dog near the river bank."
+    streamed, whole = tmp_path / "streamed.wav", tmp_path / "whole.wav"
+    speaking.say(text, streamed, "--temperature", "0")
+    speaking.say(text, whole, "--temperature", "0", "--mode", "whole")
+    got, want = samples(streamed), samples(whole)
+    assert got.shape == want.shape
+    noise = float(np.sum((got - want) ** 2))
+    signal = float(np.sum(want**2))
+    assert 10 * np.log10(signal / max(noise, 1e-9)) > 30
+    assert not np.array_equal(got, want)  # four frames are fewer than the receptive field
+
+
+def samples(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    with wave.open(str(path)) as file:
+        assert (file.getframerate(), file.getsampwidth(), file.getnchannels()) == (24_000, 2, 1)
+        return np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float64)
+
+
+async def test_many_at_once_are_what_each_is_alone(speaking: Service) -> None:
+    options = {
+        "audio": AudioOptions(),
+        "sampling": SamplingOptions(temperature=0.7, seed=3),
+        "chunking": ChunkingOptions(lookahead_frames=RECEPTIVE_FIELD),
+        "max_lead_ms": 100_000,
+    }
+    texts = [f"This is voice number {word}." for word in ("one", "two", "three", "four")]
+
+    async def speak(client: NativeClient, text: str) -> bytes:
+        return b"".join([chunk.pcm async for chunk in client.speak(text, **options)])
+
+    async with NativeClient.connect(speaking.url) as client:
+        alone = [await speak(client, text) for text in texts]
+        together = await asyncio.gather(*(speak(client, text) for text in texts))
+    assert all(len(pcm) > 24_000 for pcm in alone)
+    assert together == alone
