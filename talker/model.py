@@ -24,11 +24,10 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from talker.frames import FrameTable, slots_for
 from talker.reference_audio import VoiceDummy, VoiceInfo, VoiceProcessor
+from talker.runners import refuse_other_runners
 from talker.sampler import RowSampler
 from talker.shape import CheckpointError
 
-#: The V1 runner samples through this worker; any other V1 worker would misread the logits.
-V1_WORKER = "talker.worker_v1.TalkerCPUWorker"
 #: Where the engine's settings sit in vLLM's ``additional_config``.
 SETTINGS_KEY = "talkwire"
 
@@ -152,21 +151,6 @@ class HiggsMultimodalQwen3ForConditionalGeneration(nn.Module, SupportsMultiModal
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> Any:
         """Load a checkpoint's weights; returns the names of what was loaded."""
         return AutoWeightsLoader(self).load_weights(weights, mapper=self.hf_to_vllm_mapper)
-
-
-def refuse_other_runners(vllm_config: Any) -> None:
-    """Raise ValueError unless Model Runner V2 or our V1 worker will sample.
-
-    vLLM falls back to V1 silently (no Triton, a logits-processor plugin installed), and
-    V1's own sampler would make nonsense of the logits without any error.
-    """
-    parallel = vllm_config.parallel_config
-    if parallel.pipeline_parallel_size > 1:
-        raise ValueError("the talker does not run with pipeline parallelism")
-    worker = parallel.worker_cls
-    name = worker if isinstance(worker, str) else f"{worker.__module__}.{worker.__qualname__}"
-    if not vllm_config.use_v2_model_runner and name != V1_WORKER:
-        raise ValueError(f"the talker needs Model Runner V2 or worker_cls={V1_WORKER!r}")
 
 
 def _frame_slots(vllm_config: Any) -> int:

@@ -46,18 +46,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_environment(settings)
     gc.disable()  # a third of the start would be spent looking through freshly made modules
     with ChildLink[Generate | Abort](given.socket, ToChild) as link:
+        phases = Phases(link)
         try:
-            _serve(link, given.model, settings)
+            _serve(link, given.model, settings, phases)
         except LinkClosed:
             _leave(0)
-        except CheckpointError as error:
+        except (CheckpointError, ValueError) as error:
+            if phases.are_over:
+                raise
+            # vLLM's and our own verdicts on configuration: another start would end the same
+            log.exception("the talker cannot start")
             link.send(Fatal(str(error)))
             return 2
     return 0
 
 
-def _serve(link: ChildLink[Generate | Abort], model: str, settings: TalkerSettings) -> None:
-    phases = Phases(link)
+def _serve(
+    link: ChildLink[Generate | Abort], model: str, settings: TalkerSettings, phases: Phases
+) -> None:
     phases.begin("checkpoint")
     checkpoint = open_checkpoint(model)
     limit = resolve_max_positions(settings, checkpoint.shape.backbone.max_positions)
@@ -105,6 +111,11 @@ class Phases:
         self.end()
         self._now, self._began = phase, time.monotonic()
         self._link.progress(phase)
+
+    @property
+    def are_over(self) -> bool:
+        """Whether the start is behind us."""
+        return self._now is None and bool(self._seconds)
 
     def end(self) -> dict[str, float]:
         """The last phase is over; seconds by phase."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from talker.checkpoint import Checkpoint
 from talker.plugin import CHILD_MARK
+from talker.runners import V1_WORKER
 from talker.settings import TalkerSettings, resolve_max_positions
 from talker.weights import expected_weights
 
@@ -62,21 +63,21 @@ def set_environment(settings: TalkerSettings) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-    if settings.runner != "auto":
-        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if settings.runner == "v2" else "0"
 
 
 def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
-    """Resolve "auto" by the device that vLLM found."""
+    """Resolve "auto" by the device that vLLM found, and tell vLLM which runner it is to be."""
     from vllm.platforms import current_platform
 
     on_gpu = not current_platform.is_cpu()
     spread = settings.data_parallel_size > 1 or settings.tensor_parallel_size > 1
     engine = "async" if on_gpu or spread else "inprocess"
+    runner = ("v2" if on_gpu else "v1") if settings.runner == "auto" else settings.runner
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
     return Plan(
         on_gpu=on_gpu,
         engine=engine if settings.engine == "auto" else settings.engine,
-        runner=("v2" if on_gpu else "v1") if settings.runner == "auto" else settings.runner,
+        runner=runner,
         dtype=_dtype(on_gpu, checkpoint) if settings.dtype == "auto" else settings.dtype,
         max_positions=resolve_max_positions(settings, checkpoint.shape.backbone.max_positions),
     )
@@ -121,7 +122,7 @@ def engine_arguments(
         "additional_config": {"talkwire": {"frame_slots": settings.frame_slots}},
     }
     if plan.runner == "v1":
-        arguments["worker_cls"] = "talker.worker_v1.TalkerCPUWorker"
+        arguments["worker_cls"] = V1_WORKER
     if not plan.on_gpu:
         arguments["block_size"] = _CPU_BLOCK
     if settings.tensor_parallel_size > 1 and not plan.on_gpu:

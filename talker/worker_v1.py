@@ -65,12 +65,13 @@ class TalkerSampler:
 
     def _find_lost(self, names: list[str], ends: Tensor) -> Tensor:
         """A request is lost once any chunk of its (re-)prefill was; ``[B]`` bool."""
-        lost = lost_requests(self._model.stale[: int(ends[-1])], ends)
-        if self._lost or lost.any():
-            here = {name for name, is_lost in zip(names, lost.tolist(), strict=True) if is_lost}
-            self._lost = (self._lost | here) & frozenset(names)
-            lost = torch.tensor([name in self._lost for name in names])
-        return lost
+        stale = self._model.stale[: int(ends[-1])]
+        if not self._lost and not stale.any():
+            return torch.zeros(len(names), dtype=torch.bool)
+        lost = lost_requests(stale, ends).tolist()
+        here = {name for name, is_lost in zip(names, lost, strict=True) if is_lost}
+        self._lost = (self._lost | here) & frozenset(names)
+        return torch.tensor([name in self._lost for name in names])
 
     def _nothing(self, batch: int) -> SamplerOutput:
         codes = torch.zeros(batch, self._model.num_codebooks, dtype=torch.int32)

@@ -166,6 +166,32 @@ async def test_everyone_hears_of_the_child_s_death_and_it_comes_back(
         assert engine.restarts == 1
 
 
+def descendants(pid: int) -> list[int]:
+    children = [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in task.read_text().split()
+    ]
+    return children + [deeper for child in children for deeper in descendants(child)]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+async def test_engine_cores_die_with_their_process(tiny_checkpoint: Path) -> None:
+    async with running(tiny_checkpoint, engine="async") as engine:
+        assert engine.pid is not None
+        family = descendants(engine.pid)
+        assert family, "AsyncLLM has processes of its own"
+        os.kill(engine.pid, signal.SIGKILL)
+        await until(lambda: not any(map(is_running, family)))
+
+
 async def test_a_checkpoint_that_cannot_be_served_starts_no_process(tmp_path: Path) -> None:
     tiny.write_checkpoint(tmp_path)
     (tmp_path / "model.safetensors").unlink()
@@ -190,6 +216,14 @@ async def test_the_child_says_what_is_wrong_with_its_checkpoint(
     )
     with pytest.raises(ChildFailed, match=r"model\.safetensors"):
         await engine.start()
+    await engine.stop()
+
+
+async def test_what_vllm_will_not_run_is_said_and_not_tried_again(tiny_checkpoint: Path) -> None:
+    engine = TalkerProcessEngine(str(tiny_checkpoint), TalkerSettings(runner="v2"))
+    with pytest.raises(ChildFailed, match="Triton"):
+        await engine.start()
+    assert engine.restarts == 0
     await engine.stop()
 
 

@@ -1,0 +1,36 @@
+"""The model runs under the two runners it was built for, and under no other."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from talker.runners import V1_WORKER, refuse_other_runners
+
+
+class OtherWorker:
+    """Some other V1 worker."""
+
+
+def config(worker: object, *, v2: bool = False, stages: int = 1) -> SimpleNamespace:
+    parallel = SimpleNamespace(worker_cls=worker, pipeline_parallel_size=stages)
+    return SimpleNamespace(parallel_config=parallel, use_v2_model_runner=v2)
+
+
+@pytest.mark.parametrize(
+    ("worker", "v2"), [(V1_WORKER, False), ("auto", True), (OtherWorker, True)]
+)
+def test_the_two_it_was_built_for(worker: object, v2: bool) -> None:
+    refuse_other_runners(config(worker, v2=v2))
+
+
+@pytest.mark.parametrize("worker", ["auto", "vllm.v1.worker.cpu_worker.CPUWorker", OtherWorker])
+def test_v1_with_its_own_sampler_is_refused(worker: object) -> None:
+    with pytest.raises(ValueError, match=V1_WORKER):
+        refuse_other_runners(config(worker))
+
+
+def test_pipeline_stages_are_refused() -> None:
+    with pytest.raises(ValueError, match="pipeline"):
+        refuse_other_runners(config("auto", v2=True, stages=2))
