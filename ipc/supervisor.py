@@ -229,7 +229,7 @@ class Supervisor(Generic[M]):
         if was_up:
             self._on_down()
         if process is not None:
-            await process.wait()
+            await _reap(process)
 
     async def _read(
         self, connected: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
@@ -269,3 +269,13 @@ class Supervisor(Generic[M]):
                 log.error("child hangs", extra={"child": self._argv[2], "silent_s": silent})
                 return
             await asyncio.sleep(min(1.0, patience / 4))
+
+
+async def _reap(process: asyncio.subprocess.Process) -> None:
+    """Wait for a killed process to the end, even when cancelled: nobody else would."""
+    waiting = asyncio.ensure_future(process.wait())
+    try:
+        await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        await waiting
+        raise

@@ -33,6 +33,7 @@ class Nest:
         self.pids: list[int] = []
         self.downs = 0
         self.phases: list[str] = []
+        self.stopping: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self.supervisor: Supervisor[Said] = Supervisor(
             "echo_child",
@@ -56,6 +57,10 @@ class Nest:
     def _note(self, where: list, what: object) -> None:
         where.append(what)
         self._changed.set()
+
+    def _stop_at_once(self) -> None:
+        self.stopping = asyncio.create_task(self.supervisor.stop())
+        self.stopping.add_done_callback(lambda task: self._changed.set())
 
     def _down(self) -> None:
         self.downs += 1
@@ -181,6 +186,15 @@ async def test_stop_kills_a_child_that_does_not_listen(nest: Nest) -> None:
     os.kill(pid, signal.SIGSTOP)
     await nest.supervisor.stop()
     assert not is_running(pid)
+
+
+async def test_stop_while_a_child_is_buried_still_reaps_it(nest: Nest) -> None:
+    pid = nest.supervisor.pid
+    assert pid is not None
+    nest.supervisor._on_down = nest._stop_at_once
+    nest.supervisor.send(nest.say("", then="die"))
+    await nest.until(lambda: nest.stopping is not None and nest.stopping.done())
+    assert not Path(f"/proc/{pid}").exists()
 
 
 async def test_stop_during_the_start_ends_the_waiting() -> None:
