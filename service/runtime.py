@@ -10,11 +10,13 @@ from enum import StrEnum
 from typing import Protocol
 
 from service.admission import Admission
+from service.chunking import schedule_settings
 from service.metrics import Metrics
 from service.settings import Settings
 from service.warmup import warm_up
 from streaming import wire
 from streaming.errors import CapacityError, ErrorCode, RequestError
+from streaming.line import LineSettings
 from streaming.pace import PaceEstimator
 from streaming.ports import CodecEngine, Sampling, SpeechRequest, TalkerEngine
 from streaming.schedule import PaceBounds, ScheduleSettings
@@ -183,36 +185,8 @@ class Runtime:
             )
 
     def schedule_settings(self, chunking: wire.ChunkingOptions | None = None) -> ScheduleSettings:
-        """The server's chunk settings with a client's own over them."""
-        mine, spec = self.settings, self.codec.spec
-        theirs = chunking or wire.ChunkingOptions()
-
-        def pick(name: str, default: int) -> int:
-            value = getattr(theirs, name)
-            return default if value is None else int(value)
-
-        default_left = mine.left_context_frames
-        lookahead = pick("lookahead_frames", mine.lookahead_frames)
-        first_lookahead = theirs.first_lookahead_frames
-        if first_lookahead is None:
-            # Who asks for more lookahead wants exactness, and from the first chunk on.
-            asked = theirs.lookahead_frames is not None
-            first_lookahead = lookahead if asked else mine.first_lookahead_frames
-        max_chunk = pick("max_chunk_frames", mine.max_chunk_frames)
-        first_chunk = theirs.first_chunk_frames or mine.first_chunk_frames
-        return ScheduleSettings(
-            frame_s=spec.frame_s,
-            delay_rows=spec.num_codebooks - 1,
-            left_context_frames=pick(
-                "left_context_frames",
-                spec.receptive_field_frames if default_left is None else default_left,
-            ),
-            first_lookahead_frames=min(first_lookahead, lookahead),
-            lookahead_frames=lookahead,
-            max_chunk_frames=max_chunk,
-            first_chunk_frames=first_chunk and min(first_chunk, max_chunk),
-            guard_s=mine.network_guard_ms / 1000,
-        )
+        """See service.chunking."""
+        return schedule_settings(self.settings, self.codec.spec, chunking)
 
     def bounds(self) -> PaceBounds:
         """The pace as measured just now."""
@@ -228,15 +202,15 @@ class Runtime:
                 f"max_lead_ms may be {mine.max_lead_ms} at most.",
                 param="max_lead_ms",
             )
-        return SessionSettings(
+        line = LineSettings(
             codec=self.codec.spec,
             schedule=self.schedule_settings(create.chunking),
-            segments=SegmentSettings(max_chars=mine.max_segment_chars),
             bounds=self.bounds,
             mode=create.mode,
             max_lead_s=lead_ms / 1000,
-            max_text_chars=mine.max_text_chars,
         )
+        segments = SegmentSettings(max_chars=mine.max_segment_chars)
+        return SessionSettings(line, segments, mine.max_text_chars)
 
     def speech_request(self, create: wire.ContextCreate, request_id: str) -> SpeechRequest:
         """The template of a context's talker requests. Raises RequestError."""

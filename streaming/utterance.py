@@ -19,6 +19,9 @@ from streaming.spec import CodecSpec, Codes
 from streaming.window import DecodeWindow, SlidingWindowChunker
 
 Mode = Literal["chunked", "whole"]
+#: Speech has about 14 characters per second and 25 frames; this is a guess from above. It
+#: matters only to talkers that are slower than playback.
+_SHORTEST_FRAMES, _FRAMES_PER_CHARACTER = 25, 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,6 @@ class Utterance:
         self.frames = 0
         self.frames_sent = 0
         self.decoding: DecodeWindow | None = None
-        self._in_schedule = 0
 
     def start(
         self,
@@ -63,7 +65,8 @@ class Utterance:
         self._mode = mode
         self._reverter = DelayReverter(codec.num_codebooks, codec.codebook_size)
         self._chunker = SlidingWindowChunker(schedule.left_context_frames)
-        self._schedule = ChunkSchedule(schedule, bounds, dry_at=dry_at)
+        expected = _SHORTEST_FRAMES + int(len(self.text) * _FRAMES_PER_CHARACTER)
+        self._schedule = ChunkSchedule(schedule, bounds, dry_at=dry_at, expected_frames=expected)
         self._collected: list[Codes] = []
 
     @property
@@ -105,14 +108,14 @@ class Utterance:
         """What the codec should do next. Call only while nothing is being decoded."""
         if self._mode == "whole":
             window = self._whole_window()
-            return NextStep(window, min(dry_at, now), float("inf"))
+            return NextStep(window, max(dry_at, now), float("inf"))
         if self.frames == self._chunker.emitted:
             return NextStep(None, 0.0, float("inf"))
         decision = self._schedule.decide(now)
         if not decision.new_frames:
             return NextStep(None, 0.0, decision.wake_at)
         window = self._chunker.take(decision.new_frames, decision.lookahead)
-        deadline = self._schedule.dry_at if self.frames_sent else min(dry_at, now)
+        deadline = dry_at if self.frames_sent else max(dry_at, now)
         self._schedule.on_emitted(window.new_frames, window.lookahead, now)
         self.decoding = window
         return NextStep(window, deadline, now)
@@ -125,11 +128,12 @@ class Utterance:
         self.decoding = DecodeWindow(codes, 0, self.frames, 0, is_last=True)
         return self.decoding
 
-    def on_sent(self, now: float) -> None:
-        """The samples of the window in flight have been sent."""
+    def on_sent(self, bounds: PaceBounds, now: float) -> None:
+        """The samples of the window in flight have been sent; go on with newer bounds."""
         if self.decoding is None:
             raise RuntimeError("no window is being decoded")
         new_frames, self.decoding = self.decoding.new_frames, None
         self.frames_sent += new_frames
         if self._mode == "chunked":
+            self._schedule.update_bounds(bounds)
             self._schedule.on_sent(new_frames, now)

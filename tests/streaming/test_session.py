@@ -28,9 +28,9 @@ from streaming.events import (
     TextAppended,
     TimerRang,
 )
+from streaming.line import LineSettings
 from streaming.ports import TalkerRows
 from streaming.schedule import PaceBounds, ScheduleSettings
-from streaming.segment import SegmentSettings
 from streaming.session import Session, SessionSettings, State
 from streaming.spec import CodecSpec, Codes
 from streaming.utterance import Mode
@@ -51,9 +51,8 @@ def settings(
         lookahead_frames=3,
     )
     bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005)
-    return SessionSettings(
-        SPEC, schedule, SegmentSettings(), lambda: bounds, mode, max_lead_s, chars
-    )
+    line = LineSettings(SPEC, schedule, lambda: bounds, mode, max_lead_s)
+    return SessionSettings(line, max_text_chars=chars)
 
 
 class World:

