@@ -80,7 +80,7 @@ class CodecEngine(Protocol):
         """Return the samples of the window's new frames, ``[new_frames * hop_length]``.
 
         ``deadline_s`` is on the monotonic clock; the earliest deadline is decoded first.
-        Cancelling the call drops the work. Raises BackendError.
+        Cancelling the call drops the work. Raises CapacityError, BackendError.
         """
 
 
