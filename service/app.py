@@ -89,17 +89,14 @@ def _add_health(app: FastAPI, runtime: Runtime) -> None:
 
 
 def _add_speech(app: FastAPI, runtime: Runtime) -> None:
-    open_sockets = 0
-
     @app.websocket("/v1/tts/stream")
     async def stream(websocket: WebSocket) -> None:
         """The native protocol (docs/protocol.md)."""
-        nonlocal open_sockets
         offered = websocket.scope.get("subprotocols", [])
         if offered and SUBPROTOCOL not in offered:
             await _deny(websocket, 400, "unsupported", "Offer the subprotocol talkwire.tts.v1.")
             return
-        if open_sockets >= runtime.settings.max_connections:
+        if runtime.connections >= runtime.settings.max_connections:
             await _deny(websocket, 503, "overloaded", "The server has no connection to spare.")
             return
         try:
@@ -107,15 +104,12 @@ def _add_speech(app: FastAPI, runtime: Runtime) -> None:
         except TalkwireError as error:
             await _deny(websocket, 503, error.code.value, error.message)
             return
-        open_sockets += 1
-        try:
+        with runtime.connection():
             await websocket.accept(SUBPROTOCOL if offered else None)
             async with asyncio.TaskGroup() as tasks:
                 socket = Socket(websocket, runtime)
                 dialect = NativeDialect(runtime, socket.outbox, tasks)
                 await socket.run(dialect, tasks)
-        finally:
-            open_sockets -= 1
 
 
 async def _deny(websocket: WebSocket, status: int, code: str, message: str) -> None:

@@ -84,9 +84,14 @@ class ContextDriver:
         """Whether the context is over."""
         return self._session.state is State.CLOSED
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do but wait for the client."""
+        return self.is_closed or self._session.is_idle
+
     def idle_s(self, now: float) -> float:
         """Seconds since anything happened, or 0 while there is work to do."""
-        return now - self.touched_at if self._session.is_idle else 0.0
+        return now - self.touched_at if self.is_idle else 0.0
 
     def post(self, event: Event) -> None:
         """Let something happen. Raises RequestError if the context's state forbids it."""

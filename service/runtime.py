@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Protocol
 
@@ -112,6 +113,11 @@ class Runtime:
         self.phase = Phase.STARTING
         #: Set once, when the service has first become ready.
         self.ready = asyncio.Event()
+        #: Set once, when no new work is taken any more.
+        self.draining = asyncio.Event()
+        self.connections = 0
+        self._alone = asyncio.Event()
+        self._alone.set()
         metrics.watch(lambda: self.admission.active, lambda: self.admission.capacity)
 
     async def start(self) -> None:
@@ -129,6 +135,31 @@ class Runtime:
             "ready",
             extra={"seconds": time.monotonic() - began, "capacity": self.admission.capacity},
         )
+
+    @contextmanager
+    def connection(self) -> Iterator[None]:
+        """A client is connected while the block runs."""
+        self.connections += 1
+        self._alone.clear()
+        self.metrics.connections.inc()
+        try:
+            yield
+        finally:
+            self.connections -= 1
+            if not self.connections:
+                self._alone.set()
+            self.metrics.connections.dec()
+
+    async def drain(self) -> None:
+        """Take no new work, let what is under way finish, and return when all have gone.
+
+        Sockets tell their clients, and close when their contexts are done, or after
+        ``drain_s`` at the latest.
+        """
+        self.phase = Phase.DRAINING
+        self.draining.set()
+        log.info("draining", extra={"connections": self.connections})
+        await self._alone.wait()
 
     async def stop(self) -> None:
         """End both engines."""

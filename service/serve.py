@@ -75,12 +75,11 @@ async def _serve(settings: Settings, listener: socket.socket, port: int) -> None
             server_header=False,
         )
     )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, server.handle_exit, number, None)
+    stopping = _stop_on_signals(server, runtime)
     announcing = asyncio.create_task(_announce(runtime, began, port))
     await server.serve(sockets=[listener])
     announcing.cancel()
+    stopping.cancel()
     if failures:
         raise Unable(_reason(failures[0]))
     _say("Stopped.")
@@ -95,6 +94,28 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """See uvicorn.Server."""
         yield
+
+
+def _stop_on_signals(server: _Server, runtime: Runtime) -> asyncio.Task[None]:
+    """The first signal drains and then ends the server, the second ends it at once."""
+    signalled = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if signalled.is_set():
+            server.handle_exit(number, None)
+        signalled.set()
+
+    async def drain() -> None:
+        await signalled.wait()
+        if runtime.connections:
+            _say(f"Finishing {runtime.connections} connections; once more ends them at once.")
+        await runtime.drain()
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    return asyncio.create_task(drain())
 
 
 async def _announce(runtime: Runtime, began: float, port: int) -> None:

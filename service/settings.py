@@ -47,6 +47,7 @@ class Settings(BaseSettings):
     max_outbox_bytes: Annotated[int, Field(ge=65_536)] = 16 << 20
     context_idle_s: Annotated[float, Field(gt=0)] = 60.0
     session_idle_s: Annotated[float, Field(gt=0)] = 300.0
+    drain_s: Annotated[float, Field(ge=0)] = 30.0
     slow_consumer_s: Annotated[float, Field(gt=0)] = 10.0
 
     first_chunk_frames: Annotated[int, Field(ge=1)] | None = None

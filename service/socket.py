@@ -21,7 +21,7 @@ from streaming.errors import CapacityError, ErrorCode, TalkwireError
 log = logging.getLogger(__name__)
 
 NORMAL, GOING_AWAY, POLICY, INTERNAL = 1000, 1001, 1008, 1011
-_HOUSEKEEPING_S = 0.5
+_HOUSEKEEPING_S, _LEAVING_S = 0.5, 0.05
 _FLUSH_S = 2.0
 
 
@@ -50,6 +50,13 @@ class Dialect(Protocol):
     def on_tick(self, now: float) -> None:
         """Twice a second or so."""
 
+    def on_drain(self, deadline_ms: int) -> None:
+        """The server is going away; contexts under way have so long to finish."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no context has work to do."""
+
     def word(self, error: TalkwireError) -> str:
         """The message that tells the client about an error of the whole socket."""
 
@@ -69,7 +76,6 @@ class Socket:
 
     async def run(self, dialect: Dialect, tasks: asyncio.TaskGroup) -> None:
         """Serve until the end. Works inside ``tasks``, where the contexts' tasks live too."""
-        self._runtime.metrics.connections.inc()
         dialect.open()
         writer = tasks.create_task(self._write())
         others = [
@@ -86,7 +92,6 @@ class Socket:
             self.outbox.close(self._last_words(dialect))
             await asyncio.wait({writer}, timeout=_FLUSH_S)
             writer.cancel()
-            self._runtime.metrics.connections.dec()
             await self._close()
 
     async def _read(self, dialect: Dialect) -> None:
@@ -113,18 +118,35 @@ class Socket:
                 self._writing_since = None
 
     async def _keep(self, dialect: Dialect) -> None:
-        """Notice what no message tells: a writer that does not get on, idle contexts."""
-        patience = self._runtime.settings.slow_consumer_s
+        """Notice what no message tells: a writer that does not get on, idle contexts, the
+        server's end. That is told to the client, and waits until nobody is spoken to.
+        """
+        settings = self._runtime.settings
+        leave_at: float | None = None
         try:
             while True:
-                await asyncio.sleep(_HOUSEKEEPING_S)
+                await self._pause(leave_at is not None)
                 now = time.monotonic()
-                if self._writing_since is not None and now - self._writing_since > patience:
-                    self._too_slow = True
+                if self._writing_since is not None:
+                    self._too_slow = now - self._writing_since > settings.slow_consumer_s
+                if leave_at is None and self._runtime.draining.is_set():
+                    dialect.on_drain(round(1000 * settings.drain_s))
+                    leave_at = now + settings.drain_s
+                if leave_at is not None and (dialect.is_idle or now >= leave_at):
+                    raise SocketClosing(GOING_AWAY)
+                if self._too_slow:
                     return
                 dialect.on_tick(now)
         except SocketClosing as closing:
             self._code = closing.code
+
+    async def _pause(self, is_leaving: bool) -> None:
+        """Until the next look round, which the server's end brings forward."""
+        if is_leaving:
+            await asyncio.sleep(_LEAVING_S)
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._runtime.draining.wait(), _HOUSEKEEPING_S)
 
     async def _watch_overflow(self) -> None:
         await self.outbox.overflowed.wait()

@@ -108,6 +108,15 @@ class NativeDialect:
             self._tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long."))
             raise SocketClosing(GOING_AWAY)
 
+    def on_drain(self, deadline_ms: int) -> None:
+        """Tell the client to go elsewhere with its next context."""
+        self._say(wire.GoingAway(deadline_ms))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every context waits for its client."""
+        return all(driver.is_idle for driver, _ in self._contexts.values())
+
     def word(self, error: TalkwireError, context_id: str | None = None) -> str:
         """An ``error`` message; its request id finds it in the logs."""
         self._runtime.metrics.on_error(error.code)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import numpy as np
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from talker.fake import FakeTalker
+from tests.service.live import SPEC, client, gateway
+
+EXACT = {"lookahead_frames": SPEC.receptive_field_frames}
+
+
+async def test_what_is_under_way_is_finished_and_nothing_new_is_begun() -> None:
+    async with gateway(FakeTalker(row_s=0.005)) as server, client(server.url) as talk:
+        handle = await talk.create(chunking=EXACT)
+        await talk.send("text.append", context_id="c", text="One sentence to finish.")
+        await talk.send("context.end", context_id="c")
+        await talk.until("audio.started")
+        draining = asyncio.create_task(server.runtime.drain())
+        assert (await talk.until("going_away"))["deadline_ms"] == 30_000
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(f"{server.http}/health/ready")).status_code == 503
+            assert (await http.get(f"{server.http}/health/live")).status_code == 200
+        await talk.send("context.create", context_id="d")
+        error = await talk.error()
+        assert (error["code"], error["context_id"]) == ("draining", "d")
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(server.url)
+        assert refused.value.response.status_code == 503
+        await talk.until("context.done")
+        assert np.array_equal(talk.samples(handle), server.whole("One sentence to finish."))
+        with pytest.raises(ConnectionClosed) as closed:
+            await talk.next()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1001
+        await draining
+        assert server.runtime.connections == 0
+
+
+async def test_clients_that_only_wait_are_closed_at_once() -> None:
+    async with gateway() as server, client(server.url) as talk:
+        await talk.create()
+        await talk.say("One sentence.", "d")
+        await server.runtime.drain()
+        await talk.until("going_away")
+        with pytest.raises(ConnectionClosed) as closed:
+            await talk.until("never")
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1001
+        assert server.runtime.admission.active == 0
+
+
+async def test_the_deadline_ends_what_does_not_finish() -> None:
+    talker = FakeTalker(row_s=0.05, frames_per_character=50)
+    async with gateway(talker, drain_s=0.2) as server, client(server.url) as talk:
+        await talk.create()
+        await talk.send("text.append", context_id="c", text="This takes much too long.")
+        await talk.send("context.end", context_id="c")
+        await talk.until("audio.started")
+        await server.runtime.drain()
+        await server.until_free()
