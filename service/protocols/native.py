@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from service.audio.factory import make_stream_encoder
 from service.context import ContextDriver
-from service.encoders import make_encoder
 from service.outbox import Item, Outbox
 from service.protocols.native_context import NativeContext
 from service.runtime import Runtime
@@ -28,7 +28,7 @@ from streaming.events import (
     TextAppended,
 )
 from streaming.session import Session
-from streaming.spec import AudioFormat, Encoding
+from streaming.spec import Encoding
 from streaming.wire_format import encode_message, parse_client_message
 
 log = logging.getLogger(__name__)
@@ -196,8 +196,14 @@ class NativeDialect:
     def _create(self, create: wire.ContextCreate) -> None:
         self._check_create(create)
         runtime = self._runtime
-        audio = AudioFormat(create.audio.encoding, create.audio.sample_rate)
-        encoder = make_encoder(audio, create.audio.frame_ms, runtime.codec.spec.sample_rate)
+        audio, codec_rate = create.audio, runtime.codec.spec.sample_rate
+        if audio.sample_rate != codec_rate:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED,
+                f"This server sends {codec_rate} Hz only.",
+                param="audio.sample_rate",
+            )
+        encoder = make_stream_encoder(audio.encoding, codec_rate, audio.sample_rate, audio.frame_ms)
         session = Session(runtime.session_settings(create))
         request = runtime.speech_request(create, f"{self._session_id}-{self._next_handle}")
         runtime.talker.check_options(request)

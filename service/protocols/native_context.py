@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from service.encoders import AudioEncoder, Packet
+from service.audio.packet import AudioEncoder, Packet
 from service.metrics import Metrics
 from service.outbox import Item, Outbox
 from streaming import wire

@@ -1,0 +1,44 @@
+"""What every encoder is and gives."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from streaming.spec import Samples
+
+
+class Packet(NamedTuple):
+    """One binary message's worth of audio.
+
+    ``samples``: how many samples a decoder makes of it, at the encoder's output rate.
+    ``padding``: how many of these are no audio but an encoder's own: its delay at the front
+    of an utterance, silence at the end. Only raw Opus has any; a file's decoder drops them.
+    """
+
+    data: bytes
+    samples: int
+    padding: int = 0
+
+
+class AudioEncoder(Protocol):
+    """Encodes one context's samples, in order.
+
+    ``sample_rate`` is the output's, in Hz. ``inline`` says that ``encode`` takes microseconds
+    and may be called on the event loop; the others belong in a thread (see pump.py).
+    """
+
+    @property
+    def sample_rate(self) -> int:
+        """Hz of what comes out."""
+
+    @property
+    def inline(self) -> bool:
+        """Whether ``encode`` is quick enough for the event loop."""
+
+    def encode(self, samples: Samples) -> list[Packet]:
+        """Take mono float32 samples within [-1, 1]; return the packets that are full."""
+
+    def flush(self) -> list[Packet]:
+        """Return all that is held back. What has a header and an end (WAV, FLAC, MP3, Ogg, AAC)
+        is over then; the others may go on with a next utterance.
+        """

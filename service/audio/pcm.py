@@ -1,0 +1,102 @@
+"""Encodings of a fixed number of bytes per sample: linear PCM, G.711, and WAV around PCM."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+
+from service.audio.packet import Packet
+from streaming.spec import Samples
+
+_S16_MAX = 32767.0
+_WAV = struct.Struct("<4sI4s4sIHHIIHH4sI")
+_WAV_PCM, _WAV_REST, _UNKNOWN = 1, 36, 0xFFFFFFFF
+
+
+def to_s16(samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
+    """Samples within [-1, 1] as integers; louder ones are clipped."""
+    scaled: Samples = np.rint(np.clip(samples, -1.0, 1.0) * np.float32(_S16_MAX))
+    return scaled.astype(np.int16)
+
+
+def pack_s16(samples: Samples) -> bytes:
+    """Two bytes per sample, little-endian."""
+    return to_s16(samples).astype("<i2", copy=False).tobytes()
+
+
+def pack_f32(samples: Samples) -> bytes:
+    """Four bytes per sample, little-endian, untouched."""
+    return samples.astype("<f4", copy=False).tobytes()
+
+
+class PcmEncoder:
+    """Packets of ``frame_samples`` (0: one packet per call, of whatever length)."""
+
+    inline = True
+
+    def __init__(
+        self, pack: Callable[[Samples], bytes], sample_rate: int, frame_samples: int = 0
+    ) -> None:
+        self._pack_samples, self.sample_rate, self._frame = pack, sample_rate, frame_samples
+        self._held = np.empty(0, np.float32)
+
+    def encode(self, samples: Samples) -> list[Packet]:
+        """See AudioEncoder."""
+        if not self._frame:
+            return [self._pack(samples)] if len(samples) else []
+        samples = np.concatenate([self._held, samples])
+        full = len(samples) - len(samples) % self._frame
+        self._held = samples[full:]
+        return [self._pack(samples[at : at + self._frame]) for at in range(0, full, self._frame)]
+
+    def flush(self) -> list[Packet]:
+        """The samples that did not fill a packet."""
+        held, self._held = self._held, self._held[:0]
+        return [self._pack(held)] if len(held) else []
+
+    def _pack(self, samples: Samples) -> Packet:
+        return Packet(self._pack_samples(samples), len(samples))
+
+
+def wav_header(sample_rate: int, samples: int | None = None) -> bytes:
+    """The 44 bytes before mono s16le samples.
+
+    ``samples`` None is a length not known yet: both sizes are 0xFFFFFFFF, which players and
+    ffmpeg take as "until the end". A length that no WAV file can have is written so too.
+    """
+    size = _UNKNOWN if samples is None else 2 * samples
+    if size > _UNKNOWN - _WAV_REST:
+        size = _UNKNOWN
+    riff = min(_UNKNOWN, size + _WAV_REST)
+    format_ = (16, _WAV_PCM, 1, sample_rate, 2 * sample_rate, 2, 16)
+    return _WAV.pack(b"RIFF", riff, b"WAVE", b"fmt ", *format_, b"data", size)
+
+
+class WavEncoder:
+    """A WAV file of unknown length: one header, then s16le. An empty one is a header alone."""
+
+    inline = True
+
+    def __init__(self, sample_rate: int, frame_samples: int = 0) -> None:
+        self.sample_rate = sample_rate
+        self._pcm = PcmEncoder(pack_s16, sample_rate, frame_samples)
+        self._header = wav_header(sample_rate)
+
+    def encode(self, samples: Samples) -> list[Packet]:
+        """See AudioEncoder."""
+        return self._headed(self._pcm.encode(samples))
+
+    def flush(self) -> list[Packet]:
+        """See AudioEncoder."""
+        packets = self._headed(self._pcm.flush())
+        if self._header:
+            packets, self._header = [Packet(self._header, 0)], b""
+        return packets
+
+    def _headed(self, packets: list[Packet]) -> list[Packet]:
+        if packets and self._header:
+            packets[0] = packets[0]._replace(data=self._header + packets[0].data)
+            self._header = b""
+        return packets

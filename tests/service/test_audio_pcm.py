@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.audio.factory import make_stream_encoder
+from service.audio.pcm import wav_header
+from streaming.errors import ErrorCode, RequestError
+
+RATE = 24_000
+EXTREMES = np.array([0, 1, -1, 0.5, 2, -3, 1 / 32767, 1.4 / 32767], np.float32)
+
+
+def test_s16_rounds_and_clips() -> None:
+    (packet,) = make_stream_encoder("pcm_s16le", RATE).encode(EXTREMES)
+    want = [0, 32767, -32767, 16384, 32767, -32767, 1, 1]
+    assert np.frombuffer(packet.data, "<i2").tolist() == want
+    assert packet.samples == len(EXTREMES)
+
+
+def test_f32_is_untouched() -> None:
+    (packet,) = make_stream_encoder("pcm_f32le", RATE).encode(EXTREMES)
+    assert np.array_equal(np.frombuffer(packet.data, "<f4"), EXTREMES)
+
+
+@given(st.lists(st.integers(0, 100), max_size=20), st.integers(1, 3))
+def test_packets_have_their_length_and_nothing_is_lost(pieces: list[int], frame_ms: int) -> None:
+    total = np.arange(sum(pieces), dtype=np.float32)
+    encoder = make_stream_encoder("pcm_f32le", RATE, frame_ms=frame_ms)
+    packets, at = [], 0
+    for piece in pieces:
+        packets += encoder.encode(total[at : at + piece])
+        at += piece
+    assert all(packet.samples == 24 * frame_ms for packet in packets)
+    packets += encoder.flush()
+    assert encoder.flush() == []
+    assert np.array_equal(np.frombuffer(b"".join(p.data for p in packets), "<f4"), total)
+    assert sum(packet.samples for packet in packets) == len(total)
+
+
+def test_wav_has_one_header() -> None:
+    encoder = make_stream_encoder("wav", RATE)
+    first, second = encoder.encode(EXTREMES) + encoder.encode(EXTREMES)
+    assert encoder.encode(EXTREMES[:0]) == encoder.flush() == []
+    assert first.data == wav_header(RATE) + second.data
+    assert first.samples == second.samples == len(EXTREMES)
+    assert make_stream_encoder("wav", RATE).flush()[0].data == wav_header(RATE)
+
+
+@pytest.mark.parametrize(
+    ("samples", "data", "riff"),
+    [(None, 2**32 - 1, 2**32 - 1), (0, 0, 36), (5, 10, 46), (2**31, 2**32 - 1, 2**32 - 1)],
+)
+def test_wav_sizes(samples: int | None, data: int, riff: int) -> None:
+    header = wav_header(RATE, samples)
+    assert len(header) == 44
+    assert struct.unpack_from("<I", header, 40) == (data,)
+    assert struct.unpack_from("<I", header, 4) == (riff,)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "param"),
+    [("mp2", None, "encoding"), ("pcm_s16le", 11_025, "sample_rate"), ("wav", 1, "sample_rate")],
+)
+def test_what_is_not_there_is_refused(name: str, rate: int | None, param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        make_stream_encoder(name, RATE, rate)
+    assert (caught.value.code, caught.value.param) == (ErrorCode.UNSUPPORTED, param)
