@@ -38,7 +38,7 @@ class ServerError(ClientError):
 
     def __init__(self, error: wire.Error) -> None:
         param = "" if error.param is UNSET else f" ({error.param})"
-        super().__init__(f"{error.code.value}{param}: {error.message}")
+        super().__init__(f"{error.code}{param}: {error.message}")
         self.code = error.code
         self.message = error.message
         self.retryable = error.retryable

@@ -240,7 +240,7 @@ class Runtime:
             mode=create.mode,
             max_lead_s=lead_ms / 1000,
         )
-        segments = SegmentSettings(max_chars=mine.max_segment_chars)
+        segments = SegmentSettings(max_chars=mine.segment_chars)
         return SessionSettings(line, segments, mine.max_text_chars)
 
     def speech_request(self, create: wire.ContextCreate, request_id: str) -> SpeechRequest:

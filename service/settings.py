@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 PREFIX = "TALKWIRE_"
 #: The speaking checkpoint that ships with the project.
 EMBEDDED_MODEL = Path(__file__).resolve().parent.parent / "embedded" / "checkpoint"
+_EMBEDDED_SEGMENT, _SEGMENT = 90, 300
 
 
 class SettingsError(Exception):
@@ -41,7 +42,7 @@ class Settings(BaseSettings):
     max_connections: Annotated[int, Field(ge=1)] = 256
     max_message_bytes: Annotated[int, Field(ge=1024)] = 65_536
     max_text_chars: Annotated[int, Field(ge=1)] = 20_000
-    max_segment_chars: Annotated[int, Field(ge=20)] = 120
+    max_segment_chars: Annotated[int, Field(ge=20)] | None = None
     default_lead_ms: Annotated[int, Field(ge=100)] = 10_000
     max_lead_ms: Annotated[int, Field(ge=100)] = 120_000
     max_outbox_bytes: Annotated[int, Field(ge=65_536)] = 16 << 20
@@ -61,6 +62,14 @@ class Settings(BaseSettings):
     def model_path(self) -> str:
         """The folder or hub id that ``model`` stands for."""
         return str(EMBEDDED_MODEL) if self.model == "embedded" else self.model
+
+    @property
+    def segment_chars(self) -> int:
+        """The longest text that the talker is given at once; the embedded voice's is in its
+        model card.
+        """
+        default = _EMBEDDED_SEGMENT if self.model == "embedded" else _SEGMENT
+        return self.max_segment_chars or default
 
     @property
     def model_name(self) -> str:

@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from streaming.errors import ErrorCode
 from streaming.spec import Encoding
 
 SUBPROTOCOL = "talkwire.tts.v1"
@@ -224,9 +223,12 @@ class GoingAway(ServerMessage, frozen=True, tag="going_away"):
 
 
 class Error(ServerMessage, frozen=True, tag="error"):
-    """Something did not work. Without ``context_id`` it is about the socket."""
+    """Something did not work. Without ``context_id`` it is about the socket.
 
-    code: ErrorCode
+    ``code`` is one of ErrorCode's in this version; a client must bear others.
+    """
+
+    code: str
     message: str
     request_id: str
     retryable: bool = False

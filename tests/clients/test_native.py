@@ -114,7 +114,7 @@ async def test_a_refused_context_raises_and_leaves_the_others_alone() -> None:
         with pytest.raises(ServerError, match=r"unknown_voice \(voice\): No such voice") as caught:
             async with client.context(voice="x"):
                 pytest.fail("it was refused")
-        assert caught.value.code is ErrorCode.UNKNOWN_VOICE
+        assert caught.value.code == ErrorCode.UNKNOWN_VOICE
         assert await drain(good) == [b"\1\0"]
 
 

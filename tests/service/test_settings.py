@@ -62,6 +62,11 @@ def test_the_model_names() -> None:
     assert load_settings(model="org/big-voice", served_model_name="v").model_name == "v"
 
 
+def test_the_embedded_voice_gets_shorter_texts_than_a_real_one() -> None:
+    assert load_settings().segment_chars < load_settings(model="org/big").segment_chars
+    assert load_settings(max_segment_chars=50).segment_chars == 50
+
+
 def test_every_setting_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     missing = [name for name in Settings.model_fields if f"`{name}`" not in text]

@@ -48,6 +48,12 @@ def test_server_messages_round_trip_and_unknown_ones_are_passed_over() -> None:
     assert parse_server_message(encode_message(error)) == error
     assert "param" not in json.loads(encode_message(error))
     assert parse_server_message('{"type":"from.the.future"}') is None
+    later = parse_server_message(
+        '{"type":"error","code":"from_the_future","message":"m","request_id":"r","retryable":false,'
+        '"new_field":1}'
+    )
+    assert isinstance(later, wire.Error)
+    assert later.code == "from_the_future"
     with pytest.raises(ValueError, match="not a message"):
         parse_server_message("[]")
 
