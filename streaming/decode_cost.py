@@ -74,4 +74,5 @@ class DecodeCost:
             prior_s = self._prior.decode_s(int(mean_frames))
             slope = mean_s * self._prior.decode_frame_s / prior_s if prior_s else 0.0
         slope = min(slope, mean_s / mean_frames)
-        return mean_s - slope * mean_frames, slope
+        # Where the whole cost is the slope's, rounding can leave a little less than nothing.
+        return max(0.0, mean_s - slope * mean_frames), slope
