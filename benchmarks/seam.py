@@ -1,4 +1,4 @@
-"""What too little lookahead does to the seams: ``python -m benchmarks.seam --codes FILE``.
+"""What too little lookahead does to the seams: ``python -m benchmarks.seam [--codes FILE]``.
 
 The codes of whole utterances are decoded once whole and once in chunks, and the difference
 is given as a signal-to-noise ratio, over all samples and for the worst chunk that is not
@@ -23,6 +23,8 @@ from streaming.ports import CodecDecoder
 from streaming.spec import Codes, Samples
 from streaming.window import DecodeWindow
 
+#: Codes that the embedded talker made of eight sentences.
+SPEECH = Path(__file__).parents[1] / "tests" / "codec" / "data" / "speech_codes.npz"
 LOOKAHEADS = (0, 1, 2, 3, 4, 6, 8, 10)
 #: Chunks of less power than this (of full scale) count as silence for the worst chunk.
 SILENCE_POWER = 1e-4
@@ -40,7 +42,7 @@ class Seam:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print a Markdown report, and write ``--json`` if asked."""
     parser = argparse.ArgumentParser(prog="benchmarks.seam", description=__doc__)
-    parser.add_argument("--codes", type=Path, required=True)
+    parser.add_argument("--codes", type=Path, default=SPEECH)
     parser.add_argument("--model", default="embedded/checkpoint", help="a folder or a hub id")
     parser.add_argument("--chunk", type=int, default=5, help="frames")
     parser.add_argument("--left", type=int, default=10, help="frames")
