@@ -1,0 +1,148 @@
+"""Files that are written while the audio is being made: FLAC, MP3, Ogg Opus, AAC in ADTS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import cast
+
+import av
+import numpy as np
+from av.audio.stream import AudioStream
+
+from service.audio.opus_frames import OPUS_BIT_RATE, OPUS_RATES
+from service.audio.packet import Packet
+from service.audio.pcm import to_s16
+from streaming.spec import Samples
+
+_ANY_RATE = (8_000, 16_000, 22_050, 24_000, 44_100, 48_000)
+_WIDE = 32_000
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """How ffmpeg's libraries are to write a format: everything as soon as it can be."""
+
+    muxer: str
+    codec: str
+    sample_format: str
+    rates: tuple[int, ...] = _ANY_RATE
+    #: Bits per second below and from 32 kHz; 0 where the codec is lossless.
+    bit_rates: tuple[int, int] = (0, 0)
+    muxer_options: dict[str, str] = field(default_factory=dict)
+    codec_options: dict[str, str] = field(default_factory=dict)
+
+
+FLAC = FileFormat(
+    "flac",
+    "flac",
+    "s16",
+    # Without room for tags to be written later. Level 2 has blocks of 24 ms, level 5 of 96.
+    muxer_options={"metadata_header_padding": "0"},
+    codec_options={"compression_level": "2"},
+)
+MP3 = FileFormat(
+    "mp3",
+    "libmp3lame",
+    "fltp",
+    bit_rates=(64_000, 128_000),
+    # No tag before the first frame: it would hold a length that is not known yet.
+    muxer_options={"id3v2_version": "0", "write_xing": "0"},
+    codec_options={"reservoir": "0"},
+)
+OGG_OPUS = FileFormat(
+    "ogg",
+    "libopus",
+    "flt",
+    OPUS_RATES,
+    (OPUS_BIT_RATE, OPUS_BIT_RATE),
+    # Microseconds: a page per packet, where a second's worth is usual.
+    muxer_options={"page_duration": "20000"},
+    codec_options={"frame_duration": "20"},
+)
+AAC = FileFormat("adts", "aac", "fltp", bit_rates=(64_000, 96_000))
+
+
+class _Written:
+    """A file that cannot seek and keeps what was written until it is taken."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        data, self._parts = b"".join(self._parts), []
+        return data
+
+
+class FileEncoder:
+    """One file: its header comes with the first packet, its end from ``flush``."""
+
+    inline = False
+
+    def __init__(self, format_: FileFormat, sample_rate: int) -> None:
+        self._format, self.sample_rate = format_, sample_rate
+        self._written = _Written()
+        self._container: av.container.OutputContainer | None = None
+        self._taken = self._told = 0
+        self._is_over = False
+
+    def encode(self, samples: Samples) -> list[Packet]:
+        """See AudioEncoder. Raises ValueError after ``flush``: the file has ended."""
+        if self._is_over:
+            raise ValueError("the file has ended")
+        if not len(samples):
+            return []
+        container, stream = self._open()
+        frame = av.AudioFrame.from_ndarray(
+            self._packed(samples)[np.newaxis], format=self._format.sample_format, layout="mono"
+        )
+        frame.sample_rate, frame.pts = self.sample_rate, self._taken
+        frame.time_base = Fraction(1, self.sample_rate)
+        self._taken += len(samples)
+        container.mux(stream.encode(frame))
+        return self._packets()
+
+    def flush(self) -> list[Packet]:
+        """The file's end; without any audio before it, an empty file."""
+        if self._is_over:
+            return []
+        container, stream = self._open()
+        self._is_over = True
+        if self._taken:
+            container.mux(stream.encode(None))
+        container.close()
+        return self._packets()
+
+    def _packed(self, samples: Samples) -> Samples | np.ndarray[tuple[int], np.dtype[np.int16]]:
+        return to_s16(samples) if self._format.sample_format == "s16" else samples.clip(-1.0, 1.0)
+
+    def _open(self) -> tuple[av.container.OutputContainer, AudioStream]:
+        """The container and its stream, opened at first use: that is no work for a loop."""
+        if self._container is None:
+            self._container = av.open(
+                self._written,
+                "w",
+                format=self._format.muxer,
+                container_options={"flush_packets": "1", **self._format.muxer_options},
+            )
+            options = dict(self._format.codec_options)
+            stream = self._container.add_stream(self._format.codec, self.sample_rate, options)
+            stream = cast(AudioStream, stream)
+            stream.layout, stream.format = "mono", self._format.sample_format
+            stream.codec_context.thread_count = 1
+            if rate := self._format.bit_rates[self.sample_rate >= _WIDE]:
+                stream.bit_rate = rate
+            self._container.start_encoding()
+        return self._container, self._container.streams.audio[0]
+
+    def _packets(self) -> list[Packet]:
+        """What was written since; its samples are those taken since the last packet."""
+        data = self._written.take()
+        if not data:
+            return []
+        samples, self._told = self._taken - self._told, self._taken
+        return [Packet(data, samples)]
