@@ -8,7 +8,6 @@ from typing import NamedTuple, Self
 
 from clients.errors import ClientError, ProtocolError, ServerError
 from streaming import wire
-from streaming.spec import AudioFormat
 from streaming.wire_format import HEADER_BYTES, AudioHeader
 
 #: Chunks held for a reader that is late. When they are full the socket is read no further, so
@@ -32,17 +31,20 @@ class ClientContext:
     """Made by NativeClient.context. Iterate over it once, from one task, to receive its audio.
 
     ``errors`` holds what the server refused without ending the context (a text too long, say);
-    ``metrics``, ``done`` and ``cancelled`` are the server's messages, once they came.
+    ``started`` (the rate that the audio has), ``metrics``, ``done`` and ``cancelled`` are the server's messages, once they came.
+    ``last_audio_s`` is when the last frame arrived, also of those that a cancel dropped.
     """
 
     def __init__(self, create: wire.ContextCreate, send: Send) -> None:
         self.context_id = create.context_id
-        self.format = AudioFormat(create.audio.encoding, create.audio.sample_rate)
+        self.encoding = create.audio.encoding
+        self.started: wire.AudioStarted | None = None
         self.errors: list[ServerError] = []
         self.metrics: wire.Metrics | None = None
         self.done: wire.ContextDone | None = None
         self.cancelled: wire.ContextCancelled | None = None
         self.handle: int | None = None
+        self.last_audio_s: float | None = None
         self._create, self._send = create, send
         self._chunks: asyncio.Queue[AudioChunk | ClientError | None] = asyncio.Queue(
             MAX_QUEUED_CHUNKS
@@ -134,7 +136,7 @@ class ClientContext:
     async def on_audio(self, frame: bytes, header: AudioHeader, arrived_s: float) -> None:
         """A binary frame. Waits while the reader is late; raises ProtocolError at a hole."""
         pcm = frame[HEADER_BYTES:]
-        samples, rest = divmod(len(pcm), self.format.sample_bytes)
+        samples, rest = self._samples(pcm)
         if (header.sequence, header.sample_offset) != (self._sequence, self._offset) or rest:
             raise ProtocolError(
                 f"context {self.context_id}: frame {header.sequence} at sample "
@@ -143,8 +145,20 @@ class ClientContext:
             )
         self._sequence = (self._sequence + 1) % _WRAP
         self._offset = (self._offset + samples) % _WRAP
+        self.last_audio_s = arrived_s
         if not self._discarding:
             await self._chunks.put(AudioChunk(pcm, header, arrived_s, samples))
+
+    def _samples(self, data: bytes) -> tuple[int, int]:
+        """How many samples ``data`` decodes to, and how many bytes are left over."""
+        if sample_bytes := self.encoding.sample_bytes:
+            return divmod(len(data), sample_bytes)
+        if self.started is None:
+            raise ProtocolError(f"context {self.context_id}: audio before audio.started")
+        try:
+            return int(opus.packet_ms(data) * self.started.sample_rate / 1000), 0
+        except ValueError as error:
+            raise ProtocolError(f"context {self.context_id}: {error}") from error
 
     async def on_done(self, done: wire.ContextDone) -> None:
         """The context is closed."""
