@@ -13,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from service import __version__
 from service.protocols.native import NativeDialect
+from service.protocols.openai import openai_router
 from service.runtime import Phase, Runtime
 from service.socket import Socket
 from streaming.errors import TalkwireError
@@ -46,6 +47,7 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
     app.state.runtime = runtime
     _add_health(app, runtime)
     _add_speech(app, runtime)
+    app.include_router(openai_router(runtime))
     return app
 
 

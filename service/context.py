@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from streaming.events import (
     Event,
     Flushed,
     NothingToSay,
+    PlaybackReported,
     RowsCame,
     SamplesCame,
     SendAudio,
@@ -59,10 +60,16 @@ class ContextSink(Protocol):
         """The context is closed."""
 
 
+#: Returns when the client has room for more audio: how many samples it has taken in all if
+#: that had to be waited for, else None.
+Room = Callable[[], Awaitable[int | None]]
+
+
 class ContextDriver:
     """Owns a Session and the tasks that work for it.
 
     ``request`` is the template of the talker's requests; each utterance fills in its text.
+    ``room`` is waited for before each window is decoded; without it audio is taken always.
     """
 
     def __init__(
@@ -72,9 +79,10 @@ class ContextDriver:
         request: SpeechRequest,
         sink: ContextSink,
         tasks: asyncio.TaskGroup,
+        room: Room | None = None,
     ) -> None:
         self._runtime, self._session, self._sink, self._tasks = runtime, session, sink, tasks
-        self._request = request
+        self._request, self._room = request, room
         self._working: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.touched_at = time.monotonic()
@@ -164,13 +172,23 @@ class ContextDriver:
 
     async def _decode(self, command: Decode) -> None:
         try:
-            samples = await self._runtime.codec.decode(command.window, command.deadline)
+            deadline = await self._when_wanted(command.deadline)
+            samples = await self._runtime.codec.decode(command.window, deadline)
             self.post(SamplesCame(command.utterance, samples))
         except TalkwireError as error:
             self.post(Broke(error))
         except Exception:
             log.exception("decoding broke", extra={"request_id": self._request.request_id})
             self.post(Broke(_internal()))
+
+    async def _when_wanted(self, deadline: float) -> float:
+        """Wait for room. A client that made us wait has played no more than it has taken, and
+        its windows are not more urgent than others' for its slowness.
+        """
+        if self._room is None or (taken := await self._room()) is None:
+            return deadline
+        self.post(PlaybackReported(taken))
+        return max(deadline, time.monotonic())
 
 
 def _internal() -> BackendError:

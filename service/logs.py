@@ -50,8 +50,10 @@ class ConsoleFormatter(logging.Formatter):
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """uvicorn reports every handshake refused with a status as the application's mistake."""
-    return "returned without completing handshake" not in record.msg
+    """uvicorn takes a handshake refused with a status, or a body broken off on purpose, for the
+    application's mistake.
+    """
+    return "returned without completing" not in record.msg
 
 
 def set_up(level: str, style: str) -> None:

@@ -7,13 +7,15 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "TALKWIRE_"
 #: The speaking checkpoint that ships with the project.
 EMBEDDED_MODEL = Path(__file__).resolve().parent.parent / "embedded" / "checkpoint"
 _EMBEDDED_SEGMENT, _SEGMENT = 90, 300
+#: Names that OpenAI's clients send where they do not let one choose.
+_OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 
 
 class SettingsError(Exception):
@@ -32,6 +34,7 @@ class Settings(BaseSettings):
 
     model: str = "embedded"
     served_model_name: str | None = None
+    openai_model_aliases: Annotated[tuple[str, ...], NoDecode] = _OPENAI_MODELS
     talker_engine: Literal["auto", "inprocess", "async"] = "auto"
     talker_threads: Annotated[int, Field(ge=1)] = 1
     talker_max_num_seqs: Annotated[int, Field(ge=1)] = 16
@@ -57,6 +60,14 @@ class Settings(BaseSettings):
     first_lookahead_frames: Annotated[int, Field(ge=0)] = 2
     lookahead_frames: Annotated[int, Field(ge=0)] = 4
     network_guard_ms: Annotated[int, Field(ge=0)] = 0
+
+    @field_validator("openai_model_aliases", mode="before")
+    @classmethod
+    def _split_names(cls, value: object) -> object:
+        """The environment has no lists: names with commas between them."""
+        if isinstance(value, str):
+            return tuple(name for part in value.split(",") if (name := part.strip()))
+        return value
 
     @property
     def model_path(self) -> str:

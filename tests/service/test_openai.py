@@ -1,0 +1,208 @@
+"""OpenAI's speech API, as the unmodified official client calls it, against a live gateway."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from typing import Any
+
+import av
+import httpx
+import msgspec
+import numpy as np
+import openai
+import pytest
+
+from service.protocols.openai_request import OPENAI_VOICES, SpeechBody
+from streaming import wire
+from streaming.spec import Samples
+from talker.fake import FakeTalker
+from tests.service.live import SPEC, Gateway, client, gateway
+
+TEXT = "A sentence to say. And a second one, which is longer than the first."
+SENTENCES = ("A sentence to say.", "And a second one, which is longer than the first.")
+#: With so much lookahead streamed equals whole, however the stream is cut.
+EXACT = {"first_lookahead_frames": 3, "lookahead_frames": 3}
+SPEAK: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": TEXT}
+#: What lossy encoders may add at the ends.
+PADDING = 2600
+
+
+def official(server: Gateway) -> openai.AsyncOpenAI:
+    """The client as a user makes it, but for retries, which would hide what is tested."""
+    return openai.AsyncOpenAI(base_url=server.http + "/v1", api_key="any", max_retries=0)
+
+
+def s16(samples: Samples) -> bytes:
+    return np.rint(samples * np.float32(32767)).astype("<i2").tobytes()
+
+
+def whole(server: Gateway, seed: int = 0) -> Samples:
+    return np.concatenate([server.whole(sentence, seed) for sentence in SENTENCES])
+
+
+def decoded(data: bytes) -> tuple[Samples, int]:
+    """What ffmpeg's decoders make of a file: mono float samples, and their rate."""
+    with av.open(io.BytesIO(data)) as file:
+        frames = list(file.decode(audio=0))
+        to_float = av.AudioResampler("fltp", "mono", 24_000)
+        resampled = [out for frame in (*frames, None) for out in to_float.resample(frame)]
+    return np.concatenate([out.to_ndarray()[0] for out in resampled]), frames[0].sample_rate
+
+
+@pytest.mark.parametrize("mode", ["chunked", "whole"])
+async def test_pcm_is_what_the_native_protocol_sends(mode: str) -> None:
+    async with gateway(**EXACT) as server, client(server.url) as talk, official(server) as api:
+        spoken = await api.audio.speech.create(
+            **SPEAK, response_format="pcm", extra_body={"seed": 5, "mode": mode}
+        )
+        native = await talk.say(TEXT, sampling={"seed": 5}, mode=mode)
+        assert spoken.content == s16(native) == s16(whole(server, 5))
+        assert spoken.response.headers["content-type"] == "audio/pcm"
+        await server.until_free()
+
+
+@pytest.mark.parametrize(
+    ("name", "media_type", "rate"),
+    [
+        ("mp3", "audio/mpeg", 24_000),
+        ("opus", "audio/ogg", 48_000),
+        ("aac", "audio/aac", 24_000),
+        ("flac", "audio/flac", 24_000),
+        ("wav", "audio/wav", 24_000),
+    ],
+)
+async def test_each_format_is_that_format(name: Any, media_type: str, rate: int) -> None:
+    async with gateway(**EXACT) as server, official(server) as api:
+        spoken = await api.audio.speech.create(**SPEAK, response_format=name)
+        assert spoken.response.headers["content-type"] == media_type
+        got, its_rate = decoded(spoken.content)
+        want = whole(server)
+        assert its_rate == rate
+        if name in ("wav", "flac"):
+            assert np.array_equal(np.rint(got * 32768), np.rint(want * np.float32(32767)))
+            return
+        assert 0 <= len(got) - len(want) <= PADDING
+        # The fake's audio is mostly noise, which these formats are made to leave out; another
+        # text's would be near 0.
+        assert np.corrcoef(got[: len(want)], want)[0, 1] > 0.15
+
+
+async def test_mp3_is_the_default_as_at_openai() -> None:
+    async with gateway() as server, official(server) as api:
+        spoken = await api.audio.speech.create(**SPEAK)
+        assert spoken.response.headers["content-type"] == "audio/mpeg"
+        with av.open(io.BytesIO(spoken.content)) as file:
+            assert file.format.name == "mp3"
+
+
+async def test_audio_comes_while_it_is_made() -> None:
+    talker = FakeTalker(row_s=0.005, frames_per_character=10)
+    async with gateway(talker, **EXACT) as server, official(server) as api:
+        speaking = api.audio.speech.with_streaming_response
+        async with speaking.create(**SPEAK, response_format="pcm") as spoken:
+            pieces = spoken.iter_bytes()
+            data = await anext(pieces)
+            assert server.talker.outstanding == 1
+            async for piece in pieces:
+                data += piece
+        assert data == s16(whole(server))
+        assert spoken.headers["transfer-encoding"] == "chunked"
+        assert len(spoken.headers["x-request-id"]) == 32
+
+
+async def test_events_hold_the_same_audio_and_end_with_the_usage() -> None:
+    async with gateway(**EXACT) as server, official(server) as api:
+        speaking = api.audio.speech.with_streaming_response
+        async with speaking.create(
+            **SPEAK, response_format="pcm", stream_format="sse", extra_body={"stream": True}
+        ) as spoken:
+            assert spoken.headers["content-type"].startswith("text/event-stream")
+            events = parsed("".join([text async for text in spoken.iter_text()]))
+        deltas, done = events[:-1], events[-1]
+        assert {event["type"] for event in deltas} == {"speech.audio.delta"}
+        audio = b"".join(base64.b64decode(event["audio"], validate=True) for event in deltas)
+        assert audio == s16(whole(server))
+        frames = len(audio) // 2 // SPEC.hop_length
+        assert done == {
+            "type": "speech.audio.done",
+            "usage": {
+                "input_tokens": len(TEXT),
+                "output_tokens": frames,
+                "total_tokens": len(TEXT) + frames,
+            },
+        }
+
+
+def parsed(text: str) -> list[dict[str, Any]]:
+    blocks = text.split("\n\n")
+    assert blocks.pop() == ""
+    assert all(block.startswith("data: ") for block in blocks)
+    return [json.loads(block.removeprefix("data: ")) for block in blocks]
+
+
+async def test_what_load_generators_post() -> None:
+    body = {
+        "model": "embedded",
+        "input": TEXT,
+        "voice": "default",
+        "stream": True,
+        "stream_format": "audio",
+        "response_format": "pcm",
+    }
+    async with gateway(**EXACT) as server, httpx.AsyncClient() as http:
+        answer = await http.post(server.http + "/v1/audio/speech", json=body)
+        assert answer.content == s16(whole(server))
+
+
+@pytest.mark.parametrize("voice", [*sorted(OPENAI_VOICES), "default", {"id": "default"}, None])
+async def test_every_voice_a_client_may_have_to_send(voice: Any) -> None:
+    body = {"input": SENTENCES[0], "voice": voice, "response_format": "pcm"}
+    async with gateway(**EXACT) as server, httpx.AsyncClient() as http:
+        answer = await http.post(server.http + "/v1/audio/speech", json=body)
+        assert answer.content == s16(server.whole(SENTENCES[0]))
+
+
+async def test_models_and_voices_can_be_listed() -> None:
+    settings = {"served_model_name": "org/voice", "openai_model_aliases": ("tts-1", "x")}
+    async with gateway(**settings) as server, official(server) as api:
+        listed = [model.id async for model in await api.models.list()]
+        assert listed == ["org/voice", "tts-1", "x"]
+        assert (await api.models.retrieve("x")).owned_by == "talkwire"
+        async with httpx.AsyncClient() as http:
+            answer = await http.get(server.http + "/v1/models/org/voice")
+            assert answer.json()["id"] == "org/voice"
+            answer = await http.get(server.http + "/v1/audio/voices")
+            assert answer.json() == {"voices": ["default"]}
+        for name in listed:
+            spoken = await api.audio.speech.create(**{**SPEAK, "model": name})
+            assert spoken.content
+        with pytest.raises(openai.NotFoundError):
+            await api.audio.speech.create(**{**SPEAK, "model": "gpt-4o-mini-tts"})
+        with pytest.raises(openai.NotFoundError):
+            await api.models.retrieve("y")
+
+
+async def test_the_documentation_describes_every_field() -> None:
+    async with gateway() as server, httpx.AsyncClient() as http:
+        schema = (await http.get(server.http + "/openapi.json")).json()
+    operation = schema["paths"]["/v1/audio/speech"]["post"]
+    assert set(operation["responses"]) == {"200", "4XX", "5XX"}
+    assert {"audio/mpeg", "text/event-stream"} <= set(operation["responses"]["200"]["content"])
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    fields = schema["components"]["schemas"][reference.rsplit("/", 1)[1]]["properties"]
+    assert set(fields) == set(SpeechBody.model_fields)
+    assert all(field["description"] for field in fields.values())
+
+
+def test_sampling_has_the_ranges_of_the_native_protocol() -> None:
+    mine = SpeechBody.model_json_schema()["properties"]
+    native = msgspec.json.schema(wire.SamplingOptions)["$defs"]["SamplingOptions"]["properties"]
+    for name in wire.SamplingOptions.__struct_fields__:
+        assert bounds(mine[name]) == bounds(native[name]), name
+
+
+def bounds(schema: dict[str, Any]) -> dict[str, Any]:
+    (choice,) = [choice for choice in schema["anyOf"] if choice["type"] != "null"]
+    return {key: value for key, value in choice.items() if key != "title"}
