@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import NamedTuple, Self
 
+from clients import opus
 from clients.errors import ClientError, ProtocolError, ServerError
 from streaming import wire
 from streaming.wire_format import HEADER_BYTES, AudioHeader
@@ -19,7 +20,11 @@ Send = Callable[[wire.ClientMessage], Awaitable[None]]
 
 
 class AudioChunk(NamedTuple):
-    """One binary frame. ``arrived_s`` is its arrival on ``time.monotonic()``'s clock."""
+    """One binary frame, in the encoding that was asked for (``pcm`` is its usual case).
+
+    ``arrived_s`` is its arrival on ``time.monotonic()``'s clock; ``samples`` is what it decodes
+    to, at the rate of the audio.
+    """
 
     pcm: bytes
     header: AudioHeader
@@ -31,7 +36,8 @@ class ClientContext:
     """Made by NativeClient.context. Iterate over it once, from one task, to receive its audio.
 
     ``errors`` holds what the server refused without ending the context (a text too long, say);
-    ``started`` (the rate that the audio has), ``metrics``, ``done`` and ``cancelled`` are the server's messages, once they came.
+    ``started`` (which tells the audio's rate), ``metrics``, ``done`` and ``cancelled`` are the
+    server's messages, once they came.
     ``last_audio_s`` is when the last frame arrived, also of those that a cancel dropped.
     """
 

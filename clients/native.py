@@ -173,6 +173,8 @@ class NativeClient:
             case wire.ContextCreated(handle=handle):
                 self._handles[handle] = context
                 context.on_created(handle)
+            case wire.AudioStarted():
+                context.started = message
             case wire.Metrics():
                 context.metrics = message
                 if context.cancelled is not None:

@@ -1,4 +1,4 @@
-"""What a codec's codes mean in time, and what audio a client asked for."""
+"""What a codec's codes mean in time, and how audio is laid out for a client."""
 
 from __future__ import annotations
 
@@ -51,16 +51,20 @@ class Encoding(StrEnum):
 
     PCM_S16LE = "pcm_s16le"
     PCM_F32LE = "pcm_f32le"
-
-
-@dataclass(frozen=True, slots=True)
-class AudioFormat:
-    """Mono audio as a client receives it."""
-
-    encoding: Encoding = Encoding.PCM_S16LE
-    sample_rate: int = 24_000
+    PCM_MULAW = "pcm_mulaw"
+    PCM_ALAW = "pcm_alaw"
+    OPUS = "opus"
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes of one sample."""
-        return 2 if self.encoding is Encoding.PCM_S16LE else 4
+        """Bytes of one sample, mono; 0 for Opus, whose packets have no fixed number."""
+        return _SAMPLE_BYTES[self]
+
+
+_SAMPLE_BYTES = {
+    Encoding.PCM_S16LE: 2,
+    Encoding.PCM_F32LE: 4,
+    Encoding.PCM_MULAW: 1,
+    Encoding.PCM_ALAW: 1,
+    Encoding.OPUS: 0,
+}

@@ -28,10 +28,13 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AudioOptions(Options, frozen=True):
-    """What audio the client wants. ``frame_ms`` 0: a binary frame per chunk, however long."""
+    """What audio the client wants. ``sample_rate`` None: the encoding's own, which is 8000 for
+    mu-law and A-law and the codec's for the others. ``frame_ms`` 0: a binary frame per chunk,
+    however long, and 20 ms for Opus.
+    """
 
     encoding: Encoding = Encoding.PCM_S16LE
-    sample_rate: int = 24_000
+    sample_rate: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     frame_ms: Annotated[int, Meta(ge=0, le=1000)] = 0
 
 
@@ -162,6 +165,7 @@ class SessionCreated(ServerMessage, frozen=True, tag="session.created"):
     sample_rate: int
     encodings: list[str]
     limits: Limits
+    sample_rates: list[int] = []
 
 
 class ContextCreated(ServerMessage, frozen=True, tag="context.created"):
@@ -172,11 +176,14 @@ class ContextCreated(ServerMessage, frozen=True, tag="context.created"):
 
 
 class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
-    """The next binary frame of this context is its first."""
+    """The next binary frame of this context is its first. ``delay_samples``: what an Opus
+    decoder gives before the first sample of audio (its pre-skip, at ``sample_rate``).
+    """
 
     context_id: str
     encoding: Encoding
     sample_rate: int
+    delay_samples: int = 0
 
 
 class FlushDone(ServerMessage, frozen=True, tag="flush.done"):

@@ -27,6 +27,8 @@ class FileFormat:
     codec: str
     sample_format: str
     rates: tuple[int, ...] = _ANY_RATE
+    #: What a decoder gives before the audio, where the file does not tell it to drop that.
+    delay_samples: int = 0
     #: Bits per second below and from 32 kHz; 0 where the codec is lossless.
     bit_rates: tuple[int, int] = (0, 0)
     muxer_options: dict[str, str] = field(default_factory=dict)
@@ -45,6 +47,7 @@ MP3 = FileFormat(
     "mp3",
     "libmp3lame",
     "fltp",
+    delay_samples=1105,
     bit_rates=(64_000, 128_000),
     # No tag before the first frame: it would hold a length that is not known yet.
     muxer_options={"id3v2_version": "0", "write_xing": "0"},
@@ -55,12 +58,12 @@ OGG_OPUS = FileFormat(
     "libopus",
     "flt",
     OPUS_RATES,
-    (OPUS_BIT_RATE, OPUS_BIT_RATE),
+    bit_rates=(OPUS_BIT_RATE, OPUS_BIT_RATE),
     # Microseconds: a page per packet, where a second's worth is usual.
     muxer_options={"page_duration": "20000"},
     codec_options={"frame_duration": "20"},
 )
-AAC = FileFormat("adts", "aac", "fltp", bit_rates=(64_000, 96_000))
+AAC = FileFormat("adts", "aac", "fltp", delay_samples=1024, bit_rates=(64_000, 96_000))
 
 
 class _Written:
@@ -85,6 +88,7 @@ class FileEncoder:
 
     def __init__(self, format_: FileFormat, sample_rate: int) -> None:
         self._format, self.sample_rate = format_, sample_rate
+        self.delay_samples = format_.delay_samples
         self._written = _Written()
         self._container: av.container.OutputContainer | None = None
         self._taken = self._told = 0

@@ -26,6 +26,7 @@ class OpusEncoder:
 
     def __init__(self, frames: OpusFrames, sample_rate: int, frame_samples: int) -> None:
         self._frames, self.sample_rate, self._frame = frames, sample_rate, frame_samples
+        self.delay_samples = frames.delay_samples
         self._held = np.empty(0, np.float32)
         self._taken = self._made = 0
 
@@ -41,7 +42,7 @@ class OpusEncoder:
         """The rest of the utterance, with what the encoder's delay holds back."""
         if not self._taken:
             return []
-        missing = self._taken + self._frames.delay_samples - self._made
+        missing = self._taken + self.delay_samples - self._made
         silence = np.zeros(-(-missing // self._frame) * self._frame - len(self._held), np.float32)
         filled = np.concatenate([self._held, silence]).reshape(-1, self._frame)
         packets = [self._pack(frame, is_rest=True) for frame in filled]
@@ -49,7 +50,7 @@ class OpusEncoder:
         return packets
 
     def _pack(self, frame: Samples, *, is_rest: bool = False) -> Packet:
-        delay, start = self._frames.delay_samples, self._made
+        delay, start = self.delay_samples, self._made
         self._made += self._frame
         audio_end = min(self._made, self._taken + delay) if is_rest else self._made
         audio = max(0, audio_end - max(start, delay))

@@ -25,7 +25,12 @@ class AudioEncoder(Protocol):
 
     ``sample_rate`` is the output's, in Hz. ``inline`` says that ``encode`` takes microseconds
     and may be called on the event loop; the others belong in a thread (see pump.py).
+    ``delay_samples`` is by how much what a decoder makes of it lags behind, at ``sample_rate``.
     """
+
+    @property
+    def delay_samples(self) -> int:
+        """What a decoder gives before the first sample of audio."""
 
     @property
     def sample_rate(self) -> int:

@@ -34,7 +34,7 @@ def pack_f32(samples: Samples) -> bytes:
 class PcmEncoder:
     """Packets of ``frame_samples`` (0: one packet per call, of whatever length)."""
 
-    inline = True
+    inline, delay_samples = True, 0
 
     def __init__(
         self, pack: Callable[[Samples], bytes], sample_rate: int, frame_samples: int = 0
@@ -77,7 +77,7 @@ def wav_header(sample_rate: int, samples: int | None = None) -> bytes:
 class WavEncoder:
     """A WAV file of unknown length: one header, then s16le. An empty one is a header alone."""
 
-    inline = True
+    inline, delay_samples = True, 0
 
     def __init__(self, sample_rate: int, frame_samples: int = 0) -> None:
         self.sample_rate = sample_rate

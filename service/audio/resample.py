@@ -34,7 +34,7 @@ class ResamplingEncoder:
 
     def __init__(self, encoder: AudioEncoder, from_rate: int) -> None:
         self._encoder, self.inline = encoder, encoder.inline
-        self.sample_rate = encoder.sample_rate
+        self.sample_rate, self.delay_samples = encoder.sample_rate, encoder.delay_samples
         self._resampler = Resampler(from_rate, encoder.sample_rate)
 
     def encode(self, samples: Samples) -> list[Packet]:

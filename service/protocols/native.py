@@ -11,10 +11,12 @@ from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from service.audio.factory import make_stream_encoder
+from service.audio.factory import SAMPLE_RATES
+from service.audio.pump import EncoderPump
+from service.audio.timeline import Timeline
 from service.context import ContextDriver
 from service.outbox import Item, Outbox
-from service.protocols.native_context import NativeContext
+from service.protocols.native_context import NativeContext, make_context_encoder
 from service.runtime import Runtime
 from service.socket import GOING_AWAY, NORMAL, SocketClosing
 from streaming import wire
@@ -76,6 +78,7 @@ class NativeDialect:
                 sample_rate=runtime.codec.spec.sample_rate,
                 encodings=[encoding.value for encoding in Encoding],
                 limits=limits,
+                sample_rates=sorted({*SAMPLE_RATES, runtime.codec.spec.sample_rate}),
             )
         )
 
@@ -139,8 +142,9 @@ class NativeDialect:
 
     def close(self) -> None:
         """Cancel every context without a word: nobody listens any more."""
-        for driver, _ in list(self._contexts.values()):
+        for driver, context in list(self._contexts.values()):
             driver.post(CancelAsked())
+            context.abandon()
 
     def _say(self, message: wire.ServerMessage) -> None:
         self._outbox.put(Item(encode_message(message)))
@@ -160,7 +164,8 @@ class NativeDialect:
             case wire.ContextCancel(context_id, played_ms):
                 self._cancel(context_id, played_ms)
             case wire.Playback(context_id, played_samples):
-                self._driver(context_id).post(PlaybackReported(played_samples))
+                driver, context = self._open(context_id)
+                driver.post(PlaybackReported(context.codec_samples(played_samples)))
             case wire.SessionConfigure(framing):
                 self._configure(framing)
             case wire.Ping(id):
@@ -169,9 +174,13 @@ class NativeDialect:
                 raise SocketClosing(NORMAL)
 
     def _driver(self, context_id: str) -> ContextDriver:
-        if (entry := self._contexts.get(context_id)) is not None:
-            return entry[0]
-        if context_id in self._closed:
+        return self._open(context_id)[0]
+
+    def _open(self, context_id: str) -> tuple[ContextDriver, NativeContext]:
+        entry = self._contexts.get(context_id)
+        if entry is not None and not entry[0].is_closed:
+            return entry
+        if entry is not None or context_id in self._closed:
             raise RequestError(ErrorCode.CONTEXT_CLOSED, "The context is closed.")
         raise RequestError(
             ErrorCode.UNKNOWN_CONTEXT, "There is no context of this id.", param="context_id"
@@ -185,34 +194,29 @@ class NativeDialect:
         self._raw = framing == "raw"
 
     def _cancel(self, context_id: str, played_ms: float | None) -> None:
-        driver = self._driver(context_id)
-        context = self._contexts[context_id][1]
+        driver, context = self._open(context_id)
         context.cancel_asked_at = time.monotonic()
-        unsent = self._outbox.drop_audio(context.handle)
-        rate = self._runtime.codec.spec.sample_rate
-        played = None if played_ms is None else int(min(played_ms * rate / 1000, 2**53))
+        unsent = context.revoke()
+        played = None if played_ms is None else context.codec_samples_of_ms(played_ms)
         driver.post(CancelAsked(played, unsent))
 
     def _create(self, create: wire.ContextCreate) -> None:
         self._check_create(create)
         runtime = self._runtime
-        audio, codec_rate = create.audio, runtime.codec.spec.sample_rate
-        if audio.sample_rate != codec_rate:
-            raise RequestError(
-                ErrorCode.UNSUPPORTED,
-                f"This server sends {codec_rate} Hz only.",
-                param="audio.sample_rate",
-            )
-        encoder = make_stream_encoder(audio.encoding, codec_rate, audio.sample_rate, audio.frame_ms)
+        codec_rate = runtime.codec.spec.sample_rate
+        encoder = make_context_encoder(create.audio, codec_rate)
         session = Session(runtime.session_settings(create))
         request = runtime.speech_request(create, f"{self._session_id}-{self._next_handle}")
         runtime.talker.check_options(request)
         runtime.admission.enter()
         handle = self._take_handle()
+        pump = EncoderPump(encoder, self._tasks, lambda error: driver.post(Broke(error)))
         context = NativeContext(
             create,
             handle,
             encoder,
+            pump,
+            Timeline(codec_rate, encoder.sample_rate, encoder.delay_samples),
             self._outbox,
             runtime.metrics,
             raw=self._raw,

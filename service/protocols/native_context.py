@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from service.audio.factory import make_stream_encoder
 from service.audio.packet import AudioEncoder, Packet
+from service.audio.pump import EncoderPump
+from service.audio.timeline import Timeline
 from service.metrics import Metrics
 from service.outbox import Item, Outbox
 from streaming import wire
-from streaming.errors import TalkwireError
+from streaming.errors import RequestError, TalkwireError
 from streaming.events import Cancelled, Done, Flushed, SendAudio
 from streaming.report import ContextReport
-from streaming.spec import AudioFormat
 from streaming.wire_format import AudioFlags, AudioHeader, encode_message
 
 NAME = "native"
@@ -23,10 +25,19 @@ def milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(1000 * seconds, 1)
 
 
+def make_context_encoder(audio: wire.AudioOptions, codec_rate: int) -> AudioEncoder:
+    """The encoder for ``audio``. Raises RequestError (``unsupported``)."""
+    try:
+        return make_stream_encoder(audio.encoding, codec_rate, audio.sample_rate, audio.frame_ms)
+    except RequestError as error:
+        raise RequestError(error.code, error.message, param=f"audio.{error.param}") from error
+
+
 class NativeContext:
     """A ContextSink that writes native messages and audio frames to the outbox.
 
-    ``tell`` words an error for this context; ``closed`` is called once, at the end.
+    ``tell`` words an error for this context; ``closed`` is called once, at the end. What
+    follows audio goes through ``pump``, behind it.
     """
 
     def __init__(
@@ -34,6 +45,8 @@ class NativeContext:
         create: wire.ContextCreate,
         handle: int,
         encoder: AudioEncoder,
+        pump: EncoderPump,
+        timeline: Timeline,
         outbox: Outbox,
         metrics: Metrics,
         *,
@@ -42,10 +55,15 @@ class NativeContext:
         closed: Callable[[str], None],
     ) -> None:
         self.context_id, self.handle = create.context_id, handle
-        self._format = AudioFormat(create.audio.encoding, create.audio.sample_rate)
-        self._encoder, self._outbox, self._metrics = encoder, outbox, metrics
+        self._started = wire.AudioStarted(
+            create.context_id, create.audio.encoding, encoder.sample_rate, encoder.delay_samples
+        )
+        self._pump, self._timeline = pump, timeline
+        self._outbox, self._metrics = outbox, metrics
         self._raw, self._tell, self._closed = raw, tell, closed
-        self._sequence = self._offset = 0
+        self._sequence = self._offset = self._given_samples = 0
+        self._done: Done | None = None
+        self._is_over = False
         self._last_audio: float | None = None
         self.opened_at = time.monotonic()
         self.cancel_asked_at = 0.0
@@ -61,17 +79,21 @@ class NativeContext:
             self._metrics.gap.labels(NAME).observe(now - self._last_audio)
         self._last_audio = now
         if audio.is_first:
-            self.say(
-                wire.AudioStarted(self.context_id, self._format.encoding, self._format.sample_rate)
-            )
-        packets = self._encoder.encode(audio.samples)
-        if audio.ends_utterance:
-            packets += self._encoder.flush()
+            self.say(self._started)
+        self._given_samples += len(audio.samples)
+        self._pump.encode(
+            audio.samples, lambda packets: self._send(audio, packets), flush=audio.ends_utterance
+        )
+
+    def _send(self, audio: SendAudio, packets: list[Packet]) -> None:
+        """What the encoder made of ``audio``, which may be nothing yet."""
         flags = AudioFlags.DISCONTINUITY if audio.late else AudioFlags.NONE
         for number, packet in enumerate(packets):
             last = audio.is_last and number == len(packets) - 1
             self._put(packet, flags | (AudioFlags.LAST if last else AudioFlags.NONE))
             flags = AudioFlags.NONE
+        sent = sum(packet.samples for packet in packets)
+        self._timeline.add(len(audio.samples), sent, ends_utterance=audio.ends_utterance)
 
     def _put(self, packet: Packet, flags: AudioFlags) -> None:
         if not self._sequence:
@@ -84,10 +106,29 @@ class NativeContext:
 
     def on_flushed(self, flushed: Flushed) -> None:
         """See ContextSink."""
-        self.say(wire.FlushDone(self.context_id, flushed.flush_id))
+        done = wire.FlushDone(self.context_id, flushed.flush_id)
+        self._pump.after(lambda: self.say(done))
+
+    def revoke(self) -> int:
+        """Take back all audio that has not been written; return how much that is, in the
+        codec's samples. Nothing is sent any more but the answer to a cancel.
+        """
+        self._pump.drop()
+        unsent = self._outbox.drop_audio(self.handle)
+        return self._given_samples - self._timeline.to_codec(self._offset - unsent)
+
+    def codec_samples(self, sent_samples: int) -> int:
+        """A count of this context's audio as the client has it, in the codec's samples."""
+        return self._timeline.to_codec(sent_samples)
+
+    def codec_samples_of_ms(self, sent_ms: float) -> int:
+        """The same for milliseconds; more than there is counts as all."""
+        sent = min(sent_ms * self._started.sample_rate / 1000, self._offset)
+        return self._timeline.to_codec(int(sent))
 
     def on_cancelled(self, cancelled: Cancelled) -> None:
         """See ContextSink."""
+        self._pump.drop()
         self._metrics.cancel.labels(NAME).observe(time.monotonic() - self.cancel_asked_at)
         self.say(
             wire.ContextCancelled(
@@ -103,12 +144,28 @@ class NativeContext:
 
     def on_done(self, done: Done) -> None:
         """See ContextSink."""
-        if done.error is not None:
-            self._tell(done.error, self.context_id)
-        self._end(done.reason, done.report)
-        self.say(wire.ContextDone(self.context_id, done.reason))
+        self._done = done
+        self._pump.after(self._finish)
+
+    def abandon(self) -> None:
+        """Nobody listens any more: end now, whatever is still being encoded."""
+        self._pump.drop()
+        if self._done is not None and not self._is_over:
+            self._finish()
+
+    def _finish(self) -> None:
+        done = self._done
+        assert done is not None
+        error, reason = done.error, done.reason
+        if error is None and self._pump.failure is not None:  # it came after the session's end
+            error, reason = self._pump.failure, "error"
+        if error is not None:
+            self._tell(error, self.context_id)
+        self._end(reason, done.report)
+        self.say(wire.ContextDone(self.context_id, reason))
 
     def _end(self, outcome: str, report: ContextReport) -> None:
+        self._is_over = True
         self.say(
             wire.Metrics(
                 self.context_id,

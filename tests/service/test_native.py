@@ -163,7 +163,7 @@ BAD_CREATES: list[tuple[dict[str, Any], str, str | None]] = [
     ({"voice": "nobody"}, "unknown_voice", "voice"),
     ({"model": "other"}, "unknown_model", "model"),
     ({"timestamps": True}, "unsupported", "timestamps"),
-    ({"audio": {"sample_rate": 8000}}, "unsupported", "audio.sample_rate"),
+    ({"audio": {"sample_rate": 11025}}, "unsupported", "audio.sample_rate"),
     ({"audio": {"encoding": "mp3"}}, "invalid_message", "audio.encoding"),
     ({"audio": {"frame_ms": -1}}, "invalid_message", "audio.frame_ms"),
     ({"sampling": {"temperature": 9}}, "invalid_message", "sampling.temperature"),

@@ -1,0 +1,40 @@
+"""Where in the codec's samples a place in the audio that was sent lies, and the other way round.
+
+The two run at different rates, and an encoder adds its delay and silence to each utterance.
+What clients report counts what they were sent; the session counts what the codec made.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+
+class Timeline:
+    """One context's audio, utterance by utterance.
+
+    ``delay_samples`` is the encoder's, at ``sent_rate``. Memory grows with the utterances,
+    which the context's text bounds.
+    """
+
+    def __init__(self, codec_rate: int, sent_rate: int, delay_samples: int = 0) -> None:
+        self._codec_rate, self._sent_rate, self._delay = codec_rate, sent_rate, delay_samples
+        self._sent_starts, self._codec_starts = [0], [0]
+        self.sent_samples = self._codec_samples = 0
+
+    def add(self, codec_samples: int, sent_samples: int, *, ends_utterance: bool) -> None:
+        """``codec_samples`` went into the encoder, and then ``sent_samples`` came out."""
+        self._codec_samples += codec_samples
+        self.sent_samples += sent_samples
+        if ends_utterance:
+            self._sent_starts.append(self.sent_samples)
+            self._codec_starts.append(self._codec_samples)
+
+    def to_codec(self, sent_samples: int) -> int:
+        """The codec's sample that is played once ``sent_samples`` have been; inside an
+        encoder's delay and silence, the nearest one.
+        """
+        at = bisect_right(self._sent_starts, sent_samples) - 1
+        following = self._codec_starts[at + 1 : at + 2]
+        end = following[0] if following else self._codec_samples
+        inside = max(0, sent_samples - self._sent_starts[at] - self._delay)
+        return min(end, self._codec_starts[at] + round(inside * self._codec_rate / self._sent_rate))
