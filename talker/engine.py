@@ -21,7 +21,7 @@ from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.ports import SpeechRequest, TalkerRows
 from talker.checkpoint import Checkpoint, SamplingDefaults, open_checkpoint
 from talker.intake import DEFAULT_VOICE, Intake, VoiceSource
-from talker.messages import Abort, Failed, FromChild, Generate, Ready, Step
+from talker.messages import Abort, Failed, FromChild, FromGateway, Pause, Ready, Resume, Step
 from talker.row_stream import RowStream
 from talker.settings import TalkerSettings, resolve_max_positions
 
@@ -150,7 +150,8 @@ class TalkerProcessEngine:
         self._require_intake().message(request, 0)
 
     async def generate(self, request: SpeechRequest) -> AsyncGenerator[TalkerRows, None]:
-        """Yield rows as they come; rows that have piled up come as one piece.
+        """Yield rows as they come; rows that have piled up come as one piece. While the
+        consumer does not take them, the engine stops making more after ``hold_rows``.
 
         Raises RequestError as ``check`` does; CapacityError when ``max_outstanding`` is
         reached; BackendError ENGINE_RESTARTING when the child is down or dies, and
@@ -163,11 +164,14 @@ class TalkerProcessEngine:
             raise CapacityError(
                 ErrorCode.OVERLOADED, "The speech engine is full.", retry_after_ms=_RETRY_AFTER_MS
             )
-        stream = RowStream(self._checkpoint.shape.num_codebooks)
+        stream = RowStream(self._checkpoint.shape.num_codebooks, self._settings.hold_rows)
         self._streams[handle] = stream
         try:
             self._send(message)
             while True:
+                if stream.is_paused and not stream.is_over:
+                    stream.is_paused = False
+                    self._send(Resume(handle))
                 rows = await stream.next()
                 yield rows
                 if rows.finish:
@@ -183,7 +187,7 @@ class TalkerProcessEngine:
             raise BackendError(ErrorCode.NOT_READY, "The speech engine has not started.")
         return self._intake
 
-    def _send(self, message: Generate | Abort) -> None:
+    def _send(self, message: FromGateway) -> None:
         try:
             if self._supervisor is None:
                 raise ChildDown
@@ -208,6 +212,10 @@ class TalkerProcessEngine:
         for new in message.rows:
             if stream := self._streams.get(new.handle):
                 stream.put(new.rows, new.finish)
+                if stream.is_full and not stream.is_paused:
+                    stream.is_paused = True
+                    with contextlib.suppress(BackendError):
+                        self._send(Pause(new.handle))
 
     def _on_down(self) -> None:
         self._down_since = time.monotonic()

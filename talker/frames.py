@@ -93,8 +93,9 @@ def lost_requests(stale: Tensor, ends: Tensor) -> Tensor:
 
 
 def slots_for(max_num_seqs: int, max_frames: int) -> int:
-    """A ring that no admitted request can outlive: twice all that can be live, rounded up.
+    """A ring that requests do not outlive: eight times all that can be live, rounded up.
 
-    Twice, because a preempted request waits with its frame ids while the others go on.
+    Preempted and paused requests wait with their frame ids while others go on; what waits
+    until the ring has gone round is lost, and told so.
     """
-    return 1 << (2 * max_num_seqs * max_frames - 1).bit_length()
+    return 1 << (8 * max_num_seqs * max_frames - 1).bit_length()

@@ -13,7 +13,18 @@ from typing import Any
 
 from ipc.child import ChildLink, LinkClosed
 from talker.checkpoint import Checkpoint
-from talker.messages import Abort, Failed, Generate, NewRows, Ready, Step
+from talker.messages import (
+    Abort,
+    Failed,
+    FromGateway,
+    Generate,
+    NewRows,
+    Pause,
+    Ready,
+    Resume,
+    Step,
+)
+from talker.takes import Take, Takes
 from talker.vllm_requests import Refused, engine_input, read_outputs, sampling_params
 from talker.vllm_stats import Totals, logger_factory
 
@@ -41,19 +52,20 @@ class AsyncHost:
         self._totals = Totals()
         loggers = [logger_factory(self._totals)] if not arguments["disable_log_stats"] else None
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=loggers)
+        self._takes = Takes()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._made: list[NewRows] = []
-        self._link: ChildLink[Generate | Abort] | None = None
+        self._link: ChildLink[FromGateway] | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_output = time.monotonic()
 
     async def warm_up(self, request: Generate) -> None:
         """Speak one request to its end."""
-        prompt, params = self._request(request)
+        prompt, params = self._request(Take(request))
         async for _ in self._engine.generate(prompt, params, "warm-up"):
             pass
 
-    async def run(self, link: ChildLink[Generate | Abort]) -> None:
+    async def run(self, link: ChildLink[FromGateway]) -> None:
         """Serve until the link closes (LinkClosed) or the engine is gone (EngineGone)."""
         self._link = link
         inbox = asyncio.ensure_future(self._read_inbox(link))
@@ -64,17 +76,35 @@ class AsyncHost:
         for task in done:
             task.result()
 
-    async def _read_inbox(self, link: ChildLink[Generate | Abort]) -> None:
+    async def _read_inbox(self, link: ChildLink[FromGateway]) -> None:
         loop = asyncio.get_running_loop()
         while True:
             # a thread waits on the inbox and says "alive" meanwhile
             for message in await loop.run_in_executor(None, lambda: link.receive(wait=True)):
-                if isinstance(message, Generate):
-                    self._last_output = time.monotonic()
-                    self._tasks[message.handle] = asyncio.create_task(self._speak(message))
-                elif task := self._tasks.pop(message.handle, None):
-                    task.cancel()
-                    link.send(Step(len(self._tasks), []))
+                self._handle(message)
+
+    def _handle(self, message: FromGateway) -> None:
+        match message:
+            case Generate():
+                self._start(self._takes.add(message))
+            case Resume(handle):
+                if take := self._takes.resume(handle):
+                    self._start(take)
+            case Pause(handle):
+                self._takes.pause(handle)
+                self._stop_speaking(handle)
+            case Abort(handle):
+                self._takes.drop(handle)
+                self._stop_speaking(handle)
+
+    def _start(self, take: Take) -> None:
+        self._last_output = time.monotonic()
+        self._tasks[take.request.handle] = asyncio.create_task(self._speak(take))
+
+    def _stop_speaking(self, handle: int) -> None:
+        if task := self._tasks.pop(handle, None):
+            task.cancel()
+        self._send(Step(self._takes.live, []))
 
     async def _watch(self) -> None:
         while True:
@@ -84,31 +114,32 @@ class AsyncHost:
             if self._tasks and time.monotonic() - self._last_output > _STALL_S:
                 raise EngineGone
 
-    def _request(self, request: Generate) -> tuple[Any, Any]:
-        params = sampling_params(request, self._shape.num_codebooks, self._stop)
-        return engine_input(request, self._shape, self._max_positions), params
+    def _request(self, take: Take) -> tuple[Any, Any]:
+        prompt = engine_input(take, self._shape, self._max_positions)
+        return prompt, sampling_params(take, self._shape.num_codebooks, self._stop)
 
-    async def _speak(self, request: Generate) -> None:
+    async def _speak(self, take: Take) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
 
+        handle = take.request.handle
         try:
-            prompt, params = self._request(request)
-            async for output in self._engine.generate(prompt, params, str(request.handle)):
+            prompt, params = self._request(take)
+            async for output in self._engine.generate(prompt, params, take.engine_id):
                 self._last_output = time.monotonic()
-                outcome = read_outputs([output], self._shape)
+                outcome = read_outputs([output], self._shape, self._takes)
                 if outcome.lost or outcome.broken:
-                    return self._fail(request.handle, "lost" if outcome.lost else "broken")
+                    return self._fail(handle, "lost" if outcome.lost else "broken")
                 self._give(outcome.rows)
         except asyncio.CancelledError:
-            raise  # aborted: generate() has told the engine
+            raise  # aborted or paused: generate() has told the engine
         except EngineDeadError:
             self._end(EngineGone())
         except (Refused, ValueError):
-            log.exception("request not taken", extra={"handle": request.handle})
-            self._fail(request.handle, "refused")
+            log.exception("request not taken", extra={"handle": handle})
+            self._fail(handle, "refused")
         except Exception:
-            log.exception("request failed", extra={"handle": request.handle})
-            self._fail(request.handle, "broken")
+            log.exception("request failed", extra={"handle": handle})
+            self._fail(handle, "broken")
 
     def _give(self, rows: list[NewRows]) -> None:
         if not self._made:
@@ -117,15 +148,17 @@ class AsyncHost:
         for new in rows:
             if new.finish:
                 self._tasks.pop(new.handle, None)
+                self._takes.drop(new.handle)
 
     def _flush(self) -> None:
         made, self._made = self._made, []
         totals = self._totals
-        self._send(Step(len(self._tasks), made, totals.preempted, totals.cached))
+        self._send(Step(self._takes.live, made, totals.preempted, totals.cached))
 
     def _fail(self, handle: int, reason: Any) -> None:
         self._tasks.pop(handle, None)
-        self._send(Failed(handle, reason, len(self._tasks)))
+        self._takes.drop(handle)
+        self._send(Failed(handle, reason, self._takes.live))
 
     def _send(self, message: Step | Failed) -> None:
         assert self._link is not None
@@ -140,7 +173,7 @@ class AsyncHost:
 
 
 def run_async_host(
-    link: ChildLink[Generate | Abort],
+    link: ChildLink[FromGateway],
     arguments: dict[str, Any],
     checkpoint: Checkpoint,
     stop_id: int,

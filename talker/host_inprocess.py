@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ipc.child import ChildLink, LinkClosed
+from ipc.child import ChildLink
 from talker.checkpoint import Checkpoint
-from talker.messages import Abort, Failed, Generate, Step
+from talker.messages import Abort, Failed, FromGateway, Generate, NewRows, Pause, Resume, Step
+from talker.takes import Take, Takes
 from talker.vllm_requests import Refused, engine_input, read_outputs, sampling_params
 from talker.vllm_stats import Totals, logger_factory
 
@@ -34,60 +35,70 @@ class InProcessHost:
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(**arguments), stat_loggers=[logger_factory(self._totals)]
         )
-        self._live: set[int] = set()
+        self._takes = Takes()
 
     def warm_up(self, request: Generate) -> None:
         """Speak one request to its end, so that the first client does not pay for it."""
-        self._add(request)
-        while self._live:
-            self._finish(read_outputs(self._engine.step(), self._shape).rows)
+        self._add(self._takes.add(request))
+        while self._takes.live:
+            self._finish(read_outputs(self._engine.step(), self._shape, self._takes).rows)
 
-    def run(self, link: ChildLink[Generate | Abort]) -> None:
+    def run(self, link: ChildLink[FromGateway]) -> None:
         """Serve until the link closes (LinkClosed)."""
         while True:
-            for message in link.receive(wait=not self._live):
-                if isinstance(message, Generate):
-                    self._take(message, link)
-                else:
-                    self._drop(message.handle)
-                    link.send(Step(len(self._live), []))
-            if self._live:
+            for message in link.receive(wait=not self._takes.live):
+                self._handle(message, link)
+            if self._takes.live:
                 self._step(link)
 
-    def _take(self, request: Generate, link: ChildLink[Generate | Abort]) -> None:
+    def _handle(self, message: FromGateway, link: ChildLink[FromGateway]) -> None:
+        match message:
+            case Generate():
+                self._try_add(self._takes.add(message), link)
+            case Abort(handle):
+                self._drop(handle)
+                link.send(Step(self._takes.live, []))
+            case Pause(handle):
+                if take := self._takes.pause(handle):
+                    self._engine.abort_request([take.engine_id])
+                link.send(Step(self._takes.live, []))
+            case Resume(handle):
+                if take := self._takes.resume(handle):
+                    self._try_add(take, link)
+
+    def _try_add(self, take: Take, link: ChildLink[FromGateway]) -> None:
+        handle = take.request.handle
         try:
-            self._add(request)
-        except LinkClosed:
-            raise
+            self._add(take)
         except Exception as error:
             refused = isinstance(error, (Refused, ValueError))
-            log.exception("request not taken", extra={"handle": request.handle})
-            self._drop(request.handle)
-            link.send(Failed(request.handle, "refused" if refused else "broken", len(self._live)))
+            log.exception("request not taken", extra={"handle": handle})
+            self._drop(handle)
+            link.send(Failed(handle, "refused" if refused else "broken", self._takes.live))
 
-    def _add(self, request: Generate) -> None:
-        params = sampling_params(request, self._shape.num_codebooks, self._stop)
-        prompt = engine_input(request, self._shape, self._max_positions)
-        self._engine.add_request(str(request.handle), prompt, params)
-        self._live.add(request.handle)
+    def _add(self, take: Take) -> None:
+        prompt = engine_input(take, self._shape, self._max_positions)
+        params = sampling_params(take, self._shape.num_codebooks, self._stop)
+        self._engine.add_request(take.engine_id, prompt, params)
 
     def _drop(self, handle: int) -> None:
-        self._engine.abort_request([str(handle)])
-        self._live.discard(handle)
+        take = self._takes.drop(handle)
+        if take is not None and not take.paused:
+            self._engine.abort_request([take.engine_id])
 
-    def _step(self, link: ChildLink[Generate | Abort]) -> None:
-        outcome = read_outputs(self._engine.step(), self._shape)
+    def _step(self, link: ChildLink[FromGateway]) -> None:
+        outcome = read_outputs(self._engine.step(), self._shape, self._takes)
         self._finish(outcome.rows)
         for handle in outcome.lost + outcome.broken:
             self._drop(handle)
         for handle in outcome.lost:
-            link.send(Failed(handle, "lost", len(self._live)))
+            link.send(Failed(handle, "lost", self._takes.live))
         for handle in outcome.broken:
-            link.send(Failed(handle, "broken", len(self._live)))
+            link.send(Failed(handle, "broken", self._takes.live))
         totals = self._totals
-        link.send(Step(len(self._live), outcome.rows, totals.preempted, totals.cached))
+        link.send(Step(self._takes.live, outcome.rows, totals.preempted, totals.cached))
 
-    def _finish(self, rows: list[Any]) -> None:
+    def _finish(self, rows: list[NewRows]) -> None:
         for new in rows:
             if new.finish:
-                self._live.discard(new.handle)
+                self._takes.drop(new.handle)

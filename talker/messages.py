@@ -39,6 +39,18 @@ class Abort(msgspec.Struct, tag="abort", frozen=True):
     handle: int
 
 
+class Pause(msgspec.Struct, tag="pause", frozen=True):
+    """Nobody takes the rows: let the engine go on with others. An unknown handle is no error."""
+
+    handle: int
+
+
+class Resume(msgspec.Struct, tag="resume", frozen=True):
+    """Go on where ``pause`` stopped it. An unknown handle is no error."""
+
+    handle: int
+
+
 class Ready(msgspec.Struct, tag="ready", frozen=True):
     """The child can work. ``phases`` are the seconds that each phase of the start took."""
 
@@ -64,9 +76,9 @@ class NewRows(msgspec.Struct, array_like=True, frozen=True):
 class Step(msgspec.Struct, tag="step", frozen=True):
     """What one engine step made.
 
-    ``live`` counts the requests that the engine holds after it. ``preempted`` and
-    ``cached`` (prompt positions served by the prefix cache) count since the start, and
-    stay 0 unless the engine keeps statistics.
+    ``live`` counts the requests that the engine works on after it, without paused ones.
+    ``preempted`` and ``cached`` (prompt positions served by the prefix cache) count since
+    the start, and stay 0 unless the engine keeps statistics.
     """
 
     live: int
@@ -87,5 +99,6 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     live: int
 
 
-ToChild = Generate | Abort | Stop
+FromGateway = Generate | Abort | Pause | Resume
+ToChild = FromGateway | Stop
 FromChild = Ready | Step | Failed | Progress | Alive | Fatal

@@ -21,7 +21,7 @@ import msgspec
 from ipc.child import ChildLink, LinkClosed
 from ipc.framing import Fatal
 from talker.checkpoint import Checkpoint, open_checkpoint
-from talker.messages import Abort, Generate, Ready, ToChild
+from talker.messages import FromGateway, Generate, Ready, ToChild
 from talker.prompts import PromptBuilder
 from talker.settings import TalkerSettings, resolve_max_positions
 from talker.shape import CheckpointError
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _quiet()
     set_environment(settings)
     gc.disable()  # a third of the start would be spent looking through freshly made modules
-    with ChildLink[Generate | Abort](given.socket, ToChild) as link:
+    with ChildLink[FromGateway](given.socket, ToChild) as link:
         phases = Phases(link)
         try:
             _serve(link, given.model, settings, phases)
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(
-    link: ChildLink[Generate | Abort], model: str, settings: TalkerSettings, phases: Phases
+    link: ChildLink[FromGateway], model: str, settings: TalkerSettings, phases: Phases
 ) -> None:
     phases.begin("checkpoint")
     checkpoint = open_checkpoint(model)
@@ -100,7 +100,7 @@ def _serve(
 class Phases:
     """Tells the gateway what the start is doing, and keeps how long each phase took."""
 
-    def __init__(self, link: ChildLink[Generate | Abort]) -> None:
+    def __init__(self, link: ChildLink[FromGateway]) -> None:
         self._link = link
         self._seconds: dict[str, float] = {}
         self._now: str | None = None

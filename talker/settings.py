@@ -14,6 +14,7 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     AsyncLLM, whose engine cores are processes of their own; needed for data parallelism.
     ``max_positions`` bounds prompt plus rows of one request; ``kv_positions`` is the room for
     all of them together. ``frame_slots`` sizes the frame table (a power of two).
+    A request whose consumer is ``hold_rows`` rows behind is paused until it comes back.
     ``max_outstanding`` bounds what the gateway hands over; vLLM queues what is more than
     ``max_num_seqs``. ``threads`` are the CPU threads of the model.
     """
@@ -23,6 +24,7 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     max_num_seqs: int = 16
     max_outstanding: int = 256
+    hold_rows: int = 64
     max_positions: int | None = None
     max_batched_positions: int | None = None
     kv_positions: int | None = None
@@ -37,7 +39,13 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     gpu_memory_utilization: float = 0.8
 
     def __post_init__(self) -> None:
-        sizes = (self.max_num_seqs, self.max_outstanding, self.stream_interval, self.threads)
+        sizes = (
+            self.max_num_seqs,
+            self.max_outstanding,
+            self.hold_rows,
+            self.stream_interval,
+            self.threads,
+        )
         if min(sizes) < 1 or min(self.tensor_parallel_size, self.data_parallel_size) < 1:
             raise ValueError("counts in the talker's settings start at 1")
         if self.engine == "inprocess" and self.data_parallel_size > 1:

@@ -12,10 +12,11 @@ from vllm import SamplingParams
 from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind
 
-from talker.messages import Generate, NewRows
+from talker.messages import NewRows
 from talker.reference_audio import voice_input
 from talker.sampling import MAX_SEED
 from talker.shape import TalkerShape
+from talker.takes import Take, Takes
 
 _FINISH: dict[str | None, Literal["", "stop", "length"]] = {
     None: "", "stop": "stop", "length": "length",
@@ -35,17 +36,18 @@ class Outcome:
     broken: list[int]
 
 
-def sampling_params(request: Generate, num_codebooks: int, stop_id: int) -> SamplingParams:
+def sampling_params(take: Take, num_codebooks: int, stop_id: int) -> SamplingParams:
     """The codes travel in the logprobs channel: as many "logprobs" as codebooks.
 
     A stop id is always given, since without a tokenizer vLLM knows of none.
     """
+    request = take.request
     return SamplingParams(
         temperature=request.temperature,
         top_p=request.top_p,
         top_k=request.top_k,
         seed=request.seed,
-        max_tokens=request.max_frames,
+        max_tokens=take.frames_left,
         stop_token_ids=[stop_id],
         logprobs=num_codebooks - 1,
         flat_logprobs=True,
@@ -54,11 +56,12 @@ def sampling_params(request: Generate, num_codebooks: int, stop_id: int) -> Samp
     )
 
 
-def engine_input(request: Generate, shape: TalkerShape, max_positions: int) -> Any:
-    """The prompt. Raises Refused for what must never reach the engine's step, where one bad
-    request would take all others with it.
+def engine_input(take: Take, shape: TalkerShape, max_positions: int) -> Any:
+    """The prompt, with the frames that a paused request has made already. Raises Refused
+    for what must never reach the engine's step, where one bad request would take all others
+    with it.
     """
-    vocab = shape.backbone.vocab_size
+    request, vocab = take.request, shape.backbone.vocab_size
     if not request.ids or len(request.ids) >= max_positions:
         raise Refused(f"a prompt of {len(request.ids)} ids")
     if min(request.ids) < 0 or max(request.ids) >= vocab:
@@ -69,7 +72,7 @@ def engine_input(request: Generate, shape: TalkerShape, max_positions: int) -> A
     if not 0 <= request.seed <= MAX_SEED:
         raise Refused("a seed outside int64")
     if request.voice is None:
-        return tokens_input(list(request.ids))
+        return tokens_input([*request.ids, *take.frame_ids])
     flat = np.frombuffer(request.voice.rows, np.int16)
     if flat.size == 0 or flat.size % shape.num_codebooks:
         raise Refused("voice rows of a wrong size")
@@ -78,29 +81,33 @@ def engine_input(request: Generate, shape: TalkerShape, max_positions: int) -> A
         raise Refused("voice rows outside the prompt")
     if rows.max() >= shape.codebook_rows:
         raise Refused("a voice's code outside the codebook")
-    return voice_input(list(request.ids), rows, at)
+    return voice_input([*request.ids, *take.frame_ids], rows, at)
 
 
-def read_outputs(outputs: Sequence[Any], shape: TalkerShape) -> Outcome:
+def read_outputs(outputs: Sequence[Any], shape: TalkerShape, takes: Takes) -> Outcome:
     """Rows from vLLM's outputs of one step: offsets taken off, as int16 bytes.
 
-    All outputs are converted at once; they are many and small.
+    All outputs are converted at once; they are many and small. Outputs of requests that
+    were aborted or paused meanwhile are passed over; of the others, the frame ids are noted.
     """
     flat: list[int] = []
-    bounds: list[tuple[int, int]] = []
+    wanted: list[tuple[Any, Take, int, int]] = []
     for output in outputs:
-        channel = output.outputs[0].logprobs
+        take = takes.of(output.request_id)
+        if take is None or take.paused:
+            continue
         start = len(flat)
-        if channel:
+        if channel := output.outputs[0].logprobs:
             flat += channel.token_ids
-        bounds.append((start, len(flat)))
+        take.note(output.outputs[0].token_ids)
+        wanted.append((output, take, start, len(flat)))
     books, size = shape.num_codebooks, shape.codebook_rows
     table = np.array(flat, np.int32).reshape(-1, books)
     codes = (table - np.arange(books, dtype=np.int32) * size).astype(np.int16)
     gone = table[:, 0] >= books * size
     outcome = Outcome([], [], [])
-    for output, (start, end) in zip(outputs, bounds, strict=True):
-        handle, reason = handle_of(output), output.outputs[0].finish_reason
+    for output, take, start, end in wanted:
+        handle, reason = take.request.handle, output.outputs[0].finish_reason
         first, last = start // books, end // books
         if gone[first:last].any():
             outcome.lost.append(handle)
@@ -109,8 +116,3 @@ def read_outputs(outputs: Sequence[Any], shape: TalkerShape) -> Outcome:
         else:
             outcome.rows.append(NewRows(handle, codes[first:last].tobytes(), _FINISH[reason]))
     return outcome
-
-
-def handle_of(output: Any) -> int:
-    """The gateway's handle, which is vLLM's request id."""
-    return int(output.request_id)

@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import pytest_asyncio
 from harness import GREEDY, MAX_ROWS, RUNNER, Oracle, hear, idle, running, text, until, warm
 
 from streaming.errors import BackendError, ErrorCode
 from streaming.ports import SpeechRequest
+from streaming.spec import Codes
 from talker.engine import TalkerProcessEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -206,3 +208,45 @@ async def test_the_child_says_what_it_is(engine: TalkerProcessEngine, kind: str)
     assert (engine.info.engine, engine.info.runner) == (kind, RUNNER)
     assert (engine.info.num_codebooks, engine.info.codebook_size) == (8, 1024)
     assert set(engine.info.phases) == {"checkpoint", "imports", "engine", "warm-up"}
+
+
+async def test_streams_whose_consumer_waits_are_paused_and_go_on_unchanged(
+    tiny_checkpoint: Path, oracle: Oracle, kind: str
+) -> None:
+    """The engine lets go of them, works for others, and takes them up again on their frames."""
+    async with running(tiny_checkpoint, engine=kind, hold_rows=8) as engine:
+        wanted = {i: oracle.speak(text(i), warm(i)) for i in range(4)}
+        streams = {i: engine.generate(request_of(i)) for i in range(4)}
+        heard: dict[int, list[Codes]] = {i: [] for i in streams}
+        pauses = 0
+        while streams:
+            for i, stream in list(streams.items()):
+                piece = await anext(stream)
+                heard[i].append(piece.rows)
+                if piece.finish:
+                    assert piece.finish == wanted[i].finish
+                    await stream.aclose()
+                    del streams[i]
+            await until(lambda: engine.live == 0)  # all are paused, or at their end
+            assert engine.outstanding == len(streams)
+            pauses += bool(streams)
+            other = await hear(engine, text(9), rows=20)
+            assert other.rows.tobytes() == oracle.speak(text(9)).rows[:20].tobytes()
+        assert pauses > 2
+        for i, rows in heard.items():
+            assert np.concatenate(rows).tobytes() == wanted[i].rows.tobytes()
+        await idle(engine)
+
+
+def request_of(number: int) -> SpeechRequest:
+    return SpeechRequest("r", text(number), sampling=warm(number), max_frames=MAX_ROWS)
+
+
+async def test_a_paused_stream_can_be_given_up(tiny_checkpoint: Path, kind: str) -> None:
+    async with running(tiny_checkpoint, engine=kind, hold_rows=8) as engine:
+        stream = engine.generate(request_of(1))
+        await anext(stream)
+        await until(lambda: engine.live == 0)
+        await stream.aclose()
+        await idle(engine)
+        assert (await hear(engine, text(2), rows=20)).rows.shape == (20, 8)

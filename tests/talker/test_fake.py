@@ -95,7 +95,7 @@ def rows(*codes: int) -> bytes:
 
 
 async def test_rows_that_piled_up_come_in_one_piece_with_the_end() -> None:
-    stream = RowStream(2)
+    stream = RowStream(2, 4)
     stream.put(rows(1), "")
     stream.put(rows(2, 3), "length")
     stream.put(rows(9), "")  # after its end nothing is taken
@@ -106,7 +106,7 @@ async def test_rows_that_piled_up_come_in_one_piece_with_the_end() -> None:
 
 
 async def test_rows_before_a_failure_are_given_first() -> None:
-    stream = RowStream(2)
+    stream = RowStream(2, 4)
     stream.put(rows(1), "")
     stream.fail(BackendError(ErrorCode.ENGINE_FAILED, "gone"))
     assert (await stream.next()).rows.tolist() == [[1, 1]]
@@ -116,7 +116,7 @@ async def test_rows_before_a_failure_are_given_first() -> None:
 
 
 async def test_a_waiting_consumer_is_woken() -> None:
-    stream = RowStream(2)
+    stream = RowStream(2, 4)
     waiting = asyncio.create_task(stream.next())
     await asyncio.sleep(0)
     assert not waiting.done()
