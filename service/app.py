@@ -12,6 +12,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from service import __version__
+from service.origin import OriginGuard
+from service.page import add_page
 from service.protocols.native import NativeDialect
 from service.protocols.openai import openai_router
 from service.runtime import Phase, Runtime
@@ -45,6 +47,8 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
 
     app = FastAPI(title="Talkwire", version=__version__, lifespan=lifespan)
     app.state.runtime = runtime
+    app.add_middleware(OriginGuard, allowed=runtime.settings.allowed_origins)
+    add_page(app)
     _add_health(app, runtime)
     _add_speech(app, runtime)
     app.include_router(openai_router(runtime))

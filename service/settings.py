@@ -7,8 +7,10 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from service.origin import parse_origins
 
 PREFIX = "TALKWIRE_"
 #: The speaking checkpoint that ships with the project.
@@ -16,6 +18,8 @@ EMBEDDED_MODEL = Path(__file__).resolve().parent.parent / "embedded" / "checkpoi
 _EMBEDDED_SEGMENT, _SEGMENT = 90, 300
 #: Names that OpenAI's clients send where they do not let one choose.
 _OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
+#: Web origins; the environment has them with commas between them.
+Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(parse_origins)]
 
 
 class SettingsError(Exception):
@@ -43,6 +47,7 @@ class Settings(BaseSettings):
     max_contexts: Annotated[int, Field(ge=1)] | None = None
     max_contexts_per_session: Annotated[int, Field(ge=1)] = 8
     max_connections: Annotated[int, Field(ge=1)] = 256
+    allowed_origins: Origins = ()
     max_message_bytes: Annotated[int, Field(ge=1024)] = 65_536
     max_text_chars: Annotated[int, Field(ge=1)] = 20_000
     max_segment_chars: Annotated[int, Field(ge=20)] | None = None

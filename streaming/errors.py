@@ -32,6 +32,7 @@ class ErrorCode(StrEnum):
     TOO_MANY_CONTEXTS = "too_many_contexts"
     UNKNOWN_MODEL = "unknown_model"
     UNKNOWN_VOICE = "unknown_voice"
+    FORBIDDEN_ORIGIN = "forbidden_origin"
     OVERLOADED = "overloaded"
     NOT_READY = "not_ready"
     DRAINING = "draining"

@@ -1,0 +1,441 @@
+/**
+ * A client of Talkwire's native protocol, `talkwire.tts.v1` (docs/protocol.md), in one file
+ * without dependencies, for browsers and for Node.js 22 (20: `--experimental-websocket`).
+ *
+ *     import { connect } from "./talkwire.js";
+ *
+ *     const client = await connect("ws://127.0.0.1:8000/v1/tts/stream");
+ *     for await (const chunk of await client.speak("Hello there.")) play(chunk.samples);
+ *
+ * or, as an LLM writes:
+ *
+ *     const context = await client.createContext({ voice: client.session.voices[0] });
+ *     for await (const word of words) context.append(word);
+ *     context.end();
+ *
+ * What goes wrong is a TalkwireError; its `code` is the server's (docs/protocol.md), or one of
+ * `unreachable`, `refused`, `connection_lost`, `protocol_error` and `slow_reader` of this file.
+ */
+
+export const SUBPROTOCOL = "talkwire.tts.v1";
+export const HEADER_BYTES = 12;
+const VERSION_AND_TYPE = (1 << 4) | 1;
+const WRAP = 2 ** 32;
+const SAMPLE_BYTES = { pcm_s16le: 2, pcm_f32le: 4 };
+/** Unread audio that an iterated context holds before it gives up: a socket cannot be paused. */
+const MAX_UNREAD_MS = 120_000;
+
+/** An error with a code for programs and a sentence for people. */
+export class TalkwireError extends Error {
+  constructor(code, message, fields = {}) {
+    super(message);
+    this.name = "TalkwireError";
+    this.code = code;
+    this.retryable = fields.retryable ?? false;
+    this.retryAfterMs = fields.retry_after_ms ?? null;
+    this.param = fields.param ?? null;
+    this.contextId = fields.context_id ?? null;
+    this.requestId = fields.request_id ?? null;
+  }
+}
+
+/** Reads the 12 bytes before the samples. Throws `protocol_error` if they are not ours. */
+export function parseHeader(buffer) {
+  const view = new DataView(buffer);
+  if (buffer.byteLength < HEADER_BYTES || view.getUint8(0) !== VERSION_AND_TYPE) {
+    throw new TalkwireError("protocol_error", "A binary message of another version or type.");
+  }
+  const flags = view.getUint8(1);
+  return {
+    handle: view.getUint16(2, true),
+    sequence: view.getUint32(4, true),
+    sampleOffset: view.getUint32(8, true),
+    first: (flags & 1) !== 0,
+    last: (flags & 2) !== 0,
+    discontinuity: (flags & 4) !== 0,
+  };
+}
+
+/** The samples behind the header as a Float32Array in [-1, 1). */
+export function readSamples(buffer, encoding) {
+  const bytes = buffer.byteLength - HEADER_BYTES;
+  if (bytes % SAMPLE_BYTES[encoding]) {
+    throw new TalkwireError("protocol_error", "A binary message ends inside a sample.");
+  }
+  const view = new DataView(buffer, HEADER_BYTES);
+  const samples = new Float32Array(bytes / SAMPLE_BYTES[encoding]);
+  for (let i = 0; i < samples.length; i++) {
+    samples[i] =
+      encoding === "pcm_s16le" ? view.getInt16(2 * i, true) / 32768 : view.getFloat32(4 * i, true);
+  }
+  return samples;
+}
+
+/**
+ * Connects and waits for the greeting. Options: `WebSocket` (an implementation of it),
+ * `openTimeoutMs`, and the callbacks `onClose(TalkwireError)` and `onGoingAway(deadlineMs)`.
+ * A browser does not tell why a handshake failed, so the service's readiness is asked then.
+ */
+export async function connect(url, options = {}) {
+  const Socket = options.WebSocket ?? globalThis.WebSocket;
+  if (!Socket) throw new TalkwireError("unreachable", "There is no WebSocket here.");
+  const client = new Client(new Socket(url, [SUBPROTOCOL]), options);
+  const timer = setTimeout(
+    () => client._lose(new TalkwireError("unreachable", "The server did not answer in time.")),
+    options.openTimeoutMs ?? 10_000,
+  );
+  try {
+    return await client._greeted.promise;
+  } catch (error) {
+    throw error.code === "unreachable" ? await whyNot(url) : error;
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Why a handshake failed, as far as it can be found out: a TalkwireError. */
+async function whyNot(url) {
+  const health = new URL("/health/ready", url);
+  health.protocol = health.protocol.replace("ws", "http");
+  try {
+    const answer = await fetch(health, { cache: "no-store", signal: AbortSignal.timeout(3000) });
+    if (answer.ok) {
+      const why = "The server is up but took no connection: it is full, or does not know this page.";
+      return new TalkwireError("refused", why, { retryable: true });
+    }
+    const phase = (await answer.json()).phase;
+    const why = phase === "draining" ? "The server is shutting down." : "The server is not ready yet.";
+    return new TalkwireError(phase === "draining" ? "draining" : "not_ready", why, { retryable: true });
+  } catch {
+    return new TalkwireError("unreachable", "No server answers.", { retryable: true });
+  }
+}
+
+/** One socket and its contexts. `session` is what the server said of itself. */
+export class Client {
+  constructor(socket, options = {}) {
+    this.session = null;
+    this._socket = socket;
+    this._options = options;
+    this._contexts = new Map();
+    this._handles = new Map();
+    this._pings = new Map();
+    this._ids = 0;
+    this._lost = null;
+    this._refusal = null;
+    this._greeted = deferred();
+    socket.binaryType = "arraybuffer";
+    socket.addEventListener("message", (event) => this._onData(event.data));
+    socket.addEventListener("close", (event) => this._onClose(event));
+    // A close event follows and tells more; before the greeting not every Node.js sends one.
+    socket.addEventListener("error", () => this.session || this._onClose({ code: 1006, reason: "" }));
+  }
+
+  get isOpen() {
+    return this._lost === null;
+  }
+
+  /**
+   * Opens a context. `options` are the fields of `context.create`, and the callbacks
+   * `onAudio(chunk)` (then the context is not to be iterated), `onError(error)` for what did not
+   * end the context, and `onCancelled(message)`.
+   */
+  async createContext({ onAudio, onError, onCancelled, ...options } = {}) {
+    const create = { context_id: `c${++this._ids}`, ...options };
+    if (this._contexts.has(create.context_id)) throw new Error("context id in use");
+    const context = new Context(this, create, { onAudio, onError, onCancelled });
+    this._contexts.set(context.id, context);
+    try {
+      this._send("context.create", create);
+      await context._opened.promise;
+    } catch (error) {
+      this._contexts.delete(context.id);
+      throw error;
+    }
+    return context;
+  }
+
+  /** Speaks a text, or what an (async) iterable yields while it yields it; returns the context. */
+  async speak(text, options = {}) {
+    const context = await this.createContext(options);
+    context.feed(text).catch((error) => {
+      context._fail(error);
+      if (this.isOpen) this._send("context.cancel", { context_id: context.id });
+    });
+    return context;
+  }
+
+  /** Milliseconds to the server's dialect and back. */
+  async ping() {
+    const [id, began, pong] = [`p${++this._ids}`, performance.now(), deferred()];
+    this._pings.set(id, pong);
+    this._send("ping", { id });
+    await pong.promise;
+    return performance.now() - began;
+  }
+
+  /** Cancels every context and closes the socket. */
+  close() {
+    if (this.isOpen) this._send("session.close", {});
+    this._lose(new TalkwireError("connection_lost", "The client was closed."));
+  }
+
+  _send(type, fields) {
+    if (this._lost) throw this._lost;
+    this._socket.send(JSON.stringify({ type, ...fields }));
+  }
+
+  _onData(data) {
+    if (this._lost) return;
+    try {
+      if (typeof data === "string") this._onMessage(JSON.parse(data));
+      else this._onAudio(data);
+    } catch (error) {
+      if (error instanceof TalkwireError) this._lose(error);
+      else if (error instanceof SyntaxError)
+        this._lose(new TalkwireError("protocol_error", "A message that is not JSON."));
+      else throw error; // of a callback: not the connection's fault
+    }
+  }
+
+  _onAudio(buffer) {
+    const arrivedMs = performance.now();
+    const header = parseHeader(buffer);
+    const context = this._handles.get(header.handle);
+    if (!context) throw new TalkwireError("protocol_error", "Audio for an unknown handle.");
+    context._onAudio(buffer, header, arrivedMs);
+  }
+
+  _onMessage(message) {
+    const context = this._contexts.get(message.context_id);
+    switch (message.type) {
+      case "session.created":
+        this.session = message;
+        return this._greeted.resolve(this);
+      case "going_away":
+        return this._options.onGoingAway?.(message.deadline_ms);
+      case "pong":
+        this._pings.get(message.id)?.resolve();
+        return this._pings.delete(message.id);
+      case "error":
+        return this._onError(new TalkwireError(message.code, message.message, message), context);
+      case "context.created":
+        this._handles.set(message.handle, context);
+    }
+    context?._onMessage(message);
+  }
+
+  _onError(error, context) {
+    if (context) context._onError(error);
+    else if (error.contextId === null) this._refusal = error; // told, should the socket close now
+  }
+
+  _onClose(event) {
+    const words = `The connection was closed (${event.code}${event.reason && `, ${event.reason}`}).`;
+    const code = this.session ? "connection_lost" : "unreachable";
+    this._lose(this._refusal ?? new TalkwireError(code, words, { retryable: true }));
+  }
+
+  _lose(error) {
+    if (this._lost) return;
+    this._lost = error;
+    this._greeted.reject(error);
+    for (const pong of this._pings.values()) pong.reject(error);
+    for (const context of this._contexts.values()) context._fail(error);
+    this._contexts.clear();
+    this._handles.clear();
+    this._socket.close(error.code === "protocol_error" ? 4002 : 1000);
+    if (this.session) this._options.onClose?.(error);
+  }
+
+  _forget(context) {
+    this._contexts.delete(context.id);
+    if (this._handles.get(context.handle) === context) this._handles.delete(context.handle);
+  }
+}
+
+/**
+ * One stream of text in and one stream of audio out. Iterate over it once for its chunks:
+ * `{samples, sequence, sampleOffset, first, last, discontinuity, arrivedMs}`; leaving the loop
+ * cancels. `finished` settles when all is over; `metrics`, `reason`, `cancelled` and `errors` are
+ * what the server said until then.
+ */
+export class Context {
+  constructor(client, create, callbacks) {
+    this.id = create.context_id;
+    this.encoding = create.audio?.encoding ?? "pcm_s16le";
+    this.sampleRate = create.audio?.sample_rate ?? client.session.sample_rate;
+    this.handle = null;
+    this.metrics = null;
+    this.reason = null;
+    this.cancelled = null;
+    this.errors = [];
+    this._client = client;
+    this._callbacks = callbacks;
+    this._flushes = new Map();
+    this._chunks = [];
+    this._unread = 0;
+    this._wake = null;
+    this._sequence = this._offset = 0;
+    this._over = null; // {error} once nothing more will come
+    this._discarding = false;
+    this._opened = deferred();
+    this._stopped = deferred();
+    this._finished = deferred();
+    /** Resolves to the context, also when it was cancelled; rejects with what ended it. */
+    this.finished = this._finished.promise;
+  }
+
+  /** More text, as it comes; nothing need be whole. */
+  append(text) {
+    this._send("text.append", { text });
+  }
+
+  /** Has what is there spoken now; resolves when the last sample of it has come. */
+  async flush(flushId = `f${++this._client._ids}`) {
+    const done = deferred();
+    this._send("context.flush", { flush_id: flushId });
+    this._flushes.set(flushId, done);
+    return done.promise;
+  }
+
+  /** No more text will come. */
+  end() {
+    this._send("context.end", {});
+  }
+
+  /** Appends a text, or all that an (async) iterable yields as it yields it; then ends. */
+  async feed(text) {
+    for await (const piece of typeof text === "string" ? [text] : text) {
+      if (this._over || this._discarding) return;
+      this.append(piece);
+    }
+    if (!this._over && !this._discarding) this.end();
+  }
+
+  /** Tells the server how many samples of this context the listener has heard in all. */
+  reportPlayed(samples) {
+    if (!this._over) this._send("playback", { played_samples: samples });
+  }
+
+  /** Stops now; no audio is delivered from here on. Null: it was over already. */
+  async cancel(playedMs) {
+    if (!this._over && !this._discarding) {
+      this._discard();
+      this._send("context.cancel", playedMs === undefined ? {} : { played_ms: playedMs });
+    }
+    if (!this._over) await this._stopped.promise;
+    return this.cancelled;
+  }
+
+  async *[Symbol.asyncIterator]() {
+    try {
+      for (;;) {
+        while (this._chunks.length) {
+          const chunk = this._chunks.shift();
+          this._unread -= chunk.samples.length;
+          yield chunk;
+        }
+        if (this._over?.error) throw this._over.error;
+        if (this._over || this._discarding) return;
+        await new Promise((resolve) => (this._wake = resolve));
+      }
+    } finally {
+      if (!this._over && this._client.isOpen) this.cancel().catch(() => {});
+    }
+  }
+
+  _send(type, fields) {
+    if (this._over) throw this._over.error ?? closed();
+    this._client._send(type, { context_id: this.id, ...fields });
+  }
+
+  _discard() {
+    this._discarding = true;
+    this._chunks = [];
+    this._unread = 0;
+    this._wake?.();
+  }
+
+  _onAudio(buffer, header, arrivedMs) {
+    if (this._over || this._discarding) return; // the server may have taken frames back
+    const samples = readSamples(buffer, this.encoding);
+    if (header.sequence !== this._sequence || header.sampleOffset !== this._offset) {
+      throw new TalkwireError("protocol_error", "Audio is missing, or came twice.");
+    }
+    this._sequence = (this._sequence + 1) % WRAP;
+    this._offset = (this._offset + samples.length) % WRAP;
+    const chunk = { ...header, samples, arrivedMs };
+    if (this._callbacks.onAudio) return this._callbacks.onAudio(chunk);
+    this._chunks.push(chunk);
+    this._unread += samples.length;
+    this._wake?.();
+    if (this._unread > (MAX_UNREAD_MS / 1000) * this.sampleRate) this._overrun();
+  }
+
+  _overrun() {
+    this.cancel().catch(() => {});
+    this._fail(new TalkwireError("slow_reader", "The audio was not read; the context was cancelled."));
+  }
+
+  _onMessage(message) {
+    switch (message.type) {
+      case "context.created":
+        this.handle = message.handle;
+        return this._opened.resolve();
+      case "flush.done":
+        this._flushes.get(message.flush_id)?.resolve();
+        return this._flushes.delete(message.flush_id);
+      case "context.cancelled": // its metrics are still to come
+        this.cancelled = message;
+        this._discard();
+        this._callbacks.onCancelled?.(message);
+        return this._stopped.resolve();
+      case "metrics":
+        this.metrics = message;
+        return this.cancelled && this._finish(null);
+      case "context.done":
+        this.reason = message.reason;
+        return this._finish(message.reason === "error" ? (this.errors.at(-1) ?? null) : null);
+    }
+  }
+
+  _onError(error) {
+    if (this.handle === null) return this._fail(error);
+    this.errors.push(error);
+    this._callbacks.onError?.(error);
+  }
+
+  _finish(error) {
+    this._client._forget(this);
+    this._settle(error);
+  }
+
+  /** Nothing more is to be delivered; the handle stays known, as audio may be under way. */
+  _fail(error) {
+    this._settle(error);
+  }
+
+  _settle(error) {
+    if (this._over) return;
+    this._over = { error };
+    if (error) this._finished.reject(error);
+    else this._finished.resolve(this);
+    this._opened.reject(error);
+    this._stopped.resolve();
+    for (const flush of this._flushes.values()) flush.reject(error ?? closed());
+    this._wake?.();
+  }
+}
+
+function closed() {
+  return new TalkwireError("context_closed", "The context is closed.");
+}
+
+/** A promise with its ends outside; one that nobody awaits may be rejected in silence. */
+function deferred() {
+  const made = {};
+  made.promise = new Promise((resolve, reject) => Object.assign(made, { resolve, reject }));
+  made.promise.catch(() => {});
+  return made;
+}

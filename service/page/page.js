@@ -1,0 +1,69 @@
+// The page: wires its elements to the connection, the player and the speech.
+
+import { Link } from "./link.js";
+import { Player } from "./player.js";
+import { Speech } from "./speech.js";
+import { View } from "./view.js";
+
+const view = new View(document);
+const player = new Player();
+const socketUrl = new URL("/v1/tts/stream", location.href);
+socketUrl.protocol = socketUrl.protocol.replace("http", "ws");
+const link = new Link(socketUrl.href, (state, error) => {
+  view.showLink(state, error, link);
+  if (state === "open") view.showSession(link.client.session);
+});
+let speech = null;
+
+async function speak(clickedMs) {
+  const text = view.text;
+  if (!text.trim()) return view.showStatus("Write something first.");
+  speech?.stop(clickedMs);
+  view.clearError();
+  let made = null;
+  try {
+    const client = await link.use();
+    await player.prepare(client.session.sample_rate);
+    made = speech = new Speech(client, player, handlers(() => made), clickedMs);
+  } catch (error) {
+    return view.showError(error);
+  }
+  view.begin(made, text);
+  animate(made);
+  await made.run(text, view.voice, view.wordsPerSecond);
+}
+
+function stop(nowMs) {
+  if (speech && !speech.over) speech.stop(nowMs);
+}
+
+/** What a speech tells; one that another has replaced tells nobody. */
+function handlers(mine) {
+  const mineOnly = (act) => (value) => mine() === speech && act(value);
+  return {
+    changed: mineOnly(() => view.showFigures(speech)),
+    chunk: mineOnly((samples) => view.addSamples(samples)),
+    fed: mineOnly((text) => view.showFed(text)),
+    error: mineOnly((error) => view.showError(error)),
+    ended: mineOnly((outcome) => view.end(speech, outcome)),
+  };
+}
+
+function animate(mine) {
+  if (mine !== speech) return;
+  view.draw(mine);
+  if (!mine.over) requestAnimationFrame(() => animate(mine));
+}
+
+view.onSpeak = speak;
+view.onStop = stop;
+view.onRetry = () => link.start();
+// Opening the sound takes a moment and needs a gesture: the first one will do.
+for (const gesture of ["pointerdown", "keydown"]) {
+  document.addEventListener(gesture, () => warm(), { once: true });
+}
+function warm() {
+  const session = link.client?.session;
+  if (session) player.prepare(session.sample_rate).catch(() => {}); // told at Speak
+}
+link.start();

@@ -1,0 +1,136 @@
+// Plays chunks through an AudioWorklet whose context runs at the voice's own rate; the browser
+// resamples to what the loudspeaker wants.
+
+const IDLE_MS = 30_000;
+/** More unplayed audio than any server sends ahead; the queue has a bound like every other. */
+const MAX_LEAD_S = 150;
+
+export class SoundError extends Error {
+  code = "no_sound";
+}
+
+/** The page's sound. `prepare` in a gesture of the user's, then `start` for each speech. */
+export class Player {
+  #opening = null;
+  #idle = 0;
+
+  /** Opens the audio context and loads the worklet, once. Throws SoundError. */
+  async prepare(sampleRate) {
+    clearTimeout(this.#idle);
+    this.#opening ??= this.#open(sampleRate);
+    try {
+      this.context = await this.#opening;
+    } catch (error) {
+      this.#opening = null;
+      throw error;
+    }
+    if (this.context.state !== "running") await this.context.resume();
+  }
+
+  async #open(sampleRate) {
+    if (!globalThis.isSecureContext || !globalThis.AudioWorkletNode) {
+      throw new SoundError("This browser plays sound only over HTTPS or on localhost.");
+    }
+    try {
+      const context = new AudioContext({ sampleRate, latencyHint: "interactive" });
+      await context.audioWorklet.addModule("/static/player-worklet.js");
+      return context;
+    } catch {
+      throw new SoundError("The browser could not open its sound output.");
+    }
+  }
+
+  /** A new playback; `on` has `began(id, ms)`, `audible(ms)`, `gap(id, ms)`, `ended()`. */
+  start(on) {
+    clearTimeout(this.#idle);
+    const rest = () => (this.#idle = setTimeout(() => this.context.suspend(), IDLE_MS));
+    return new Playback(this.context, on, rest);
+  }
+}
+
+/** One speech on its way to the ear. Times are on performance.now()'s clock. */
+export class Playback {
+  #node;
+  #context;
+  #on;
+  #rest;
+  #given = 0;
+  #ids = 0;
+  #played = 0; // at #playedAtMs, as the audio thread said
+  #playedAtMs = 0;
+  #running = false;
+  #stopped = false;
+
+  constructor(context, on, rest) {
+    this.#context = context;
+    this.#on = on;
+    this.#rest = rest;
+    this.#node = new AudioWorkletNode(context, "talkwire-player", {
+      numberOfInputs: 0,
+      outputChannelCount: [1],
+    });
+    this.#node.port.onmessage = ({ data }) => this.#onMessage(data);
+    this.#node.connect(context.destination);
+  }
+
+  /** Hands samples to the audio thread; returns the chunk's id. Throws SoundError when full. */
+  push(samples) {
+    if (this.#given - this.#played > MAX_LEAD_S * this.#context.sampleRate) {
+      throw new SoundError("Far more audio came than can be played.");
+    }
+    const id = this.#ids++;
+    this.#given += samples.length;
+    if (samples.length) this.#node.port.postMessage({ type: "chunk", chunk: { id, samples } });
+    return id;
+  }
+
+  /** No more samples will come. */
+  end() {
+    this.#node.port.postMessage({ type: "end" });
+  }
+
+  /** Silence, within one render quantum. */
+  stop() {
+    this.#node.port.postMessage({ type: "stop" });
+    this.#played = this.heardSamples;
+    this.#running = false;
+    this.#stopped = true;
+  }
+
+  /** Samples that have reached the ear by now, as well as the browser can tell. */
+  get heardSamples() {
+    const rate = this.#context.sampleRate;
+    const since = this.#running ? (performance.now() - this.#playedAtMs) / 1000 : 0;
+    const late = this.#context.outputLatency || this.#context.baseLatency || 0;
+    const heard = this.#played + (since - (this.#running ? late : 0)) * rate;
+    return Math.max(0, Math.min(this.#given, Math.round(heard)));
+  }
+
+  #msAt(frame) {
+    const context = this.#context;
+    return performance.now() - (context.currentTime - frame / context.sampleRate) * 1000;
+  }
+
+  #onMessage({ type, id, frame, samples, played }) {
+    const rate = this.#context.sampleRate;
+    if (type === "began") this.#on.began(id, this.#msAt(frame));
+    else if (type === "audible") this.#on.audible(this.#msAt(frame));
+    else if (type === "gap") this.#on.gap(id, (1000 * samples) / rate);
+    else if (type === "status") this.#note(played, frame);
+    else this.#finish(type, played);
+  }
+
+  #note(played, frame) {
+    if (this.#stopped) return; // it was under way
+    [this.#played, this.#playedAtMs, this.#running] = [played, this.#msAt(frame), true];
+  }
+
+  #finish(type, played) {
+    this.#running = false;
+    if (type === "drained") this.#played = played;
+    this.#node.disconnect();
+    this.#node.port.close();
+    this.#rest();
+    this.#on.ended();
+  }
+}

@@ -1,0 +1,90 @@
+"""Which web pages may open a socket."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin
+
+from service.origin import is_allowed, parse_origin
+from service.settings import SettingsError, load_settings
+from tests.service.live import gateway
+
+
+@pytest.mark.parametrize(
+    ("origins", "host", "allowed", "fine"),
+    [
+        ([], "a.org", [], True),  # not a browser
+        (["http://a.org"], "a.org", [], True),
+        (["https://a.org"], "a.org", [], True),  # TLS ends before the service
+        (["https://a.org"], "a.org:443", [], True),
+        (["http://a.org:80"], "a.org", [], True),
+        (["http://A.org"], "a.ORG", [], True),
+        (["http://[::1]:8000"], "[::1]:8000", [], True),
+        (["http://a.org:8000"], "a.org:8001", [], False),
+        (["http://a.org"], "a.org:8000", [], False),
+        (["http://b.org"], "a.org", [], False),
+        (["http://a.org.b.org"], "a.org", [], False),
+        (["http://b.org/a.org"], "a.org", [], False),
+        (["http://a.org@b.org"], "a.org", [], False),
+        (["null"], "a.org", [], False),
+        ([""], "a.org", [], False),
+        (["file://"], "a.org", [], False),
+        (["http://"], "", [], False),
+        (["http://"], None, [], False),
+        (["http://a.org:x"], "a.org:x", [], False),
+        (["http://[a"], "[a", [], False),
+        (["http://a.org", "http://b.org"], "a.org", [], False),
+        (["http://b.org"], "a.org", ["http://b.org"], True),
+        (["https://b.org"], "a.org", ["http://b.org"], False),
+        (["http://b.org:8000"], "a.org", ["http://b.org"], False),
+        (["null"], "a.org", ["null"], True),
+        (["chrome-extension://x"], "a.org", ["*"], True),
+    ],
+)
+def test_the_rule(origins: list[str], host: str | None, allowed: list[str], fine: bool) -> None:
+    assert is_allowed(origins, host, allowed) is fine
+
+
+def test_the_setting_is_a_list_or_has_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    want = ("https://a.org", "http://b.org:81")
+    assert load_settings().allowed_origins == ()
+    assert load_settings(allowed_origins=["https://A.org:443/", want[1]]).allowed_origins == want
+    monkeypatch.setenv("TALKWIRE_ALLOWED_ORIGINS", "https://a.org, http://b.org:81,")
+    assert load_settings().allowed_origins == want
+
+
+@pytest.mark.parametrize("entry", ["a.org", "https://a.org/x", "ftp://a.org", "https://", "x:y:z"])
+def test_what_is_no_origin_is_refused_by_name(entry: str) -> None:
+    with pytest.raises(SettingsError, match="allowed_origins"):
+        load_settings(allowed_origins=[entry])
+    with pytest.raises(ValueError):
+        parse_origin(entry)
+
+
+async def test_a_foreign_page_gets_403_and_the_code() -> None:
+    async with gateway(allowed_origins=["https://friend.org"]) as server:
+        for origin in (None, server.http, "https://friend.org"):
+            async with connect(server.url, origin=origin and Origin(origin)) as socket:
+                assert json.loads(await socket.recv())["type"] == "session.created"
+        for origin in ("https://foe.org", "null", "https://friend.org.foe.org"):
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(server.url, origin=Origin(origin))
+            response = refused.value.response
+            assert response.status_code == 403
+            error = json.loads(response.body or b"")["error"]
+            assert (error["code"], error["retryable"]) == ("forbidden_origin", False)
+            assert origin not in (response.body or b"").decode()
+        assert server.runtime.metrics.connections._value.get() == 0
+
+
+async def test_every_socket_is_guarded() -> None:
+    async with gateway() as server:
+        for path in ("/v1/tts/stream", "/v1/audio/speech/stream", "/nowhere"):
+            with pytest.raises(InvalidStatus) as refused:
+                url = server.http.replace("http", "ws") + path
+                await connect(url, origin=Origin("https://foe.org"))
+            assert refused.value.response.status_code == 403
