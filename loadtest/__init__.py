@@ -1,0 +1,1 @@
+"""An open-loop load generator for the native protocol, and what it makes of its records."""

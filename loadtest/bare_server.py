@@ -1,0 +1,148 @@
+"""A bare WebSocket server that sends what a gateway sent, at the same times, and knows nothing.
+
+It reads a raw file (``--raw``) and answers each context with as many bytes, in the same
+messages and at the same offsets from ``context.create``, as the context of that id got in the
+recording. Its cost is the floor: sockets, frames, the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from pathlib import Path
+
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from loadtest.records import TurnRecord, read_records
+from streaming import wire
+from streaming.spec import Encoding
+from streaming.wire_format import AudioHeader, encode_message, parse_client_message
+
+_RATE = 24_000
+_LIMITS = wire.Limits(8, 20_000, 65_536, 120_000, 60.0, 300.0)
+_CREATED = wire.SessionCreated(
+    "bare", wire.SUBPROTOCOL, "bare", ["default"], _RATE, ["pcm_s16le"], _LIMITS
+)
+_NOISE = random.Random(0).randbytes(_RATE * 2 * 60)
+
+#: (seconds from context.create, samples) of each chunk.
+Chunks = Sequence[tuple[float, int]]
+
+
+def chooser(records: Sequence[TurnRecord]) -> Callable[[str], Chunks]:
+    """What to answer a context with: its own recording, or else one that its id picks."""
+    spoken = {
+        record.context_id: [(at - record.opened_s, n) for at, n in record.arrivals]
+        for record in records
+        if record.outcome == "complete" and record.opened_s is not None and record.arrivals
+    }
+    if not spoken:
+        raise SystemExit("the recording holds no complete turn")
+    names = sorted(spoken)
+
+    def choose(context_id: str) -> Chunks:
+        other = names[zlib.crc32(context_id.encode()) % len(names)]
+        return spoken.get(context_id) or spoken[other]
+
+    return choose
+
+
+class _Talk:
+    """One socket."""
+
+    def __init__(self, socket: ServerConnection, choose: Callable[[str], Chunks]) -> None:
+        self._socket, self._choose = socket, choose
+        self._speaking: dict[str, asyncio.Task[None]] = {}
+        self._handles = 0
+
+    async def run(self) -> None:
+        await self._say(_CREATED)
+        try:
+            async for data in self._socket:
+                await self._on(parse_client_message(data))
+        except ConnectionClosed:
+            pass
+        finally:
+            for task in self._speaking.values():
+                task.cancel()
+
+    async def _say(self, message: wire.ServerMessage) -> None:
+        await self._socket.send(encode_message(message))
+
+    async def _on(self, message: wire.ClientMessage) -> None:
+        match message:
+            case wire.ContextCreate(context_id=context_id):
+                handle, self._handles = self._handles, (self._handles + 1) % 65_536
+                await self._say(wire.ContextCreated(context_id, handle))
+                self._speaking[context_id] = asyncio.create_task(self._speak(context_id, handle))
+            case wire.ContextCancel(context_id=context_id):
+                if (task := self._speaking.pop(context_id, None)) is not None:
+                    task.cancel()
+                    await self._say(wire.ContextCancelled(context_id, 0, 0, 0, "", ""))
+                    await self._say(_metrics(context_id))
+
+    async def _speak(self, context_id: str, handle: int) -> None:
+        loop = asyncio.get_running_loop()
+        began, offset = loop.time(), 0
+        try:
+            for number, (at, samples) in enumerate(self._choose(context_id)):
+                await asyncio.sleep(began + at - loop.time())
+                if not number:
+                    await self._say(wire.AudioStarted(context_id, Encoding.PCM_S16LE, _RATE))
+                pcm = _NOISE[: 2 * samples]
+                await self._socket.send(AudioHeader(handle, number, offset).pack() + pcm)
+                offset += samples
+            del self._speaking[context_id]
+            await self._say(_metrics(context_id))
+            await self._say(wire.ContextDone(context_id, "complete"))
+        except ConnectionClosed:
+            return
+
+
+def _metrics(context_id: str) -> wire.Metrics:
+    return wire.Metrics(context_id, None, None, None, 0.0, None, 0.0)
+
+
+def _health(connection: ServerConnection, request: Request) -> Response | None:
+    if request.path == "/health/ready":
+        return connection.respond(HTTPStatus.OK, "ok\n")
+    return None
+
+
+async def run(recording: Path) -> None:
+    """Serve until a signal."""
+    choose = chooser(read_records(recording))
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with serve(
+        lambda socket: _Talk(socket, choose).run(),
+        "127.0.0.1",
+        0,
+        subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
+        compression=None,
+        process_request=_health,
+    ) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        print(f"http://127.0.0.1:{port}", file=sys.stderr, flush=True)
+        await stop.wait()
+
+
+def main(argv: Sequence[str]) -> None:
+    """The process' entry."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(Path(argv[0])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,70 @@
+"""The gateway alone: the service's own app around a fake talker and a fake codec.
+
+What is measured against it is the gateway's cost, not speech. The fakes work in the gateway's
+process, so what they cost is counted with it; the decoder's receptive field is 0 to keep that
+small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+
+import uvicorn
+
+from codec.fake import FakeCodecEngine
+from service.app import create_app
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings
+from streaming.spec import CodecSpec
+from talker.fake import FakeTalker
+
+_SPEC = CodecSpec(24_000, 960, 8, 1024, 0)
+
+
+def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """How fast the fakes are, and how many contexts the gateway takes."""
+    parser = argparse.ArgumentParser(prog="loadtest.fake_server", description=__doc__)
+    parser.add_argument("--capacity", type=int, default=16)
+    parser.add_argument("--connections", type=int, default=4096)
+    parser.add_argument("--row-s", type=float, default=0.008, help="seconds per row (RTF 0.2)")
+    parser.add_argument("--first-row-s", type=float, default=0.02)
+    parser.add_argument("--decode-s", type=float, default=0.004)
+    parser.add_argument("--port", type=int, default=0)
+    return parser.parse_args(argv)
+
+
+async def serve(chosen: argparse.Namespace) -> None:
+    """Serve until a signal."""
+    settings = Settings(max_contexts=chosen.capacity, max_connections=chosen.connections)
+    talker = FakeTalker(
+        row_s=chosen.row_s, first_row_s=chosen.first_row_s, capacity=chosen.capacity
+    )
+    codec = FakeCodecEngine(_SPEC, chosen.decode_s)
+    app = create_app(Runtime(settings, talker, codec, Metrics("loadtest", "fake")))
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        ws_max_size=settings.max_message_bytes,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=2,
+    )
+    with socket.create_server(("127.0.0.1", chosen.port), backlog=1024) as listener:
+        print(f"http://127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+        await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The process' entry."""
+    chosen = options(argv)
+    with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
+        runner.run(serve(chosen))
+
+
+if __name__ == "__main__":
+    main()

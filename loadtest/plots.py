@@ -1,0 +1,131 @@
+"""Plots as PNG. matplotlib is an optional extra: ``pip install 'talkwire[loadtest]'``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadtest.figures import stream_report
+from loadtest.output import Row
+from loadtest.records import TurnRecord
+from loadtest.run import LoadTestError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_SIZE = (6.4, 3.8)
+_MARKS = ("p50", "p95", "p99")
+
+
+def _new(title: str, x: str, y: str) -> Axes:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise LoadTestError("plots need matplotlib: pip install 'talkwire[loadtest]'") from error
+    figure = Figure(figsize=_SIZE, dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.grid(alpha=0.3)
+    return axes
+
+
+def _save(axes: Axes, path: Path) -> Path:
+    axes.figure.savefig(path)  # type: ignore[union-attr]
+    return path
+
+
+def ttfa_against_load(rows: Sequence[Row], path: Path) -> Path:
+    """TTFA from the sentence, over the offered load; the 95 % interval of p95 shaded."""
+    axes = _new("TTFA against load", "offered load, % of capacity", "TTFA from sentence, ms")
+    for mark in _MARKS:
+        points = [
+            (100 * row.load, interval)
+            for row in rows
+            if row.load and (interval := getattr(row.figures.ttfa_sentence, mark)) is not None
+        ]
+        xs = [x for x, _ in points]
+        axes.plot(xs, [i.value for _, i in points], marker="o", label=mark)
+        if mark == "p95":
+            axes.fill_between(
+                xs, [i.low for _, i in points], [i.high for _, i in points], alpha=0.2
+            )
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return _save(axes, path)
+
+
+def goodput(rows: Sequence[Row], path: Path) -> Path:
+    """Good turns a second over offered ones; the ideal is the diagonal."""
+    axes = _new("Goodput", "offered turns/s", "turns/s")
+    offered = [row.figures.offered_per_s for row in rows]
+    axes.plot(offered, offered, linestyle=":", color="grey", label="offered")
+    axes.plot(offered, [row.figures.goodput_per_s for row in rows], marker="o", label="good")
+    refused = [row.figures.outcomes.get("refused", 0) / row.figures.window_s for row in rows]
+    axes.plot(offered, refused, marker="x", label="refused")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return _save(axes, path)
+
+
+def ttfa_cdf(named: Sequence[tuple[str, Sequence[TurnRecord]]], path: Path) -> Path:
+    """The share of turns that were heard within a time, one line per run."""
+    axes = _new("TTFA", "from the turn's intended start, ms", "share of turns")
+    for name, records in named:
+        values = sorted(
+            ttfa
+            for record in records
+            if record.outcome in ("complete", "cancelled")
+            and (ttfa := stream_report(record).ttfa_ms) is not None
+        )
+        if values:
+            axes.step(values, [(i + 1) / len(values) for i in range(len(values))], label=name)
+    axes.set_ylim(0, 1.01)
+    axes.legend()
+    return _save(axes, path)
+
+
+def waterfall(record: TurnRecord, path: Path) -> Path:
+    """One stream: audio received, in steps, against audio played. The distance is the lead."""
+    axes = _new(
+        f"One stream ({record.context_id}, {record.outcome})",
+        "after the turn's intended start, s",
+        "audio, s",
+    )
+    times, received, total = [0.0], [0.0], 0.0
+    play_x: list[float] = []
+    play_y: list[float] = []
+    dry = 0.0
+    for at, samples in record.arrivals:
+        at -= record.intended_s
+        if not play_x or at > dry:  # playback begins, or begins again
+            play_x += [at] if not play_x else [dry, at]
+            play_y += [total] if not play_y else [total, total]
+            dry = at
+        length = samples / record.sample_rate
+        total += length
+        dry += length
+        times.append(at)
+        received.append(total)
+    axes.step(times, received, where="post", marker=".", label="received")
+    axes.plot([*play_x, dry], [*play_y, total], label="played")
+    marks = (("first sentence due", record.sentence_s), ("cancel", record.cancel_s))
+    for number, (name, at_s) in enumerate(marks):
+        if at_s is not None:
+            axes.axvline(
+                at_s - record.intended_s, linestyle="--", color=f"C{number + 2}", label=name
+            )
+    axes.legend()
+    return _save(axes, path)
+
+
+def typical(records: Sequence[TurnRecord]) -> TurnRecord | None:
+    """The stream to draw: the one in the middle by TTFA among those with most chunks."""
+    heard = [r for r in records if r.outcome == "complete" and len(r.arrivals) > 1]
+    if not heard:
+        return None
+    long = sorted(heard, key=lambda r: -len(r.arrivals))[: max(1, len(heard) // 4)]
+    return sorted(long, key=lambda r: stream_report(r).ttfb_ms or 0.0)[len(long) // 2]

@@ -1,0 +1,179 @@
+"""Runs a plan: starts the workers, gathers their records, samples the server meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import msgspec
+
+from loadtest.figures import Figures, figures
+from loadtest.records import Plan, TurnRecord, from_line
+from loadtest.usage import Meter, listener_pid, load_average, usage
+
+#: Workers start together so long after the last one is ready.
+_LEAD_S = 0.2
+_START_S = 60.0
+_LINE_BYTES = 1 << 24
+
+Progress = Callable[[float, int], None]
+
+
+class LoadTestError(Exception):
+    """What the user is told before the program ends."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """A run's figures and the raw records behind them; ``stopped``: by the user, early."""
+
+    figures: Figures
+    records: list[TurnRecord]
+    stopped: bool
+
+
+def require_local(url: str) -> int:
+    """The port of a loopback address. Raises LoadTestError for any other address."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or {"ws": 80, "wss": 443}[parts.scheme]
+        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except (KeyError, ValueError, OSError) as error:
+        raise LoadTestError(f"not a WebSocket address: {url}") from error
+    if not all(ipaddress.ip_address(str(each[4][0])).is_loopback for each in found):
+        raise LoadTestError(
+            f"{parts.hostname} is another machine; add --remote if you may put load on it"
+        )
+    return port
+
+
+async def run_plan(
+    plan: Plan,
+    *,
+    pid: int | None = None,
+    remote: bool = False,
+    slo_ttfa_ms: float = 500.0,
+    on_progress: Progress = lambda elapsed_s, turns: None,
+) -> Result:
+    """Carry out a plan. Ctrl-C ends it early, with what there is. Raises LoadTestError."""
+    if not remote:
+        port = require_local(plan.url)
+        pid = pid or listener_pid(port)
+    before = load_average()
+    stop = asyncio.Event()
+    meter = Meter(pid)
+    records: list[TurnRecord] = []
+    with _on_interrupt(stop.set):
+        workers = [await _start(plan, index) for index in range(plan.processes)]
+        try:
+            zero_s = await _begin(workers)
+            sampling = asyncio.create_task(meter.run())
+            reading = [asyncio.create_task(_read(worker, records)) for worker in workers]
+            await _watch(plan, reading, stop, zero_s, lambda t: on_progress(t, len(records)))
+            stopped_s = time.monotonic() - zero_s if stop.is_set() else None
+            for worker in workers:
+                _close(worker)
+            await asyncio.gather(*reading)
+            sampling.cancel()
+        finally:
+            await _end(workers)
+    if any(worker.returncode for worker in workers):
+        raise LoadTestError("a worker process broke; what it said is above")
+    last_s = min(plan.duration_s, stopped_s or plan.duration_s)
+    spent = usage(meter.samples, zero_s + plan.warmup_s, zero_s + last_s)
+    made = figures(
+        plan,
+        records,
+        slo_ttfa_ms=slo_ttfa_ms,
+        server=spent,
+        load_average=(before, load_average()),
+        until_s=stopped_s,
+    )
+    return Result(made, records, stopped_s is not None)
+
+
+@contextlib.contextmanager
+def _on_interrupt(act: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, act)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+async def _start(plan: Plan, index: int) -> asyncio.subprocess.Process:
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "loadtest.worker",
+        str(index),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=_LINE_BYTES,
+    )
+    assert worker.stdin is not None
+    worker.stdin.write(msgspec.json.encode(plan) + b"\n")
+    return worker
+
+
+async def _begin(workers: list[asyncio.subprocess.Process]) -> float:
+    """Wait until all are ready, and tell them when the run begins (monotonic seconds)."""
+    for worker in workers:
+        assert worker.stdout is not None
+        async with asyncio.timeout(_START_S):
+            if await worker.stdout.readline() != b"ready\n":
+                raise LoadTestError("a worker process did not start")
+    zero_s = time.monotonic() + _LEAD_S
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write(f"{zero_s}\n".encode())
+    return zero_s
+
+
+async def _read(worker: asyncio.subprocess.Process, records: list[TurnRecord]) -> None:
+    assert worker.stdout is not None
+    while line := await worker.stdout.readline():
+        records.append(from_line(line))
+
+
+async def _watch(
+    plan: Plan,
+    reading: list[asyncio.Task[None]],
+    stop: asyncio.Event,
+    zero_s: float,
+    tell: Callable[[float], None],
+) -> None:
+    """Until every worker is done, or the user stops, or the time is over."""
+    stopping = asyncio.create_task(stop.wait())
+    end_s = plan.duration_s + plan.grace_s
+    while (now_s := time.monotonic() - zero_s) < end_s and not stop.is_set():
+        tell(min(now_s, end_s))
+        left = {task for task in reading if not task.done()}
+        if not left:
+            break
+        await asyncio.wait({*left, stopping}, timeout=0.25, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+
+
+def _close(worker: asyncio.subprocess.Process) -> None:
+    """Closing its input tells a worker to stop; one that is done does not mind."""
+    if worker.stdin is not None:
+        worker.stdin.close()
+
+
+async def _end(workers: list[asyncio.subprocess.Process]) -> None:
+    for worker in workers:
+        _close(worker)
+        try:
+            async with asyncio.timeout(15):
+                await worker.wait()
+        except TimeoutError:
+            worker.kill()
+            await worker.wait()

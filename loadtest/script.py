@@ -1,0 +1,121 @@
+"""What a session does, drawn in full before it begins: the sends and the waits between them.
+
+A session is a conversation with a voice agent. In each turn a text arrives piece by piece, as
+an LLM writes it; the answer is spoken and played; in some turns the caller barges in; then the
+caller speaks, which for the service is a pause, and the next turn begins.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from loadtest.texts import OPENINGS, SENTENCES
+
+#: About four characters, a leading space included: what LLMs' tokens are in English.
+_TOKEN = re.compile(r"\s*\w{1,5}|\s*[^\w\s]|\s+")
+_SENTENCE_END = re.compile(r"[.!?]+[\"')]*(?=\s|$)")
+#: Of speech: a guess, for where in an answer to barge in.
+_CHARACTERS_PER_S = 14.0
+
+
+class Workload(Struct, frozen=True):
+    """What sessions are like.
+
+    ``texts`` empty: answers are made of an agent's sentences, ``sentences`` of them (least and
+    most); else each turn says one of the texts. ``tokens_per_s`` 0: the whole text comes at
+    once. ``jitter``: the standard deviation of the waits between tokens over their mean.
+    ``barge_in``: the share of turns that are cut off, at a moment drawn evenly from the
+    answer's estimated length. ``think_s``: the mean pause between turns.
+    """
+
+    turns: tuple[int, int] = (2, 4)
+    sentences: tuple[int, int] = (2, 4)
+    texts: tuple[str, ...] = ()
+    tokens_per_s: float = 30.0
+    jitter: float = 0.5
+    barge_in: float = 0.25
+    think_s: float = 2.0
+
+
+class Piece(NamedTuple):
+    """``text`` is due ``at_s`` after the turn's start."""
+
+    at_s: float
+    text: str
+
+
+class Turn(NamedTuple):
+    """One answer. ``sentence_s``: when its first sentence is complete, after the turn's start.
+
+    ``barge_in_s``: so long after the first sound the caller cuts in; None: never.
+    ``think_s``: so long after the last sound (or the cut) the next turn begins.
+    """
+
+    pieces: tuple[Piece, ...]
+    sentence_s: float
+    barge_in_s: float | None
+    think_s: float
+
+    @property
+    def characters(self) -> int:
+        """The text's length."""
+        return sum(len(piece.text) for piece in self.pieces)
+
+
+def tokens(text: str) -> list[str]:
+    """Pieces like an LLM's; they join up to the text."""
+    return _TOKEN.findall(text)
+
+
+def session(workload: Workload, seed: int, index: int) -> tuple[Turn, ...]:
+    """The turns of session ``index``: the same for the same seed, whoever runs it."""
+    draw = random.Random(f"session:{seed}:{index}")
+    return tuple(_turn(workload, draw) for _ in range(draw.randint(*workload.turns)))
+
+
+def _turn(workload: Workload, draw: random.Random) -> Turn:
+    text = _text(workload, draw)
+    pieces = _pieces(workload, text, draw)
+    barge_in_s = None
+    if draw.random() < workload.barge_in:
+        barge_in_s = draw.uniform(0, len(text) / _CHARACTERS_PER_S)
+    think_s = draw.expovariate(1 / workload.think_s) if workload.think_s else 0.0
+    return Turn(pieces, _sentence_due(text, pieces), barge_in_s, think_s)
+
+
+def _text(workload: Workload, draw: random.Random) -> str:
+    if workload.texts:
+        return draw.choice(workload.texts)
+    count = draw.randint(*workload.sentences)
+    return " ".join((draw.choice(OPENINGS), *draw.sample(SENTENCES, count - 1)))
+
+
+def _pieces(workload: Workload, text: str, draw: random.Random) -> tuple[Piece, ...]:
+    if not workload.tokens_per_s:
+        return (Piece(0.0, text),)
+    # A log-normal wait of mean 1 / tokens_per_s: mostly even, now and then a long one.
+    sigma = math.sqrt(math.log1p(workload.jitter**2))
+    mu = -math.log(workload.tokens_per_s) - sigma**2 / 2
+    at, pieces = 0.0, []
+    for token in tokens(text):
+        pieces.append(Piece(at, token))
+        at += draw.lognormvariate(mu, sigma)
+    return tuple(pieces)
+
+
+def _sentence_due(text: str, pieces: Sequence[Piece]) -> float:
+    """When the piece is due that ends the first sentence (or the text, if none ends)."""
+    found = _SENTENCE_END.search(text)
+    end = found.end() if found else len(text)
+    said = 0
+    for piece in pieces:
+        said += len(piece.text)
+        if said >= end:
+            return piece.at_s
+    return pieces[-1].at_s

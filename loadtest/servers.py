@@ -1,0 +1,98 @@
+"""Servers to measure, each in a process of its own on a free port of the loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from loadtest.run import LoadTestError
+
+_START_S = 300.0
+_STOP_S = 15.0
+_PATH = "/v1/tts/stream"
+
+
+class Server(NamedTuple):
+    """A running server."""
+
+    url: str
+    pid: int
+
+
+def real(options: Sequence[str] = ()) -> list[str]:
+    """The command line of ``talkwire serve``."""
+    return [str(Path(sys.executable).with_name("talkwire")), "serve", "--port", "0", *options]
+
+
+def fake(options: Sequence[str] = ()) -> list[str]:
+    """The gateway with a fake talker and a fake codec."""
+    return [sys.executable, "-m", "loadtest.fake_server", *options]
+
+
+def bare(recording: Path) -> list[str]:
+    """A bare WebSocket server that says again what was recorded."""
+    return [sys.executable, "-m", "loadtest.bare_server", str(recording)]
+
+
+@contextlib.asynccontextmanager
+async def started(command: Sequence[str]) -> AsyncIterator[Server]:
+    """Run a server until the block ends. Raises LoadTestError if it does not get ready."""
+    with tempfile.TemporaryFile() as log:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            port = await _ready_port(process, log.fileno())
+            yield Server(f"ws://127.0.0.1:{port}{_PATH}", process.pid)
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            try:
+                async with asyncio.timeout(_STOP_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+async def _ready_port(process: asyncio.subprocess.Process, log: int) -> int:
+    deadline = time.monotonic() + _START_S
+    while process.returncode is None and time.monotonic() < deadline:
+        if found := re.search(rb"http://127\.0\.0\.1:(\d+)", os.pread(log, 4096, 0)):
+            port = int(found[1])
+            if await asyncio.to_thread(_is_ready, port):
+                return port
+        await asyncio.sleep(0.05)
+    raise LoadTestError("the server did not start:\n" + os.pread(log, 1 << 16, 0).decode())
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def capacity(url: str) -> int | None:
+    """How many contexts a server says it carries; None if it does not say."""
+    address = re.sub(r"^ws", "http", url).split("/v1/")[0] + "/metrics"
+    try:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            found = re.search(r"^tts_capacity_contexts (\S+)", answer.read().decode(), re.M)
+    except OSError:
+        return None
+    return int(float(found[1])) if found else None

@@ -1,0 +1,123 @@
+"""Runs in series: a sweep over loads, and the gateway against a bare server."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadtest import servers
+from loadtest.figures import open_spans
+from loadtest.output import Row
+from loadtest.records import Plan, TurnRecord, write_records
+from loadtest.run import LoadTestError, Progress, Result, run_plan
+from loadtest.script import Workload
+
+#: Says what is about to run; returns what is to hear of its progress.
+Announce = Callable[[str, Plan], Progress]
+
+_CALIBRATION = Plan(url="", duration_s=12.0, warmup_s=0.0, streams=2)
+#: Answers of some 20 seconds, one after the other: a stream that hardly ever pauses.
+_STEADY = Workload(turns=(1, 1), sentences=(4, 4), barge_in=0.0, think_s=0.2)
+
+
+def context_seconds(records: Sequence[TurnRecord]) -> float:
+    """How long a session keeps contexts open, on average. Raises LoadTestError without any."""
+    sessions = {record.session for record in records if record.opened_s is not None}
+    if not sessions:
+        raise LoadTestError("no session was served, so the load of one is not known")
+    return sum(end - begin for begin, end in open_spans(records)) / len(sessions)
+
+
+async def calibrate(plan: Plan) -> float:
+    """Context seconds per session at a low load; warms the server up, too.
+
+    Two sessions begin, and each is let finish.
+    """
+    quiet = msgspec.structs.replace(_CALIBRATION, url=plan.url, workload=plan.workload)
+    quiet = msgspec.structs.replace(quiet, seed=plan.seed + 1, warmup_s=2.0, grace_s=60.0)
+    return context_seconds((await run_plan(quiet)).records)
+
+
+async def sweep(
+    plan: Plan,
+    loads: Sequence[float],
+    capacity: float,
+    *,
+    pid: int | None,
+    slo_ttfa_ms: float,
+    announce: Announce,
+) -> list[tuple[Row, list[TurnRecord]]]:
+    """One run per load, each with the rate that keeps ``load * capacity`` contexts open if all
+    are served (Little's law). Ctrl-C ends the series with the run that it stops.
+    """
+    held_s = await calibrate(plan)
+    made: list[tuple[Row, list[TurnRecord]]] = []
+    for load in loads:
+        rate = load * capacity / held_s
+        mine = msgspec.structs.replace(plan, rate_per_s=rate)
+        label = f"{100 * load:.0f} %"
+        progress = announce(f"{label} ({rate:.2f} sessions/s)", mine)
+        result = await run_plan(mine, pid=pid, slo_ttfa_ms=slo_ttfa_ms, on_progress=progress)
+        made.append((Row(label, mine, result.figures, load, result.stopped), result.records))
+        if result.stopped:
+            break
+    return made
+
+
+def steady_plan(streams: int, duration_s: float, processes: int, seed: int) -> Plan:
+    """So many streams at any time, each of answer after answer."""
+    warmup_s = max(5.0, duration_s / 3)
+    turns = math.ceil(duration_s / 5)
+    return Plan(
+        url="",
+        duration_s=duration_s,
+        warmup_s=warmup_s,
+        streams=streams,
+        workload=msgspec.structs.replace(_STEADY, turns=(turns, turns)),
+        seed=seed,
+        processes=processes,
+        max_open=2 * streams + processes,
+    )
+
+
+async def gateway_against_bare(
+    counts: Sequence[int],
+    duration_s: float,
+    processes: int,
+    *,
+    seed: int,
+    slo_ttfa_ms: float,
+    announce: Announce,
+) -> list[Row]:
+    """For each number of streams: the gateway with fakes, then a bare server that sends the
+    same bytes at the same times.
+    """
+    rows: list[Row] = []
+
+    async def measure(label: str, plan: Plan, command: Sequence[str]) -> Result:
+        async with servers.started(command) as server:
+            mine = msgspec.structs.replace(plan, url=server.url)
+            progress = announce(label, mine)
+            result = await run_plan(
+                mine, pid=server.pid, slo_ttfa_ms=slo_ttfa_ms, on_progress=progress
+            )
+        rows.append(Row(label, mine, result.figures, None, result.stopped))
+        return result
+
+    with tempfile.TemporaryDirectory() as folder:
+        recording = Path(folder, "recording.jsonl")
+        for count in counts:
+            plan = steady_plan(count, duration_s, processes, seed)
+            options = ["--capacity", str(2 * count), "--connections", str(2 * count)]
+            result = await measure(f"gateway {count}", plan, servers.fake(options))
+            if result.stopped:
+                break
+            write_records(recording, result.records)
+            result = await measure(f"bare {count}", plan, servers.bare(recording))
+            if result.stopped:
+                break
+    return rows

@@ -1,0 +1,125 @@
+"""A worker process: carries out its share of the sessions and prints a record per turn.
+
+Standard input holds the plan on its first line and the run's beginning (monotonic seconds) on
+the second; its end, also by the parent's death, ends the run. Standard output holds a line
+``ready`` and then records. Run as ``python -m loadtest.worker INDEX``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from loadtest.arrivals import evenly, poisson
+from loadtest.records import Plan, TurnRecord, to_line
+from loadtest.script import Turn, session
+from loadtest.talk import converse
+
+_STOPPING_S = 8.0
+
+
+def arrivals(plan: Plan) -> tuple[float, ...]:
+    """When each session of the plan begins."""
+    if plan.streams:
+        return evenly(plan.streams, plan.warmup_s)
+    return poisson(plan.rate_per_s, plan.duration_s, plan.seed, plan.max_sessions)
+
+
+def shares(plan: Plan, index: int) -> list[tuple[int, float]]:
+    """(number, beginning) of the sessions that worker ``index`` carries out."""
+    return [
+        (number, at) for number, at in enumerate(arrivals(plan)) if number % plan.processes == index
+    ]
+
+
+def emit(record: TurnRecord) -> None:
+    """Write one record; the parent reads as fast as it can, so this hardly ever waits."""
+    sys.stdout.buffer.write(to_line(record))
+    sys.stdout.buffer.flush()
+
+
+async def run(plan: Plan, index: int, zero_s: float, stop: asyncio.Event) -> None:
+    """Begin each session when it is due, whatever the others do. Ends when all have, at the
+    plan's last moment, or at ``stop``.
+    """
+    most = max(1, plan.max_open // plan.processes)
+    talking: set[asyncio.Task[None]] = set()
+
+    async def begin() -> None:
+        for number, at in shares(plan, index):
+            await asyncio.sleep(at + zero_s - time.monotonic())
+            turns = session(plan.workload, plan.seed, number)
+            if len(talking) >= most:
+                emit(_dropped(number, turns[0], at))
+                continue
+            task = asyncio.create_task(converse(plan, number, turns, at, zero_s, emit))
+            talking.add(task)
+            task.add_done_callback(talking.discard)
+        while talking:
+            await asyncio.wait(talking)
+
+    beginning = asyncio.create_task(begin())
+    stopping = asyncio.create_task(stop.wait())
+    left_s = zero_s + plan.duration_s + plan.grace_s - time.monotonic()
+    await asyncio.wait({beginning, stopping}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+    for task in (beginning, stopping, *talking):
+        task.cancel()
+    await asyncio.wait({beginning, stopping, *talking}, timeout=_STOPPING_S)
+    if beginning.done() and not beginning.cancelled():
+        beginning.result()  # its own mistake, if it made one
+
+
+def _dropped(number: int, turn: Turn, at: float) -> TurnRecord:
+    return TurnRecord(
+        session=number,
+        turn=0,
+        characters=turn.characters,
+        intended_s=at,
+        sentence_s=at + turn.sentence_s,
+        started_s=at,
+        outcome="dropped",
+        code="max_open",
+        ended_s=at,
+    )
+
+
+async def _main(index: int) -> None:
+    loop = asyncio.get_running_loop()
+    stdin = asyncio.StreamReader(limit=1 << 24)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    plan = msgspec.json.decode(await stdin.readline(), type=Plan)
+    print("ready", flush=True)
+    zero = await stdin.readline()
+    if not zero:
+        return
+    stop = asyncio.Event()
+    watching = asyncio.create_task(_until_closed(stdin, stop))
+    await run(plan, index, float(zero), stop)
+    watching.cancel()
+
+
+async def _until_closed(stdin: asyncio.StreamReader, stop: asyncio.Event) -> None:
+    await stdin.read()
+    stop.set()
+
+
+def main(argv: Sequence[str]) -> None:
+    """The process' entry."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, and closes our input
+    try:
+        import uvloop
+    except ImportError:
+        factory = None
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(_main(int(argv[0])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from loadtest.compare import as_markdown, caveats, compare, judge
+from loadtest.figures import figures
+from loadtest.output import Report, Row, make_report, markdown, read_json, write_json
+from loadtest.plots import goodput, ttfa_against_load, ttfa_cdf, typical, waterfall
+from loadtest.records import Plan, TurnRecord
+from loadtest.stats import Interval
+
+PLAN = Plan(url="ws://127.0.0.1:1/", duration_s=100, warmup_s=0, rate_per_s=1)
+
+
+def records(slower_ms: float = 0, count: int = 200) -> list[TurnRecord]:
+    made = []
+    for index in range(count):
+        at = index / 4
+        heard = at + 0.2 + (37 * index % 200) / 10_000 + slower_ms / 1000
+        made.append(
+            TurnRecord(index, 0, 9, at, at, at, "complete", opened_s=at, silence=0,
+                       arrivals=[(heard, 24_000), (heard + 0.5, 12_000)], ended_s=heard + 1)
+        )  # fmt: skip
+    return made
+
+
+def report(slower_ms: float = 0, label: str = "50 %", load: float | None = 0.5) -> Report:
+    made = figures(PLAN, records(slower_ms), slo_ttfa_ms=500)
+    return make_report("test", [Row(label, PLAN, made, load)], 16)
+
+
+def test_json_comes_back_and_other_files_are_refused(tmp_path) -> None:
+    path = tmp_path / "report.json"
+    write_json(path, report())
+    back = read_json(path)
+    assert back.machine["cores"]
+    assert back.rows[0].figures.ttfa.p50.value == pytest.approx(
+        report().rows[0].figures.ttfa.p50.value
+    )
+    path.write_bytes(path.read_bytes().replace(b"talkwire.loadtest/1", b"talkwire.loadtest/0"))
+    with pytest.raises(ValueError, match="of schema"):
+        read_json(path)
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="no load test's result"):
+        read_json(path)
+
+
+def test_markdown_has_a_cell_for_every_column() -> None:
+    for table in markdown(report()).split("\n\n")[1:3]:
+        widths = {line.count("|") for line in table.splitlines()}
+        assert len(widths) == 1
+    assert "| 210 / " in markdown(report())
+
+
+def test_a_verdict_needs_intervals_apart() -> None:
+    low, high, wide = Interval(1, 0.9, 1.1), Interval(2, 1.8, 2.2), Interval(1.5, 1.0, 2.0)
+    assert judge(low, high, more_is_better=False) == "worse"
+    assert judge(low, high, more_is_better=True) == "better"
+    assert judge(high, low, more_is_better=False) == "better"
+    assert judge(low, wide, more_is_better=False) == "no difference shown"
+
+
+def test_a_slower_run_is_called_worse_and_an_equal_one_is_not() -> None:
+    by_name = {c.figure: c for c in compare(report(), report(slower_ms=100))}
+    assert by_name["TTFA p50"].verdict == "worse"
+    assert by_name["TTFA p50"].ratio == pytest.approx(310 / 210, abs=0.02)
+    assert by_name["gap-free, no prebuffer"].verdict == "no difference shown"
+    assert {c.verdict for c in compare(report(), report(slower_ms=1))} == {"no difference shown"}
+    assert "worse" in as_markdown(list(by_name.values()), ["cpu: a against b"])
+
+
+def test_only_equal_labels_are_compared_unless_there_is_one_each() -> None:
+    assert compare(report(label="50 %"), report(label="other"))
+    both = msgspec.structs.replace(report(), rows=[*report().rows, *report(label="80 %").rows])
+    assert {c.run for c in compare(both, report(label="80 %"))} == {"80 %"}
+
+
+def test_what_makes_two_results_incomparable_is_said() -> None:
+    other = report()
+    other.machine["cpu"] = "another"
+    row = other.rows[0]
+    busy = msgspec.structs.replace(row.figures, load_average=(9.0, 9.0))
+    plan = msgspec.structs.replace(PLAN, seed=2)
+    other = msgspec.structs.replace(
+        other, rows=[msgspec.structs.replace(row, plan=plan, figures=busy)]
+    )
+    said = "\n".join(caveats(report(), other))
+    assert "cpu: " in said
+    assert "another workload or seed" in said
+    assert "load average differed" in said
+    assert caveats(report(), report()) == []
+
+
+def test_plots_are_drawn(tmp_path) -> None:
+    rows = [*report().rows, *report(50, "100 %", 1.0).rows]
+    paths = [
+        ttfa_against_load(rows, tmp_path / "load.png"),
+        goodput(rows, tmp_path / "goodput.png"),
+        ttfa_cdf([("a", records()), ("none", [])], tmp_path / "cdf.png"),
+        waterfall(typical(records()), tmp_path / "waterfall.png"),
+    ]
+    for path in paths:
+        data = path.read_bytes()
+        assert data.startswith(b"\x89PNG")
+        assert len(data) < 150_000
+    assert typical([]) is None
+
+
+def test_the_waterfall_plays_no_sooner_than_it_receives(tmp_path, monkeypatch) -> None:
+    """After a gap playback goes on when the next chunk is there, as a listener's would."""
+    drawn = {}
+    gap = TurnRecord(0, 0, 9, 10, 10, 10, "complete", arrivals=[(11, 24_000), (14, 24_000)])
+    monkeypatch.setattr("loadtest.plots._save", lambda axes, path: drawn.update(axes=axes) or path)
+    waterfall(gap, tmp_path / "x.png")
+    played = next(line for line in drawn["axes"].get_lines() if line.get_label() == "played")
+    assert list(played.get_xdata()) == [1, 2, 4, 5]
+    assert list(played.get_ydata()) == [0, 1, 1, 2]
