@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 HARDWARE ?= auto
+# The browser of "make test-page"; empty: the first of the usual names
+CHROMIUM ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # What the service or pytest is to be given: make run ARGS="--port 9000", make test ARGS="tests/streaming -x"
 ARGS ?=
@@ -12,7 +14,7 @@ BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" VENV="$(VENV)" HARDWARE="$(HARDWARE)" TORCH_INDEX="$(TORCH_INDEX)" requirements/install.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check format test-v2 lock clean distclean
+.PHONY: help install run test test-page check format test-v2 lock clean distclean
 
 help: ## show this
 	@echo 'Talkwire. Two commands do most of it: "make run" speaks, "make test" tests.'
@@ -28,6 +30,10 @@ run: install ## start the service on 127.0.0.1:8000 with the embedded voice
 test: ## run the tests
 	@$(INSTALL) dev
 	@$(BIN)/python -m pytest -p no:cacheprovider $(ARGS)
+
+test-page: ## the page in a headless Chromium (a system package), against the real service
+	@$(INSTALL) dev
+	@CHROMIUM="$(CHROMIUM)" tests/page/run.sh $(ARGS)
 
 check: ## lint, formatting, types, import layers
 	@$(INSTALL) dev

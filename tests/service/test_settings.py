@@ -39,11 +39,39 @@ def test_unknown_settings_are_refused_wherever_they_stand(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("port", 70_000), ("max_segment_chars", 1), ("log_level", "loud"), ("slow_consumer_s", 0)],
+    [
+        ("port", 70_000),
+        ("max_segment_chars", 1),
+        ("log_level", "loud"),
+        ("slow_consumer_s", 0),
+        ("codec_device", "gpu"),
+        ("talker_gpu_memory_utilization", 1.5),
+        ("talker_tensor_parallel_size", 0),
+    ],
 )
 def test_values_out_of_range_are_named(name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=name):
         load_settings(**{name: value})
+
+
+def test_data_parallelism_needs_an_engine_that_can() -> None:
+    with pytest.raises(SettingsError, match="talker_data_parallel_size"):
+        load_settings(talker_engine="inprocess", talker_data_parallel_size=2)
+    assert load_settings(talker_data_parallel_size=2).talker_engine == "auto"
+
+
+def test_the_workers_get_what_the_operator_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    argv: dict[str, list[str]] = {}
+
+    def start(module: str, args: list[str], **kwargs: object) -> object:
+        argv[module] = args
+        raise InterruptedError  # what it would run is all there is to see
+
+    monkeypatch.setattr("codec.engine.Supervisor", start)
+    settings = load_settings(codec_device="cuda:1", codec_threads=3)
+    with pytest.raises(InterruptedError):
+        build_runtime(settings, lambda worker, phase, seconds: None)
+    assert argv["codec.worker"][2:] == ["--threads", "3", "--device", "cuda:1"]
 
 
 def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
@@ -65,6 +93,18 @@ def test_the_model_names() -> None:
 def test_the_embedded_voice_gets_shorter_texts_than_a_real_one() -> None:
     assert load_settings().segment_chars < load_settings(model="org/big").segment_chars
     assert load_settings(max_segment_chars=50).segment_chars == 50
+
+
+def test_names_come_as_a_list_or_with_commas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "talkwire.toml"
+    file.write_text('openai_model_aliases = ["a", "b"]\n')
+    assert load_settings(file).openai_model_aliases == ("a", "b")
+    monkeypatch.setenv("TALKWIRE_OPENAI_MODEL_ALIASES", "tts-1, x,")
+    assert load_settings(file).openai_model_aliases == ("tts-1", "x")
+    monkeypatch.setenv("TALKWIRE_OPENAI_MODEL_ALIASES", "")
+    assert load_settings().openai_model_aliases == ()
 
 
 def test_every_setting_is_documented() -> None:

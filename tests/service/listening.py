@@ -1,0 +1,35 @@
+"""Listens to encoded audio with ffmpeg's decoders, through PyAV."""
+
+from __future__ import annotations
+
+import io
+
+import av
+import numpy as np
+
+from streaming.spec import Samples
+
+#: What a lossy encoder may add at the ends, in samples: its delay, and its last block.
+PADDING = 2600
+
+
+def decoded(data: bytes) -> tuple[Samples, int]:
+    """What is in a file: mono float samples at 24 kHz, and the rate that they had."""
+    with av.open(io.BytesIO(data)) as file:
+        frames = list(file.decode(audio=0))
+        to_float = av.AudioResampler("fltp", "mono", 24_000)
+        resampled = [out for frame in (*frames, None) for out in to_float.resample(frame)]
+    return np.concatenate([out.to_ndarray()[0] for out in resampled]), frames[0].sample_rate
+
+
+def likeness(got: Samples, want: Samples) -> float:
+    """The correlation of two sounds: 1 for the same, near 0 for different ones.
+
+    ``got`` may begin up to PADDING samples later, and hold more.
+    """
+    size = 1 << (len(got) + len(want)).bit_length()
+    heard, meant = got - got.mean(), want - want.mean()
+    spectrum = np.fft.rfft(heard, size) * np.conj(np.fft.rfft(meant, size))
+    lagged = np.fft.irfft(spectrum, size)[: PADDING + 1]
+    scale = float(np.linalg.norm(heard) * np.linalg.norm(meant))
+    return float(lagged.max()) / scale
