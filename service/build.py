@@ -25,17 +25,27 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
     codec = CodecWorkerEngine(
         settings.model_path,
         threads=settings.codec_threads,
+        device=settings.codec_device,
         on_decoded=on_decoded,
         on_progress=lambda phase, seconds: on_progress("codec", phase, seconds),
     )
     talker = TalkerProcessEngine(
         settings.model_path,
-        TalkerSettings(
-            engine=settings.talker_engine,
-            threads=settings.talker_threads,
-            max_num_seqs=settings.talker_max_num_seqs,
-        ),
+        talker_settings(settings),
         on_progress=lambda phase, seconds: on_progress("talker", phase, seconds),
     )
     runtime = Runtime(settings, talker, codec, Metrics(__version__, settings.model_name))
     return runtime
+
+
+def talker_settings(settings: Settings) -> TalkerSettings:
+    """The talker process's part of the settings: all whose names begin with ``talker_``."""
+    return TalkerSettings(
+        engine=settings.talker_engine,
+        threads=settings.talker_threads,
+        max_num_seqs=settings.talker_max_num_seqs,
+        dtype=settings.talker_dtype,
+        tensor_parallel_size=settings.talker_tensor_parallel_size,
+        data_parallel_size=settings.talker_data_parallel_size,
+        gpu_memory_utilization=settings.talker_gpu_memory_utilization,
+    )

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.origin import parse_origins
@@ -42,7 +42,12 @@ class Settings(BaseSettings):
     talker_engine: Literal["auto", "inprocess", "async"] = "auto"
     talker_threads: Annotated[int, Field(ge=1)] = 1
     talker_max_num_seqs: Annotated[int, Field(ge=1)] = 16
+    talker_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    talker_tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
+    talker_data_parallel_size: Annotated[int, Field(ge=1)] = 1
+    talker_gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.8
     codec_threads: Annotated[int, Field(ge=1)] = 1
+    codec_device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
 
     max_contexts: Annotated[int, Field(ge=1)] | None = None
     max_contexts_per_session: Annotated[int, Field(ge=1)] = 8
@@ -72,6 +77,14 @@ class Settings(BaseSettings):
         """The environment has no lists: names with commas between them."""
         if isinstance(value, str):
             return tuple(name for part in value.split(",") if (name := part.strip()))
+        return value
+
+    @field_validator("talker_data_parallel_size")
+    @classmethod
+    def _check_spread(cls, value: int, info: ValidationInfo) -> int:
+        """What the talker process would refuse is better said before anything starts."""
+        if value > 1 and info.data.get("talker_engine") == "inprocess":
+            raise ValueError("data parallelism needs talker_engine async or auto")
         return value
 
     @property

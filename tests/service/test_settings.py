@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from service.build import talker_settings
 from service.settings import EMBEDDED_MODEL, Settings, SettingsError, load_settings
 
 
@@ -60,18 +61,22 @@ def test_data_parallelism_needs_an_engine_that_can() -> None:
     assert load_settings(talker_data_parallel_size=2).talker_engine == "auto"
 
 
-def test_the_workers_get_what_the_operator_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    argv: dict[str, list[str]] = {}
-
-    def start(module: str, args: list[str], **kwargs: object) -> object:
-        argv[module] = args
-        raise InterruptedError  # what it would run is all there is to see
-
-    monkeypatch.setattr("codec.engine.Supervisor", start)
-    settings = load_settings(codec_device="cuda:1", codec_threads=3)
-    with pytest.raises(InterruptedError):
-        build_runtime(settings, lambda worker, phase, seconds: None)
-    assert argv["codec.worker"][2:] == ["--threads", "3", "--device", "cuda:1"]
+def test_what_is_set_for_the_talker_reaches_it() -> None:
+    wanted = {
+        "engine": "async",
+        "threads": 3,
+        "max_num_seqs": 5,
+        "dtype": "float16",
+        "tensor_parallel_size": 2,
+        "data_parallel_size": 4,
+        "gpu_memory_utilization": 0.5,
+    }
+    assert {f"talker_{name}" for name in wanted} == {
+        name for name in Settings.model_fields if name.startswith("talker_")
+    }
+    settings = load_settings(**{f"talker_{name}": value for name, value in wanted.items()})
+    told = talker_settings(settings)
+    assert {name: getattr(told, name) for name in wanted} == wanted
 
 
 def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
