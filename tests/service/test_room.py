@@ -1,0 +1,91 @@
+"""A client that has no room for audio holds its own context back, and costs nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from codec.fake import FakeCodecEngine
+from service.context import ContextDriver, Room
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings
+from streaming import wire
+from streaming.events import Cancelled, Done, EndAsked, Flushed, SendAudio, TextAppended
+from streaming.session import Session
+from streaming.window import DecodeWindow
+from talker.fake import FakeTalker
+from tests.service.live import SPEC
+
+SIZES = wire.ChunkingOptions(first_chunk_frames=5, max_chunk_frames=5)
+
+
+class Listener:
+    """A sink that keeps what comes."""
+
+    def __init__(self) -> None:
+        self.audio: list[SendAudio] = []
+        self.done: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+
+    def on_audio(self, audio: SendAudio) -> None:
+        self.audio.append(audio)
+
+    def on_flushed(self, flushed: Flushed) -> None:
+        raise AssertionError("no flush was asked for")
+
+    def on_cancelled(self, cancelled: Cancelled) -> None:
+        raise AssertionError("no cancel was asked for")
+
+    def on_done(self, done: Done) -> None:
+        self.done.set_result(done)
+
+
+class NotingCodec(FakeCodecEngine):
+    """Notes how long before each deadline a window came; negative is too late."""
+
+    def __init__(self) -> None:
+        super().__init__(SPEC)
+        self.left_s: list[float] = []
+
+    async def decode(self, window: DecodeWindow, deadline_s: float):  # type: ignore[no-untyped-def]
+        self.left_s.append(deadline_s - time.monotonic())
+        return await super().decode(window, deadline_s)
+
+
+async def speak(codec: FakeCodecEngine, listener: Listener, room: Room | None) -> Done:
+    runtime = Runtime(Settings(), FakeTalker(), codec, Metrics("test", "fake"))
+    await runtime.start()
+    create = wire.ContextCreate("c", chunking=SIZES)
+    session = Session(runtime.session_settings(create))
+    request = runtime.speech_request(create, "c")
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        driver = ContextDriver(runtime, session, request, listener, tasks, room)
+        driver.post(TextAppended("A sentence."))
+        driver.post(EndAsked())
+        done = await listener.done
+    await runtime.stop()
+    return done
+
+
+@pytest.mark.parametrize("reports", [True, False])
+async def test_waiting_for_the_client_is_no_underrun_of_ours(reports: bool) -> None:
+    codec, listener = NotingCodec(), Listener()
+    held_at: list[int] = []
+
+    async def room() -> int | None:
+        if len(listener.audio) != 1 or held_at:
+            return None
+        held_at.append(codec.decoded)
+        await asyncio.sleep(1.5 * SPEC.seconds(len(listener.audio[0].samples)))
+        assert codec.decoded == held_at[0]  # nothing is decoded meanwhile
+        return 0 if reports else None
+
+    done = await speak(codec, listener, room)
+    assert done.reason == "complete"
+    assert held_at
+    assert (done.report.underruns == 0) is reports
+    late = codec.left_s[held_at[0]]
+    assert (late > -0.05) is reports  # as urgent as others at most
+    assert sum(len(audio.samples) for audio in listener.audio) == 22 * SPEC.hop_length
