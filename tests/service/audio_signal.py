@@ -1,0 +1,69 @@
+"""Signals to encode, and figures of what a decoder makes of them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import av
+import numpy as np
+
+from service.audio.packet import AudioEncoder, Packet
+from streaming.spec import Samples
+
+RATE = 24_000
+
+
+def voice(samples: int, rate: int = RATE) -> Samples:
+    """Something like a voice: a gliding tone with harmonics, in syllables, over faint noise."""
+    time_s = np.arange(samples) / rate
+    phase = 2 * np.pi * np.cumsum(120 + 30 * np.sin(2 * np.pi * 1.3 * time_s)) / rate
+    top = min(25, rate // 2 // 150)
+    tone = sum((np.sin(k * phase) / k for k in range(1, top)), np.zeros(samples))
+    tone *= 0.15 * (0.5 + 0.5 * np.sin(2 * np.pi * 3 * time_s)) ** 2
+    noise = 0.001 * np.random.default_rng(1).standard_normal(samples)
+    return (tone + noise).astype(np.float32)
+
+
+def run(encoder: AudioEncoder, samples: Samples, pieces: Sequence[int] = ()) -> list[Packet]:
+    """Encode ``samples`` in pieces of these lengths and the rest, and flush."""
+    packets = [p for piece in np.split(samples, np.cumsum(pieces)) for p in encoder.encode(piece)]
+    return packets + encoder.flush()
+
+
+def joined(packets: list[Packet]) -> bytes:
+    return b"".join(packet.data for packet in packets)
+
+
+def decoded_file(data: bytes) -> tuple[Samples, int]:
+    """A whole file's samples and their rate, by ffmpeg's own decoders."""
+    with av.open(io.BytesIO(data)) as file:
+        frames = [frame.to_ndarray().reshape(-1) for frame in file.decode(audio=0)]
+        rate = file.streams.audio[0].rate
+    whole = np.concatenate(frames) if frames else np.empty(0, np.float32)
+    scale = 32768 if whole.dtype == np.int16 else 1
+    return (whole / scale).astype(np.float32), int(rate)
+
+
+def snr_db(wanted: Samples, got: Samples) -> float:
+    """Signal over difference, both from their first sample on."""
+    count = min(len(wanted), len(got))
+    wanted, got = wanted[:count].astype(np.float64), got[:count].astype(np.float64)
+    return float(10 * np.log10((wanted**2).sum() / ((wanted - got) ** 2).sum()))
+
+
+def lag(wanted: Samples, got: Samples) -> int:
+    """By how many samples ``got`` comes later, by cross-correlation."""
+    size = len(wanted) + len(got)
+    spectrum = np.fft.rfft(got, size) * np.fft.rfft(wanted, size).conj()
+    peak = int(np.argmax(np.fft.irfft(spectrum, size)))
+    return peak if peak < len(got) else peak - size
+
+
+def upsampled(speech: Samples, scale: int) -> Samples:
+    """``speech`` at ``scale`` times its rate, through its spectrum: no resampler of ours."""
+    count = len(speech) * scale
+    spectrum = np.zeros(count // 2 + 1, complex)
+    short = np.fft.rfft(speech)
+    spectrum[: len(short)] = short * scale
+    return np.fft.irfft(spectrum, count).astype(np.float32)

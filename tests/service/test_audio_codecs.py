@@ -1,0 +1,189 @@
+"""Each encoding against a decoder that is not its own."""
+
+from __future__ import annotations
+
+import io
+import wave
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+
+from service.audio.factory import MEDIA_TYPES, SAMPLE_RATES, make_stream_encoder
+from service.audio.files import FileEncoder
+from service.audio.g711 import alaw_table, mulaw_table
+from service.audio.pcm import to_s16, wav_header
+from streaming.errors import ErrorCode, RequestError
+from tests.service.audio_signal import (
+    RATE,
+    decoded_file,
+    joined,
+    lag,
+    run,
+    snr_db,
+    upsampled,
+    voice,
+)
+
+SPEECH = voice(40_001)
+PIECES = [1, 999, 480, 0, 7000]
+EVERY_SAMPLE = np.arange(65536).astype(np.uint16).view(np.int16)
+
+
+def _ffmpeg(codec: str, samples: np.ndarray) -> bytes:
+    encoder = av.AudioCodecContext.create(codec, "w")
+    encoder.sample_rate, encoder.layout, encoder.format = 8000, "mono", "s16"
+    encoder.time_base = Fraction(1, 8000)
+    frame = av.AudioFrame.from_ndarray(samples[np.newaxis], format="s16", layout="mono")
+    frame.sample_rate = 8000
+    return b"".join(bytes(packet) for packet in encoder.encode(frame) + encoder.encode(None))
+
+
+@pytest.mark.parametrize(
+    ("codec", "table"), [("pcm_mulaw", mulaw_table()), ("pcm_alaw", alaw_table())]
+)
+def test_g711_is_ffmpegs_for_every_sample(codec: str, table: np.ndarray) -> None:
+    assert table[EVERY_SAMPLE.view(np.uint16)].tobytes() == _ffmpeg(codec, EVERY_SAMPLE)
+
+
+def test_g711_as_the_recommendation_has_it() -> None:
+    def code(table: np.ndarray, sample: int) -> int:
+        return int(table[sample & 0xFFFF])
+
+    assert [code(mulaw_table(), x) for x in (0, 32124, -32124)] == [0xFF, 0x80, 0x00]
+    assert [code(alaw_table(), x) for x in (8, -8, 32256, -32256)] == [0xD5, 0x55, 0xAA, 0x2A]
+
+
+@pytest.mark.parametrize("name", ["pcm_mulaw", "pcm_alaw"])
+def test_telephony_frames_have_160_bytes_and_ffmpeg_reads_them(name: str) -> None:
+    encoder = make_stream_encoder(name, RATE, frame_ms=20)
+    assert encoder.sample_rate == 8000
+    packets = run(encoder, SPEECH, PIECES)
+    assert {len(packet.data) for packet in packets[:-1]} == {160}
+    decoder = av.AudioCodecContext.create(name, "r")
+    decoder.sample_rate, decoder.layout = 8000, "mono"
+    frames = decoder.decode(av.Packet(joined(packets)))
+    got = np.concatenate([frame.to_ndarray().reshape(-1) for frame in frames]) / 32768
+    plain = joined(run(make_stream_encoder("pcm_f32le", RATE, 8000), SPEECH))
+    wanted = np.frombuffer(plain, "<f4")
+    assert len(got) == len(wanted)
+    assert snr_db(wanted, got) > 35
+
+
+def test_a_wav_of_unknown_length_is_read_to_its_end() -> None:
+    packets = run(make_stream_encoder("wav", RATE), SPEECH, PIECES)
+    samples, rate = decoded_file(joined(packets))
+    assert rate == RATE
+    assert np.array_equal(samples * 32768, to_s16(SPEECH))
+
+
+def test_a_wav_of_known_length_is_right() -> None:
+    data = to_s16(SPEECH).astype("<i2").tobytes()
+    with wave.open(io.BytesIO(wav_header(RATE, len(SPEECH)) + data)) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, RATE)
+        assert file.getnframes() == len(SPEECH)
+        assert file.readframes(len(SPEECH)) == data
+
+
+@pytest.mark.parametrize("rate", SAMPLE_RATES)
+def test_flac_loses_nothing(rate: int) -> None:
+    speech = voice(20_001, rate)
+    samples, told = decoded_file(joined(run(make_stream_encoder("flac", rate), speech, PIECES)))
+    assert told == rate
+    assert np.array_equal(samples * 32768, to_s16(speech))
+
+
+@pytest.mark.parametrize(("name", "least_db"), [("mp3", 20), ("aac", 20)])
+@pytest.mark.parametrize("rate", SAMPLE_RATES)
+def test_lossy_files_start_after_the_declared_delay(name: str, least_db: int, rate: int) -> None:
+    speech = voice(60_001, rate)
+    encoder = make_stream_encoder(name, rate)
+    packets = run(encoder, speech, PIECES)
+    samples, told = decoded_file(joined(packets))
+    assert told == rate
+    assert sum(packet.samples for packet in packets) == len(speech)
+    assert lag(speech, samples) == encoder.delay_samples
+    after = len(samples) - encoder.delay_samples - len(speech)
+    assert 0 <= after < 2 * 1152
+    assert snr_db(speech, samples[encoder.delay_samples :]) > least_db
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 24_000, 48_000])
+def test_ogg_opus_has_the_right_length(rate: int) -> None:
+    seconds = 2.5
+    speech = voice(int(seconds * rate), rate)
+    samples, told = decoded_file(joined(run(make_stream_encoder("ogg_opus", rate), speech, PIECES)))
+    assert told == 48_000
+    assert abs(len(samples) - seconds * 48_000) <= 48_000 / rate
+    wanted = upsampled(speech, 48_000 // rate)
+    assert abs(lag(wanted, samples)) <= 2
+    assert snr_db(wanted, samples) > 18
+
+
+@pytest.mark.parametrize("name", ["flac", "mp3", "ogg_opus", "aac"])
+def test_files_come_out_while_audio_goes_in(name: str) -> None:
+    encoder = make_stream_encoder(name, RATE)
+    pieces = np.split(SPEECH, range(480, len(SPEECH), 480))
+    came = [sum(len(p.data) for p in encoder.encode(piece)) for piece in pieces]
+    rest = sum(len(packet.data) for packet in encoder.flush())
+    quarter = len(came) // 4
+    assert sum(came[:quarter]) > sum(came) / 8
+    assert rest < sum(came) / 4
+    silent = max(len(run) for run in "".join("x" if n else "." for n in came).split("x"))
+    assert silent * 480 <= 3 * encoder_block(name)
+    assert encoder.flush() == []
+    with pytest.raises(ValueError, match="ended"):
+        encoder.encode(SPEECH)
+
+
+def encoder_block(name: str) -> int:
+    """Samples that the format cannot cut any smaller."""
+    return {"flac": 576, "mp3": 576, "ogg_opus": 480, "aac": 1024}[name]
+
+
+@pytest.mark.parametrize("name", ["flac", "mp3", "ogg_opus", "aac"])
+def test_the_pieces_do_not_matter(name: str) -> None:
+    whole = run(make_stream_encoder(name, RATE), SPEECH)
+    pieces = run(make_stream_encoder(name, RATE), SPEECH, PIECES)
+    assert np.array_equal(decoded_file(joined(whole))[0], decoded_file(joined(pieces))[0])
+
+
+@pytest.mark.parametrize("name", ["flac", "ogg_opus", "mp3", "aac"])
+def test_an_empty_file_ends_at_once(name: str) -> None:
+    encoder = make_stream_encoder(name, RATE)
+    packets = encoder.flush()
+    assert sum(packet.samples for packet in packets) == 0
+    assert encoder.flush() == []
+
+
+def test_a_forgotten_file_is_no_harm() -> None:
+    encoder = make_stream_encoder("flac", RATE)
+    assert isinstance(encoder, FileEncoder)
+    encoder.encode(SPEECH)
+    del encoder  # a client that left: warnings are errors here
+
+
+def test_every_format_has_a_media_type() -> None:
+    for name, media_type in MEDIA_TYPES.items():
+        assert media_type.startswith("audio/")
+        assert make_stream_encoder(name, RATE).encode(SPEECH[:0]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "frame_ms", "param"),
+    [
+        ("mp3", 11_025, 0, "sample_rate"),
+        ("opus", 44_100, 0, "sample_rate"),
+        ("ogg_opus", 22_050, 0, "sample_rate"),
+        ("opus", None, 30, "frame_ms"),
+        ("flac", None, 20, "frame_ms"),
+        ("pcm_mulaw", 0, 0, "sample_rate"),
+    ],
+)
+def test_what_a_format_cannot_do_is_refused(
+    name: str, rate: int | None, frame_ms: int, param: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        make_stream_encoder(name, RATE, rate, frame_ms)
+    assert (caught.value.code, caught.value.param) == (ErrorCode.UNSUPPORTED, param)

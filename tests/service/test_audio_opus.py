@@ -1,0 +1,139 @@
+"""One suite for both libopus bindings; decoders of another make than the encoder."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import av
+import numpy as np
+import pytest
+
+from clients.opus import packet_ms
+from service.audio import opus_frames
+from service.audio.factory import make_stream_encoder
+from service.audio.opus import OPUS_FRAME_MS, OpusEncoder
+from service.audio.opus_frames import BundledOpus, SystemOpus, has_system_opus, open_opus
+from service.audio.packet import Packet
+from streaming.spec import Samples
+from tests.service.audio_signal import lag, run, snr_db, upsampled, voice
+
+RATES = (8_000, 16_000, 24_000, 48_000)
+BINDINGS = [
+    pytest.param(
+        SystemOpus, marks=pytest.mark.skipif(not has_system_opus(), reason="no system libopus")
+    ),
+    BundledOpus,
+]
+CLOCK = 48_000
+
+
+def make(binding: type, rate: int, frame_ms: int) -> OpusEncoder:
+    frame = rate * frame_ms // 1000
+    return OpusEncoder(binding(rate, frame), rate, frame)
+
+
+def decoded(packets: list[Packet]) -> Samples:
+    """At 48 kHz, by ffmpeg's own Opus decoder, which shares no code with libopus; nothing is
+    told to it of pre-skip, so it gives all that is in the packets.
+    """
+    decoder = av.AudioCodecContext.create("opus", "r")
+    decoder.sample_rate, decoder.layout = CLOCK, "mono"
+    decoder.extradata = struct.pack("<8sBBHIHB", b"OpusHead", 1, 1, 0, CLOCK, 0, 0)
+    frames = [frame for packet in packets for frame in decoder.decode(av.Packet(packet.data))]
+    return np.concatenate([frame.to_ndarray().reshape(-1) for frame in frames])
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("frame_ms", OPUS_FRAME_MS)
+def test_an_utterance_comes_back_whole(binding: type, rate: int, frame_ms: int) -> None:
+    speech = voice(2 * rate + 11, rate)
+    encoder = make(binding, rate, frame_ms)
+    packets = run(encoder, speech, [1, 100, 0, 5000])
+    scale = CLOCK // rate
+    assert encoder.delay_samples * scale == 312
+    assert sum(packet.samples - packet.padding for packet in packets) == len(speech)
+    assert packets[0].padding == encoder.delay_samples
+    assert not any(packet.padding for packet in packets[1:-1])
+
+    heard = decoded(packets)
+    assert len(heard) == scale * sum(packet.samples for packet in packets)
+    heard = heard[312:][: scale * len(speech)]
+    wanted = upsampled(speech, scale)
+    assert abs(lag(wanted, heard)) <= 2
+    assert np.corrcoef(wanted, heard)[0, 1] > 0.99
+    assert snr_db(wanted, heard) > 18
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("frame_ms", OPUS_FRAME_MS)
+def test_packets_last_as_long_as_they_say(binding: type, frame_ms: int) -> None:
+    for packet in run(make(binding, 24_000, frame_ms), voice(10_000)):
+        assert packet_ms(packet.data) == frame_ms
+        assert packet.samples == 24 * frame_ms
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("length", [1, 300, 323, 324, 325, 480, 480 * 5 - 156])
+def test_short_utterances_and_full_packets(binding: type, length: int) -> None:
+    packets = run(make(binding, 24_000, 20), voice(length))
+    assert sum(packet.samples - packet.padding for packet in packets) == length
+    assert len(packets) == -(-(length + 156) // 480)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_a_second_utterance_goes_on_in_the_same_stream(binding: type) -> None:
+    encoder = make(binding, 24_000, 20)
+    texts = [voice(12_345), voice(20_001)]
+    parts = [run(encoder, text, [777]) for text in texts]
+    assert encoder.flush() == []
+    heard = decoded([packet for part in parts for packet in part])
+    starts = [0, 2 * sum(packet.samples for packet in parts[0])]
+    for text, part, start in zip(texts, parts, starts, strict=True):
+        assert sum(packet.samples - packet.padding for packet in part) == len(text)
+        piece = heard[start + 312 :][: 2 * len(text)]
+        assert abs(lag(upsampled(text, 2), piece)) <= 2
+        assert snr_db(upsampled(text, 2), piece) > 18
+    quiet = heard[starts[1] + 20 : starts[1] + 280]  # between the two
+    assert np.abs(quiet).max() < 0.02
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_louder_than_full_scale_is_clipped(binding: type) -> None:
+    heard = decoded(run(make(binding, 24_000, 20), 50 * voice(12_000)))
+    assert 0.5 < np.abs(heard).max() < 1.5
+
+
+def test_the_factory_takes_20_ms_by_default() -> None:
+    encoder = make_stream_encoder("opus", 24_000)
+    assert (encoder.sample_rate, encoder.delay_samples, encoder.inline) == (24_000, 156, False)
+    assert {packet.samples for packet in run(encoder, voice(5000))} == {480}
+
+
+def test_other_rates_are_resampled_first() -> None:
+    packets = run(make_stream_encoder("opus", 24_000, 48_000, 40), voice(48_000), [960] * 20)
+    assert sum(packet.samples - packet.padding for packet in packets) == 96_000
+    heard = decoded(packets)[312:][:96_000]
+    assert snr_db(upsampled(voice(48_000), 2), heard) > 18
+
+
+def test_without_the_systems_library_pyavs_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opus_frames, "_opuslib", None)
+    assert isinstance(open_opus(24_000, 480), BundledOpus)
+
+
+@pytest.mark.parametrize("bad", [b"", b"\x03"])
+def test_what_is_no_packet(bad: bytes) -> None:
+    with pytest.raises(ValueError, match="Opus packet"):
+        packet_ms(bad)
+
+
+def test_durations_of_all_configurations() -> None:
+    ms = [packet_ms(bytes([config << 3])) for config in range(32)]
+    assert ms[:4] == [10, 20, 40, 60]
+    assert ms[12:16] == [10, 20, 10, 20]
+    assert ms[28:] == [2.5, 5, 10, 20]
+    assert all(a < b for start in range(16, 32, 4) for a, b in pairwise(ms[start : start + 4]))
+    assert packet_ms(b"\x01") == packet_ms(b"\x02") == 20
+    assert packet_ms(bytes([31 << 3 | 3, 0x80 | 3])) == 60

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from service.audio.packet import Packet
+from service.audio.pcm import PcmEncoder, pack_f32
+from service.audio.pump import EncoderPump
+from streaming.errors import ErrorCode, TalkwireError
+from streaming.spec import Samples
+
+
+class StalledEncoder(PcmEncoder):
+    """PCM that waits for the test's permit, one per call, and notes the threads it runs in."""
+
+    def __init__(self, *, inline: bool = False) -> None:
+        super().__init__(pack_f32, 24_000)
+        self.inline = inline
+        self.gate, self.entered = threading.Semaphore(0), threading.Semaphore(0)
+        self.threads: set[int] = set()
+        self.error: Exception | None = None
+
+    def encode(self, samples: Samples) -> list[Packet]:
+        self.threads.add(threading.get_ident())
+        self.entered.release()
+        if not self.inline:
+            assert self.gate.acquire(timeout=10)
+        if self.error is not None:
+            raise self.error
+        return super().encode(samples)
+
+    def flush(self) -> list[Packet]:
+        return [*super().flush(), Packet(b"end", 0)]
+
+
+class Desk:
+    """A pump, and what came out of it in order."""
+
+    def __init__(self, tasks: asyncio.TaskGroup, encoder: StalledEncoder, limit: int = 100) -> None:
+        self.encoder, self.came = encoder, list[str]()
+        self.errors: list[TalkwireError] = []
+        self.pump = EncoderPump(encoder, tasks, self.errors.append, limit)
+
+    def audio(self, value: int, *, samples: int = 1, flush: bool = False) -> None:
+        data = np.full(samples, value, np.float32)
+        self.pump.encode(data, self._note(f"audio {value}"), flush=flush)
+
+    def _note(self, name: str) -> Callable[[list[Packet]], None]:
+        return lambda packets: self.came.append(name + " end" * (packets[-1].data == b"end"))
+
+    def say(self, text: str) -> None:
+        self.pump.after(lambda: self.came.append(text))
+
+
+async def test_inline_means_at_once_and_here() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        desk = Desk(tasks, StalledEncoder(inline=True))
+        desk.audio(1)
+        desk.audio(2, flush=True)
+        desk.say("done")
+        assert desk.came == ["audio 1", "audio 2 end", "done"]
+        assert desk.encoder.threads == {threading.get_ident()}
+
+
+async def test_messages_wait_for_the_audio_before_them() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        desk = Desk(tasks, StalledEncoder())
+        desk.say("first")
+        assert desk.came == ["first"]
+        desk.audio(1)
+        desk.say("middle")
+        desk.audio(2, flush=True)
+        desk.say("last")
+        await asyncio.sleep(0)
+        assert desk.came == ["first"]
+        desk.encoder.gate.release(2)
+    assert desk.came == ["first", "audio 1", "middle", "audio 2 end", "last"]
+    assert threading.get_ident() not in desk.encoder.threads
+
+
+async def test_a_drop_forgets_what_waits_and_what_is_at_work() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        desk = Desk(tasks, StalledEncoder())
+        for value in range(3):
+            desk.audio(value)
+            desk.say("message")
+        await asyncio.to_thread(desk.encoder.entered.acquire)  # the first is in the thread
+        desk.pump.drop()
+        desk.audio(4)
+        desk.encoder.gate.release(3)
+    assert desk.came == []
+    assert desk.errors == []
+    assert not desk.encoder.entered.acquire(blocking=False), "it encoded for nobody"
+
+
+async def test_too_much_waiting_is_told_once_and_messages_still_come() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        desk = Desk(tasks, StalledEncoder(), limit=10)
+        desk.audio(1, samples=10)
+        desk.say("flushed")
+        desk.audio(2)
+        desk.audio(3)
+        desk.say("done")
+        assert desk.errors == [], "told from within a call"
+        desk.encoder.gate.release(5)
+    assert desk.came == ["flushed", "done"]
+    assert [error.code for error in desk.errors] == [ErrorCode.OVERLOADED]
+
+
+async def test_room_comes_back() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        desk = Desk(tasks, StalledEncoder(), limit=10)
+        desk.encoder.gate.release(5)
+        for value in range(5):
+            desk.audio(value, samples=10)
+            while len(desk.came) <= value:
+                await asyncio.sleep(0)
+    assert desk.errors == []
+
+
+async def test_an_encoder_that_breaks_ends_the_audio() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        desk = Desk(tasks, StalledEncoder())
+        desk.encoder.error = RuntimeError("of the library's")
+        desk.audio(1)
+        desk.audio(2)
+        desk.say("done")
+        desk.encoder.gate.release(2)
+    assert desk.came == ["done"]
+    assert [error.code for error in desk.errors] == [ErrorCode.INTERNAL]
+    assert "library" not in desk.errors[0].message
+    assert desk.pump.failure is desk.errors[0]
+
+
+async def test_after_a_drop_no_failure_is_told() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        desk = Desk(tasks, StalledEncoder())
+        desk.encoder.error = RuntimeError
+        desk.audio(1)
+        await asyncio.to_thread(desk.encoder.entered.acquire)
+        desk.pump.drop()
+        desk.encoder.gate.release()
+    assert desk.errors == []

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.audio.timeline import Timeline
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.booleans()), max_size=20), st.integers(0, 10**6))
+def test_at_the_codecs_rate_nothing_changes(parts: list[tuple[int, bool]], asked: int) -> None:
+    timeline = Timeline(24_000, 24_000)
+    for samples, ends in parts:
+        timeline.add(samples, samples, ends_utterance=ends)
+    assert timeline.to_codec(asked) == min(asked, sum(samples for samples, _ in parts))
+
+
+def test_another_rate() -> None:
+    timeline = Timeline(24_000, 8_000)
+    timeline.add(2400, 700, ends_utterance=False)  # the resampler holds 100 back
+    assert timeline.to_codec(700) == 2100
+    timeline.add(2400, 900, ends_utterance=True)
+    assert [timeline.to_codec(n) for n in (0, 1, 1599, 1600, 1601)] == [0, 3, 4797, 4800, 4800]
+
+
+def test_an_encoders_delay_and_silence_are_no_time_of_the_codecs() -> None:
+    timeline = Timeline(24_000, 48_000, 312)
+    for _ in range(2):  # 1000 of the codec's samples are 2000; three packets of 960
+        timeline.add(1000, 1920, ends_utterance=False)
+        timeline.add(0, 960, ends_utterance=True)
+    assert [timeline.to_codec(n) for n in (0, 312, 314, 2312, 2880)] == [0, 0, 1, 1000, 1000]
+    second = [timeline.to_codec(2880 + n) for n in (0, 312, 314, 2312, 2880, 10**9)]
+    assert second == [1000, 1000, 1001, 2000, 2000, 2000]
+    assert timeline.sent_samples == 5760
+
+
+@given(st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 6000), st.booleans()), min_size=1))
+def test_it_never_runs_backwards(parts: list[tuple[int, int, bool]]) -> None:
+    timeline = Timeline(24_000, 48_000, 312)
+    for codec, sent, ends in parts:
+        timeline.add(codec, sent, ends_utterance=ends)
+    places = [timeline.to_codec(n) for n in range(0, timeline.sent_samples + 100, 97)]
+    assert places == sorted(places)
+    assert places[-1] <= sum(codec for codec, _, _ in parts)
