@@ -85,6 +85,7 @@ class ContextDriver:
         self._request, self._room = request, room
         self._working: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._happened = asyncio.Event()
         self.touched_at = time.monotonic()
 
     @property
@@ -106,6 +107,7 @@ class ContextDriver:
         now = self.touched_at = time.monotonic()
         for command in self._session.handle(event, now):
             self._carry_out(command)
+        self._happened.set()
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -157,6 +159,9 @@ class ContextDriver:
                     self.post(RowsCame(utterance, batch))
                     if self.is_closed or batch.finish is not None:
                         break
+                    if not self._session.wants_rows(time.monotonic()):
+                        pace.pause()
+                        await self._until_rows_are_wanted()
                 else:
                     raise BackendError(ErrorCode.ENGINE_FAILED, "The talker stopped too soon.")
         except TalkwireError as error:
@@ -169,6 +174,12 @@ class ContextDriver:
             self.post(Broke(_internal()))
         finally:
             pace.close()
+
+    async def _until_rows_are_wanted(self) -> None:
+        """Not taking rows pauses the talker: its engine goes on with others meanwhile."""
+        while not self._session.wants_rows(time.monotonic()):
+            self._happened.clear()
+            await self._happened.wait()
 
     async def _decode(self, command: Decode) -> None:
         try:

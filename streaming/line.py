@@ -20,6 +20,8 @@ from streaming.transcript import Transcript
 from streaming.utterance import Mode, Utterance
 
 NEVER = float("inf")
+#: The last chunk of an utterance may be half again as large as the largest.
+_LARGEST_CHUNKS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,23 @@ class UtteranceLine:
 
     # -- what can be done now
 
+    def wants_rows(self, now: float) -> bool:
+        """Whether the talker should go on: not if what is in hand is more than the lead
+        still allows, and enough for the next chunk besides.
+        """
+        mine = self._settings
+        if mine.mode == "whole":
+            return True  # nothing can be sent before the last row
+        schedule = mine.schedule
+        spare = _LARGEST_CHUNKS * schedule.max_chunk_frames + schedule.lookahead_frames
+        in_hand_s = self._waiting_frames * mine.codec.frame_s
+        credit_s = self.playback.credit_s(now, mine.max_lead_s)
+        return in_hand_s < credit_s + spare * mine.codec.frame_s
+
+    @property
+    def _waiting_frames(self) -> int:
+        return sum(utterance.waiting_frames for utterance in self._line)
+
     def clear_sent(self) -> list[Command]:
         """Let the utterances go whose audio has been sent, and tell the flushes after them."""
         commands: list[Command] = []
@@ -143,7 +162,7 @@ class UtteranceLine:
         if self._talking is not None or waiting is None:
             return [], NEVER
         mine, playback = self._settings, self.playback
-        backlog_s = sum(u.waiting_frames for u in self._line) * mine.codec.frame_s
+        backlog_s = self._waiting_frames * mine.codec.frame_s
         if backlog_s + playback.lead_s(now) >= mine.max_lead_s:
             room_at = playback.when_credit(now, mine.max_lead_s, backlog_s)
             # While a backlog is being sent, its progress wakes us; the clock alone would not.

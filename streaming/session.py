@@ -80,6 +80,10 @@ class Session:
         """Whether the context waits for its client."""
         return self.state is State.OPEN and not self._line
 
+    def wants_rows(self, now: float) -> bool:
+        """Whether the talker should go on with its utterance; ask again after each event."""
+        return self.state is State.CLOSED or self._line.wants_rows(now)
+
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take one event. Raises RequestError (see above)."""
         if self.state is State.CLOSED:

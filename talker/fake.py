@@ -22,7 +22,9 @@ class FakeTalker:
     An utterance has ``frames_per_character`` frames per character of text, random codes that
     follow from text and seed alone, and then the end ramp of a real talker. ``row_s`` is the
     pace; 0 makes rows as fast as they are taken. ``fail_after`` rows of a request whose text
-    contains ``"!fail"``, the engine "fails". ``outstanding`` counts requests in flight.
+    contains ``"!fail"``, the engine "fails". ``outstanding`` counts requests in flight,
+    ``rows_made`` the rows that were taken. Like the real one it pauses when nobody takes
+    ``hold_rows`` rows.
     """
 
     def __init__(
@@ -36,13 +38,15 @@ class FakeTalker:
         max_frames: int = 2048,
         fail_after: int = 5,
         capacity: int = 16,
+        hold_rows: int = 64,
     ) -> None:
         self.num_codebooks, self.codebook_size = num_codebooks, codebook_size
         self._frames_per_character, self._max_frames = frames_per_character, max_frames
         self._first_row_s, self._row_s = first_row_s, row_s
         self._fail_after, self.capacity = fail_after, capacity
+        self._hold_rows = hold_rows
         self.voices: tuple[str, ...] = ("default",)
-        self.outstanding = self.restarts = 0
+        self.outstanding = self.restarts = self.rows_made = 0
 
     def frames_of(self, request: SpeechRequest) -> Codes:
         """The frames ``[T, K]`` int16 that ``generate`` will speak, still aligned."""
@@ -68,6 +72,11 @@ class FakeTalker:
     def is_ready(self) -> bool:
         """A fake is always ready."""
         return True
+
+    @property
+    def live(self) -> int:
+        """A fake works on all that it has."""
+        return self.outstanding
 
     async def start(self) -> None:
         """There is nothing to start."""
@@ -104,9 +113,13 @@ class FakeTalker:
                 due = began + self._first_row_s + sent * self._row_s
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 ready = self._ready(time.monotonic() - began, sent, len(rows))
+                if ready - sent > self._hold_rows:  # nobody took them: it has paused
+                    ready = sent + self._hold_rows
+                    began = time.monotonic() - self._first_row_s - ready * self._row_s
                 if "!fail" in request.text and ready > self._fail_after:
                     raise BackendError(ErrorCode.ENGINE_FAILED, _FAILED)
                 last = ready == len(rows)
+                self.rows_made += ready - sent
                 yield TalkerRows(
                     rows[sent:ready], ("stop" if finish == "stop" else "length") if last else None
                 )

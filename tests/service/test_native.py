@@ -136,6 +136,27 @@ async def test_after_a_cancel_not_one_frame_comes_and_the_slot_is_free() -> None
         assert (await talk.error())["code"] == "context_closed"
 
 
+async def test_the_talker_makes_no_more_than_the_lead_allows() -> None:
+    talker = FakeTalker(row_s=0.0005, frames_per_character=25)
+    async with gateway(talker) as server, client(server.url) as talk:
+        made = server.talker.rows_made
+        handle = await talk.create(max_lead_ms=500, chunking=EXACT)
+        await talk.send("text.append", context_id="c", text="Twenty characters.. ")
+        await talk.until("audio.started")
+        await asyncio.sleep(0.5)
+        # Of 475 rows: half a second of lead, what was played, a chunk beyond the lead, two
+        # more in hand, and what the talker makes before it pauses.
+        limit = (0.5 + 0.5) * 25 + 75 + 103 + 64 + 8
+        assert server.talker.rows_made - made < limit
+        assert server.talker.outstanding == 1
+        await talk.send("context.end", context_id="c")
+        while not is_done(message := await talk.next()):
+            if isinstance(message, AudioHeader):  # a listener who is always up to date
+                played = message.sample_offset + len(talk.audio[handle][-1][1]) // 4
+                await talk.send("playback", context_id="c", played_samples=played)
+        assert np.array_equal(talk.samples(handle), server.whole("Twenty characters.."))
+
+
 async def test_a_client_that_vanishes_frees_talker_and_codec() -> None:
     talker = FakeTalker(row_s=0.002, frames_per_character=50)
     async with gateway(talker, codec_delay_s=0.5) as server:

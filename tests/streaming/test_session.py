@@ -209,6 +209,33 @@ def test_lead_stops_the_codec_and_the_next_utterance_until_something_was_played(
     assert not any(audio.late for audio in world.sent)
 
 
+@pytest.mark.parametrize("lead_s", [0.5, 2.0, 8.0])
+def test_rows_are_wanted_as_far_as_the_lead_and_two_chunks_more(lead_s: float) -> None:
+    world = World(settings(max_lead_s=lead_s), frames=1000)
+    world.post(TextAppended("A very long one. "))
+    largest = 0.0
+    while world.session.wants_rows(world.now) and world.now < 30:
+        world.run(world.now + 0.01)
+    assert world.now < 30, "rows are wanted for ever"
+    generated = world.session._line.generated_frames * SPEC.frame_s
+    largest = max(largest, generated - world.now)
+    # One chunk may be sent beyond the lead, and two more be in hand.
+    assert lead_s <= largest <= lead_s + (1.5 + 2.5) * 50 * SPEC.frame_s
+    world.hold = True  # the talker stops, and playback goes on: then more is wanted again
+    while not world.session.wants_rows(world.now):
+        world.hold = False
+        world._rows = [item for item in world._rows if not isinstance(item[1], RowsCame)]
+        world.run(world.now + 0.05)
+    assert not any(audio.late for audio in world.sent)
+
+
+def test_whole_mode_always_wants_rows() -> None:
+    world = World(settings("whole", max_lead_s=0.1), frames=1000)
+    world.post(TextAppended("A very long one. "))
+    world.run(2.0)
+    assert world.session.wants_rows(world.now)
+
+
 def test_playback_reports_open_the_credit_early() -> None:
     world = World(settings(max_lead_s=1.0), frames=200)
     world.post(TextAppended("A long one. "))
