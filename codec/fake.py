@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from codec.batching import DecodeCost
+from codec.engine import DecodeStats
 from codec.errors import CodesError
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
@@ -68,14 +69,20 @@ class FakeCodecEngine:
     """A fake ``CodecEngine``: decodes at once, in the caller's process, after ``delay_s``.
 
     ``decoded`` counts windows answered and ``cancelled`` those whose caller went away.
-    ``fail_with`` is raised instead of an answer while it is set.
+    ``fail_with`` is raised instead of an answer while it is set. ``on_decoded`` is told of each
+    answer what the real engine would tell, as batches of one.
     """
 
-    def __init__(self, spec: CodecSpec, delay_s: float = 0.0) -> None:
-        self._decoder = FakeDecoder(spec)
+    def __init__(
+        self,
+        spec: CodecSpec,
+        delay_s: float = 0.0,
+        on_decoded: Callable[[DecodeStats], None] = lambda stats: None,
+    ) -> None:
+        self._decoder, self._on_decoded = FakeDecoder(spec), on_decoded
         self.delay_s = delay_s
         self.fail_with: Exception | None = None
-        self.decoded = self.cancelled = self.restarts = 0
+        self.decoded = self.cancelled = self.restarts = self.outstanding = 0
         self.is_ready = False
         self.cost = DecodeCost(delay_s, 0.0)
 
@@ -94,12 +101,17 @@ class FakeCodecEngine:
 
     async def decode(self, window: DecodeWindow, deadline_s: float) -> Samples:
         """See ``streaming.ports.CodecEngine``."""
+        self.outstanding += 1
         try:
             await asyncio.sleep(self.delay_s)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        finally:
+            self.outstanding -= 1
         if self.fail_with is not None:
             raise self.fail_with
         self.decoded += 1
+        frames = window.codes.shape[1]
+        self._on_decoded(DecodeStats(frames, window.new_frames, 0.0, self.delay_s, 1))
         return self._decoder.decode_windows([window])[0]

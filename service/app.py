@@ -18,7 +18,7 @@ from service.protocols.native import NativeDialect
 from service.protocols.openai import openai_router
 from service.runtime import Phase, Runtime
 from service.socket import Socket
-from streaming.errors import TalkwireError
+from streaming.errors import ErrorCode, TalkwireError
 from streaming.wire import SUBPROTOCOL
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,6 @@ def _add_health(app: FastAPI, runtime: Runtime) -> None:
     @app.get("/metrics", tags=["metrics"])
     async def metrics() -> Response:
         """Prometheus' exposition format."""
-        runtime.refresh_metrics()
         return PlainTextResponse(runtime.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -100,15 +99,17 @@ def _add_speech(app: FastAPI, runtime: Runtime) -> None:
         """The native protocol (docs/protocol.md)."""
         offered = websocket.scope.get("subprotocols", [])
         if offered and SUBPROTOCOL not in offered:
-            await _deny(websocket, 400, "unsupported", "Offer the subprotocol talkwire.tts.v1.")
+            message = "Offer the subprotocol talkwire.tts.v1."
+            await _deny(websocket, runtime, 400, ErrorCode.UNSUPPORTED, message)
             return
         if runtime.connections >= runtime.settings.max_connections:
-            await _deny(websocket, 503, "overloaded", "The server has no connection to spare.")
+            message = "The server has no connection to spare."
+            await _deny(websocket, runtime, 503, ErrorCode.OVERLOADED, message)
             return
         try:
             runtime.require_ready()
         except TalkwireError as error:
-            await _deny(websocket, 503, error.code.value, error.message)
+            await _deny(websocket, runtime, 503, error.code, error.message)
             return
         with runtime.connection():
             await websocket.accept(SUBPROTOCOL if offered else None)
@@ -118,8 +119,11 @@ def _add_speech(app: FastAPI, runtime: Runtime) -> None:
                 await socket.run(dialect, tasks)
 
 
-async def _deny(websocket: WebSocket, status: int, code: str, message: str) -> None:
+async def _deny(
+    websocket: WebSocket, runtime: Runtime, status: int, code: ErrorCode, message: str
+) -> None:
     """Refuse the handshake with a real status, which clients use to decide on a retry."""
+    runtime.metrics.on_error(code)
     headers = {"retry-after": "1"} if status == 503 else {}
-    body = {"error": {"code": code, "message": message, "retryable": status == 503}}
+    body = {"error": {"code": code.value, "message": message, "retryable": status == 503}}
     await websocket.send_denial_response(JSONResponse(body, status, headers))

@@ -71,13 +71,14 @@ class SpeechBuffer:
 
     def on_cancelled(self, cancelled: Cancelled) -> None:
         """See ContextSink; the client has left."""
-        self._end("cancelled", cancelled.report)
+        self._end("cancelled", cancelled.report, cancelled)
 
     def on_done(self, done: Done) -> None:
         """See ContextSink."""
         self._end(done.reason, done.report)
         self._put(done)
 
-    def _end(self, outcome: str, report: ContextReport) -> None:
-        self._runtime.metrics.on_context_closed(self._protocol, outcome, report)
+    def _end(self, outcome: str, report: ContextReport, cancelled: Cancelled | None = None) -> None:
+        metrics = self._runtime.metrics
+        metrics.on_context_closed(self._protocol, outcome, report, cancelled)
         self._runtime.admission.leave(time.monotonic() - self._opened_at)

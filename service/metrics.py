@@ -1,21 +1,33 @@
-"""The Prometheus metrics. Labels come from closed lists only, never from what a client sends."""
+"""The Prometheus metrics. Labels come from closed lists only, never from what a client sends.
+
+docs/metrics.md has a line for each; a test compares the two.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
     Info,
+    ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
 
+from service.snapshot import Snapshot, SnapshotCollector
 from streaming.errors import ErrorCode
+from streaming.events import Cancelled
 from streaming.report import ContextReport
+
+#: Every value of the label ``protocol``: a dialect's NAME.
+PROTOCOLS = ("native", "openai")
+#: Every value of ``outcome``, of ``stage``, and of the code a server closes a WebSocket with.
+OUTCOMES = ("complete", "length", "cancelled", "error")
+STAGES = ("unsent", "unheard")
+CLOSE_CODES = ("1000", "1001", "1008", "1011")
 
 _TTFA = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -28,83 +40,147 @@ class Metrics:
 
     def __init__(self, version: str, model: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = registry = CollectorRegistry()
-        info = Info("tts_build", "What is running.", registry=registry)
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        info = Info("tts_build", "What is running.", registry=self.registry)
         info.info({"version": version, "model": model})
+        self._add_experience()
+        self._add_work()
+        self._add_engines()
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, text, ["protocol"], buckets=buckets, registry=registry)
-
-        self.ttfa = histogram(
+    def _add_experience(self) -> None:
+        """What a listener notices."""
+        protocol = ("protocol",)
+        self.ttfa = self._histogram(
             "tts_time_to_first_audio_seconds",
             "From complete text to the first audible sample sent.",
             _TTFA,
+            protocol,
         )
-        self.queue = histogram(
-            "tts_queue_seconds", "From complete text to the talker's start.", _SHORT
+        self.queue = self._histogram(
+            "tts_queue_seconds", "From complete text to the talker's start.", _SHORT, protocol
         )
-        self.gap = histogram(
-            "tts_inter_chunk_gap_seconds", "Between two chunks of one context.", _TTFA
+        self.gap = self._histogram(
+            "tts_inter_chunk_gap_seconds", "Between two chunks of one context.", _TTFA, protocol
         )
-        self.underrun = histogram(
-            "tts_underrun_seconds", "Per context: how long its listener was without audio.", _SHORT
+        self.underrun = self._histogram(
+            "tts_underrun_seconds",
+            "Per context that spoke: how long its listener was without audio.",
+            _SHORT,
+            protocol,
         )
-        self.rtf = histogram(
-            "tts_real_time_factor", "Talker seconds per second of audio, per context.", _RTF
+        self.underruns = self._counter(
+            "tts_underruns_total", "Times that a listener ran dry.", protocol=PROTOCOLS
         )
-        self.cancel = histogram(
-            "tts_cancel_ack_seconds", "From a cancel's arrival to its answer's writing.", _SHORT
+        self.gap_free = self._counter(
+            "tts_contexts_gap_free_total",
+            "Contexts that spoke without one underrun.",
+            protocol=PROTOCOLS,
+        )
+        self.cancel = self._histogram(
+            "tts_cancel_ack_seconds",
+            "From a cancel's arrival to its answer's writing.",
+            _SHORT,
+            protocol,
+        )
+        self.errors = self._counter(
+            "tts_errors_total",
+            "Errors told to clients.",
+            code=tuple(code.value for code in ErrorCode),
         )
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, labels, registry=registry)
+    def _add_work(self) -> None:
+        """What was done for clients."""
+        self.contexts = self._counter(
+            "tts_contexts_total", "Contexts closed.", protocol=PROTOCOLS, outcome=OUTCOMES
+        )
+        self.audio = self._counter("tts_audio_seconds_total", "Audio sent.", protocol=PROTOCOLS)
+        self.wasted = self._counter(
+            "tts_wasted_audio_seconds_total",
+            "Audio generated and never sent, or sent and cancelled before it was played.",
+            protocol=PROTOCOLS,
+            stage=STAGES,
+        )
+        self.characters = self._counter("tts_characters_total", "Text taken.", protocol=PROTOCOLS)
+        self.opened = self._counter(
+            "tts_connections_total", "WebSockets accepted and HTTP speech responses begun."
+        )
+        self.closes = self._counter(
+            "tts_ws_close_total", "WebSockets ended, by the server's close code.", code=CLOSE_CODES
+        )
 
-        self.audio = counter("tts_audio_seconds_total", "Audio sent.", "protocol")
-        self.characters = counter("tts_characters_total", "Text taken.", "protocol")
-        self.wasted = counter(
-            "tts_wasted_audio_seconds_total", "Audio generated and never sent.", "protocol"
+    def _add_engines(self) -> None:
+        """How talker, codec and event loop do."""
+        self.rtf = self._histogram(
+            "tts_real_time_factor",
+            "Talker seconds per second of audio, per context.",
+            _RTF,
+            ("protocol",),
         )
-        self.contexts = counter("tts_contexts_total", "Contexts closed.", "protocol", "outcome")
-        self.errors = counter("tts_errors_total", "Errors told to clients.", "code")
-        self.closes = counter("tts_ws_close_total", "WebSockets closed by the server.", "code")
-        self.restarts = Gauge(
-            "tts_worker_restarts", "Restarts since the start.", ["worker"], registry=registry
+        self.codec_batch = self._histogram(
+            "tts_codec_batch_size", "Windows decoded together.", _BATCH
         )
-        self.connections = Gauge("tts_connections_active", "Open WebSockets.", registry=registry)
-        self.active = Gauge("tts_contexts_active", "Open contexts.", registry=registry)
-        self.capacity = Gauge(
-            "tts_capacity_contexts", "Contexts this server admits.", registry=registry
+        self.codec_decode = self._histogram(
+            "tts_codec_decode_seconds", "One window's decoding.", _SHORT
         )
-        self.codec_batch = Histogram(
-            "tts_codec_batch_size", "Windows decoded together.", buckets=_BATCH, registry=registry
+        self.codec_queue = self._histogram(
+            "tts_codec_queue_seconds", "One window's wait for the codec.", _SHORT
         )
-        self.codec_decode = Histogram(
-            "tts_codec_decode_seconds", "One batch's decoding.", buckets=_SHORT, registry=registry
+        self.loop_lag = self._histogram(
+            "tts_event_loop_lag_seconds", "How late the event loop rings a timer.", _SHORT
         )
-        self.codec_queue = Histogram(
-            "tts_codec_queue_seconds", "A window's wait.", buckets=_SHORT, registry=registry
-        )
-        for code in ErrorCode:
-            self.errors.labels(code.value)
 
-    def watch(self, active: Callable[[], float], capacity: Callable[[], float]) -> None:
-        """Read the two gauges of admission when they are asked for."""
-        self.active.set_function(active)
-        self.capacity.set_function(capacity)
+    def _histogram(
+        self, name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()
+    ) -> Histogram:
+        histogram = Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+        for protocol in PROTOCOLS if labels else ():
+            histogram.labels(protocol)
+        return histogram
+
+    def _counter(self, name: str, text: str, **values: Sequence[str]) -> Counter:
+        """Every series is there from the start, so that its first increase is seen."""
+        counter = Counter(name, text, tuple(values), registry=self.registry)
+        combined: list[tuple[str, ...]] = [()]
+        for allowed in values.values():
+            combined = [(*head, value) for head in combined for value in allowed]
+        for series in combined if values else ():
+            counter.labels(*series)
+        return counter
+
+    def watch(self, read: Callable[[], Snapshot]) -> None:
+        """Export what ``read`` returns whenever the metrics are asked for. Call it once."""
+        self.registry.register(SnapshotCollector(read))
 
     def on_error(self, code: ErrorCode) -> None:
         """A client was told of an error."""
         self.errors.labels(code.value).inc()
 
-    def on_context_closed(self, protocol: str, outcome: str, report: ContextReport) -> None:
-        """A context has ended; ``outcome`` is complete, length, cancelled or error."""
+    def on_context_closed(
+        self,
+        protocol: str,
+        outcome: str,
+        report: ContextReport,
+        cancelled: Cancelled | None = None,
+    ) -> None:
+        """A context has ended; ``outcome`` is of OUTCOMES, ``protocol`` of PROTOCOLS.
+
+        ``cancelled`` tells what left the gateway, and what was heard of it.
+        """
         self.contexts.labels(protocol, outcome).inc()
-        self.audio.labels(protocol).inc(report.audio_s)
+        sent_s = report.audio_s
+        if cancelled is not None:
+            sent_s = cancelled.sent_s
+            unheard_s = max(0.0, sent_s - cancelled.played_s)
+            self.wasted.labels(protocol, "unheard").inc(unheard_s)
+        self.audio.labels(protocol).inc(sent_s)
+        self.wasted.labels(protocol, "unsent").inc(max(0.0, report.generated_s - sent_s))
         self.characters.labels(protocol).inc(report.characters)
-        self.wasted.labels(protocol).inc(max(0.0, report.generated_s - report.audio_s))
         if report.ttfa_s is not None:
             self.ttfa.labels(protocol).observe(report.ttfa_s)
             self.underrun.labels(protocol).observe(report.underrun_s)
+            self.underruns.labels(protocol).inc(report.underruns)
+            self.gap_free.labels(protocol).inc(not report.underruns)
         if report.queue_s is not None:
             self.queue.labels(protocol).observe(report.queue_s)
         if report.rtf is not None:

@@ -8,18 +8,20 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Protocol
 
 from service.admission import Admission
 from service.chunking import schedule_settings
+from service.engines import RunningCodec, RunningTalker
+from service.heartbeat import beat
 from service.metrics import Metrics
 from service.settings import Settings
+from service.snapshot import Snapshot, Worker
 from service.warmup import warm_up
 from streaming import wire
 from streaming.errors import CapacityError, ErrorCode, RequestError
 from streaming.line import LineSettings
 from streaming.pace import PaceEstimator
-from streaming.ports import CodecEngine, Sampling, SpeechRequest, TalkerEngine
+from streaming.ports import Sampling, SpeechRequest
 from streaming.schedule import PaceBounds, ScheduleSettings
 from streaming.segment import SegmentSettings
 from streaming.session import SessionSettings
@@ -34,66 +36,6 @@ class Phase(StrEnum):
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
-
-
-class RunningTalker(TalkerEngine, Protocol):
-    """A talker with a life of its own (a child process, or a fake)."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it can take requests now."""
-
-    @property
-    def capacity(self) -> int:
-        """Utterances that it works on at once."""
-
-    @property
-    def voices(self) -> Sequence[str]:
-        """The voices that it can speak with; the first is the default."""
-
-    async def start(self) -> None:
-        """Return once it is ready."""
-
-    @property
-    def restarts(self) -> int:
-        """How often it had to be started again."""
-
-    async def stop(self) -> None:
-        """End it."""
-
-
-class DecodeSeconds(Protocol):
-    """A window of w frames takes ``fixed_s + frame_s * w``."""
-
-    @property
-    def fixed_s(self) -> float:
-        """Seconds, whatever the window's length."""
-
-    @property
-    def frame_s(self) -> float:
-        """Seconds for each frame, context included."""
-
-
-class RunningCodec(CodecEngine, Protocol):
-    """A codec with a life of its own."""
-
-    @property
-    def cost(self) -> DecodeSeconds:
-        """What a window costs, measured at the start."""
-
-    @property
-    def restarts(self) -> int:
-        """How often it had to be started again."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it can take windows now."""
-
-    async def start(self) -> None:
-        """Return once it is ready."""
-
-    async def stop(self) -> None:
-        """End it."""
 
 
 class Runtime:
@@ -118,11 +60,13 @@ class Runtime:
         self.connections = 0
         self._alone = asyncio.Event()
         self._alone.set()
-        metrics.watch(lambda: self.admission.active, lambda: self.admission.capacity)
+        self._heart: asyncio.Task[None] | None = None
+        metrics.watch(self.snapshot)
 
     async def start(self) -> None:
         """Start both engines side by side, speak once to warm up and to learn the pace."""
         began = time.monotonic()
+        self._heart = asyncio.create_task(beat(self.metrics.loop_lag.observe))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.talker.start())
             tasks.create_task(self.codec.start())
@@ -141,14 +85,13 @@ class Runtime:
         """A client is connected while the block runs."""
         self.connections += 1
         self._alone.clear()
-        self.metrics.connections.inc()
+        self.metrics.opened.inc()
         try:
             yield
         finally:
             self.connections -= 1
             if not self.connections:
                 self._alone.set()
-            self.metrics.connections.dec()
 
     async def drain(self) -> None:
         """Take no new work, let what is under way finish, and return when all have gone.
@@ -164,6 +107,8 @@ class Runtime:
     async def stop(self) -> None:
         """End both engines."""
         self.phase = Phase.DRAINING
+        if self._heart is not None:
+            self._heart.cancel()
         await asyncio.gather(self.talker.stop(), self.codec.stop())
 
     def _prior(self) -> PaceBounds:
@@ -191,10 +136,26 @@ class Runtime:
         self.metrics.codec_decode.observe(decode_s)
         self.metrics.codec_batch.observe(batch)
 
-    def refresh_metrics(self) -> None:
-        """Read what is kept elsewhere, just before the metrics are."""
-        self.metrics.restarts.labels("talker").set(self.talker.restarts)
-        self.metrics.restarts.labels("codec").set(self.codec.restarts)
+    def snapshot(self) -> Snapshot:
+        """What the metrics show of the service as it is now."""
+        talker, codec, started = self.talker, self.codec, self._pace is not None
+        working = min(talker.live, talker.outstanding)
+        return Snapshot(
+            ready=self.is_ready,
+            draining=self.phase is Phase.DRAINING,
+            connections=self.connections,
+            contexts=self.admission.active,
+            capacity=self.admission.capacity,
+            workers={
+                "talker": Worker(talker.is_ready, talker.restarts),
+                "codec": Worker(codec.is_ready, codec.restarts),
+            },
+            talker_working=working,
+            talker_waiting=talker.outstanding - working,
+            codec_windows=codec.outstanding,
+            pace=self.bounds() if started else None,
+            frame_s=codec.spec.frame_s if started else None,
+        )
 
     @property
     def is_ready(self) -> bool:

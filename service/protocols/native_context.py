@@ -66,7 +66,8 @@ class NativeContext:
         self._is_over = False
         self._last_audio: float | None = None
         self.opened_at = time.monotonic()
-        self.cancel_asked_at = 0.0
+        #: None: nobody asked; the client has left.
+        self.cancel_asked_at: float | None = None
 
     def say(self, message: wire.ServerMessage) -> None:
         """Queue a message."""
@@ -129,7 +130,8 @@ class NativeContext:
     def on_cancelled(self, cancelled: Cancelled) -> None:
         """See ContextSink."""
         self._pump.drop()
-        self._metrics.cancel.labels(NAME).observe(time.monotonic() - self.cancel_asked_at)
+        if self.cancel_asked_at is not None:
+            self._metrics.cancel.labels(NAME).observe(time.monotonic() - self.cancel_asked_at)
         self.say(
             wire.ContextCancelled(
                 self.context_id,
@@ -140,7 +142,7 @@ class NativeContext:
                 text_remaining=cancelled.text_remaining,
             )
         )
-        self._end("cancelled", cancelled.report)
+        self._end("cancelled", cancelled.report, cancelled)
 
     def on_done(self, done: Done) -> None:
         """See ContextSink."""
@@ -164,7 +166,7 @@ class NativeContext:
         self._end(reason, done.report)
         self.say(wire.ContextDone(self.context_id, reason))
 
-    def _end(self, outcome: str, report: ContextReport) -> None:
+    def _end(self, outcome: str, report: ContextReport, cancelled: Cancelled | None = None) -> None:
         self._is_over = True
         self.say(
             wire.Metrics(
@@ -177,5 +179,5 @@ class NativeContext:
                 underrun_ms=round(1000 * report.underrun_s, 1),
             )
         )
-        self._metrics.on_context_closed(NAME, outcome, report)
+        self._metrics.on_context_closed(NAME, outcome, report, cancelled)
         self._closed(self.context_id)

@@ -36,7 +36,7 @@ async def speak(client: NativeClient) -> bytes:
 async def test_a_killed_codec_worker_loses_no_sample(speaking: Service) -> None:
     async with NativeClient.connect(speaking.url) as client:
         want = await speak(client)
-        restarts = speaking.metric('tts_worker_restarts{worker="codec"}')
+        restarts = speaking.metric('tts_worker_restarts_total{worker="codec"}')
 
         async def interrupted() -> bytes:
             pcm = b""
@@ -48,7 +48,7 @@ async def test_a_killed_codec_worker_loses_no_sample(speaking: Service) -> None:
 
         got = await asyncio.gather(interrupted(), speak(client))
     assert got == [want, want]
-    assert speaking.metric('tts_worker_restarts{worker="codec"}') == restarts + 1
+    assert speaking.metric('tts_worker_restarts_total{worker="codec"}') == restarts + 1
 
 
 def test_a_killed_client_frees_its_slot_and_its_work(speaking: Service) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 
+from codec.engine import DecodeStats
 from codec.fake import FakeCodecEngine, FakeDecoder
 from service.app import create_app
 from service.metrics import Metrics
@@ -53,8 +54,12 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     """Serve until the block ends; fails if a handler raised."""
     talker = talker or FakeTalker()
-    codec = FakeCodecEngine(SPEC, codec_delay_s)
+    codec = FakeCodecEngine(SPEC, codec_delay_s, lambda stats: on_decoded(stats))
     runtime = Runtime(Settings(**settings), talker, codec, Metrics("test", "fake"))
+
+    def on_decoded(stats: DecodeStats) -> None:
+        runtime.on_decoded(stats.frames, stats.queue_s, stats.decode_s, stats.batch)
+
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         create_app(runtime),

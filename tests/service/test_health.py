@@ -28,7 +28,7 @@ async def test_a_ready_service_says_so_and_fills_its_metrics() -> None:
             "tts_connections_active 1.0",
             "tts_contexts_active 0.0",
             "tts_capacity_contexts 16.0",
-            'tts_worker_restarts{worker="codec"} 0.0',
+            'tts_worker_restarts_total{worker="codec"} 0.0',
         ):
             assert line in text
         schema = (await http.get(f"{server.http}/openapi.json")).json()

@@ -1,0 +1,80 @@
+"""What the gateway asks of its engines beyond streaming.ports: a life, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from streaming.ports import CodecEngine, TalkerEngine
+
+
+class RunningTalker(TalkerEngine, Protocol):
+    """A talker with a life of its own (a child process, or a fake)."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can take requests now."""
+
+    @property
+    def capacity(self) -> int:
+        """Utterances that it works on at once."""
+
+    @property
+    def outstanding(self) -> int:
+        """Utterances that it was given and has not finished."""
+
+    @property
+    def live(self) -> int:
+        """How many of them it works on; the others wait."""
+
+    @property
+    def voices(self) -> Sequence[str]:
+        """The voices that it can speak with; the first is the default."""
+
+    async def start(self) -> None:
+        """Return once it is ready."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it had to be started again."""
+
+    async def stop(self) -> None:
+        """End it."""
+
+
+class DecodeSeconds(Protocol):
+    """A window of w frames takes ``fixed_s + frame_s * w``."""
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds, whatever the window's length."""
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds for each frame, context included."""
+
+
+class RunningCodec(CodecEngine, Protocol):
+    """A codec with a life of its own."""
+
+    @property
+    def cost(self) -> DecodeSeconds:
+        """What a window costs, measured at the start."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it had to be started again."""
+
+    @property
+    def outstanding(self) -> int:
+        """Windows that wait for an answer."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can take windows now."""
+
+    async def start(self) -> None:
+        """Return once it is ready."""
+
+    async def stop(self) -> None:
+        """End it."""

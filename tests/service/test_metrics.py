@@ -1,0 +1,290 @@
+"""Every metric exists, moves as it should, and takes no label value from a client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import sys
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from codec.fake import FakeCodecEngine
+from service import metrics as names
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings
+from streaming.errors import ErrorCode
+from streaming.wire_format import AudioHeader
+from talker.fake import FakeTalker
+from tests.service.live import SPEC, Gateway, client, gateway
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+ROW = re.compile(r"^\| `(tts_\w+)` \| (\w+) \|([^|]*)\|([^|]+)\|", re.MULTILINE)
+TEXT = "A sentence to say. And a second one, which is longer than the first."
+
+#: A series: a sample's name and its labels.
+Series = tuple[str, frozenset[tuple[str, str]]]
+
+
+async def scrape(server: Gateway) -> dict[Series, float]:
+    async with httpx.AsyncClient() as http:
+        text = (await http.get(f"{server.http}/metrics")).text
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(scraped: dict[Series, float], name: str, **labels: str) -> float:
+    return scraped[name, frozenset(labels.items())]
+
+
+def exact(seconds: float) -> object:
+    return pytest.approx(seconds, abs=1e-9)
+
+
+async def test_the_page_and_the_program_agree_in_both_directions() -> None:
+    async with gateway() as server:
+        families = {
+            family.name
+            + ("_info" if family.type == "info" else "")
+            + ("_total" if family.type == "counter" else ""): family
+            for family in server.runtime.metrics.registry.collect()
+            if not family.name.startswith("process_")
+        }
+    written = {name: (kind, labels) for name, kind, labels, _ in ROW.findall(DOCS.read_text())}
+    assert written.keys() == families.keys()
+    for name, family in families.items():
+        kind, labels = written[name]
+        assert kind == {"info": "gauge"}.get(family.type, family.type), name
+        exported = {label for sample in family.samples for label in sample.labels} - {"le"}
+        assert set(re.findall(r"`(\w+)`", labels)) == exported, name
+        assert family.documentation, name
+
+
+def test_names_keep_to_prometheus_conventions() -> None:
+    for name, kind, _, _ in ROW.findall(DOCS.read_text()):
+        assert (kind == "counter") == name.endswith("_total"), name
+        assert not re.search(r"_(ms|milliseconds|minutes)(_|$)", name), name
+        if kind == "histogram":
+            assert re.search(r"_(seconds|factor|size)$", name), name
+
+
+def test_the_page_lists_every_label_value() -> None:
+    page = DOCS.read_text()
+    for listed in (names.PROTOCOLS, names.OUTCOMES, names.STAGES, names.CLOSE_CODES):
+        assert all(f"`{one}`" in page for one in listed)
+
+
+async def test_one_utterance_moves_what_it_should() -> None:
+    async with gateway(max_contexts=3) as server:
+        before = await scrape(server)
+        async with client(server.url) as talk:
+            samples = await talk.say(TEXT)
+            while_open = await scrape(server)
+        after = await scrape(server)
+    native = {"protocol": "native"}
+    seconds = len(samples) / SPEC.sample_rate
+    assert value(after, "tts_audio_seconds_total", **native) == exact(seconds)
+    assert value(after, "tts_characters_total", **native) == len(TEXT)
+    assert value(after, "tts_contexts_total", outcome="complete", **native) == 1
+    for stage in names.STAGES:
+        assert value(after, "tts_wasted_audio_seconds_total", stage=stage, **native) == exact(0)
+    for name in ("time_to_first_audio_seconds", "queue_seconds", "underrun_seconds"):
+        assert value(after, f"tts_{name}_count", **native) == 1, name
+    assert value(after, "tts_real_time_factor_count", **native) == 1
+    underruns = value(after, "tts_underruns_total", **native)
+    gap_free = value(after, "tts_contexts_gap_free_total", **native)
+    assert (underruns == 0) == (gap_free == 1)
+    assert value(after, "tts_inter_chunk_gap_seconds_count", **native) >= 1
+    for name in ("batch_size", "decode_seconds", "queue_seconds"):
+        count = value(after, f"tts_codec_{name}_count") - value(before, f"tts_codec_{name}_count")
+        # The gaps lie between the chunks, and each chunk is a window.
+        assert count == 1 + value(after, "tts_inter_chunk_gap_seconds_count", **native), name
+    assert value(after, "tts_connections_total") == 1
+    assert value(while_open, "tts_connections_active") == 1
+    assert value(after, "tts_connections_active") == 0
+    assert value(after, "tts_ws_close_total", code="1000") == 1
+    assert value(after, "tts_capacity_contexts") == 3
+    assert value(after, "tts_contexts_active") == 0
+    assert value(after, "tts_ready") == 1
+    assert value(after, "tts_draining") == 0
+    assert value(after, "tts_frame_seconds") == exact(SPEC.frame_s)
+    assert sum(v for (name, _), v in after.items() if name == "tts_errors_total") == 0
+    assert value(after, "tts_time_to_first_audio_seconds_count", protocol="openai") == 0
+
+
+async def test_a_cancel_counts_what_was_made_for_nothing() -> None:
+    talker = FakeTalker(row_s=0.002, frames_per_character=20)
+    async with gateway(talker) as server, client(server.url) as talk:
+        await talk.create()
+        await talk.send("text.append", context_id="c", text=TEXT)
+        while not isinstance(await talk.next(), AudioHeader):
+            pass
+        busy = await scrape(server)
+        await talk.send("context.cancel", context_id="c", played_ms=40)
+        cancelled = await talk.until("context.cancelled")
+        await server.until_free()
+        after = await scrape(server)
+    native = {"protocol": "native"}
+    assert value(busy, "tts_contexts_active") == 1
+    assert value(busy, "tts_talker_requests", state="working") == 1
+    assert value(busy, "tts_talker_requests", state="waiting") == 0
+    assert value(after, "tts_talker_requests", state="working") == 0
+    assert value(after, "tts_codec_windows") == 0
+    assert value(after, "tts_contexts_total", outcome="cancelled", **native) == 1
+    assert value(after, "tts_cancel_ack_seconds_count", **native) == 1
+    sent_s, played_s = cancelled["sent_ms"] / 1000, cancelled["played_ms"] / 1000
+    made_s = cancelled["generated_ms"] / 1000
+    rounded = 2e-4  # milliseconds with one decimal on the wire
+    wasted = {
+        stage: value(after, "tts_wasted_audio_seconds_total", stage=stage, **native)
+        for stage in names.STAGES
+    }
+    assert wasted["unheard"] == pytest.approx(sent_s - played_s, abs=rounded)
+    assert wasted["unsent"] == pytest.approx(made_s - sent_s, abs=rounded)
+    assert wasted["unheard"] > 0
+    assert value(after, "tts_audio_seconds_total", **native) == pytest.approx(sent_s, abs=rounded)
+
+
+async def test_a_client_that_leaves_is_no_cancel_to_be_answered() -> None:
+    talker = FakeTalker(row_s=0.002, frames_per_character=20)
+    async with gateway(talker) as server:
+        async with client(server.url) as talk:
+            await talk.create()
+            await talk.send("text.append", context_id="c", text=TEXT)
+            await talk.until("audio.started")
+            talk.socket.transport.abort()
+        await server.until_free()
+        after = await scrape(server)
+    assert value(after, "tts_contexts_total", protocol="native", outcome="cancelled") == 1
+    assert value(after, "tts_cancel_ack_seconds_count", protocol="native") == 0
+
+
+async def test_errors_are_counted_once_each() -> None:
+    async with gateway() as server, client(server.url) as talk:
+        await talk.create()
+        await talk.send("text.append", context_id="c", text="This will !fail soon.")
+        await talk.send("context.end", context_id="c")
+        assert (await talk.error())["code"] == "engine_failed"
+        await talk.until("context.done")
+        await talk.socket.send("{")
+        assert (await talk.error())["code"] == "invalid_json"
+        after = await scrape(server)
+    counted = {
+        dict(labels)["code"]: count
+        for (name, labels), count in after.items()
+        if name == "tts_errors_total"
+    }
+    assert counted.keys() == {code.value for code in ErrorCode}
+    moved = {code: count for code, count in counted.items() if count}
+    assert moved == {"engine_failed": 1, "invalid_json": 1}
+    assert value(after, "tts_contexts_total", protocol="native", outcome="error") == 1
+
+
+async def test_refused_handshakes_are_errors_that_clients_were_told_of() -> None:
+    async with gateway(max_connections=1) as server:
+        async with client(server.url):
+            with pytest.raises(InvalidStatus):
+                await connect(server.url)
+            with pytest.raises(InvalidStatus):
+                await connect(server.url, subprotocols=["other"])  # type: ignore[list-item]
+        server.codec.is_ready = False
+        with pytest.raises(InvalidStatus):
+            await connect(server.url)
+        after = await scrape(server)
+    for code in ("overloaded", "unsupported", "not_ready"):
+        assert value(after, "tts_errors_total", code=code) == 1, code
+    assert value(after, "tts_connections_total") == 1
+    assert value(after, "tts_ready") == 0
+    assert value(after, "tts_worker_up", worker="codec") == 0
+    assert value(after, "tts_worker_up", worker="talker") == 1
+
+
+async def test_restarts_are_a_counter_and_draining_shows() -> None:
+    async with gateway() as server:
+        server.talker.restarts, server.codec.restarts = 2, 1
+        await server.runtime.drain()
+        after = await scrape(server)
+    assert value(after, "tts_worker_restarts_total", worker="talker") == 2
+    assert value(after, "tts_worker_restarts_total", worker="codec") == 1
+    assert value(after, "tts_draining") == 1
+    assert value(after, "tts_ready") == 0
+
+
+async def test_a_blocked_event_loop_shows() -> None:
+    async with gateway() as server:
+        await asyncio.sleep(0.3)  # the heart has begun to beat
+        time.sleep(0.6)  # noqa: ASYNC251  # what must never happen
+        await asyncio.sleep(0)
+        after = await scrape(server)
+    late = value(after, "tts_event_loop_lag_seconds_count")
+    late -= value(after, "tts_event_loop_lag_seconds_bucket", le="0.25")
+    assert late >= 1
+
+
+HOSTILE = 'x"} 1\ntts_evil_total{a="'
+
+
+async def test_a_hostile_client_adds_no_series() -> None:
+    async with gateway() as server:
+        before = await scrape(server)
+        async with client(server.url) as talk:
+            for field in ("model", "voice", "language", "mode", HOSTILE):
+                await talk.send("context.create", **{"context_id": "c", field: HOSTILE})
+                if field == "language":  # a free text, so this one is taken
+                    await talk.until("context.created")
+                    await talk.send("context.cancel", context_id="c")
+                    await talk.until("context.cancelled")
+                else:
+                    await talk.error()
+            await talk.send(HOSTILE)
+            await talk.error()
+            audio = {"encoding": HOSTILE}
+            await talk.send("context.create", context_id=HOSTILE[:20], audio=audio)
+            await talk.error()
+            await talk.say("One sentence.", HOSTILE[:20])
+            await talk.socket.close(4321, "evil")
+        async with httpx.AsyncClient() as http:
+            body = {"model": HOSTILE, "voice": HOSTILE, "input": "A text.", "speed": 1.0}
+            for change in ({}, {"model": "tts-1"}, {"response_format": HOSTILE}):
+                await http.post(f"{server.http}/v1/audio/speech", json={**body, **change})
+            await http.get(f"{server.http}/{quote(HOSTILE)}", headers={"user-agent": "evil"})
+        with contextlib.suppress(InvalidStatus):
+            await connect(f"{server.url}?protocol=evil", subprotocols=["evil"])  # type: ignore[list-item]
+        await server.until_free()
+        after = await scrape(server)
+    assert after.keys() == before.keys()
+    assert value(after, "tts_contexts_total", protocol="native", outcome="complete") == 1
+
+
+async def test_metrics_answer_while_the_engines_load() -> None:
+    class Loading(FakeTalker):
+        async def start(self) -> None:
+            await asyncio.Event().wait()
+
+    metrics = Metrics("test", "fake")
+    runtime = Runtime(Settings(), Loading(), FakeCodecEngine(SPEC), metrics)
+    assert b"tts_ready 0.0" in metrics.render()
+    assert b"tts_pace_row_seconds" not in metrics.render()
+    starting = asyncio.create_task(runtime.start())
+    await asyncio.sleep(0.01)
+    assert b"tts_ready 0.0" in metrics.render()
+    starting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await starting
+    await runtime.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the library reads /proc")
+def test_the_process_has_figures_of_its_own() -> None:
+    assert b"process_resident_memory_bytes" in Metrics("test", "fake").render()
