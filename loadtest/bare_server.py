@@ -21,6 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from loadtest.limits import allow_open_files
 from loadtest.records import TurnRecord, read_records
 from streaming import wire
 from streaming.spec import Encoding
@@ -140,6 +141,7 @@ def main(argv: Sequence[str]) -> None:
     """The process' entry."""
     import uvloop
 
+    allow_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run(Path(argv[0])))
 

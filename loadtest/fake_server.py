@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import uvicorn
 
 from codec.fake import FakeCodecEngine
+from loadtest.limits import allow_open_files
 from service.app import create_app
 from service.metrics import Metrics
 from service.runtime import Runtime
@@ -62,6 +63,7 @@ async def serve(chosen: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """The process' entry."""
     chosen = options(argv)
+    allow_open_files()
     with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
         runner.run(serve(chosen))
 

@@ -22,6 +22,7 @@ class Figures(Struct, frozen=True):
 
     ``ttfb`` and ``ttfa`` run from the turn's intended start, ``ttfa_sentence`` from when its
     first sentence was due to be complete. ``streams`` is the mean number of open contexts.
+    ``codes_before`` counts what went wrong before the window: those sessions are missing in it.
     ``goodput_per_s`` counts turns whose ``ttfa_sentence`` was within ``slo_ttfa_ms`` and that
     were gap-free without prebuffer.
     """
@@ -30,6 +31,7 @@ class Figures(Struct, frozen=True):
     measured_turns: int
     outcomes: dict[str, int]
     codes: dict[str, int]
+    codes_before: dict[str, int]
     streams: float
     streams_most: int
     audio_per_s: float
@@ -129,6 +131,9 @@ def figures(
         measured_turns=len(measured),
         outcomes=dict(Counter(r.outcome for r in measured)),
         codes=dict(Counter(r.code for r in measured if r.code is not None)),
+        codes_before=dict(
+            Counter(r.code for r in records if r.code is not None and r.intended_s < begin_s)
+        ),
         streams=streams,
         streams_most=most_at_once(spans),
         audio_per_s=samples / window_s,

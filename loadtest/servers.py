@@ -19,6 +19,15 @@ from loadtest.run import LoadTestError
 _START_S = 300.0
 _STOP_S = 15.0
 _PATH = "/v1/tts/stream"
+#: The fake decoder's products are small; a pool of threads would only burn time beside them.
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+class Command(NamedTuple):
+    """How to start a server; ``env`` is added to the environment."""
+
+    args: list[str]
+    env: dict[str, str]
 
 
 class Server(NamedTuple):
@@ -28,31 +37,33 @@ class Server(NamedTuple):
     pid: int
 
 
-def real(options: Sequence[str] = ()) -> list[str]:
+def real(options: Sequence[str] = ()) -> Command:
     """The command line of ``talkwire serve``."""
-    return [str(Path(sys.executable).with_name("talkwire")), "serve", "--port", "0", *options]
+    talkwire = str(Path(sys.executable).with_name("talkwire"))
+    return Command([talkwire, "serve", "--port", "0", *options], {})
 
 
-def fake(options: Sequence[str] = ()) -> list[str]:
+def fake(options: Sequence[str] = ()) -> Command:
     """The gateway with a fake talker and a fake codec."""
-    return [sys.executable, "-m", "loadtest.fake_server", *options]
+    return Command([sys.executable, "-m", "loadtest.fake_server", *options], _ONE_THREAD)
 
 
-def bare(recording: Path) -> list[str]:
+def bare(recording: Path) -> Command:
     """A bare WebSocket server that says again what was recorded."""
-    return [sys.executable, "-m", "loadtest.bare_server", str(recording)]
+    return Command([sys.executable, "-m", "loadtest.bare_server", str(recording)], {})
 
 
 @contextlib.asynccontextmanager
-async def started(command: Sequence[str]) -> AsyncIterator[Server]:
+async def started(command: Command) -> AsyncIterator[Server]:
     """Run a server until the block ends. Raises LoadTestError if it does not get ready."""
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
-            *command,
+            *command.args,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=log,
             start_new_session=True,
+            env=os.environ | command.env,
         )
         try:
             port = await _ready_port(process, log.fileno())

@@ -98,7 +98,7 @@ async def gateway_against_bare(
     """
     rows: list[Row] = []
 
-    async def measure(label: str, plan: Plan, command: Sequence[str]) -> Result:
+    async def measure(label: str, plan: Plan, command: servers.Command) -> Result:
         async with servers.started(command) as server:
             mine = msgspec.structs.replace(plan, url=server.url)
             progress = announce(label, mine)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadtest.arrivals import evenly, poisson
+from loadtest.limits import allow_open_files
 from loadtest.records import Plan, TurnRecord, to_line
 from loadtest.script import Turn, session
 from loadtest.talk import converse
@@ -110,6 +111,7 @@ async def _until_closed(stdin: asyncio.StreamReader, stop: asyncio.Event) -> Non
 
 def main(argv: Sequence[str]) -> None:
     """The process' entry."""
+    allow_open_files()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, and closes our input
     try:
         import uvloop
