@@ -111,7 +111,7 @@ class ContextCancel(ClientMessage, frozen=True, tag="context.cancel"):
 
 
 class Playback(ClientMessage, frozen=True, tag="playback"):
-    """How far the listener has got in this context's audio."""
+    """How far the listener has got in this context's audio: samples as decoded, at its rate."""
 
     context_id: Id
     played_samples: Count

@@ -130,8 +130,9 @@ class AudioHeader(NamedTuple):
 
         u8 version << 4 | type    u8 flags    u16 handle    u32 sequence    u32 sample offset
 
-    ``sequence`` counts this context's binary frames and ``sample_offset`` its samples, both
-    from 0; both wrap at 2**32. A frame with LAST may hold no samples.
+    ``sequence`` counts this context's binary frames and ``sample_offset`` the samples that
+    they decode to, at the audio's own rate, both from 0; both wrap at 2**32. A frame with LAST
+    may hold no samples.
     """
 
     handle: int
