@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.request
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -54,6 +55,7 @@ def listener(record: TurnRecord, prebuffer_s: float) -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_a_dozen_sessions_and_their_figures_worked_out_again() -> None:
     async with servers.started(servers.fake(["--capacity", "32"])) as server:
         done = await run_plan(plan(server.url), pid=server.pid)
@@ -109,6 +111,7 @@ async def test_a_dozen_sessions_and_their_figures_worked_out_again() -> None:
     assert made.server.rss_mib > 20
 
 
+@pytest.mark.slow
 async def test_a_full_server_refuses_and_that_is_no_failure() -> None:
     async with servers.started(servers.fake(["--capacity", "1"])) as server:
         made = (await run_plan(plan(server.url, rate_per_s=10.0, duration_s=3.0))).figures
@@ -124,6 +127,7 @@ async def test_no_server_is_a_failure_of_every_session() -> None:
     assert made.outcomes == {"failed": made.measured_turns}
 
 
+@pytest.mark.slow
 async def test_a_generator_without_room_says_so() -> None:
     async with servers.started(servers.fake()) as server:
         small = plan(server.url, max_open=2, rate_per_s=10.0, duration_s=3.0, warmup_s=0.0)
@@ -132,6 +136,7 @@ async def test_a_generator_without_room_says_so() -> None:
     assert made.codes == {"max_open": made.outcomes["dropped"]}
 
 
+@pytest.mark.slow
 async def test_the_bare_server_sends_what_the_gateway_sent(tmp_path) -> None:
     steady = plan(
         "", streams=4, duration_s=5.0, warmup_s=1.0, workload=Workload((2, 2), (1, 1), barge_in=0)
@@ -144,21 +149,15 @@ async def test_the_bare_server_sends_what_the_gateway_sent(tmp_path) -> None:
 
     path = tmp_path / "recording.jsonl"
     async with servers.started(servers.fake()) as server:
-        gateway = await run_plan(msgspec_url(steady, server.url))
+        gateway = await run_plan(msgspec.structs.replace(steady, url=server.url))
     write_records(path, gateway.records)
     assert len(read_records(path)) == len(gateway.records)
     async with servers.started(servers.bare(path)) as server:
-        bare = await run_plan(msgspec_url(steady, server.url))
+        bare = await run_plan(msgspec.structs.replace(steady, url=server.url))
     first, second = sizes(gateway.records), sizes(bare.records)
     assert len(first) >= 4
     assert all(second[name] == first[name] for name in first.keys() & second.keys())
     assert first.keys() & second.keys() >= {"s0t0", "s1t0", "s2t0", "s3t0"}
-
-
-def msgspec_url(steady: Plan, url: str) -> Plan:
-    import msgspec
-
-    return msgspec.structs.replace(steady, url=url)
 
 
 async def test_an_interrupt_prints_what_there_is(tmp_path) -> None:
