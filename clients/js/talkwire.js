@@ -21,9 +21,10 @@ export const SUBPROTOCOL = "talkwire.tts.v1";
 export const HEADER_BYTES = 12;
 const VERSION_AND_TYPE = (1 << 4) | 1;
 const WRAP = 2 ** 32;
-const SAMPLE_BYTES = { pcm_s16le: 2, pcm_f32le: 4 };
+/** Opus packets have no fixed size. */
+const SAMPLE_BYTES = { pcm_s16le: 2, pcm_f32le: 4, pcm_mulaw: 1, pcm_alaw: 1 };
 /** Unread audio that an iterated context holds before it gives up: a socket cannot be paused. */
-const MAX_UNREAD_MS = 120_000;
+const MAX_UNREAD_BYTES = 16 << 20;
 
 /** An error with a code for programs and a sentence for people. */
 export class TalkwireError extends Error {
@@ -56,12 +57,13 @@ export function parseHeader(buffer) {
   };
 }
 
-/** The samples behind the header as a Float32Array in [-1, 1). */
+/** The linear PCM behind the header as a Float32Array in [-1, 1]; null for other encodings. */
 export function readSamples(buffer, encoding) {
   const bytes = buffer.byteLength - HEADER_BYTES;
-  if (bytes % SAMPLE_BYTES[encoding]) {
+  if (bytes % (SAMPLE_BYTES[encoding] ?? 1)) {
     throw new TalkwireError("protocol_error", "A binary message ends inside a sample.");
   }
+  if (encoding !== "pcm_s16le" && encoding !== "pcm_f32le") return null;
   const view = new DataView(buffer, HEADER_BYTES);
   const samples = new Float32Array(bytes / SAMPLE_BYTES[encoding]);
   for (let i = 0; i < samples.length; i++) {
@@ -256,15 +258,16 @@ export class Client {
 
 /**
  * One stream of text in and one stream of audio out. Iterate over it once for its chunks:
- * `{samples, sequence, sampleOffset, first, last, discontinuity, arrivedMs}`; leaving the loop
- * cancels. `finished` settles when all is over; `metrics`, `reason`, `cancelled` and `errors` are
- * what the server said until then.
+ * `{samples, bytes, sequence, sampleOffset, first, last, discontinuity, arrivedMs}`, where `bytes`
+ * is the audio in its `encoding` at `sampleRate`; leaving the loop cancels. `finished` settles when
+ * all is over; `metrics`, `reason`, `cancelled` and `errors` are what the server said until then.
  */
 export class Context {
   constructor(client, create, callbacks) {
     this.id = create.context_id;
     this.encoding = create.audio?.encoding ?? "pcm_s16le";
     this.sampleRate = create.audio?.sample_rate ?? client.session.sample_rate;
+    this.delaySamples = 0; // what an Opus decoder gives before the first sample of audio
     this.handle = null;
     this.metrics = null;
     this.reason = null;
@@ -333,7 +336,7 @@ export class Context {
       for (;;) {
         while (this._chunks.length) {
           const chunk = this._chunks.shift();
-          this._unread -= chunk.samples.length;
+          this._unread -= chunk.bytes.length;
           yield chunk;
         }
         if (this._over?.error) throw this._over.error;
@@ -360,17 +363,19 @@ export class Context {
   _onAudio(buffer, header, arrivedMs) {
     if (this._over || this._discarding) return; // the server may have taken frames back
     const samples = readSamples(buffer, this.encoding);
-    if (header.sequence !== this._sequence || header.sampleOffset !== this._offset) {
+    const bytes = new Uint8Array(buffer, HEADER_BYTES);
+    const size = SAMPLE_BYTES[this.encoding];
+    if (header.sequence !== this._sequence || (size && header.sampleOffset !== this._offset)) {
       throw new TalkwireError("protocol_error", "Audio is missing, or came twice.");
     }
     this._sequence = (this._sequence + 1) % WRAP;
-    this._offset = (this._offset + samples.length) % WRAP;
-    const chunk = { ...header, samples, arrivedMs };
+    if (size) this._offset = (this._offset + bytes.length / size) % WRAP;
+    const chunk = { ...header, samples, bytes, arrivedMs };
     if (this._callbacks.onAudio) return this._callbacks.onAudio(chunk);
     this._chunks.push(chunk);
-    this._unread += samples.length;
+    this._unread += bytes.length;
     this._wake?.();
-    if (this._unread > (MAX_UNREAD_MS / 1000) * this.sampleRate) this._overrun();
+    if (this._unread > MAX_UNREAD_BYTES) this._overrun();
   }
 
   _overrun() {
@@ -383,6 +388,10 @@ export class Context {
       case "context.created":
         this.handle = message.handle;
         return this._opened.resolve();
+      case "audio.started":
+        this.sampleRate = message.sample_rate;
+        this.delaySamples = message.delay_samples ?? 0;
+        return;
       case "flush.done":
         this._flushes.get(message.flush_id)?.resolve();
         return this._flushes.delete(message.flush_id);

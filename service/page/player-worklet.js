@@ -48,9 +48,11 @@ class PlayerProcessor extends AudioWorkletProcessor {
     }
     this.listen(out, filled);
     this.played += filled;
-    if (filled < out.length && this.ending) this.finish("drained");
-    else if (this.played) this.dry += out.length - filled;
-    if (this.played >= this.nextStatus && filled) this.status("status");
+    if (filled < out.length && this.ending) return this.finish("drained");
+    const ranDry = filled < out.length && this.played > 0;
+    const isDue = ranDry ? this.dry === 0 : filled && this.played >= this.nextStatus;
+    if (isDue) this.status("status", ranDry);
+    if (ranDry) this.dry += out.length - filled;
   }
 
   begin(id, filled) {
@@ -82,9 +84,10 @@ class PlayerProcessor extends AudioWorkletProcessor {
     this.status(type);
   }
 
-  status(type) {
-    this.nextStatus = this.played + STATUS_SAMPLES;
-    this.port.postMessage({ type, played: this.played, frame: currentFrame });
+  status(type, ranDry = true) {
+    this.nextStatus = ranDry ? 0 : this.played + STATUS_SAMPLES;
+    const frame = currentFrame + 128; // it has been played when this quantum is over
+    this.port.postMessage({ type, played: this.played, frame, ranDry });
   }
 }
 

@@ -58,7 +58,8 @@ export class Playback {
   #ids = 0;
   #played = 0; // at #playedAtMs, as the audio thread said
   #playedAtMs = 0;
-  #running = false;
+  #running = false; // false too while it is dry
+  #heard = 0;
   #stopped = false;
 
   constructor(context, on, rest) {
@@ -103,7 +104,8 @@ export class Playback {
     const since = this.#running ? (performance.now() - this.#playedAtMs) / 1000 : 0;
     const late = this.#context.outputLatency || this.#context.baseLatency || 0;
     const heard = this.#played + (since - (this.#running ? late : 0)) * rate;
-    return Math.max(0, Math.min(this.#given, Math.round(heard)));
+    // Clocks jitter, but what was heard stays heard.
+    return (this.#heard = Math.max(this.#heard, Math.min(this.#given, Math.round(heard))));
   }
 
   #msAt(frame) {
@@ -111,18 +113,18 @@ export class Playback {
     return performance.now() - (context.currentTime - frame / context.sampleRate) * 1000;
   }
 
-  #onMessage({ type, id, frame, samples, played }) {
+  #onMessage({ type, id, frame, samples, played, ranDry }) {
     const rate = this.#context.sampleRate;
     if (type === "began") this.#on.began(id, this.#msAt(frame));
     else if (type === "audible") this.#on.audible(this.#msAt(frame));
     else if (type === "gap") this.#on.gap(id, (1000 * samples) / rate);
-    else if (type === "status") this.#note(played, frame);
+    else if (type === "status") this.#note(played, frame, ranDry);
     else this.#finish(type, played);
   }
 
-  #note(played, frame) {
+  #note(played, frame, ranDry) {
     if (this.#stopped) return; // it was under way
-    [this.#played, this.#playedAtMs, this.#running] = [played, this.#msAt(frame), true];
+    [this.#played, this.#playedAtMs, this.#running] = [played, this.#msAt(frame), !ranDry];
   }
 
   #finish(type, played) {

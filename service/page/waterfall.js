@@ -27,10 +27,13 @@ export function drawWaterfall(svg, record) {
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("height", height);
   svg.replaceChildren(...axis(spanMs, width, height, x));
-  for (const [row, chunk] of chunks.entries()) svg.append(bar(chunk, TOP + ROW * row, x));
+  const stopMs = record.stoppedMs ?? Infinity;
+  for (const [row, chunk] of chunks.entries()) svg.append(bar(chunk, TOP + ROW * row, x, stopMs));
   if (record.stoppedMs !== null) {
-    const at = x(record.stoppedMs);
+    const at = x(stopMs);
+    const side = at < width / 2 ? { x: at + 5 } : { x: at - 5, "text-anchor": "end" };
     svg.append(element("line", { class: "stop", x1: at, x2: at, y1: TOP - 4, y2: height }));
+    svg.append(element("text", { class: "tick stopped", y: height - 3, ...side }, "stop"));
   }
 }
 
@@ -40,19 +43,19 @@ function axis(spanMs, width, height, x) {
   for (let ms = 0; ms < spanMs; ms += step) {
     marks.push(element("line", { class: "grid", x1: x(ms), x2: x(ms), y1: TOP - 4, y2: height }));
     if (x(ms) > width - 40) continue;
-    const words = ms === 0 ? "click" : ms < 1000 || step < 1000 ? `${ms} ms` : `${ms / 1000} s`;
+    const words = ms === 0 ? "click" : spanMs < 2000 ? `${ms} ms` : `${ms / 1000} s`;
     marks.push(element("text", { class: "tick", x: x(ms), y: 11 }, words));
   }
   return marks;
 }
 
-function bar(chunk, y, x) {
+function bar(chunk, y, x, stopMs) {
   const row = element("g", {});
   const middle = y + ROW / 2;
-  if (chunk.startMs !== null) {
+  if (chunk.startMs !== null && chunk.startMs < stopMs) {
     const line = { class: "wait", y1: middle, y2: middle };
     row.append(element("line", { ...line, x1: x(chunk.arrivedMs), x2: x(chunk.startMs) }));
-    const [from, to] = [x(chunk.startMs), x(chunk.startMs + chunk.lengthMs)];
+    const [from, to] = [x(chunk.startMs), x(Math.min(stopMs, chunk.startMs + chunk.lengthMs))];
     const shape = { x: from, y: y + 3, width: Math.max(1.5, to - from - 1), height: ROW - 6, rx: 2 };
     row.append(element("rect", { class: chunk.underrun ? "bar underrun" : "bar", ...shape }));
   }

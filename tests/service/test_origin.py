@@ -84,7 +84,7 @@ async def test_a_foreign_page_gets_403_and_the_code() -> None:
 async def test_every_socket_is_guarded() -> None:
     async with gateway() as server:
         for path in ("/v1/tts/stream", "/v1/audio/speech/stream", "/nowhere"):
+            url = server.http.replace("http", "ws") + path
             with pytest.raises(InvalidStatus) as refused:
-                url = server.http.replace("http", "ws") + path
                 await connect(url, origin=Origin("https://foe.org"))
             assert refused.value.response.status_code == 403

@@ -123,6 +123,22 @@ test("contexts share a socket and do not mix", () =>
     assert.deepEqual(await Promise.all(texts.map(speak)), alone);
   }));
 
+test("other encodings come as bytes", () =>
+  using(LIVE, async (client) => {
+    for (const encoding of client.session.encodings.filter((name) => !/16|32/.test(name))) {
+      const chunks = [];
+      const context = await client.speak(TEXT, { audio: { encoding }, onAudio: (c) => chunks.push(c) });
+      await context.finished;
+      assert.equal(context.reason, "complete");
+      assert.ok(chunks.every((chunk) => chunk.samples === null && chunk.bytes.length > 0));
+      assert.equal(context.sampleRate, encoding === "opus" ? 24_000 : 8000);
+      if (encoding !== "opus") {
+        const bytes = chunks.reduce((sum, chunk) => sum + chunk.bytes.length, 0);
+        assert.ok(Math.abs(bytes / 8 - context.metrics.audio_ms) <= 1);
+      }
+    }
+  }));
+
 test("flush speaks half a sentence and resolves after its last sample", () =>
   using(LIVE, async (client) => {
     let samples = 0;

@@ -1,0 +1,265 @@
+"""The page in a real browser. Run by ``make test-page``: Chromium is a system package.
+
+What goes to the loudspeaker is recorded by a worklet of the tests' own and compared, sample by
+sample, with what the browser's network layer says came over the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from talker.fake import FakeTalker
+from tests.e2e.live import Service, service
+from tests.page.browser import CTRL
+from tests.page.talkwire_page import TalkwirePage, align, talkwire_page
+from tests.service.live import gateway
+
+TEXT = "The morning train runs along the river. You can stop this voice in the middle of a word."
+LONG = TEXT + " It tells what was heard, so that an agent knows where it was cut off."
+
+
+@pytest.fixture(scope="module")
+def speaking() -> Iterator[Service]:
+    """The real service with the embedded voice."""
+    with service() as started:
+        yield started
+
+
+def address(speaking: Service) -> str:
+    return f"http://127.0.0.1:{speaking.port}/"
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Where screenshots go."""
+    return Path(os.environ.get("SCREENSHOTS", tmp_path))
+
+
+async def figure(shown: TalkwirePage, name: str) -> float:
+    return float((await shown.tab.text(f"f-{name}")).split()[0])
+
+
+async def test_a_click_speaks_and_every_sample_is_played(speaking: Service) -> None:
+    async with talkwire_page(address(speaking)) as shown:
+        await shown.write(TEXT)
+        await shown.tab.click("speak")
+        await shown.until_status("Speaking")
+        await shown.until_status("Done.")
+        chunks = shown.chunks()
+        samples = sum(map(len, chunks))
+        assert len(chunks) > 2
+        _, silent = align(await shown.heard(), chunks)
+        assert (await figure(shown, "gaps") == 0) == (silent == 0)
+        assert await figure(shown, "audio") == pytest.approx(samples / 24_000, abs=0.006)
+        assert f"{len(chunks)} chunks" in await shown.tab.text("f-audio-note")
+        (metrics,) = shown.messages("metrics")
+        assert metrics["audio_ms"] == pytest.approx(1000 * samples / 24_000, abs=0.1)
+        assert await figure(shown, "ttfa") == round(metrics["ttfa_ms"])
+        assert await figure(shown, "click") > 0
+        rows = await shown.tab.run("document.querySelectorAll('#waterfall .bar').length")
+        assert rows == len(chunks)
+        reports = [m["played_samples"] for m in shown.tab.sent if m["type"] == "playback"]
+        assert reports == sorted(reports)
+        assert 0 < reports[-1] <= samples
+
+
+async def test_stop_in_the_middle_is_silence_and_tells_what_was_heard(
+    speaking: Service, pictures: Path
+) -> None:
+    async with talkwire_page(address(speaking)) as shown:
+        await shown.write(LONG)
+        await shown.tab.click("speak")
+        await shown.until_status("Speaking")
+        began = len(await shown.heard())
+        await shown.until_heard(began + 3 * 24_000)
+        await shown.tab.click("stop")
+        await shown.until_status("Stopped.")
+        at_stop = len(await shown.heard())
+        await shown.until_heard(at_stop + 24_000)  # another second, of silence
+        played, _ = align(await shown.heard(), shown.chunks(), stopped=True)
+        assert played <= at_stop
+        (cancelled,) = shown.messages("context.cancelled")
+        assert cancelled["text_spoken"]
+        assert cancelled["text_remaining"]
+        spoken, remaining = await shown.tab.text("spoken"), await shown.tab.text("remaining")
+        assert spoken == cancelled["text_spoken"]
+        assert spoken + remaining == LONG
+        faint = await shown.tab.run(
+            "['spoken', 'remaining'].map((id) => getComputedStyle("
+            "document.getElementById(id)).color)"
+        )
+        assert faint[0] != faint[1]
+        last = [
+            isinstance(data, str) and "context.cancelled" in data for data in shown.tab.received
+        ]
+        assert not any(isinstance(data, bytes) for data in shown.tab.received[last.index(True) :])
+        await shown.tab.screenshot(pictures / "page.png")
+
+
+async def test_the_keyboard_does_it_all(speaking: Service) -> None:
+    async with talkwire_page(address(speaking)) as shown:
+        focused = "document.activeElement.id"
+        order = []
+        while (now := await shown.tab.run(focused)) not in order:
+            order.append(now)
+            await shown.tab.key("Tab")
+        assert order[1:] == ["text", "voice", "llm", "speak", "stop"]
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        while await shown.tab.run(focused) != "llm":
+            await shown.tab.key("Tab")
+            assert await shown.tab.run(focused) == "" or await shown.tab.run(outline) == "solid"
+        await shown.tab.key("Space")
+        await shown.tab.key("Tab")
+        assert await shown.tab.run(focused) == "pace"
+        await shown.tab.key("ArrowRight")
+        assert await shown.tab.text("pace-text") == "6 words/s"
+        await shown.tab.key("Enter", CTRL)
+        await shown.until_status("Speaking")
+        await shown.tab.key("Escape")
+        await shown.until_status("Stopped.")
+        await shown.tab.key("Tab")
+        assert await shown.tab.run(focused) == "speak"
+        await shown.tab.key("Enter")
+        await shown.until_status("Speaking")
+        await shown.tab.key("Tab")
+        await shown.tab.key("Space")
+        await shown.until_status("Stopped.")
+
+
+async def test_as_an_llm_would_word_by_word(speaking: Service) -> None:
+    async with talkwire_page(address(speaking)) as shown:
+        await shown.write(TEXT)
+        await shown.tab.click("llm")
+        await shown.tab.run("document.getElementById('pace').value = 8")
+        await shown.tab.click("speak")
+        await shown.until_status("Done.")
+        appended = [m["text"] for m in shown.tab.sent if m["type"] == "text.append"]
+        assert len(appended) == len(TEXT.split())
+        assert "".join(appended) == TEXT
+        align(await shown.heard(), shown.chunks())
+
+
+async def test_speak_while_speaking_starts_anew() -> None:
+    async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
+        await shown.write(TEXT)
+        await shown.tab.key("Enter", CTRL)
+        await shown.until_status("Speaking")
+        await shown.write("Once more.")
+        await shown.tab.key("Enter", CTRL)
+        await shown.until_status("Done.")
+        await server.until_free()
+        assert len(shown.messages("context.cancelled")) == 1
+        assert await shown.tab.text("spoken") == "Once more."
+
+
+async def test_errors_have_words_and_a_code() -> None:
+    async with gateway(max_contexts=1) as server, talkwire_page(f"{server.http}/") as shown:
+        await shown.write("")
+        await shown.tab.click("speak")
+        await shown.until_status("Write something")
+        await shown.write("🙂")
+        await shown.tab.click("speak")
+        await shown.until_status("It did not work")
+        assert await shown.tab.text("error-code") == "invalid_text"
+        server.runtime.admission.enter()
+        await shown.write(TEXT)
+        await shown.tab.click("speak")
+        await shown.tab.until("document.getElementById('error-code').textContent == 'overloaded'")
+        server.runtime.admission.leave(0.0)
+        await shown.tab.click("speak")
+        await shown.until_status("Done.")
+        assert await shown.tab.run("document.getElementById('error').hidden")
+
+
+async def test_text_is_never_markup() -> None:
+    async with gateway(FakeTalker()) as server, talkwire_page(f"{server.http}/") as shown:
+        text = "<img src=x onerror=alert(1)> <b>bold</b> &amp; words."
+        await shown.write(text)
+        await shown.tab.click("speak")
+        await shown.until_status("Speaking")
+        assert await shown.tab.text("spoken") == text
+        await shown.tab.click("stop")
+        await shown.until_status("Stopped.")
+        assert await shown.tab.run("document.querySelectorAll('img, b').length") == 0
+
+
+async def test_a_service_that_comes_back_is_found_again() -> None:
+    async with gateway() as server, Wire(server.http) as wire:
+        server.codec.is_ready = False
+        async with talkwire_page(wire.http, connected=False) as shown:
+            await shown.until_link("waiting")
+            assert await shown.tab.text("error-code") == "not_ready"
+            server.codec.is_ready = True
+            await shown.tab.click("retry")
+            await shown.until_link("open")
+            assert await shown.tab.run("document.getElementById('error').hidden")
+            await shown.write(TEXT)
+            await shown.tab.click("speak")
+            await shown.until_status("Speaking")
+            server.codec.is_ready = False  # so that the page does not come back at once
+            wire.cut()
+            await shown.until_status("It did not work")
+            await shown.until_link("waiting")
+            assert await shown.tab.text("error-code") in ("connection_lost", "not_ready")
+            server.codec.is_ready = True
+            await shown.until_link("open")  # by itself
+            await shown.tab.click("speak")
+            await shown.until_status("Done.")
+
+
+class Wire:
+    """A wire to the service that can be cut: the connections through it end, new ones are taken."""
+
+    def __init__(self, http: str) -> None:
+        self._port = int(http.rpartition(":")[2])
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Wire:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        self.http = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers += [writer, back]
+        await asyncio.gather(_pipe(reader, back), _pipe(there, writer))
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_it_fits_a_phone(dark: bool, pictures: Path) -> None:
+    async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
+        await shown.tab.look(360, 740, dark=dark, mobile=True)
+        await shown.write(TEXT)
+        await shown.tab.click("speak")
+        await shown.until_status("Done.")
+        widest = "Math.max(...[...document.querySelectorAll('body *')].map((e) => "
+        widest += "e.closest('.visually-hidden') ? 0 : e.getBoundingClientRect().right))"
+        assert await shown.tab.run("document.documentElement.scrollWidth") <= 360
+        assert await shown.tab.run(widest) <= 360
+        back = await shown.tab.run("getComputedStyle(document.body).backgroundColor")
+        red = int(back.removeprefix("rgb(").split(",")[0])
+        assert (red < 64) == dark
+        await shown.tab.screenshot(pictures / f"phone-{'dark' if dark else 'light'}.png")
