@@ -67,3 +67,11 @@ def upsampled(speech: Samples, scale: int) -> Samples:
     short = np.fft.rfft(speech)
     spectrum[: len(short)] = short * scale
     return np.fft.irfft(spectrum, count).astype(np.float32)
+
+
+def spectrum_error_db(wanted: Samples, got: Samples, rate: int, below_hz: float) -> float:
+    """Difference of the magnitudes below a frequency, over the wanted ones: blind to phase."""
+    count = min(len(wanted), len(got))
+    band = np.fft.rfftfreq(count, 1 / rate) < below_hz
+    wanted, got = (np.abs(np.fft.rfft(one[:count]))[band] for one in (wanted, got))
+    return float(20 * np.log10(np.linalg.norm(wanted - got) / np.linalg.norm(wanted)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from service.audio.factory import SAMPLE_RATES, make_stream_encoder
 from service.audio.resample import Resampler
 from streaming.spec import Samples
-from tests.service.audio_signal import RATE, joined, run, snr_db, voice
+from tests.service.audio_signal import RATE, joined, run, snr_db, spectrum_error_db, voice
 
 OTHERS = [rate for rate in SAMPLE_RATES if rate != RATE]
 NOISE = (0.1 * np.random.default_rng(2).standard_normal(60_000)).astype(np.float32)
@@ -72,6 +72,14 @@ def test_the_signal_stays_where_it_was(rate: int, hertz: int) -> None:
     assert abs(early_samples) < 1
     fitted = (sine, cosine) @ basis
     assert np.abs(fitted[middle] - got[middle]).max() < 1e-3
+
+
+@pytest.mark.parametrize("rate", OTHERS)
+def test_the_spectrum_is_that_of_the_fixed_rate_engine(rate: int) -> None:
+    speech = voice(72_000)
+    wanted = soxr.resample(speech, RATE, rate, quality="VHQ")
+    got = streamed(Resampler(RATE, rate), speech, [960])
+    assert spectrum_error_db(wanted, got, rate, 0.42 * min(rate, RATE)) < -45
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000])

@@ -1,0 +1,63 @@
+"""Real speech in every encoding of the native protocol: what is heard is what PCM has."""
+
+from __future__ import annotations
+
+import struct
+
+import av
+import numpy as np
+import soxr
+
+from clients.native import NativeClient
+from streaming.spec import Encoding, Samples
+from streaming.wire import AudioOptions, SamplingOptions
+from tests.e2e.live import Service
+from tests.e2e.recogniser import SENTENCES, Recogniser, word_error_rate
+from tests.service.audio_signal import spectrum_error_db
+
+RATE, CLOCK = 24_000, 48_000
+
+
+async def spoken(service: Service, text: str, audio: AudioOptions) -> list[bytes]:
+    async with NativeClient.connect(service.url) as client:
+        options = {"audio": audio, "sampling": SamplingOptions(temperature=0)}
+        return [chunk.pcm async for chunk in client.speak(text, **options)]
+
+
+def decoded(codec: str, rate: int, packets: list[bytes]) -> Samples:
+    """By ffmpeg's own decoders, at ``rate``."""
+    decoder = av.AudioCodecContext.create(codec, "r")
+    decoder.sample_rate, decoder.layout = rate, "mono"
+    if codec == "opus":
+        decoder.extradata = struct.pack("<8sBBHIHB", b"OpusHead", 1, 1, 0, CLOCK, 0, 0)
+    frames = [frame for packet in packets for frame in decoder.decode(av.Packet(packet))]
+    whole = np.concatenate([frame.to_ndarray().reshape(-1) for frame in frames])
+    return (whole / (32768 if whole.dtype == np.int16 else 1)).astype(np.float32)
+
+
+async def test_every_encoding_is_heard_as_pcm_is(speaking: Service) -> None:
+    recogniser = Recogniser()
+    heard: dict[str, list[tuple[str, str]]] = {"pcm": [], "opus": [], "pcm_mulaw": []}
+    for text in SENTENCES[:3]:
+        pcm = b"".join(await spoken(speaking, text, AudioOptions(Encoding.PCM_F32LE)))
+        wanted = np.frombuffer(pcm, "<f4")
+        opus = decoded("opus", CLOCK, await spoken(speaking, text, AudioOptions(Encoding.OPUS)))
+        mulaw = decoded(
+            "pcm_mulaw", 8000, await spoken(speaking, text, AudioOptions(Encoding.PCM_MULAW))
+        )
+        opus = opus[312:][: 2 * len(wanted)]
+        assert len(opus) == 2 * len(wanted)
+        assert abs(len(mulaw) - len(wanted) / 3) <= 1
+        assert np.corrcoef(soxr.resample(wanted, RATE, CLOCK), opus)[0, 1] > 0.98
+        at_8000 = soxr.resample(wanted, RATE, 8000)
+        assert spectrum_error_db(at_8000, mulaw, 8000, 3400) < -25
+        for name, samples, rate in [
+            ("pcm", wanted, RATE),
+            ("opus", opus, CLOCK),
+            ("pcm_mulaw", mulaw, 8000),
+        ]:
+            heard[name].append((text, recogniser.hear_samples(samples, rate)))
+    errors = {name: word_error_rate(pairs) for name, pairs in heard.items()}
+    assert errors["opus"] <= errors["pcm"] + 0.1, heard
+    assert errors["pcm_mulaw"] < 0.6, heard  # without the upper octave
+    print(errors)  # shown on failure
