@@ -14,32 +14,46 @@ from loadtest.figures import open_spans
 from loadtest.output import Row
 from loadtest.records import Plan, TurnRecord, write_records
 from loadtest.run import LoadTestError, Progress, Result, run_plan
-from loadtest.script import Workload
+from loadtest.script import Workload, session
 
 #: Says what is about to run; returns what is to hear of its progress.
 Announce = Callable[[str, Plan], Progress]
 
-_CALIBRATION = Plan(url="", duration_s=12.0, warmup_s=0.0, streams=2)
+#: Sessions that are let finish, and the time that bounds them.
+_CALIBRATION_SESSIONS, _CALIBRATION_S = 4, 90.0
+#: Sessions drawn to know the mean length of their texts.
+_DRAWN = 500
 #: Answers of some 20 seconds, one after the other: a stream that hardly ever pauses.
 _STEADY = Workload(turns=(1, 1), sentences=(4, 4), barge_in=0.0, think_s=0.2)
 
 
-def context_seconds(records: Sequence[TurnRecord]) -> float:
-    """How long a session keeps contexts open, on average. Raises LoadTestError without any."""
-    sessions = {record.session for record in records if record.opened_s is not None}
-    if not sessions:
+def context_seconds(workload: Workload, seed: int, records: Sequence[TurnRecord]) -> float:
+    """How long a session keeps contexts open, on average. Raises LoadTestError without any.
+
+    What is measured is only the time per character: a few sessions' lengths say little about
+    the mean of all, and that is known from the script.
+    """
+    served = [record for record in records if record.opened_s is not None]
+    if not served:
         raise LoadTestError("no session was served, so the load of one is not known")
-    return sum(end - begin for begin, end in open_spans(records)) / len(sessions)
+    open_s = sum(end - begin for begin, end in open_spans(served))
+    drawn = sum(turn.characters for i in range(_DRAWN) for turn in session(workload, seed, i))
+    return open_s / sum(record.characters for record in served) * drawn / _DRAWN
 
 
 async def calibrate(plan: Plan) -> float:
-    """Context seconds per session at a low load; warms the server up, too.
-
-    Two sessions begin, and each is let finish.
-    """
-    quiet = msgspec.structs.replace(_CALIBRATION, url=plan.url, workload=plan.workload)
-    quiet = msgspec.structs.replace(quiet, seed=plan.seed + 1, warmup_s=2.0, grace_s=60.0)
-    return context_seconds((await run_plan(quiet)).records)
+    """Context seconds per session at a low load; warms the server up, too."""
+    quiet = Plan(
+        url=plan.url,
+        duration_s=_CALIBRATION_S,
+        warmup_s=4.0,
+        streams=_CALIBRATION_SESSIONS,
+        workload=plan.workload,
+        seed=plan.seed + 1,
+        max_lead_ms=plan.max_lead_ms,
+    )
+    records = (await run_plan(quiet)).records
+    return context_seconds(plan.workload, plan.seed, records)
 
 
 async def sweep(
