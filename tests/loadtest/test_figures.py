@@ -49,6 +49,9 @@ def test_only_turns_between_warm_up_and_end_are_measured() -> None:
     done = made(turn(at=9.99), turn(1, at=10.0), turn(2, at=19.99), turn(3, at=20.0))
     assert done.measured_turns == done.ttfa.n == 2
     assert done.offered_per_s == pytest.approx(2 / 10)
+    # A turn that began too late for the window belongs to it all the same, and the reverse.
+    assert made(turn(at=19.9, started_s=20.5), turn(1, at=9.9, started_s=10.4)).ttfa.n == 1
+    assert made(turn(at=19.9, started_s=20.5)).measured_turns == 1
     early = turn(4, at=2.0, outcome="failed", code="timeout")
     assert made(early, turn(at=11.0)).codes_before == {"timeout": 1}
     stopped = made(turn(at=11.0), turn(1, at=16.0), until_s=15.0)
