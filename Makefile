@@ -14,11 +14,11 @@ BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" VENV="$(VENV)" HARDWARE="$(HARDWARE)" TORCH_INDEX="$(TORCH_INDEX)" requirements/install.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-page check format test-v2 lock clean distclean
+.PHONY: help install run test test-page check check-monitoring format test-v2 lock clean distclean
 
 help: ## show this
 	@echo 'Talkwire. Two commands do most of it: "make run" speaks, "make test" tests.'
-	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 25
 	@echo 'Variables: PYTHON=$(PYTHON) HARDWARE=$(HARDWARE) (cpu, cuda, auto) TORCH_INDEX=... ARGS=...'
 
 install: ## make the environment, without starting anything
@@ -41,6 +41,10 @@ check: ## lint, formatting, types, import layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+check-monitoring: ## dashboard, rules and alerts (promtool: Debian's package prometheus)
+	@$(INSTALL) dev
+	@$(BIN)/python deploy/monitoring/check.py
 
 format: ## let ruff fix and format
 	@$(INSTALL) dev

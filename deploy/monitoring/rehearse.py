@@ -1,0 +1,204 @@
+"""A real Prometheus scrapes a live gateway, and is asked everything that the dashboard asks.
+
+    python deploy/monitoring/rehearse.py                               around fake engines
+    python deploy/monitoring/rehearse.py --url http://127.0.0.1:8000   a service that runs
+
+Everything stays on the loopback and ends by itself. Needs ``prometheus`` (Debian's package of
+that name); ``--picture`` needs matplotlib (``pip install 'talkwire[loadtest]'``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import uvicorn
+import yaml
+from check import HERE, dashboard_queries, rules
+from prometheus_api import Prometheus, PrometheusError
+
+from clients.errors import ServerError
+from clients.native import NativeClient
+from codec.engine import DecodeStats
+from codec.fake import FakeCodecEngine
+from service.app import create_app
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings
+from streaming.spec import CodecSpec
+from talker.fake import FakeTalker
+
+_SPEC = CodecSpec(24_000, 960, 8, 1024, 0)
+_LABELS = {"namespace": "rehearsal", "pod": "gateway"}
+_VOICES, _PAUSE_S = 3, 0.2
+_TEXT = "This is a sentence to be heard. And here is one more of them."
+#: What Grafana would fill in.
+_FILLED = {"$__rate_interval": "30s", "$namespace": "rehearsal", "$pod": "gateway", "$model": ".*"}
+
+
+class Unable(Exception):
+    """The rehearsal cannot be held; the text says why."""
+
+
+@contextlib.asynccontextmanager
+async def gateway() -> AsyncIterator[str]:
+    """The service's own app around fake engines; yields its address."""
+    settings = Settings(max_contexts=2 * _VOICES)
+    talker = FakeTalker(row_s=0.008, first_row_s=0.02, frames_per_character=1.0)
+
+    def on_decoded(stats: DecodeStats) -> None:
+        runtime.on_decoded(stats.frames, stats.queue_s, stats.decode_s, stats.batch)
+
+    codec = FakeCodecEngine(_SPEC, 0.004, on_decoded)
+    runtime = Runtime(settings, talker, codec, Metrics("rehearsal", "fake"))
+    server = uvicorn.Server(uvicorn.Config(create_app(runtime), log_config=None))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            async with asyncio.timeout(30):
+                await runtime.ready.wait()
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+@contextlib.asynccontextmanager
+async def prometheus(target: str, folder: Path) -> AsyncIterator[Prometheus]:
+    """A Prometheus that scrapes ``target`` (host:port) each second, with our rules."""
+    program = shutil.which("prometheus")
+    if program is None:
+        raise Unable("there is no prometheus here; on Debian: apt-get install prometheus")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "rule_files": [str(HERE / "rules.yml")],
+        "scrape_configs": [
+            {
+                "job_name": "talkwire",
+                "static_configs": [{"targets": [target], "labels": _LABELS}],
+            }
+        ],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    process = await asyncio.create_subprocess_exec(
+        program,
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={address}",
+        "--log.level=warn",
+    )
+    try:
+        server = Prometheus(f"http://{address}")
+        await server.until_ready()
+        yield server
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+async def talk(url: str, seconds: float) -> None:
+    """Speak, break off and err in turn, with a few voices at once, for so long."""
+    until = asyncio.get_running_loop().time() + seconds
+
+    async def one(number: int) -> None:
+        async with NativeClient.connect(url) as client:
+            turn = number
+            while asyncio.get_running_loop().time() < until:
+                await (_speak, _break_off, _err)[turn % 3](client)
+                await asyncio.sleep(_PAUSE_S)
+                turn += 1
+
+    await asyncio.gather(*(one(number) for number in range(_VOICES)))
+
+
+async def _speak(client: NativeClient) -> None:
+    async for _ in client.speak(_TEXT):
+        pass
+
+
+async def _break_off(client: NativeClient) -> None:
+    async with client.context() as context:
+        await context.append(_TEXT)
+        async for _ in context:
+            break
+        await context.cancel(played_ms=10)
+
+
+async def _err(client: NativeClient) -> None:
+    with contextlib.suppress(ServerError):
+        async with client.context(voice="nobody"):
+            pass
+
+
+def filled(query: str) -> str:
+    """A dashboard's query as Grafana would send it."""
+    for name, value in _FILLED.items():
+        query = query.replace(name, value)
+    return query
+
+
+async def complaints(server: Prometheus) -> list[str]:
+    """What is wrong with what Prometheus has, one line each."""
+    found = []
+    queries = [(title, filled(query)) for title, query in dashboard_queries()]
+    queries += [(rule["record"], rule["record"]) for rule in rules() if "record" in rule]
+    for title, query in queries:
+        try:
+            if not await server.values(query):
+                found.append(f"{title}: no figure for {query}")
+        except PrometheusError as error:
+            found.append(f"{title}: {error}")
+    found += [f"rule {name}: {health}" for name, health in await server.bad_rules()]
+    print(f"{len(queries)} queries asked, {len(found)} complaints")
+    return found
+
+
+async def rehearse(url: str | None, seconds: float, picture: Path | None) -> list[str]:
+    """Hold it; returns what is wrong. Raises Unable."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with contextlib.AsyncExitStack() as stack:
+            base = url or await stack.enter_async_context(gateway())
+            host = urlsplit(base).netloc
+            server = await stack.enter_async_context(prometheus(host, Path(folder)))
+            print(f"speaking to {base} for {seconds:.0f} s", flush=True)
+            await talk(f"ws://{host}/v1/tts/stream", seconds)
+            found = await complaints(server)
+            if picture is not None:
+                from picture import draw
+
+                await draw(server, filled, seconds, picture)
+            return found
+
+
+def main() -> int:
+    """Read the command line; 0 if every query had an answer."""
+    parser = argparse.ArgumentParser(prog="rehearse", description=__doc__.partition("\n")[0])
+    parser.add_argument("--url", help="a service that runs already")
+    parser.add_argument("--seconds", type=float, default=45.0, help="at least 35")
+    parser.add_argument("--picture", type=Path, help="draw the main panels to this PNG")
+    chosen = parser.parse_args()
+    if chosen.seconds < 35:
+        parser.error("--seconds must be at least 35: rules are evaluated every 30")
+    try:
+        found = asyncio.run(rehearse(chosen.url, chosen.seconds, chosen.picture))
+    except (Unable, PrometheusError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for line in found:
+        print(line, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Dashboard and rules against the service's own metrics; promtool where there is one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
+
+
+@pytest.fixture(scope="module")
+def check() -> ModuleType:
+    """The program's module, found as it is when it runs."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import check
+    finally:
+        sys.path.remove(str(FOLDER))
+    return check
+
+
+def test_all_that_is_asked_for_is_there(check: ModuleType) -> None:
+    assert check.all_faults() == []
+
+
+def test_every_metric_is_asked_for_by_the_dashboard(check: ModuleType) -> None:
+    asked = " ".join(query for _, query in check.dashboard_queries())
+    families = {
+        re.sub(r"_(bucket|sum|count)$", "", name)
+        for name in check.exported()
+        if name.startswith("tts_")
+    }
+    assert {name for name in families if name not in asked} == set()
+
+
+@pytest.mark.parametrize(
+    ("query", "fault"),
+    [
+        ("sum(rate(tts_context_total[5m]))", "no metric tts_context_total"),
+        ("rate(tts_underrun_seconds[5m])", "no metric tts_underrun_seconds"),
+        ('tts_contexts_total{outcome="failed"}', "never has outcome='failed'"),
+        ('tts_contexts_total{outcome=~"error|failed"}', "never has outcome='failed'"),
+        ('tts_errors_total{protocol="native"}', "has no label protocol"),
+        ('tts_queue_seconds_bucket{le="0.3"}', "never has le='0.3'"),
+        ("tts:nothing:ratio > 1", "no metric tts:nothing:ratio"),
+    ],
+)
+def test_what_is_not_there_is_found(check: ModuleType, query: str, fault: str) -> None:
+    found = list(check.faults(query, check.exported(), {"tts:gap_free:ratio_rate10m"}))
+    assert len(found) == 1
+    assert fault in found[0]
+
+
+def test_what_is_there_is_no_fault(check: ModuleType) -> None:
+    query = (
+        'tts:gap_free:ratio_rate10m{namespace="a"} < 1 and sum by (code) '
+        '(tts_errors_total{code=~"internal|draining",pod=~"$pod"})'
+    )
+    known = check.exported()
+    assert list(check.faults(query, known, {"tts:gap_free:ratio_rate10m"})) == []
+
+
+def test_every_alert_is_tested(check: ModuleType) -> None:
+    tests = (FOLDER / "rules_test.yml").read_text()
+    for rule in check.rules():
+        if "alert" in rule:
+            cases = tests.split(f"alertname: {rule['alert']}\n")[1:]
+            assert any("summary:" in case.split("alertname:")[0] for case in cases), rule["alert"]
+
+
+def test_the_dashboard_is_what_its_program_makes() -> None:
+    done = subprocess.run(
+        [sys.executable, FOLDER / "make_dashboard.py", "--check"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_dashboard_can_be_imported_and_laid_out() -> None:
+    board = json.loads((FOLDER / "dashboard.json").read_text())
+    assert [source["name"] for source in board["__inputs"]] == ["DS_PROMETHEUS"]
+    names = [variable["name"] for variable in board["templating"]["list"]]
+    assert names == ["DS_PROMETHEUS", "namespace", "model", "pod"]
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(set(ids)) == len(ids)
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert max(x for x, _ in cells) < 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool")
+@pytest.mark.parametrize(
+    "command", [["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]]
+)
+def test_promtool_agrees(command: list[str]) -> None:
+    done = subprocess.run(["promtool", *command], cwd=FOLDER, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
