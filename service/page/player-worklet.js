@@ -58,7 +58,8 @@ class PlayerProcessor extends AudioWorkletProcessor {
   begin(id, filled) {
     if (this.dry) this.port.postMessage({ type: "gap", id, samples: this.dry });
     this.dry = 0;
-    this.port.postMessage({ type: "began", id, frame: currentFrame + filled });
+    // The date tells player.js when the first of all was rendered; it goes on in frames.
+    this.port.postMessage({ type: "began", id, frame: currentFrame + filled, at: Date.now() });
   }
 
   listen(out, filled) {

@@ -60,6 +60,7 @@ export class Playback {
   #playedAtMs = 0;
   #running = false; // false too while it is dry
   #heard = 0;
+  #origin = null; // {ms, frame} of the first sample
   #stopped = false;
 
   constructor(context, on, rest) {
@@ -108,13 +109,15 @@ export class Playback {
     return (this.#heard = Math.max(this.#heard, Math.min(this.#given, Math.round(heard))));
   }
 
+  /** When a frame was rendered, counted from the first frame that was. */
   #msAt(frame) {
-    const context = this.#context;
-    return performance.now() - (context.currentTime - frame / context.sampleRate) * 1000;
+    return this.#origin.ms + (1000 * (frame - this.#origin.frame)) / this.#context.sampleRate;
   }
 
-  #onMessage({ type, id, frame, samples, played, ranDry }) {
+  #onMessage({ type, id, frame, samples, played, ranDry, at }) {
     const rate = this.#context.sampleRate;
+    // Not by currentTime: the browser renders ahead, several quanta at a time.
+    if (type === "began") this.#origin ??= { ms: performance.now() - (Date.now() - at), frame };
     if (type === "began") this.#on.began(id, this.#msAt(frame));
     else if (type === "audible") this.#on.audible(this.#msAt(frame));
     else if (type === "gap") this.#on.gap(id, (1000 * samples) / rate);

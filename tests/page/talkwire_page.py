@@ -115,10 +115,10 @@ def align(heard: Heard, chunks: list[Heard], *, stopped: bool = False) -> tuple[
 
 def _broken_off(heard: Heard, chunk: Heard) -> int:
     """Samples of the chunk that were played before it faded into silence; 0 if it was not."""
-    same = heard[: len(chunk)] == chunk[: len(heard)]
-    exact = int(np.argmin(same)) if not same.all() else len(same)
-    fading = slice(exact, exact + QUANTUM)
-    if exact == 0 or np.any(heard[exact + QUANTUM :]):
+    both = min(len(heard), len(chunk))
+    same = heard[:both] == chunk[:both]
+    exact = both if same.all() else int(np.argmin(same))
+    if exact in (0, len(heard)) or np.any(heard[exact + QUANTUM :]):
         return 0
-    louder = np.abs(heard[fading][: len(chunk) - exact]) > np.abs(chunk[fading][: len(heard)])
-    return 0 if louder.any() else exact
+    fading = slice(exact, min(exact + QUANTUM, both))
+    return 0 if np.any(np.abs(heard[fading]) > np.abs(chunk[fading])) else exact
