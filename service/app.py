@@ -47,7 +47,11 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
 
     app = FastAPI(title="Talkwire", version=__version__, lifespan=lifespan)
     app.state.runtime = runtime
-    app.add_middleware(OriginGuard, allowed=runtime.settings.allowed_origins)
+    app.add_middleware(
+        OriginGuard,
+        allowed=runtime.settings.allowed_origins,
+        on_refused=lambda: runtime.metrics.on_error(ErrorCode.FORBIDDEN_ORIGIN),
+    )
     add_page(app)
     _add_health(app, runtime)
     _add_speech(app, runtime)

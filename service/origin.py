@@ -6,7 +6,7 @@ held up. A page of this very service is always let in.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from urllib.parse import urlsplit
 
 from fastapi import WebSocket
@@ -73,10 +73,19 @@ def _joined(scheme: str, hostname: str, port: int | None) -> str:
 
 
 class OriginGuard:
-    """Refuses WebSocket handshakes from foreign pages with 403, whatever their route."""
+    """Refuses WebSocket handshakes from foreign pages with 403, whatever their route.
 
-    def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
+    ``on_refused`` is called for each.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        allowed: Collection[str],
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:
         self._app, self._allowed = app, frozenset(allowed)
+        self._on_refused = on_refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the ASGI specification."""
@@ -84,6 +93,7 @@ class OriginGuard:
             websocket = WebSocket(scope, receive, send)
             headers = websocket.headers
             if not is_allowed(headers.getlist("origin"), headers.get("host"), self._allowed):
+                self._on_refused()
                 await websocket.send_denial_response(_refusal())
                 return
         await self._app(scope, receive, send)

@@ -72,11 +72,8 @@ async def gateway() -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def prometheus(target: str, folder: Path) -> AsyncIterator[Prometheus]:
-    """A Prometheus that scrapes ``target`` (host:port) each second, with our rules."""
-    program = shutil.which("prometheus")
-    if program is None:
-        raise Unable("there is no prometheus here; on Debian: apt-get install prometheus")
+async def prometheus(program: str, target: str, folder: Path) -> AsyncIterator[Prometheus]:
+    """A ``program`` that scrapes ``target`` (host:port) each second, with our rules."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     config = {
@@ -166,11 +163,14 @@ async def complaints(server: Prometheus) -> list[str]:
 
 async def rehearse(url: str | None, seconds: float, picture: Path | None) -> list[str]:
     """Hold it; returns what is wrong. Raises Unable."""
+    program = shutil.which("prometheus")
+    if program is None:
+        raise Unable("there is no prometheus here; on Debian: apt-get install prometheus")
     with tempfile.TemporaryDirectory() as folder:
         async with contextlib.AsyncExitStack() as stack:
             base = url or await stack.enter_async_context(gateway())
             host = urlsplit(base).netloc
-            server = await stack.enter_async_context(prometheus(host, Path(folder)))
+            server = await stack.enter_async_context(prometheus(program, host, Path(folder)))
             print(f"speaking to {base} for {seconds:.0f} s", flush=True)
             await talk(f"ws://{host}/v1/tts/stream", seconds)
             found = await complaints(server)

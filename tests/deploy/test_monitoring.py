@@ -109,3 +109,10 @@ def test_the_dashboard_can_be_imported_and_laid_out() -> None:
 def test_promtool_agrees(command: list[str]) -> None:
     done = subprocess.run(["promtool", *command], cwd=FOLDER, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_rehearsal_says_what_it_needs() -> None:
+    command = [sys.executable, FOLDER / "rehearse.py"]
+    done = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no prometheus here" in done.stderr

@@ -198,11 +198,13 @@ async def test_refused_handshakes_are_errors_that_clients_were_told_of() -> None
                 await connect(server.url)
             with pytest.raises(InvalidStatus):
                 await connect(server.url, subprotocols=["other"])  # type: ignore[list-item]
+        with pytest.raises(InvalidStatus):
+            await connect(server.url, origin="https://evil.example")  # type: ignore[arg-type]
         server.codec.is_ready = False
         with pytest.raises(InvalidStatus):
             await connect(server.url)
         after = await scrape(server)
-    for code in ("overloaded", "unsupported", "not_ready"):
+    for code in ("overloaded", "unsupported", "forbidden_origin", "not_ready"):
         assert value(after, "tts_errors_total", code=code) == 1, code
     assert value(after, "tts_connections_total") == 1
     assert value(after, "tts_ready") == 0
