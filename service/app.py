@@ -53,8 +53,6 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
         on_refused=lambda: runtime.metrics.on_error(ErrorCode.FORBIDDEN_ORIGIN),
     )
     add_page(app)
-    app.add_middleware(OriginGuard, allowed=runtime.settings.allowed_origins)
-    add_page(app)
     _add_health(app, runtime)
     _add_speech(app, runtime)
     app.include_router(openai_router(runtime))
