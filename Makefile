@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" VENV="$(VENV)" HARDWARE="$(HARDWARE)" TORCH_INDEX="$(TORCH_INDEX)" requirements/install.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-page check check-monitoring format test-v2 lock clean distclean
+.PHONY: help install run test test-page check check-deploy check-monitoring format test-v2 lock clean distclean
 
 help: ## show this
 	@echo 'Talkwire. Two commands do most of it: "make run" speaks, "make test" tests.'
@@ -46,6 +46,10 @@ check-monitoring: ## dashboard, rules and alerts (promtool: Debian's package pro
 	@$(INSTALL) dev
 	@$(BIN)/python deploy/monitoring/check.py
 
+check-deploy: ## manifests and Dockerfiles, by the API's schemas and checkov (an environment of its own)
+	@$(INSTALL) service
+	@PYTHON="$(PYTHON)" BIN="$(BIN)" deploy/check.sh
+
 format: ## let ruff fix and format
 	@$(INSTALL) dev
 	@$(BIN)/ruff check --fix .
@@ -58,11 +62,11 @@ test-v2: ## the GPU adapter on a CPU, in an interpreter (slow; an environment of
 lock: ## choose the versions anew: requirements/*.in -> *.txt (Python 3.11 and a package index)
 	@test -x .venv-lock/bin/pip || "$(PYTHON)" -m venv .venv-lock
 	@.venv-lock/bin/python -m pip install -qq --upgrade pip
-	@.venv-lock/bin/python requirements/lock.py cpu dev cuda
+	@.venv-lock/bin/python requirements/lock.py cpu dev cuda deploy
 
 clean: ## remove caches and build leftovers
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## that, and the environments
-	@rm -rf .venv .venv-lock .venv-v2
+	@rm -rf .venv .venv-lock .venv-v2 .venv-deploy

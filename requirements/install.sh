@@ -3,12 +3,13 @@
 #
 #     requirements/install.sh service      what the service needs
 #     requirements/install.sh dev          that, and the test and check tools
+#     requirements/install.sh lists        the locked packages alone, without the sources (a layer of the image)
 #
 # Settings (environment): PYTHON, the interpreter to make the environment with; VENV, where it is; HARDWARE, cpu,
 # cuda or auto (cuda where nvidia-smi answers); TORCH_INDEX, where PyTorch's CPU builds are published.
 set -euo pipefail
 
-what=${1:?usage: install.sh service|dev}
+what=${1:?usage: install.sh service|dev|lists}
 python=${PYTHON:-python3}
 hardware=${HARDWARE:-auto}
 torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
@@ -86,4 +87,4 @@ echo "$hardware" > "$venv/.talkwire-hardware"
 once "$hardware" "requirements/$hardware.txt" locked "requirements/$hardware.txt"
 if [ "$hardware" = cpu ]; then once torch requirements/torch-cpu.txt torch_cpu; fi
 if [ "$what" = dev ]; then once dev requirements/dev.txt locked requirements/dev.txt; fi
-once package pyproject.toml package
+if [ "$what" != lists ]; then once package pyproject.toml package; fi

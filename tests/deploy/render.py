@@ -1,0 +1,82 @@
+"""Renders our kustomizations: the few features that they use, and an error at any other.
+
+    python -m tests.deploy.render deploy/k8s/overlays/gpu-single
+
+``resources``, ``components`` and ``patches`` by path. A patch merges mappings key by key, null
+removes a key, lists are replaced, except lists of things with a name: those are merged thing by
+thing. test_manifests.py compares the outcome with kustomize's own, where there is a kubectl.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Object = dict[str, Any]
+_KNOWN = {"apiVersion", "kind", "resources", "components", "patches"}
+#: Lists that the API merges by a key (the API's ``patchMergeKey``).
+_MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+}
+
+
+class Unsupported(Exception):
+    """A kustomization uses what this renderer does not know."""
+
+
+def render(folder: Path) -> list[Object]:
+    """The objects that ``kubectl apply -k folder`` would send."""
+    return _apply(folder, [])
+
+
+def identity(thing: Object) -> tuple[str, str]:
+    """What tells an object from the others; all of ours live in one namespace."""
+    return thing["kind"], thing["metadata"]["name"]
+
+
+def _apply(folder: Path, before: list[Object]) -> list[Object]:
+    (kustomization,) = _load(folder / "kustomization.yaml")
+    if unknown := set(kustomization) - _KNOWN:
+        raise Unsupported(f"{folder}: {', '.join(sorted(unknown))}")
+    objects = list(before)
+    for name in kustomization.get("resources", []):
+        path = folder / name
+        objects += render(path) if path.is_dir() else _load(path)
+    for name in kustomization.get("components", []):
+        objects = _apply(folder / name, objects)
+    for patch in kustomization.get("patches", []):
+        if set(patch) != {"path"}:
+            raise Unsupported(f"{folder}: a patch with {', '.join(sorted(patch))}")
+        for change in _load(folder / patch["path"]):
+            (index,) = [i for i, o in enumerate(objects) if identity(o) == identity(change)]
+            objects[index] = merge(objects[index], change)
+    return objects
+
+
+def _load(path: Path) -> list[Object]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def merge(old: Any, new: Any, field: str = "") -> Any:
+    """``new`` laid over ``old``; ``field`` is the name under which they stand."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        kept = {k: v for k, v in old.items() if k not in new}
+        return kept | {k: merge(old.get(k), v, k) for k, v in new.items() if v is not None}
+    key = _MERGE_KEYS.get(field)
+    if isinstance(old, list) and isinstance(new, list) and key:
+        named = {item[key]: item for item in old}
+        for item in new:
+            named[item[key]] = merge(named.get(item[key]), item)
+        return list(named.values())
+    return new
+
+
+if __name__ == "__main__":
+    print(yaml.safe_dump_all(render(Path(sys.argv[1])), sort_keys=False))

@@ -1,0 +1,322 @@
+"""What the manifests and the images say of the service is true of the service."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ipc.supervisor import Watch
+from service import serve
+from service.app import create_app
+from service.build import build_runtime
+from service.runtime import Runtime
+from service.settings import PREFIX, Settings, SettingsError, load_settings
+from tests.deploy.container import ROOT, image_command, image_environment, instructions, stage
+from tests.deploy.render import Object, Unsupported, identity, merge, render
+
+K8S = ROOT / "deploy" / "k8s"
+OVERLAYS = sorted(path.name for path in (K8S / "overlays").iterdir())
+GPU_OVERLAYS = [name for name in OVERLAYS if name.startswith("gpu")]
+DOCKERFILES = ["Dockerfile.cpu", "Dockerfile.cuda"]
+Objects = dict[tuple[str, str], Object]
+
+
+@pytest.fixture(params=OVERLAYS)
+def objects(request: pytest.FixtureRequest) -> Objects:
+    return _rendered(request.param)
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Objects:
+    """An overlay of an operator's own, with every component."""
+    folder = _with_components(tmp_path_factory.mktemp("own"), "cpu-embedded")
+    return {identity(o): o for o in render(folder)}
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Runtime:
+    return build_runtime(Settings(), lambda worker, phase, seconds: None)
+
+
+def _rendered(overlay: str) -> Objects:
+    return {identity(o): o for o in render(K8S / "overlays" / overlay)}
+
+
+def _with_components(folder: Path, overlay: str) -> Path:
+    folder = folder.resolve()
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(K8S / "overlays" / overlay, folder)],
+        "components": [
+            os.path.relpath(path, folder) for path in sorted((K8S / "components").iterdir())
+        ],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return folder
+
+
+def _pod(objects: Objects) -> Object:
+    return objects["Deployment", "talkwire"]["spec"]["template"]["spec"]
+
+
+def _containers(objects: Objects) -> list[Object]:
+    pod = _pod(objects)
+    return [*pod["containers"], *pod.get("initContainers", [])]
+
+
+def _configured(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    for name in list(os.environ):
+        if name.startswith(PREFIX):
+            monkeypatch.delenv(name)
+    for name, value in objects["ConfigMap", "talkwire"]["data"].items():
+        monkeypatch.setenv(name, value)
+    return load_settings()
+
+
+def _in_any_order(thing: Any) -> Any:
+    """The API merges named lists as sets; only their members count."""
+    if isinstance(thing, dict):
+        return {key: _in_any_order(value) for key, value in thing.items()}
+    if isinstance(thing, list):
+        members = [_in_any_order(item) for item in thing]
+        return sorted(members, key=lambda member: json.dumps(member, sort_keys=True))
+    return thing
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl to compare with")
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_our_rendering_is_kustomizes(overlay: str, tmp_path: Path) -> None:
+    for folder in (K8S / "overlays" / overlay, _with_components(tmp_path, overlay)):
+        done = subprocess.run(
+            ["kubectl", "kustomize", folder], capture_output=True, text=True, check=True
+        )
+        theirs = {identity(o): _in_any_order(o) for o in yaml.safe_load_all(done.stdout)}
+        assert {identity(o): _in_any_order(o) for o in render(folder)} == theirs
+
+
+def test_the_renderer_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+    (tmp_path / "kustomization.yaml").write_text("namePrefix: a-\n")
+    with pytest.raises(Unsupported, match="namePrefix"):
+        render(tmp_path)
+
+
+def test_patches_merge_as_the_api_does() -> None:
+    old = {"env": [{"name": "a", "value": 1}, {"name": "b"}], "args": ["x"], "gone": 1}
+    new = {"env": [{"name": "a", "value": 2}], "args": ["y"], "gone": None}
+    assert merge(old, new) == {"env": [{"name": "a", "value": 2}, {"name": "b"}], "args": ["y"]}
+
+
+def test_the_config_map_holds_settings_that_the_service_takes(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = _configured(objects, monkeypatch)
+    assert settings.host == "0.0.0.0"
+    assert settings.log_format == "json"
+
+
+def test_ports_agree(everything: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = _configured(everything, monkeypatch)
+    (container,) = _pod(everything)["containers"]
+    (port,) = container["ports"]
+    assert port["containerPort"] == settings.port
+    (served,) = everything["Service", "talkwire"]["spec"]["ports"]
+    assert served["targetPort"] == port["name"]
+    (rule,) = everything["NetworkPolicy", "talkwire"]["spec"]["ingress"]
+    assert [p["port"] for p in rule["ports"]] == [port["name"]]
+    (endpoint,) = everything["PodMonitor", "talkwire"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == port["name"]
+    (routed,) = everything["HTTPRoute", "talkwire"]["spec"]["rules"]
+    (backend,) = routed["backendRefs"]
+    assert (backend["name"], backend["port"]) == ("talkwire", served["port"])
+
+
+def test_names_that_point_somewhere_point_at_something(everything: Objects) -> None:
+    labels = everything["Deployment", "talkwire"]["spec"]["template"]["metadata"]["labels"]
+    for kind in ("Deployment", "PodDisruptionBudget", "PodMonitor"):
+        wanted = everything[kind, "talkwire"]["spec"]["selector"]["matchLabels"]
+        assert wanted.items() <= labels.items(), kind
+    assert everything["Service", "talkwire"]["spec"]["selector"].items() <= labels.items()
+    policy = everything["NetworkPolicy", "talkwire"]["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    target = everything["ScaledObject", "talkwire"]["spec"]["scaleTargetRef"]["name"]
+    assert ("Deployment", target) in everything
+    assert ("ServiceAccount", _pod(everything)["serviceAccountName"]) in everything
+    assert {o["metadata"].get("namespace", "talkwire") for o in everything.values()} == {"talkwire"}
+
+
+def test_probes_and_the_scrape_ask_for_what_there_is(everything: Objects, runtime: Runtime) -> None:
+    schema = create_app(runtime).openapi()["paths"]
+    (container,) = _pod(everything)["containers"]
+    probes = {name: container[f"{name}Probe"] for name in ("startup", "readiness", "liveness")}
+    paths = {name: probe["httpGet"]["path"] for name, probe in probes.items()}
+    assert paths == {
+        "startup": "/health/startup",
+        "readiness": "/health/ready",
+        "liveness": "/health/live",
+    }
+    (endpoint,) = everything["PodMonitor", "talkwire"]["spec"]["podMetricsEndpoints"]
+    assert {*paths.values(), endpoint["path"]} <= set(schema)
+    (rule,) = everything["HTTPRoute", "talkwire"]["spec"]["rules"]
+    (match,) = rule["matches"]
+    assert "/v1/tts/stream".startswith(match["path"]["value"] + "/")
+
+
+def test_a_worker_that_starts_again_is_given_up_before_the_startup_probe_gives_up(
+    objects: Objects,
+) -> None:
+    probe = _pod(objects)["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] > Watch().start_timeout_s
+
+
+def test_the_grace_period_outlasts_the_drain(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = _pod(objects)
+    waits_s = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    closing_s = serve._GRACE_S + Watch().stop_timeout_s
+    drain_s = _configured(objects, monkeypatch).drain_s
+    assert pod["terminationGracePeriodSeconds"] > waits_s + drain_s + closing_s
+
+
+def test_without_service_links_no_stranger_sets_anything(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _pod(objects)["enableServiceLinks"] is False
+    _configured(objects, monkeypatch)
+    monkeypatch.setenv("TALKWIRE_SERVICE_HOST", "10.0.0.1")  # what such a link would add
+    with pytest.raises(SettingsError):
+        load_settings()
+
+
+def test_no_container_may_do_more_than_it_must(objects: Objects) -> None:
+    pod = _pod(objects)
+    user = pod["securityContext"]
+    assert user["runAsNonRoot"] is True
+    assert user["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    for container in _containers(objects):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["limits"]["memory"]
+    for volume in pod["volumes"]:
+        if "emptyDir" in volume:
+            assert volume["emptyDir"]["sizeLimit"], volume["name"]
+    everyone = objects["NetworkPolicy", "default-deny"]["spec"]
+    assert everyone == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    assert "egress" not in objects["NetworkPolicy", "talkwire"]["spec"]
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_images_run_what_the_manifests_expect(dockerfile: str) -> None:
+    pod = _pod(_rendered("cpu-embedded"))
+    entrypoint, command = image_command(dockerfile)
+    assert entrypoint == ["talkwire"]
+    assert command == pod["containers"][0]["args"] == ["serve"]
+    user = pod["securityContext"]
+    assert dict(instructions(dockerfile))["USER"] == f"{user['runAsUser']}:{user['runAsGroup']}"
+    environment = image_environment(dockerfile)
+    mounts = {m["mountPath"] for m in pod["containers"][0]["volumeMounts"]}
+    assert mounts == {environment["HOME"], "/tmp", "/dev/shm"}
+    ours = [n for n in environment if n.startswith(PREFIX)]
+    assert {n.removeprefix(PREFIX).lower() for n in ours} <= set(Settings.model_fields)
+    assert environment["TALKWIRE_HOST"] == "0.0.0.0"
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_images_are_built_from_named_versions_and_the_locked_list(dockerfile: str) -> None:
+    text = (ROOT / "deploy" / "docker" / dockerfile).read_text()
+    bases = set(re.findall(r"^FROM (\S+)", text, re.M))
+    assert bases == {"python:3.11-slim-bookworm"}
+    hardware = dockerfile.removeprefix("Dockerfile.")
+    assert set(re.findall(r"HARDWARE=(\w+)", text)) == {hardware}
+    locked = (ROOT / "requirements" / f"{hardware}.txt").read_text()
+    assert "--hash=sha256:" in locked
+    assert "--require-hashes" in (ROOT / "requirements" / "install.sh").read_text()
+
+
+def test_images_get_the_service_and_the_voice_and_nothing_private(tmp_path: Path) -> None:
+    stage(tmp_path)
+    assert (tmp_path / "embedded" / "checkpoint" / "model.safetensors").is_file()
+    assert {p.name for p in tmp_path.iterdir()} == {
+        *("LICENSE", "README.md", "pyproject.toml", "requirements"),
+        *("clients", "codec", "embedded", "ipc", "service", "streaming", "talker"),
+    }
+
+
+def test_scaling_asks_for_metrics_that_there_are(everything: Objects, runtime: Runtime) -> None:
+    (trigger,) = everything["ScaledObject", "talkwire"]["spec"]["triggers"]
+    asked = set(re.findall(r"\btts_\w+", trigger["metadata"]["query"]))
+    assert asked == {"tts_contexts_active", "tts_capacity_contexts"}
+    there = set(re.findall(r"^(tts_\w+)", runtime.metrics.render().decode(), re.M))
+    assert asked <= there
+    assert "replicas" not in everything["Deployment", "talkwire"]["spec"]
+
+
+@pytest.mark.parametrize("overlay", GPU_OVERLAYS)
+def test_gpus_are_as_many_as_the_talker_uses(overlay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = _rendered(overlay)
+    settings = _configured(objects, monkeypatch)
+    gpus = settings.talker_tensor_parallel_size * settings.talker_data_parallel_size
+    (container,) = _pod(objects)["containers"]
+    for which in ("requests", "limits"):
+        assert container["resources"][which]["nvidia.com/gpu"] == str(gpus)
+    assert settings.codec_device == "cuda"
+    rolling = objects["Deployment", "talkwire"]["spec"]["strategy"]["rollingUpdate"]
+    assert rolling == {"maxSurge": 0, "maxUnavailable": 1}
+    assert {c["image"] for c in _containers(objects)} == {"talkwire:cuda"}
+
+
+@pytest.mark.parametrize("overlay", GPU_OVERLAYS)
+def test_weights_are_read_only_and_lie_where_the_settings_say(
+    overlay: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = _rendered(overlay)
+    model = _configured(objects, monkeypatch).model
+    (check,) = _pod(objects)["initContainers"]
+    folder = {e["name"]: e["value"] for e in check["env"]}["FOLDER"]
+    assert folder == model
+    for container in _containers(objects):
+        (mount,) = [m for m in container["volumeMounts"] if m["name"] == "weights"]
+        assert mount["readOnly"] is True
+        assert model.startswith(mount["mountPath"] + "/")
+    (volume,) = [v for v in _pod(objects)["volumes"] if v["name"] == "weights"]
+    claim = volume["persistentVolumeClaim"]
+    assert claim["readOnly"] is True
+    wanted = objects["PersistentVolumeClaim", claim["claimName"]]["spec"]
+    assert wanted["accessModes"] == ["ReadOnlyMany"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "passes"), [("none", True), ("altered", False), ("missing", False), ("no sums", False)]
+)
+def test_weights_that_are_not_the_expected_ones_keep_the_pod_from_starting(
+    harm: str, passes: bool, tmp_path: Path
+) -> None:
+    (check,) = _pod(_rendered("gpu-single"))["initContainers"]
+    weights, sums = tmp_path / "voice", tmp_path / "SHA256SUMS"
+    weights.mkdir()
+    shard = weights / "model.safetensors"
+    shard.write_bytes(b"weights")
+    sums.write_text(f"{hashlib.sha256(b'weights').hexdigest()}  model.safetensors\n")
+    if harm == "altered":
+        shard.write_bytes(b"weightz")
+    elif harm == "missing":
+        shard.unlink()
+    elif harm == "no sums":
+        sums.write_text("")
+    env = {**os.environ, "FOLDER": str(weights), "SUMS": str(sums)}
+    done = subprocess.run(check["command"], env=env, capture_output=True, check=False)
+    assert (done.returncode == 0) is passes

@@ -1,0 +1,100 @@
+"""A pod's life without a cluster: start, probes, speech, metrics, and an end while speaking."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from clients.native import NativeClient
+from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions
+from tests.deploy.container import ROOT, Container, container
+from tests.deploy.render import identity, render
+
+TEXT = "This sentence is being spoken. And this one is finished as well, whatever happens."
+#: Greedy and with all the lookahead there is: the same samples each time.
+EXACT = {
+    "audio": AudioOptions(),
+    "sampling": SamplingOptions(temperature=0.0),
+    "chunking": ChunkingOptions(lookahead_frames=10),
+}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ask(running: Container, path: str) -> tuple[int, str]:
+    """Status and body; status 0 where nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def until(what: str, condition: Callable[[], bool], patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def passes(running: Container, probe: dict[str, Any]) -> Callable[[], bool]:
+    """Whether the kubelet would be content with the answer."""
+
+    def condition() -> bool:
+        assert running.process.poll() is None, "the container ended"
+        return 200 <= ask(running, probe["httpGet"]["path"])[0] < 400
+
+    return condition
+
+
+@pytest.mark.slow
+async def test_a_pod_starts_speaks_and_ends_without_cutting_anybody_short() -> None:
+    objects = {identity(o): o for o in render(ROOT / "deploy/k8s/overlays/cpu-embedded")}
+    pod = objects["Deployment", "talkwire"]["spec"]["template"]["spec"]
+    settings = objects["ConfigMap", "talkwire"]["data"]
+    main = pod["containers"][0]
+    startup, ready, live = (main[f"{name}Probe"] for name in ("startup", "readiness", "liveness"))
+    with container(pod, settings, free_port()) as running:
+        until("it answers probes", passes(running, live), 60)
+        patience_s = startup["periodSeconds"] * startup["failureThreshold"]
+        await asyncio.to_thread(until, "it starts", passes(running, startup), patience_s)
+        await asyncio.to_thread(until, "it is ready", passes(running, ready), 10)
+        async with NativeClient.connect(f"ws://127.0.0.1:{running.port}/v1/tts/stream") as client:
+            want = b"".join([chunk.pcm async for chunk in client.speak(TEXT, **EXACT)])
+            assert metric(running, "tts_contexts_active") == 0
+            speech = client.speak(TEXT, **EXACT)
+            pcm = (await anext(speech)).pcm
+            assert metric(running, "tts_contexts_active") == 1
+            running.terminate()
+            await asyncio.to_thread(
+                until,
+                "readiness goes",
+                lambda: ask(running, ready["httpGet"]["path"])[0] == 503,
+                10,
+            )
+            assert metric(running, "tts_contexts_active") == 1, "readiness goes before the speech"
+            assert ask(running, live["httpGet"]["path"])[0] == 200, "draining is no reason to die"
+            pcm += b"".join([chunk.pcm async for chunk in speech])
+        assert pcm == want
+        left_s = (
+            pod["terminationGracePeriodSeconds"] - main["lifecycle"]["preStop"]["sleep"]["seconds"]
+        )
+        assert running.process.wait(left_s) == 0
+
+
+def metric(running: Container, name: str) -> float:
+    (line,) = [x for x in ask(running, "/metrics")[1].splitlines() if x.startswith(f"{name} ")]
+    return float(line.rsplit(" ", 1)[1])
