@@ -22,6 +22,8 @@ from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
 from streaming.errors import ErrorCode
+from streaming.events import Cancelled
+from streaming.report import ContextReport
 from streaming.wire_format import AudioHeader
 from talker.fake import FakeTalker
 from tests.service.live import SPEC, Gateway, client, gateway
@@ -154,6 +156,33 @@ async def test_a_cancel_counts_what_was_made_for_nothing() -> None:
     assert wasted["unsent"] == pytest.approx(made_s - sent_s, abs=rounded)
     assert wasted["unheard"] > 0
     assert value(after, "tts_audio_seconds_total", **native) == pytest.approx(sent_s, abs=rounded)
+
+
+def test_audio_taken_back_by_a_cancel_was_never_sent() -> None:
+    metrics = Metrics("test", "fake")
+    report = ContextReport(
+        queue_s=0.0,
+        ttfa_s=0.1,
+        leading_silence_s=0.0,
+        audio_s=3.0,
+        generated_s=4.0,
+        rtf=0.2,
+        underrun_s=0.5,
+        underruns=2,
+        characters=7,
+    )
+    cancelled = Cancelled(4.0, 2.5, 1.0, "a", "b", report)
+    metrics.on_context_closed("native", "cancelled", report, cancelled)
+    text = metrics.render().decode()
+    for line in (
+        'tts_audio_seconds_total{protocol="native"} 2.5',
+        'tts_wasted_audio_seconds_total{protocol="native",stage="unsent"} 1.5',
+        'tts_wasted_audio_seconds_total{protocol="native",stage="unheard"} 1.5',
+        'tts_underruns_total{protocol="native"} 2.0',
+        'tts_contexts_gap_free_total{protocol="native"} 0.0',
+        'tts_underrun_seconds_sum{protocol="native"} 0.5',
+    ):
+        assert line in text, line
 
 
 async def test_a_client_that_leaves_is_no_cancel_to_be_answered() -> None:
