@@ -38,6 +38,8 @@ from streaming.ports import SpeechRequest
 from streaming.session import Session, State
 
 log = logging.getLogger(__name__)
+#: Two times nearer than this are the same to a timer.
+_TIMER_STEP_S = 0.001
 
 
 class ContextSink(Protocol):
@@ -85,6 +87,7 @@ class ContextDriver:
         self._request, self._room = request, room
         self._working: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._happened = asyncio.Event()
         self.touched_at = time.monotonic()
 
@@ -129,10 +132,18 @@ class ContextDriver:
                 self._sink.on_done(command)
 
     def _set_timer(self, at: float) -> None:
+        """Most events ask for the time that is set already: that costs nothing."""
         if self._timer is not None:
+            if abs(at - self._timer_at) < _TIMER_STEP_S:
+                return
             self._timer.cancel()
+        self._timer_at = at
         delay = max(0.0, at - time.monotonic())
-        self._timer = asyncio.get_running_loop().call_later(delay, self.post, TimerRang())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.post(TimerRang())
 
     def _stop_work(self) -> None:
         if self._timer is not None:

@@ -27,6 +27,8 @@ from streaming.segment import SegmentSettings
 from streaming.session import SessionSettings
 
 log = logging.getLogger(__name__)
+#: Bounds are worked out anew after so long: they rest on streams that last for seconds.
+_BOUNDS_AGE_S = 0.1
 _PRIOR_RHO, _PRIOR_BURST_S, _PRIOR_QUEUE_S = 0.5, 0.1, 0.005
 
 
@@ -51,6 +53,8 @@ class Runtime:
         self.settings, self.talker, self.codec = settings, talker, codec
         self.metrics = metrics
         self._pace: PaceEstimator | None = None
+        self._bounds: PaceBounds | None = None
+        self._bounds_at = 0.0
         self.admission = Admission(settings.max_contexts or 1)
         self.phase = Phase.STARTING
         #: Set once, when the service has first become ready.
@@ -181,8 +185,11 @@ class Runtime:
         return schedule_settings(self.settings, self.codec.spec, chunking)
 
     def bounds(self) -> PaceBounds:
-        """The pace as measured just now."""
-        return self.pace.bounds(self.schedule_settings())
+        """The pace as measured just now, or a moment ago: every chunk of every stream asks."""
+        now = time.monotonic()
+        if self._bounds is None or now - self._bounds_at > _BOUNDS_AGE_S:
+            self._bounds, self._bounds_at = self.pace.bounds(self.schedule_settings()), now
+        return self._bounds
 
     def session_settings(self, create: wire.ContextCreate) -> SessionSettings:
         """What a new context's Session is made with. Raises RequestError."""
