@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -230,6 +231,9 @@ class Supervisor(Generic[M]):
             self._on_down()
         if process is not None:
             await _reap(process)
+            # What the child has started itself (it leads a session) must not outlive it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     async def _read(
         self, connected: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]

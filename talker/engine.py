@@ -134,7 +134,7 @@ class TalkerProcessEngine:
     @property
     def capacity(self) -> int:
         """Utterances that the engine works on at once."""
-        return self._settings.max_num_seqs
+        return self._settings.max_num_seqs * self._settings.data_parallel_size
 
     @property
     def voices(self) -> tuple[str, ...]:

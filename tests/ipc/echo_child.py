@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import time
 
 import msgspec
@@ -13,7 +14,9 @@ from ipc.framing import Fatal, Stop
 
 
 class Say(msgspec.Struct, tag="say", frozen=True):
-    """Echo ``text``; ``then`` is "go on", "die" or "freeze"."""
+    """Echo ``text``; ``then`` is "go on", "die", "freeze" or "beget" (a process of its own,
+    whose id is echoed).
+    """
 
     text: str
     then: str = "go on"
@@ -45,6 +48,11 @@ def main() -> None:
         try:
             while True:
                 for message in link.receive(wait=True):
+                    if message.then == "beget":
+                        stubborn = "trap '' TERM INT HUP; sleep 3600 & wait; wait"
+                        begot = subprocess.Popen(["sh", "-c", stubborn])
+                        link.send(Said(str(begot.pid)))
+                        continue
                     link.send(Said(message.text))
                     if message.then == "die":
                         os._exit(1)

@@ -198,6 +198,21 @@ async def test_stop_while_a_child_is_buried_still_reaps_it(nest: Nest) -> None:
         os.kill(pid, 0)  # a zombie would still take it
 
 
+@pytest.mark.parametrize("end", ["stop", "death"])
+async def test_what_a_child_has_started_does_not_outlive_it(nest: Nest, end: str) -> None:
+    nest.supervisor.send(nest.say("", then="beget"))
+    await nest.until(lambda: bool(nest.said))
+    grandchild = int(nest.said[-1])
+    assert is_running(grandchild)
+    if end == "stop":
+        await nest.supervisor.stop()
+    else:
+        nest.supervisor.send(nest.say("", then="die"))
+    async with asyncio.timeout(30):
+        while is_running(grandchild):
+            await asyncio.sleep(0.01)
+
+
 async def test_stop_during_the_start_ends_the_waiting() -> None:
     nest = Nest("hang")
     start = asyncio.create_task(nest.supervisor.start())
