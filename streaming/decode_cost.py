@@ -21,7 +21,7 @@ _MEMORY, _WARM, _REFIT = 256, 8, 8
 _UPPER, _LOWER = 0.995, 0.02
 
 
-class DecodeCost:
+class DecodeCostEstimator:
     """The codec's part of the bounds; ``prior`` is used until a few windows were seen."""
 
     def __init__(self, prior: PaceBounds) -> None:

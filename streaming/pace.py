@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streaming.bounds import PaceBounds, ScheduleSettings, start_frames
-from streaming.decode_cost import DecodeCost
+from streaming.decode_cost import DecodeCostEstimator
 
 Floats = npt.NDArray[np.float64]
 
@@ -100,7 +100,7 @@ class PaceEstimator:
         self._lateness_s = np.zeros((_MEMORY, len(_GRID)))
         self._closed = 0
         self.now = 0.0  # when the latest row of any stream came
-        self._decode = DecodeCost(prior)
+        self._decode = DecodeCostEstimator(prior)
 
     @property
     def live(self) -> int:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.bounds import PaceBounds, ScheduleSettings, start_frames
-from streaming.decode_cost import DecodeCost
+from streaming.decode_cost import DecodeCostEstimator
 from streaming.pace import PaceEstimator
 
 FRAME_S = 0.04
@@ -224,7 +224,7 @@ def windows(rng: Random, fixed_s: float, frame_s: float) -> list[tuple[int, floa
 
 @pytest.mark.parametrize(("fixed_s", "frame_s"), [(0.005, 0.0005), (0.01, 0.004), (0.02, 0.0)])
 def test_the_cost_is_an_upper_line_and_not_far_above(fixed_s: float, frame_s: float) -> None:
-    cost, seen = DecodeCost(PRIOR), windows(Random(2), fixed_s, frame_s)
+    cost, seen = DecodeCostEstimator(PRIOR), windows(Random(2), fixed_s, frame_s)
     for window in seen:
         cost.observe(*window)
     bounds = cost.bounds()
@@ -240,7 +240,7 @@ def test_the_cost_is_an_upper_line_and_not_far_above(fixed_s: float, frame_s: fl
 
 
 def test_one_size_of_window_keeps_the_priors_proportions() -> None:
-    cost = DecodeCost(PRIOR)
+    cost = DecodeCostEstimator(PRIOR)
     for _ in range(20):
         cost.observe(10, 0.0, 0.2)
     bounds = cost.bounds()
@@ -249,7 +249,7 @@ def test_one_size_of_window_keeps_the_priors_proportions() -> None:
 
 
 def test_a_few_windows_do_not_replace_the_prior() -> None:
-    cost = DecodeCost(PRIOR)
+    cost = DecodeCostEstimator(PRIOR)
     for _ in range(7):
         cost.observe(10, 1.0, 1.0)
     assert cost.bounds() == PRIOR
@@ -258,7 +258,7 @@ def test_a_few_windows_do_not_replace_the_prior() -> None:
 
 
 def test_the_cost_follows_a_change() -> None:
-    cost = DecodeCost(PRIOR)
+    cost = DecodeCostEstimator(PRIOR)
     for window in windows(Random(3), 0.1, 0.01) + 2 * windows(Random(4), 0.005, 0.0005):
         cost.observe(*window)
     assert cost.bounds().decode_s(64) < 0.05
@@ -283,4 +283,4 @@ def test_any_measurement_gives_usable_bounds(
 @pytest.mark.parametrize("wrong", [(0, 0.0, 0.0), (1, -1.0, 0.0), (1, 0.0, float("nan"))])
 def test_what_cannot_have_been_measured_is_refused(wrong: tuple[int, float, float]) -> None:
     with pytest.raises(ValueError):
-        DecodeCost(PRIOR).observe(*wrong)
+        DecodeCostEstimator(PRIOR).observe(*wrong)
