@@ -8,13 +8,15 @@ CHROMIUM ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # What the service or pytest is to be given: make run ARGS="--port 9000", make test ARGS="tests/streaming -x"
 ARGS ?=
+# How long "make soak" takes
+MINUTES ?= 60
 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" VENV="$(VENV)" HARDWARE="$(HARDWARE)" TORCH_INDEX="$(TORCH_INDEX)" requirements/install.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-page check check-deploy check-monitoring format test-v2 lock clean distclean
+.PHONY: help install run test test-long test-nightly soak fuzz test-fuzz test-clients test-page check check-deploy check-monitoring format test-v2 voice-eval lock clean distclean
 
 help: ## show this
 	@echo 'Talkwire. Two commands do most of it: "make run" speaks, "make test" tests.'
@@ -29,7 +31,31 @@ run: install ## start the service on 127.0.0.1:8000 with the embedded voice
 
 test: ## run the tests
 	@$(INSTALL) dev
-	@$(BIN)/python -m pytest -p no:cacheprovider $(ARGS)
+	@$(BIN)/python -m pytest -p no:cacheprovider -m "not long and not nightly" $(ARGS)
+
+test-long: ## the tests that "make test" leaves out to stay short
+	@$(INSTALL) dev
+	@$(BIN)/python -m pytest -p no:cacheprovider -m long $(ARGS)
+
+test-nightly: ## the faults at length: a million frames, a thousand killed clients, bad networks
+	@$(INSTALL) dev
+	@$(BIN)/python -m pytest -p no:cacheprovider -m nightly --timeout 3600 $(ARGS)
+
+soak: ## does the service grow while it works? make soak MINUTES=60
+	@$(INSTALL) dev
+	@$(BIN)/python -m loadtest.soak --minutes $(MINUTES) $(ARGS)
+
+fuzz: ## the parsers, fuzzed by coverage: make fuzz MINUTES=60 (an environment of its own)
+	@$(INSTALL) dev
+	@PYTHON="$(PYTHON)" tests/fuzz/run.sh parsers $(MINUTES) $(ARGS)
+
+test-fuzz: ## the routes against the OpenAPI document, by schemathesis (in the same environment)
+	@$(INSTALL) dev
+	@PYTHON="$(PYTHON)" tests/fuzz/run.sh api $(ARGS)
+
+test-clients: ## the official clients and agent frameworks against the real service (an environment of their own)
+	@$(INSTALL) service
+	@PYTHON="$(PYTHON)" tests/official/run.sh $(ARGS)
 
 test-page: ## the page in a headless Chromium (a system package), against the real service
 	@$(INSTALL) dev
@@ -41,6 +67,7 @@ check: ## lint, formatting, types, import layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@cd clients/pipecat/src && "$(CURDIR)/$(BIN)/lint-imports" --no-cache --config ../pyproject.toml
 
 check-monitoring: ## dashboard, rules and alerts (promtool: Debian's package prometheus)
 	@$(INSTALL) dev
@@ -59,14 +86,18 @@ test-v2: ## the GPU adapter on a CPU, in an interpreter (slow; an environment of
 	@$(INSTALL) dev
 	@PYTHON="$(PYTHON)" tests/talker/v2_env/run.sh $(ARGS)
 
+voice-eval: ## how good the embedded voice is, by a recogniser (flite: Debian's package)
+	@$(INSTALL) dev
+	@$(BIN)/python -m embedded.evaluate $(ARGS)
+
 lock: ## choose the versions anew: requirements/*.in -> *.txt (Python 3.11 and a package index)
 	@test -x .venv-lock/bin/pip || "$(PYTHON)" -m venv .venv-lock
 	@.venv-lock/bin/python -m pip install -qq --upgrade pip
-	@.venv-lock/bin/python requirements/lock.py cpu dev cuda deploy
+	@.venv-lock/bin/python requirements/lock.py cpu dev cuda deploy clients fuzz
 
 clean: ## remove caches and build leftovers
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## that, and the environments
-	@rm -rf .venv .venv-lock .venv-v2 .venv-deploy
+	@rm -rf .venv .venv-lock .venv-v2 .venv-deploy .venv-clients .venv-fuzz .fuzz

@@ -66,12 +66,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure(
-    decoder: CodecDecoder, utterances: Sequence[Codes], left: int, chunk: int
+    decoder: CodecDecoder,
+    utterances: Sequence[Codes],
+    left: int,
+    chunk: int,
+    lookaheads: Sequence[int] = LOOKAHEADS,
 ) -> list[Seam]:
-    """Compare streamed with whole at each of ``LOOKAHEADS``."""
+    """Compare streamed with whole at each of ``lookaheads``."""
     wholes = decoder.decode(utterances)
     seams = []
-    for lookahead in LOOKAHEADS:
+    for lookahead in lookaheads:
         signal, noise, worst = 0.0, 0.0, math.inf
         for codes, whole in zip(utterances, wholes, strict=True):
             for window in windows(codes, left, chunk, lookahead):

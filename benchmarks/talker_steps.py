@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.report import environment, markdown_table
+from embedded.text import FRONT_ENDS
 from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings
@@ -74,7 +75,7 @@ async def steps_per_s(engine: TalkerProcessEngine, streams: int, frames: int) ->
 
 async def measure(model: str, settings: TalkerSettings, args: argparse.Namespace) -> Result:
     """Start an engine, measure it, stop it."""
-    engine = TalkerProcessEngine(model, settings)
+    engine = TalkerProcessEngine(model, settings, front_ends=FRONT_ENDS)
     began = time.perf_counter()
     await engine.start()
     ready = time.perf_counter() - began

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple, Self
 
 from clients import opus
 from clients.errors import ClientError, ProtocolError, ServerError
 from streaming import wire
-from streaming.wire_format import HEADER_BYTES, AudioHeader
+from streaming.wire_format import AudioHeader
 
 #: Chunks held for a reader that is late. When they are full the socket is read no further, so
 #: that a slow reader slows the server down instead of filling memory.
@@ -17,6 +17,7 @@ MAX_QUEUED_CHUNKS = 256
 _WRAP = 1 << 32
 
 Send = Callable[[wire.ClientMessage], Awaitable[None]]
+OnWords = Callable[[Sequence[wire.Word]], None]
 
 
 class AudioChunk(NamedTuple):
@@ -37,11 +38,14 @@ class ClientContext:
 
     ``errors`` holds what the server refused without ending the context (a text too long, say);
     ``started`` (which tells the audio's rate), ``metrics``, ``done`` and ``cancelled`` are the
-    server's messages, once they came.
+    server's messages, once they came. ``words`` are those whose times have come, in a context
+    with ``timestamps``; ``on_words`` is called with the new ones, after their audio has come.
     ``last_audio_s`` is when the last frame arrived, also of those that a cancel dropped.
     """
 
-    def __init__(self, create: wire.ContextCreate, send: Send) -> None:
+    def __init__(
+        self, create: wire.ContextCreate, send: Send, on_words: OnWords | None = None
+    ) -> None:
         self.context_id = create.context_id
         self.encoding = create.audio.encoding
         self.started: wire.AudioStarted | None = None
@@ -51,7 +55,8 @@ class ClientContext:
         self.cancelled: wire.ContextCancelled | None = None
         self.handle: int | None = None
         self.last_audio_s: float | None = None
-        self._create, self._send = create, send
+        self.words: list[wire.Word] = []
+        self._create, self._send, self._on_words = create, send, on_words
         self._chunks: asyncio.Queue[AudioChunk | ClientError | None] = asyncio.Queue(
             MAX_QUEUED_CHUNKS
         )
@@ -139,9 +144,10 @@ class ClientContext:
         else:
             self.errors.append(error)
 
-    async def on_audio(self, frame: bytes, header: AudioHeader, arrived_s: float) -> None:
-        """A binary frame. Waits while the reader is late; raises ProtocolError at a hole."""
-        pcm = frame[HEADER_BYTES:]
+    async def on_audio(self, pcm: bytes, header: AudioHeader, arrived_s: float) -> None:
+        """A frame without its header. Waits while the reader is late; raises ProtocolError at
+        a hole.
+        """
         samples, rest = self._samples(pcm)
         if (header.sequence, header.sample_offset) != (self._sequence, self._offset) or rest:
             raise ProtocolError(
@@ -165,6 +171,13 @@ class ClientContext:
             return int(opus.packet_ms(data) * self.started.sample_rate / 1000), 0
         except ValueError as error:
             raise ProtocolError(f"context {self.context_id}: {error}") from error
+
+    def on_timestamps(self, message: wire.Timestamps) -> None:
+        """Words whose audio has come."""
+        if not self._discarding:
+            self.words += message.words
+            if self._on_words is not None:
+                self._on_words(message.words)
 
     async def on_done(self, done: wire.ContextDone) -> None:
         """The context is closed."""

@@ -36,6 +36,11 @@ def parse(data: str) -> wire.ServerMessage | None:
         raise ProtocolError(str(error)) from error
 
 
+def authorization(api_key: str | None) -> dict[str, str]:
+    """The header that an API key goes into."""
+    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+
+
 async def open_socket(url: str, headers: dict[str, str], timeout_s: float) -> ClientConnection:
     """Connect. Raises NoServerError, RefusedError or ProtocolError."""
     try:

@@ -14,17 +14,17 @@ import contextlib
 import itertools
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import UNSET
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from clients.context import AudioChunk, ClientContext
+from clients.context import AudioChunk, ClientContext, OnWords
 from clients.errors import ClientError, ConnectionLostError, ProtocolError, ServerError
-from clients.handshake import greeting, lost, open_socket, parse
+from clients.handshake import authorization, greeting, lost, open_socket, parse
 from streaming import wire
-from streaming.wire_format import AudioHeader, encode_message
+from streaming.wire_format import HEADER_BYTES, AudioFlags, AudioHeader, encode_message
 
 #: How long leaving a context waits for the server to confirm that it was cancelled.
 _CANCEL_TIMEOUT_S = 5.0
@@ -45,18 +45,28 @@ class NativeClient:
     @classmethod
     @contextlib.asynccontextmanager
     async def connect(
-        cls, url: str, *, headers: Mapping[str, str] | None = None, open_timeout_s: float = 10
+        cls,
+        url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        open_timeout_s: float = 10,
+        framing: Literal["header", "json"] = "header",
     ) -> AsyncIterator[NativeClient]:
-        """Connect, and close on leaving.
+        """Connect, with ``api_key`` where the server asks for one, and close on leaving. With
+        ``json`` framing the server sends no binary messages; the chunks are the same.
 
         Raises NoServerError, RefusedError, ServerError (the server has no room, say) or
         ProtocolError.
         """
-        socket = await open_socket(url, dict(headers or {}), open_timeout_s)
+        given = {**(headers or {}), **authorization(api_key)}
+        socket = await open_socket(url, given, open_timeout_s)
         try:
             client = cls(socket, await greeting(socket, open_timeout_s))
             reader = asyncio.create_task(client._read())
             try:
+                if framing != "header":
+                    await client._send(wire.SessionConfigure(framing))
                 yield client
             finally:
                 if (error := await _stop(reader)) is not None:
@@ -65,17 +75,22 @@ class NativeClient:
             await socket.close()
 
     @contextlib.asynccontextmanager
-    async def context(self, **options: Any) -> AsyncIterator[ClientContext]:
-        """Open a context; leaving early cancels it. ``options`` are ContextCreate's fields.
+    async def context(
+        self, *, on_words: OnWords | None = None, **options: Any
+    ) -> AsyncIterator[ClientContext]:
+        """Open a context; leaving early cancels it. ``options`` are ContextCreate's fields;
+        ``on_words`` asks for ``timestamps`` (see ClientContext).
 
         Raises ServerError when the server refuses it, ConnectionLostError when the socket is
         gone, and ValueError when the id is in use on this socket.
         """
         options.setdefault("context_id", f"c{next(self._ids)}")
+        if on_words is not None:
+            options.setdefault("timestamps", True)
         create = wire.ContextCreate(**options)
         if create.context_id in self._contexts:
             raise ValueError(f"context id in use: {create.context_id}")
-        context = ClientContext(create, self._send)
+        context = ClientContext(create, self._send, on_words)
         self._contexts[create.context_id] = context
         try:
             await context.open()
@@ -90,7 +105,8 @@ class NativeClient:
     ) -> AsyncGenerator[AudioChunk, None]:
         """Speak a text, or what an iterator yields while it yields it, in a context of its own.
 
-        Close the generator to stop early (``contextlib.aclosing``). Raises what context and
+        ``options`` are those of ``context``. Close the generator to stop early
+        (``contextlib.aclosing``). Raises what context and
         ClientContext's iteration raise, and what the text's iterator raises.
         """
         async with self.context(**options) as context:
@@ -129,7 +145,7 @@ class NativeClient:
                 if isinstance(data, bytes):
                     await self._on_audio(data, time.monotonic())
                 else:
-                    await self._on_message(parse(data))
+                    await self._on_message(parse(data), time.monotonic())
         except ConnectionClosed as closed:
             error = self._lost(closed)
         except ProtocolError as wrong:
@@ -144,13 +160,20 @@ class NativeClient:
             header = AudioHeader.unpack(frame)
         except ValueError as error:
             raise ProtocolError(str(error)) from error
+        await self._on_frame(frame[HEADER_BYTES:], header, arrived_s)
+
+    async def _on_frame(self, pcm: bytes, header: AudioHeader, arrived_s: float) -> None:
         context = self._handles.get(header.handle)
         if context is None:
             raise ProtocolError(f"audio for the unknown handle {header.handle}")
-        await context.on_audio(frame, header, arrived_s)
+        await context.on_audio(pcm, header, arrived_s)
 
-    async def _on_message(self, message: wire.ServerMessage | None) -> None:
-        if isinstance(message, wire.GoingAway):
+    async def _on_message(self, message: wire.ServerMessage | None, arrived_s: float) -> None:
+        if isinstance(message, wire.Audio):
+            flags = AudioFlags(message.flags)
+            header = AudioHeader(message.handle, message.sequence, message.sample_offset, flags)
+            await self._on_frame(message.audio, header, arrived_s)
+        elif isinstance(message, wire.GoingAway):
             self.going_away = message
         elif isinstance(message, wire.Error):
             self._on_error(message)
@@ -175,6 +198,8 @@ class NativeClient:
                 context.on_created(handle)
             case wire.AudioStarted():
                 context.started = message
+            case wire.Timestamps():
+                context.on_timestamps(message)
             case wire.Metrics():
                 context.metrics = message
                 if context.cancelled is not None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterable
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterable, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
+from clients.captions import as_json, as_lines, as_srt
 from clients.context import AudioChunk
 from clients.errors import ClientError, NoServerError, RefusedError, ServerError
 from clients.native import NativeClient
@@ -16,10 +19,11 @@ from clients.player import Sink, command, player
 from clients.report import Arrival, LeadingSilence, report
 from clients.wav import WavWriter
 from streaming.spec import Encoding
-from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions
+from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions, Word
 
 DEFAULT_URL = "ws://127.0.0.1:8000/v1/tts/stream"
 FAILED, NO_SERVER, REFUSED = 1, 3, 4
+_FORMATS = {".srt": as_srt, ".json": as_json}
 
 
 class SayError(Exception):
@@ -32,7 +36,11 @@ class SayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SayOptions:
-    """``text`` is what to say, or an iterator over its pieces as they come to be."""
+    """``text`` is what to say, or an iterator over its pieces as they come to be.
+
+    ``timestamps`` is the file for the words' times: ``.srt`` or ``.json``, or ``-`` for none
+    but in the result.
+    """
 
     text: str | AsyncIterable[str]
     url: str = DEFAULT_URL
@@ -43,6 +51,8 @@ class SayOptions:
     seed: int | None = None
     mode: str = "chunked"
     lookahead_frames: int | None = None
+    timestamps: Path | None = None
+    api_key: str | None = field(default=None, repr=False)
 
     def create(self, sample_rate: int, max_lead_ms: int) -> dict[str, Any]:
         """ContextCreate's fields. A file takes audio as fast as it can be made; a player's
@@ -50,6 +60,8 @@ class SayOptions:
         """
         if self.mode not in ("chunked", "whole"):
             raise SayError("the mode is 'chunked' or 'whole'", 2)
+        if self.timestamps is not None and self.timestamps_as is None:
+            raise SayError("timestamps go to a .srt or .json file, or to '-'", 2)
         ahead = self.lookahead_frames
         return {
             "voice": self.voice,
@@ -58,7 +70,14 @@ class SayOptions:
             "mode": self.mode,
             "chunking": ChunkingOptions(first_lookahead_frames=ahead, lookahead_frames=ahead),
             "max_lead_ms": None if self.play else max_lead_ms,
+            "timestamps": self.timestamps is not None,
         }
+
+    @property
+    def timestamps_as(self) -> Callable[[Sequence[Word]], str] | None:
+        """What makes the file of words; None: its name tells no format."""
+        name = "" if self.timestamps is None else str(self.timestamps)
+        return as_lines if name == "-" else _FORMATS.get(Path(name).suffix.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +91,19 @@ class SayResult:
     underrun_ms: float
     chunks: int
     path: str | None
+    words: tuple[Word, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``: milliseconds and seconds rounded to what a clock can tell."""
-        return {
+        """For ``--json``: milliseconds and seconds rounded to what a clock can tell. ``words``
+        are there if they were asked for.
+        """
+        figures = {
             name: round(value, 3) if isinstance(value, float) else value
-            for name, value in asdict(self).items()
+            for name, value in to_builtins(self).items()
         }
+        if self.words is None:
+            del figures["words"]
+        return figures
 
     def as_text(self) -> str:
         """One line for a person."""
@@ -121,13 +146,17 @@ async def run_say(options: SayOptions) -> SayResult:
 async def _say(options: SayOptions) -> SayResult:
     record = _Record()
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(NativeClient.connect(options.url))
+        client = await stack.enter_async_context(
+            NativeClient.connect(options.url, api_key=options.api_key)
+        )
         rate = client.created.sample_rate
         create = options.create(rate, client.created.limits.max_lead_ms)
         wav = stack.enter_context(_wav(options.out, rate)) if options.out else None
         sink = await stack.enter_async_context(_player(rate)) if options.play else None
         started_s = time.monotonic()
-        chunks = client.speak(options.text, **create)
+        words: list[Word] = []
+        on_words = words.extend if options.timestamps else None
+        chunks = client.speak(options.text, on_words=on_words, **create)
         await stack.enter_async_context(contextlib.aclosing(chunks))
         async for chunk in chunks:
             record.push(chunk)
@@ -135,6 +164,8 @@ async def _say(options: SayOptions) -> SayResult:
                 _write(wav, chunk.pcm)
             if sink is not None:
                 await _play(sink, chunk.pcm)
+    if options.timestamps and str(options.timestamps) != "-" and options.timestamps_as:
+        _write_text(options.timestamps, options.timestamps_as(words))
     figures = report(
         record.arrivals,
         started_s=started_s,
@@ -149,7 +180,15 @@ async def _say(options: SayOptions) -> SayResult:
         underrun_ms=figures.underrun_ms,
         chunks=figures.chunks,
         path=str(options.out) if options.out else None,
+        words=tuple(words) if options.timestamps else None,
     )
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SayError(f"cannot write {path}: {error.strerror}", FAILED) from error
 
 
 def _player(sample_rate: int) -> contextlib.AbstractAsyncContextManager[Sink]:

@@ -1,14 +1,8 @@
-"""Find a codec's weights in a checkpoint folder and read the ones that decoding needs.
+"""Find a codec's weights in a checkpoint folder and read the ones that are needed.
 
 Two kinds of folder are known: a v3 talker checkpoint with the codec bundled under a prefix,
 and a standalone v2 tokenizer with bare keys. Both have gone through renamings, so each
-tensor is looked for under every name it has had:
-
-- decoder layers: ``acoustic_decoder.block.{n}.conv_t1`` or, in the older descript layout,
-  ``acoustic_decoder.model.{n + 1}.block.1``;
-- weights: ``weight``, or weight-normed ``weight_g`` and ``weight_v``, or
-  ``parametrizations.weight.original0`` and ``original1``;
-- codebooks: ``codebook.embed`` or ``codebook.weight``.
+tensor is looked for under every name it has had (``codec.key_names``).
 
 Only safetensors is read: nothing here can run code from a checkpoint.
 """
@@ -17,8 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +21,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from codec.config import CodecConfig, parse_config
+from codec.encoder_config import EncoderConfig, parse_encoder_config
 from codec.errors import CheckpointError
+from codec.key_names import merged, stored_names
 from codec.trim import DILATIONS, KERNEL
 
 BUNDLED_PREFIX = "tied.embedding.modality_embeddings.0.model."
@@ -38,12 +34,24 @@ _NAMED_AT_MOST = 6
 
 @dataclass(frozen=True, slots=True)
 class CodecCheckpoint:
-    """Where a codec lies: its files, by key, and its architecture."""
+    """Where a codec lies: its files, by key, and its architecture.
+
+    ``raw`` are the configuration's own words, for what only the encoder needs.
+    """
 
     folder: Path
     prefix: str
     config: CodecConfig
     files: Mapping[str, str]
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+    def encoder_config(self) -> EncoderConfig:
+        """The encoder's sizes. Raises CheckpointError."""
+        return parse_encoder_config(self.raw, self.config)
+
+    def has(self, key: str) -> bool:
+        """Whether a tensor is stored, under any of its names."""
+        return any(_all_in(self, names) for names in stored_names(key, len(self.config.ratios)))
 
 
 def resolve_folder(model: str) -> Path:
@@ -72,12 +80,13 @@ def find_codec(folder: Path) -> CodecCheckpoint:
     raw = _read_json(folder / "config.json")
     files = _files_by_key(folder)
     if raw.get("model_type") == _STANDALONE_TYPE:
-        return CodecCheckpoint(folder, "", parse_config(raw), files)
+        return CodecCheckpoint(folder, "", parse_config(raw), files, raw)
     bundle = raw.get("audio_encoder_config")
     if not isinstance(bundle, dict):
         raise CheckpointError(f"{folder} is neither a v3 talker nor a v2 tokenizer checkpoint")
-    config = parse_config(bundle.get("codec_config") or {}, bundle.get("num_codebooks"))
-    return CodecCheckpoint(folder, BUNDLED_PREFIX, config, files)
+    own = bundle.get("codec_config") or {}
+    config = parse_config(own, bundle.get("num_codebooks"))
+    return CodecCheckpoint(folder, BUNDLED_PREFIX, config, files, own)
 
 
 def decoder_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
@@ -111,14 +120,20 @@ def decoder_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
 
 
 def load_decoder_tensors(checkpoint: CodecCheckpoint) -> dict[str, Tensor]:
-    """Read the tensors of ``decoder_shapes`` as float32.
+    """Read the tensors of ``decoder_shapes`` as float32. Raises CheckpointError."""
+    return load_tensors(checkpoint, decoder_shapes(checkpoint.config))
+
+
+def load_tensors(
+    checkpoint: CodecCheckpoint, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Tensor]:
+    """Read these tensors as float32.
 
     Raises CheckpointError that names keys which are missing, misshapen or not finite.
     """
-    shapes = decoder_shapes(checkpoint.config)
-    sources, missing = {}, []
+    sources, missing, blocks = {}, [], len(checkpoint.config.ratios)
     for key in shapes:
-        found = next((c for c in _candidates(checkpoint, key) if _all_in(checkpoint, c)), None)
+        found = next((c for c in stored_names(key, blocks) if _all_in(checkpoint, c)), None)
         if found is None:
             missing.append(key)
         else:
@@ -126,7 +141,7 @@ def load_decoder_tensors(checkpoint: CodecCheckpoint) -> dict[str, Tensor]:
     if missing:
         raise CheckpointError(f"the codec's checkpoint lacks {_some(missing)}")
     raw = _read_tensors(checkpoint, {name for names in sources.values() for name in names})
-    tensors = {key: _merge([raw[name] for name in names]) for key, names in sources.items()}
+    tensors = {key: merged([raw[name] for name in names]) for key, names in sources.items()}
     wrong = [
         f"{key} {tuple(tensors[key].shape)} instead of {shape}"
         for key, shape in shapes.items()
@@ -139,47 +154,8 @@ def load_decoder_tensors(checkpoint: CodecCheckpoint) -> dict[str, Tensor]:
     return tensors
 
 
-def _candidates(checkpoint: CodecCheckpoint, key: str) -> Iterator[tuple[str, ...]]:
-    """The names under which ``key`` may be stored, each as the tensors to merge."""
-    for name in (key, _descript_name(key, len(checkpoint.config.ratios))):
-        yield (name,)
-        if name.endswith(".codebook.embed"):
-            yield (name.removesuffix("embed") + "weight",)
-        if name.endswith(".weight"):
-            stem = name.removesuffix("weight")
-            yield (f"{stem}weight_g", f"{stem}weight_v")
-            stem += "parametrizations.weight."
-            yield (f"{stem}original0", f"{stem}original1")
-
-
-def _descript_name(key: str, blocks: int) -> str:
-    """``key`` in the older layout, which numbers layers instead of naming them."""
-    outer = {"conv1": 0, "snake1": blocks + 1, "conv2": blocks + 2}
-    parts = key.split(".")
-    if parts[0] != "acoustic_decoder":
-        return key
-    if parts[1] != "block":
-        return f"acoustic_decoder.model.{outer[parts[1]]}.{parts[2]}"
-    name = f"acoustic_decoder.model.{int(parts[2]) + 1}.block"
-    if not parts[3].startswith("res_unit"):
-        return f"{name}.{('snake1', 'conv_t1').index(parts[3])}.{parts[4]}"
-    inner = ("snake1", "conv1", "snake2", "conv2").index(parts[4])
-    return f"{name}.{int(parts[3].removeprefix('res_unit')) + 1}.block.{inner}.{parts[5]}"
-
-
 def _all_in(checkpoint: CodecCheckpoint, names: tuple[str, ...]) -> bool:
     return all(checkpoint.prefix + name in checkpoint.files for name in names)
-
-
-def _merge(parts: list[Tensor]) -> Tensor:
-    """One stored tensor, or weight norm undone: ``g * v / |v|``, norms over all but dim 0."""
-    if len(parts) == 1:
-        return parts[0]
-    scale, direction = (part.double() for part in parts)
-    norms = direction.flatten(1).norm(dim=1)
-    shape = (-1, *[1] * (direction.ndim - 1))
-    weight: Tensor = direction * (scale.flatten() / norms).reshape(shape)
-    return weight.float()
 
 
 def _read_tensors(checkpoint: CodecCheckpoint, names: set[str]) -> dict[str, Tensor]:

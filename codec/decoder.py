@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -36,6 +37,7 @@ class HiggsDecoder:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self._spec = config.spec()
+        self.fingerprint = _fingerprint(tensors)
         self._layers = config.layers
         self._device = torch.device(device)
         placed = {name: t.to(self._device, dtype) for name, t in tensors.items()}
@@ -112,6 +114,16 @@ class HiggsDecoder:
         for index in range(codes.shape[1]):
             total = total + self._tables[index][codes[:, index]]
         return total
+
+
+def _fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """A digest of what gives codes their meaning: code vectors and their way out."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        if name.startswith(("quantizer.", "fc2.")):
+            digest.update(name.encode())
+            digest.update(tensors[name].float().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
 
 
 def _fold_lookup(config: CodecConfig, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -17,10 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from codec.batching import DecodeCost
+from codec.encodes import Encodes
 from codec.messages import (
     Cancel,
     Decoded,
     Decoding,
+    Encode,
+    Encoded,
+    Encoding,
     Failed,
     FromWorker,
     Ready,
@@ -29,15 +33,15 @@ from codec.messages import (
 )
 from ipc.framing import MAX_MESSAGE_BYTES
 from ipc.supervisor import ChildDown, Supervisor, Watch
-from streaming.errors import BackendError, CapacityError, ErrorCode
-from streaming.spec import CodecSpec, Samples
+from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
+from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
 log = logging.getLogger(__name__)
 #: A window that was being decoded at this many deaths is not tried again.
 MAX_STRIKES = 2
 #: The worker keeps its turns at a fifth of a second and beats at each.
-WATCH = Watch(hang_timeout_s=2.0)
+WATCH = Watch(hang_timeout_s=5.0, still_timeout_s=0.75)
 _ENVELOPE_BYTES = 1024
 
 
@@ -69,7 +73,8 @@ class CodecWorkerEngine:
     ``model`` is a folder or a hub id. At most ``max_outstanding`` windows are out at once;
     beyond that ``decode`` raises CapacityError at once rather than wait, because a waiting
     line here would have to be a second deadline queue: the worker's own is the only one.
-    ``patience_s`` bounds a window's whole stay, restarts of the worker included.
+    ``patience_s`` bounds a window's whole stay, restarts of the worker included, and a
+    clip's. ``max_clips`` clips may wait for their codes.
     ``on_decoded`` runs on the event loop and must not raise. ``module`` and ``env`` exist
     so that tests can run another worker.
     """
@@ -81,6 +86,7 @@ class CodecWorkerEngine:
         threads: int = 1,
         device: str = "cpu",
         max_outstanding: int = 512,
+        max_clips: int = 8,
         patience_s: float = 60.0,
         watch: Watch = WATCH,
         on_decoded: Callable[[DecodeStats], None] = lambda stats: None,
@@ -96,6 +102,7 @@ class CodecWorkerEngine:
         self._in_hand: frozenset[int] = frozenset()
         self._ready: Ready | None = None
         self._stopped = False
+        self._encodes = Encodes(self._send_clip, max_clips)
         self._supervisor: Supervisor[FromWorker] = Supervisor(
             module,
             ["--model", model, "--threads", str(threads), "--device", device],
@@ -120,6 +127,7 @@ class CodecWorkerEngine:
         """End the worker; every window still out fails with BackendError."""
         self._stopped = True
         await self._supervisor.stop()
+        self._encodes.stop()
         for pending in list(self._pending.values()):
             self._fail(pending, "The speech decoder is shutting down.")
 
@@ -149,6 +157,16 @@ class CodecWorkerEngine:
         return self._first_ready().spec()
 
     @property
+    def fingerprint(self) -> str:
+        """See ``streaming.ports.CodecEngine``. RuntimeError before ``start`` has returned."""
+        return self._first_ready().fingerprint
+
+    @property
+    def can_encode(self) -> bool:
+        """Whether the checkpoint has an encoder. RuntimeError before ``start`` has returned."""
+        return self._first_ready().can_encode
+
+    @property
     def cost(self) -> DecodeCost:
         """What the worker measured while warming up: a prior for the scheduler."""
         ready = self._first_ready()
@@ -160,10 +178,7 @@ class CodecWorkerEngine:
         While the worker restarts the window waits for it. Cancelling the call drops the
         work. Raises CapacityError, BackendError.
         """
-        if self._stopped:
-            raise BackendError(ErrorCode.CODEC_FAILED, "The speech decoder is shutting down.")
-        if self._ready is None:
-            raise BackendError(ErrorCode.NOT_READY, "The speech decoder is still starting.")
+        self._require_running()
         samples_bytes = 4 * window.new_frames * self.spec.hop_length
         if max(window.codes.nbytes, samples_bytes) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
             message = "This audio is too long for the speech decoder."
@@ -184,6 +199,28 @@ class CodecWorkerEngine:
             if self._pending.pop(pending.id, None) is not None:
                 with contextlib.suppress(ChildDown):
                     self._supervisor.send(Cancel(pending.id))
+
+    async def encode(self, samples: Samples) -> Codes:
+        """See ``streaming.ports.CodecEngine``."""
+        self._require_running()
+        if not self.can_encode:
+            message = "This model cannot clone voices: its checkpoint has no encoder."
+            raise RequestError(ErrorCode.UNSUPPORTED, message)
+        if samples.ndim != 1 or not 0 < 4 * len(samples) <= MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
+            raise RequestError(ErrorCode.INVALID_AUDIO, "The audio is empty or too long.")
+        id, hop = next(self._ids), self.spec.hop_length
+        return await self._encodes.encode(id, samples, hop, self._patience_s)
+
+    def _send_clip(self, message: Encode | Cancel) -> None:
+        """Send now, or leave it to ``_on_ready`` of the next worker."""
+        with contextlib.suppress(ChildDown):
+            self._supervisor.send(message)
+
+    def _require_running(self) -> None:
+        if self._stopped:
+            raise BackendError(ErrorCode.CODEC_FAILED, "The speech decoder is shutting down.")
+        if self._ready is None:
+            raise BackendError(ErrorCode.NOT_READY, "The speech decoder is still starting.")
 
     def _first_ready(self) -> Ready:
         if self._ready is None:
@@ -207,11 +244,13 @@ class CodecWorkerEngine:
         self._ready = ready
         for pending in sorted(self._pending.values(), key=lambda p: (p.deadline_s, p.id)):
             self._send(pending)
+        self._encodes.on_ready()
 
     def _on_down(self) -> None:
         in_hand, self._in_hand = self._in_hand, frozenset()
         if self._stopped:
             return
+        self._encodes.on_down()
         for id in in_hand & self._pending.keys():
             pending = self._pending[id]
             pending.strikes += 1
@@ -224,8 +263,16 @@ class CodecWorkerEngine:
             self._in_hand = frozenset(message.ids)
         elif isinstance(message, Decoded):
             self._answer(message)
-        elif isinstance(message, Failed) and (pending := self._pending.get(message.id)):
-            log.error("a window failed: %s", message.detail)
+        elif isinstance(message, Encoding | Encoded):
+            self._encodes.on_message(message)
+        elif isinstance(message, Failed):
+            self._on_failed(message)
+
+    def _on_failed(self, failed: Failed) -> None:
+        if self._encodes.on_failed(failed.id, bad_clip=failed.reason == "bad_clip"):
+            log.error("a clip failed: %s", failed.detail)
+        elif pending := self._pending.get(failed.id):
+            log.error("a window failed: %s", failed.detail)
             self._fail(pending, "The speech decoder could not decode this audio.")
 
     def _answer(self, message: Decoded) -> None:

@@ -9,3 +9,7 @@ class CheckpointError(Exception):
 
 class CodesError(ValueError):
     """These codes can never be decoded: wrong shape, or a code outside the codebooks."""
+
+
+class ClipError(ValueError):
+    """These samples can never be encoded."""

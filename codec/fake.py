@@ -15,6 +15,8 @@ from streaming.window import DecodeWindow
 
 #: float32 holds every integer up to here, so sums below it are exact in any order.
 _EXACT = 1 << 24
+#: How a LiteralDecoder shares the 15 bits of a sample: 2 ** 10 codes, 2 ** 5 places.
+_CODES, _PLACES = 1 << 10, 1 << 5
 
 
 class FakeDecoder:
@@ -43,6 +45,20 @@ class FakeDecoder:
         """The facts it was made with."""
         return self._spec
 
+    @property
+    def fingerprint(self) -> str:
+        """One for all fakes of the same sizes."""
+        return f"fake-{self._spec.num_codebooks}x{self._spec.codebook_size}"
+
+    def encode(self, samples: Samples) -> Codes:
+        """Codes ``[K, T]`` that follow from each frame's samples alone: not an inverse."""
+        hop = self._spec.hop_length
+        frames = np.pad(samples, (0, -len(samples) % hop)).reshape(-1, hop)
+        steps = np.rint(np.clip(frames, -1, 1) * 32767).astype(np.int64)
+        weights = np.arange(1, hop + 1)[:, None] * np.arange(1, self._spec.num_codebooks + 1)
+        codes: Codes = ((steps @ weights) % self._spec.codebook_size).T.astype(np.int16)
+        return codes
+
     def decode(self, codes: Sequence[Codes]) -> list[Samples]:
         """Decode whole sequences: a batch of ``[K, T_i]`` -> ``[T_i * hop_length]`` each."""
         return [self._decode(sequence) for sequence in codes]
@@ -65,12 +81,34 @@ class FakeDecoder:
         return samples
 
 
+class LiteralDecoder(FakeDecoder):
+    """A fake ``CodecDecoder`` whose samples tell where they come from.
+
+    A frame's samples are its codes, over and over: sample ``j`` is code ``j % K`` in the lower
+    ten bits and ``j // K``, its place in the frame, in the five above, over 32767. So 16-bit
+    audio holds it exactly, and any K samples in a row prove whose they are and which.
+    """
+
+    def __init__(self, spec: CodecSpec) -> None:
+        groups, rest = divmod(spec.hop_length, spec.num_codebooks)
+        if rest or groups > _PLACES or spec.codebook_size > _CODES:
+            raise ValueError("a frame must be at most 32 times its codes, of ten bits each")
+        self._spec = spec
+
+    def _decode(self, codes: Codes) -> Samples:
+        groups = self._spec.hop_length // self._spec.num_codebooks
+        places = np.arange(groups, dtype=np.float32)[None, :, None] * _CODES
+        samples: Samples = (places + codes.T[:, None, :].astype(np.float32)) / np.float32(32767)
+        return samples.reshape(-1)
+
+
 class FakeCodecEngine:
     """A fake ``CodecEngine``: decodes at once, in the caller's process, after ``delay_s``.
 
-    ``decoded`` counts windows answered and ``cancelled`` those whose caller went away.
-    ``fail_with`` is raised instead of an answer while it is set. ``on_decoded`` is told of each
-    answer what the real engine would tell, as batches of one.
+    ``decoder`` is a FakeDecoder of ``spec`` if none is given. ``decoded`` counts windows answered
+    and ``cancelled`` those whose caller went away. ``fail_with`` is raised instead of an answer
+    while it is set. ``on_decoded`` is told of each answer what the real engine would tell, as
+    batches of one.
     """
 
     def __init__(
@@ -78,18 +116,34 @@ class FakeCodecEngine:
         spec: CodecSpec,
         delay_s: float = 0.0,
         on_decoded: Callable[[DecodeStats], None] = lambda stats: None,
+        decoder: FakeDecoder | None = None,
     ) -> None:
-        self._decoder, self._on_decoded = FakeDecoder(spec), on_decoded
+        self._decoder, self._on_decoded = decoder or FakeDecoder(spec), on_decoded
         self.delay_s = delay_s
         self.fail_with: Exception | None = None
         self.decoded = self.cancelled = self.restarts = self.outstanding = 0
         self.is_ready = False
+        self.can_encode = True
+        self.encoded = 0
         self.cost = DecodeCost(delay_s, 0.0)
 
     @property
     def spec(self) -> CodecSpec:
         """The facts it was made with."""
         return self._decoder.spec
+
+    @property
+    def fingerprint(self) -> str:
+        """See FakeDecoder."""
+        return self._decoder.fingerprint
+
+    async def encode(self, samples: Samples) -> Codes:
+        """See FakeDecoder; ``encoded`` counts them. ``fail_with`` is raised while it is set."""
+        await asyncio.sleep(self.delay_s)
+        if self.fail_with is not None:
+            raise self.fail_with
+        self.encoded += 1
+        return self._decoder.encode(samples)
 
     async def start(self) -> None:
         """Be ready."""

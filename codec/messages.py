@@ -15,7 +15,8 @@ from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
 #: ``bad_window``: these codes can never be decoded. ``decode_failed``: the decoder erred.
-FailureReason = Literal["bad_window", "decode_failed"]
+#: ``bad_clip`` and ``encode_failed`` say the same of a clip and the encoder.
+FailureReason = Literal["bad_window", "decode_failed", "bad_clip", "encode_failed"]
 
 
 class Decode(msgspec.Struct, tag="decode", frozen=True):
@@ -35,14 +36,24 @@ class Decode(msgspec.Struct, tag="decode", frozen=True):
     alone: bool = False
 
 
+class Encode(msgspec.Struct, tag="encode", frozen=True):
+    """Work that can wait: a clip, float32 little-endian, mono at the codec's rate."""
+
+    id: int
+    samples: bytes
+
+
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):
-    """The samples of this window are not wanted any more. Unknown ids are ignored."""
+    """This window or clip is not wanted any more. Unknown ids are ignored."""
 
     id: int
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):
-    """The worker takes work. The cost is what warming up measured, see ``DecodeCost``."""
+    """The worker takes work. The cost is what warming up measured, see ``DecodeCost``.
+
+    ``fingerprint`` tells codecs apart whose codes mean other sounds; see ``CodecDecoder``.
+    """
 
     sample_rate: int
     hop_length: int
@@ -51,6 +62,8 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     receptive_field_frames: int
     fixed_s: float
     frame_s: float
+    can_encode: bool = False
+    fingerprint: str = ""
 
     def spec(self) -> CodecSpec:
         """The loaded codec's facts."""
@@ -84,16 +97,30 @@ class Decoded(msgspec.Struct, tag="decoded", frozen=True):
     frames: int
 
 
+class Encoding(msgspec.Struct, tag="encoding", frozen=True):
+    """This clip is encoded from now on, beside the decoding."""
+
+    id: int
+
+
+class Encoded(msgspec.Struct, tag="encoded", frozen=True):
+    """A clip's codes, int16 little-endian, ``[num_codebooks, T]``."""
+
+    id: int
+    codes: bytes
+    num_codebooks: int
+
+
 class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """This window failed alone. ``detail`` is for operators."""
+    """This window or clip failed alone. ``detail`` is for operators."""
 
     id: int
     reason: FailureReason
     detail: str
 
 
-ToWorker = Decode | Cancel | Stop
-FromWorker = Ready | Decoding | Decoded | Failed | Alive | Progress | Fatal
+ToWorker = Decode | Encode | Cancel | Stop
+FromWorker = Ready | Decoding | Decoded | Encoding | Encoded | Failed | Alive | Progress | Fatal
 
 
 def decode_message(id: int, window: DecodeWindow, deadline_s: float, *, alone: bool) -> Decode:
@@ -121,6 +148,12 @@ def window_of(message: Decode) -> DecodeWindow:
     )
 
 
-def samples_of(message: Decoded) -> Samples:
+def codes_of(message: Encoded) -> Codes:
+    """Unpack codes. Raises ValueError if they are not whole."""
+    codes: Codes = np.frombuffer(message.codes, "<i2").astype(np.int16)
+    return codes.reshape(message.num_codebooks, -1)
+
+
+def samples_of(message: Decoded | Encode) -> Samples:
     """Unpack samples. Raises ValueError if they are not whole."""
     return np.frombuffer(message.samples, "<f4").astype(np.float32)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from codec.batching import BatchLimits, DeadlineQueue, DecodeCost, Job, QueueFull
+from codec.clips import ClipEncoder, ClipThread, encoder_loader
 from codec.decoder import HiggsDecoder
 from codec.errors import CheckpointError, CodesError
 from codec.messages import (
@@ -26,6 +27,7 @@ from codec.messages import (
     Decode,
     Decoded,
     Decoding,
+    Encode,
     Failed,
     FailureReason,
     Ready,
@@ -39,11 +41,18 @@ from streaming.spec import Samples
 from streaming.window import DecodeWindow
 
 log = logging.getLogger(__name__)
-Link = ChildLink[Decode | Cancel | Stop]
+Inbound = Decode | Encode | Cancel | Stop
+Link = ChildLink[Inbound]
 
 
-def main(argv: Sequence[str] | None = None, load: Callable[..., CodecDecoder] | None = None) -> int:
-    """Run until the parent goes. ``load(model, device=...)`` makes the decoder."""
+def main(
+    argv: Sequence[str] | None = None,
+    load: Callable[..., CodecDecoder] = HiggsDecoder.load,
+    find_encoder: Callable[[str, str], Callable[[], ClipEncoder] | None] = encoder_loader,
+) -> int:
+    """Run until the parent goes. ``load(model, device=...)`` makes the decoder;
+    ``find_encoder(model, device)`` says how to make the encoder, if there is one.
+    """
     parser = argparse.ArgumentParser(prog="codec.worker")
     parser.add_argument("--socket", required=True)
     parser.add_argument("--model", required=True, help="a folder or a hub id")
@@ -52,18 +61,20 @@ def main(argv: Sequence[str] | None = None, load: Callable[..., CodecDecoder] | 
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     keep_freed_memory()
-    with ChildLink[Decode | Cancel | Stop](options.socket, ToWorker) as link:
+    with ChildLink[Inbound](options.socket, ToWorker) as link:
         try:
             link.progress("load")
             try:
-                decoder = (load or HiggsDecoder.load)(options.model, device=options.device)
+                decoder = load(options.model, device=options.device)
+                load_encoder = find_encoder(options.model, options.device)
             except CheckpointError as error:
                 link.send(Fatal(str(error)))
                 return 1
             link.progress("warm up")
             cost = measure_cost(decoder)
-            link.send(_ready(decoder, cost))
-            Worker(link, decoder, cost).run()
+            clips = ClipThread(link.send, load_encoder) if load_encoder else None
+            link.send(_ready(decoder, cost, can_encode=clips is not None))
+            Worker(link, decoder, cost, clips=clips).run()
         except LinkClosed:
             pass
     return 0
@@ -107,7 +118,7 @@ def measure_cost(decoder: CodecDecoder, repeats: int = 3) -> DecodeCost:
 
 
 class Worker:
-    """The main loop's state: the queue and the decoder."""
+    """The main loop's state: the queue and the decoder. ``clips`` are encoded elsewhere."""
 
     def __init__(
         self,
@@ -115,8 +126,9 @@ class Worker:
         decoder: CodecDecoder,
         cost: DecodeCost,
         limits: BatchLimits | None = None,
+        clips: ClipThread | None = None,
     ) -> None:
-        self._link, self._decoder = link, decoder
+        self._link, self._decoder, self._clips = link, decoder, clips
         reach = decoder.spec.receptive_field_frames
         self._queue = DeadlineQueue(reach, cost, limits or BatchLimits.of(cost, reach))
 
@@ -128,9 +140,14 @@ class Worker:
             if batch := self._queue.take(time.monotonic()):
                 self._decode(batch)
 
-    def _take_in(self, message: Decode | Cancel | Stop) -> None:
+    def _take_in(self, message: Inbound) -> None:
         if isinstance(message, Cancel):
             self._queue.cancel(message.id)
+            if self._clips is not None:
+                self._clips.cancel(message.id)
+        elif isinstance(message, Encode):
+            if self._clips is not None:
+                self._clips.add(message)
         elif isinstance(message, Decode):
             now = time.monotonic()
             try:
@@ -193,7 +210,7 @@ def _bytes(samples: Samples) -> bytes:
     return samples.astype("<f4", copy=False).tobytes()
 
 
-def _ready(decoder: CodecDecoder, cost: DecodeCost) -> Ready:
+def _ready(decoder: CodecDecoder, cost: DecodeCost, *, can_encode: bool) -> Ready:
     spec = decoder.spec
     return Ready(
         spec.sample_rate,
@@ -203,6 +220,8 @@ def _ready(decoder: CodecDecoder, cost: DecodeCost) -> Ready:
         spec.receptive_field_frames,
         cost.fixed_s,
         cost.frame_s,
+        can_encode,
+        decoder.fingerprint,
     )
 
 

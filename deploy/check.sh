@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Render every overlay, hold it against the API server's schemas, and let checkov look at manifests and Dockerfiles.
+# Render every overlay, hold it against the API server's schemas, and let checkov look at manifests and Dockerfiles;
+# make a bill of materials as an image does, and hold it against CycloneDX's schema.
 # Settings (environment): PYTHON, BIN (where the service's environment has its programs).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,7 +25,8 @@ skip+=,CKV_K8S_43     # images by digest, and with it
 skip+=,CKV_K8S_15     # always pulled: the operator's overlay names the registry and the digest
 
 rendered=$(mktemp -d)
-trap 'rm -rf "$rendered"' EXIT
+materials=$(mktemp)
+trap 'rm -rf "$rendered" "$materials"' EXIT
 for overlay in deploy/k8s/overlays/*; do
   file="$rendered/$(basename "$overlay").yaml"
   "$bin/python" -m tests.deploy.render "$overlay" > "$file"
@@ -32,6 +34,8 @@ for overlay in deploy/k8s/overlays/*; do
     "$venv/bin/kubernetes-validate" --strict --quiet -k "$version" "$file"
   done
 done
+"$bin/python" requirements/sbom.py > "$materials"
+"$venv/bin/python" deploy/check_sbom.py "$materials"
 checkov() { "$venv/bin/checkov" --quiet --compact --skip-download "$@"; }
 checkov --framework kubernetes --skip-check "$skip" --directory "$rendered"
 checkov --framework dockerfile --directory deploy/docker

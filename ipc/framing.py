@@ -70,7 +70,7 @@ class MessageReader(Generic[M]):
             body = bytes(self._buffer[start + _LENGTH.size : end])
             try:
                 messages.append(self._decoder.decode(body))
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, UnicodeError) as error:
                 raise FramingError("a message does not fit the schema") from error
             start = end
         del self._buffer[:start]

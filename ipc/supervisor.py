@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ipc.framing import Alive, Fatal, FramingError, MessageReader, Progress, Stop, encode
+from ipc.watchdog import Watchdog, read_vitals
 
 log = logging.getLogger(__name__)
 M = TypeVar("M")
@@ -25,6 +26,8 @@ _READ_BYTES = 1 << 18
 _BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 #: Deaths in a row before the first start counts as failed.
 START_TRIES = 3
+#: How often a running child is looked at.
+_LOOK_S = 0.2
 #: How long what a dead child said last may take to come out of the socket.
 _LAST_WORDS_S = 0.5
 
@@ -39,10 +42,15 @@ class ChildFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """How patient the supervisor is, in seconds."""
+    """How patient the supervisor is, in seconds.
+
+    A silent child that idles is hung after ``still_timeout_s``, one that is at work after
+    ``hang_timeout_s``; one that is stopped is found sooner (``ipc.watchdog``).
+    """
 
     start_timeout_s: float = 300.0
     hang_timeout_s: float = 20.0
+    still_timeout_s: float = 5.0
     stop_timeout_s: float = 5.0
     #: A child that lived this long starts its back-off anew.
     healthy_s: float = 30.0
@@ -201,7 +209,7 @@ class Supervisor(Generic[M]):
     ) -> None:
         read = asyncio.create_task(self._read(connected))
         exited = asyncio.create_task(process.wait())
-        tasks = (read, exited, asyncio.create_task(self._find_hang()))
+        tasks = (read, exited, asyncio.create_task(self._find_hang(process.pid)))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if exited.done() and not read.done():
@@ -264,15 +272,24 @@ class Supervisor(Generic[M]):
         else:
             self._on_message(message)
 
-    async def _find_hang(self) -> None:
-        """Return when the child has been silent for too long."""
+    async def _find_hang(self, pid: int) -> None:
+        """Return when the child hangs."""
+        watchdog, mine = Watchdog(), self._watch
         while True:
-            patience = self._watch.hang_timeout_s if self._up else self._watch.start_timeout_s
-            silent = time.monotonic() - self._last_heard
-            if silent > patience:
-                log.error("child hangs", extra={"child": self._argv[2], "silent_s": silent})
+            await asyncio.sleep(min(_LOOK_S, mine.hang_timeout_s / 4))
+            now, is_up = time.monotonic(), self._up
+            reason = watchdog.look(
+                now,
+                self._last_heard,
+                mine.hang_timeout_s if is_up else mine.start_timeout_s,
+                mine.still_timeout_s if is_up else mine.start_timeout_s,
+                read_vitals(pid),
+            )
+            if reason is not None:
+                silent_s = round(now - self._last_heard, 3)
+                told = {"child": self._argv[2], "reason": reason, "silent_s": silent_s}
+                log.error("child hangs", extra=told)
                 return
-            await asyncio.sleep(min(1.0, patience / 4))
 
 
 async def _reap(process: asyncio.subprocess.Process) -> None:

@@ -33,6 +33,12 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--capacity", type=int, default=16)
     parser.add_argument("--connections", type=int, default=4096)
     parser.add_argument("--row-s", type=float, default=0.008, help="seconds per row (RTF 0.2)")
+    parser.add_argument(
+        "--stream-s",
+        type=float,
+        default=0.0,
+        help="what each other stream adds to that; admission is measured then",
+    )
     parser.add_argument("--first-row-s", type=float, default=0.02)
     parser.add_argument("--decode-s", type=float, default=0.004)
     parser.add_argument("--port", type=int, default=0)
@@ -41,9 +47,16 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 async def serve(chosen: argparse.Namespace) -> None:
     """Serve until a signal."""
-    settings = Settings(max_contexts=chosen.capacity, max_connections=chosen.connections)
+    settings = Settings(
+        admission="measured" if chosen.stream_s else "fixed",
+        max_contexts=chosen.capacity,
+        max_connections=chosen.connections,
+    )
     talker = FakeTalker(
-        row_s=chosen.row_s, first_row_s=chosen.first_row_s, capacity=chosen.capacity
+        row_s=chosen.row_s,
+        stream_s=chosen.stream_s,
+        first_row_s=chosen.first_row_s,
+        capacity=chosen.capacity,
     )
     codec = FakeCodecEngine(_SPEC, chosen.decode_s)
     app = create_app(Runtime(settings, talker, codec, Metrics("loadtest", "fake")))

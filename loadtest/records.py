@@ -17,7 +17,17 @@ from loadtest.script import Workload
 Outcome = Literal["complete", "cancelled", "refused", "failed", "unfinished", "dropped"]
 
 #: Codes of an ``error``, or of a refused handshake, that mean "not now" rather than "broken".
-REFUSALS = frozenset({"overloaded", "not_ready", "draining", "too_many_contexts", "http_503"})
+REFUSALS = frozenset(
+    {
+        "overloaded",
+        "not_ready",
+        "draining",
+        "too_many_contexts",
+        "rate_limited",
+        "http_429",
+        "http_503",
+    }
+)
 
 
 class Plan(Struct, frozen=True):

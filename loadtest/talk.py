@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,8 @@ from streaming.playback import PlaybackClock
 from streaming.wire import AudioOptions
 
 Sink = Callable[[TurnRecord], None]
+#: Not in the plan, which is written down with the figures; workers inherit the environment.
+API_KEY = os.environ.get("TALKWIRE_API_KEY") or None
 
 
 async def converse(
@@ -30,7 +33,8 @@ async def converse(
     due_s = begin_s
     record = _record(number, 0, turns[0], due_s, zero_s)
     try:
-        async with NativeClient.connect(plan.url, open_timeout_s=plan.turn_limit_s) as client:
+        opened = NativeClient.connect(plan.url, api_key=API_KEY, open_timeout_s=plan.turn_limit_s)
+        async with opened as client:
             for index, turn in enumerate(turns):
                 if index:
                     if due_s >= plan.duration_s:

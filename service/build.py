@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from asr.engine import WhisperEngine
 from codec.engine import CodecWorkerEngine, DecodeStats
+from embedded.text import FRONT_ENDS
 from service import __version__
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
+from service.voices.library import VoiceLibrary
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings
 
@@ -20,8 +23,11 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
     """The runtime for these settings; nothing is started yet."""
 
     def on_decoded(stats: DecodeStats) -> None:
-        runtime.on_decoded(stats.frames, stats.queue_s, stats.decode_s, stats.batch)
+        runtime.on_decoded(
+            stats.frames, stats.new_frames, stats.queue_s, stats.decode_s, stats.batch
+        )
 
+    library = VoiceLibrary(settings.voices_dir, settings.max_voices)
     codec = CodecWorkerEngine(
         settings.model_path,
         threads=settings.codec_threads,
@@ -32,9 +38,13 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
     talker = TalkerProcessEngine(
         settings.model_path,
         talker_settings(settings),
+        voices=library,
+        front_ends=FRONT_ENDS,
         on_progress=lambda phase, seconds: on_progress("talker", phase, seconds),
     )
-    runtime = Runtime(settings, talker, codec, Metrics(__version__, settings.model_name))
+    metrics = Metrics(__version__, settings.model_name)
+    whisper = None if settings.asr_model is None else WhisperEngine(settings.asr_model)
+    runtime = Runtime(settings, talker, codec, metrics, library, whisper)
     return runtime
 
 
@@ -45,7 +55,9 @@ def talker_settings(settings: Settings) -> TalkerSettings:
         threads=settings.talker_threads,
         max_num_seqs=settings.talker_max_num_seqs,
         dtype=settings.talker_dtype,
+        continuity=settings.talker_continuity,
         tensor_parallel_size=settings.talker_tensor_parallel_size,
         data_parallel_size=settings.talker_data_parallel_size,
+        distributed_executor=settings.talker_distributed_executor,
         gpu_memory_utilization=settings.talker_gpu_memory_utilization,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from service.audio.stretch import held_back_s
 from service.settings import Settings
 from streaming.schedule import ScheduleSettings
 from streaming.spec import CodecSpec
@@ -9,9 +10,14 @@ from streaming.wire import ChunkingOptions
 
 
 def schedule_settings(
-    mine: Settings, spec: CodecSpec, chunking: ChunkingOptions | None = None
+    mine: Settings,
+    spec: CodecSpec,
+    chunking: ChunkingOptions | None = None,
+    speed: float = 1.0,
 ) -> ScheduleSettings:
-    """The schedule of a new utterance."""
+    """The schedule of a new utterance whose frames are heard ``speed`` times as fast. What the
+    stretcher holds back the client does not have yet: so much more must always be left there.
+    """
     theirs = chunking or ChunkingOptions()
 
     def pick(wish: int | None, default: int) -> int:
@@ -27,12 +33,12 @@ def schedule_settings(
     max_chunk = pick(theirs.max_chunk_frames, mine.max_chunk_frames)
     first_chunk = theirs.first_chunk_frames or mine.first_chunk_frames
     return ScheduleSettings(
-        frame_s=spec.frame_s,
+        frame_s=spec.frame_s / speed,
         delay_rows=spec.num_codebooks - 1,
         left_context_frames=pick(theirs.left_context_frames, left),
         first_lookahead_frames=min(first_lookahead, lookahead),
         lookahead_frames=lookahead,
         max_chunk_frames=max_chunk,
         first_chunk_frames=first_chunk and min(first_chunk, max_chunk),
-        guard_s=mine.network_guard_ms / 1000,
+        guard_s=mine.network_guard_ms / 1000 + held_back_s(speed, spec.sample_rate),
     )

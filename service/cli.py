@@ -1,4 +1,4 @@
-"""``talkwire``: serve, say, version. Results go to stdout, everything else to stderr."""
+"""``talkwire``: serve, say, keys, version. Results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from service import __version__
+from service.keys_cli import keys
 
 app = typer.Typer(
     name="talkwire",
@@ -21,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(keys, name="keys")
 
 
 class Exit(IntEnum):
@@ -71,6 +73,9 @@ def say(
     url: Annotated[
         str, typer.Option(help="Where the service is.", envvar="TALKWIRE_URL")
     ] = "ws://127.0.0.1:8000/v1/tts/stream",
+    api_key: Annotated[
+        str | None, typer.Option(help="The service's API key.", envvar="TALKWIRE_API_KEY")
+    ] = None,
     voice: Annotated[str | None, typer.Option(help="The voice's name.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed says it the same way.")] = None,
@@ -78,9 +83,14 @@ def say(
     lookahead: Annotated[
         int | None, typer.Option(help="Frames of lookahead; the receptive field is exact.")
     ] = None,
+    timestamps: Annotated[
+        Path | None,
+        typer.Option(help="Write when each word is spoken: to a .srt or .json file, or '-'."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Say something through a running service, and print how it went."""
+    from clients.captions import as_lines
     from clients.say import SayError, SayOptions, run_say
 
     if text == "-":
@@ -88,6 +98,7 @@ def say(
     options = SayOptions(
         text=text,
         url=url,
+        api_key=api_key,
         out=out,
         play=play,
         voice=voice,
@@ -95,6 +106,7 @@ def say(
         seed=seed,
         mode=mode,
         lookahead_frames=lookahead,
+        timestamps=timestamps,
     )
     try:
         result = asyncio.run(run_say(options))
@@ -102,6 +114,8 @@ def say(
         raise fail(str(error), Exit(error.exit_code)) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+    if result.words is not None and str(timestamps) == "-" and not as_json:
+        typer.echo(as_lines(result.words), nl=False)
     typer.echo(json.dumps(result.as_dict()) if as_json else result.as_text())
 
 

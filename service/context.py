@@ -10,10 +10,11 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
+from service.auth.caller import current_caller
 from service.runtime import Runtime
 from streaming.errors import BackendError, ErrorCode, RequestError, TalkwireError
 from streaming.events import (
@@ -32,14 +33,19 @@ from streaming.events import (
     SetTimer,
     StartTalker,
     StopWork,
+    TextAppended,
     TimerRang,
+    WordsSent,
 )
-from streaming.ports import SpeechRequest
+from streaming.ports import Reference, SpeechRequest
 from streaming.session import Session, State
+from streaming.words import WordTiming
 
 log = logging.getLogger(__name__)
 #: Two times nearer than this are the same to a timer.
 _TIMER_STEP_S = 0.001
+#: So many rows are worth waiting for, and so many are enough; and never for longer than this.
+_FEWEST_ROWS, _MOST_ROWS, _LONGEST_NAP_S = 1.5, 32, 0.2
 
 
 class ContextSink(Protocol):
@@ -51,6 +57,11 @@ class ContextSink(Protocol):
 
     def on_audio(self, audio: SendAudio) -> None:
         """Samples to send."""
+
+    def words(self, timings: Sequence[WordTiming]) -> None:
+        """Words whose audio ``on_audio`` has been given, in order. Only where the template of
+        the context's requests asks for them (``SpeechRequest.word_timings``).
+        """
 
     def on_flushed(self, flushed: Flushed) -> None:
         """A flush is done."""
@@ -65,13 +76,17 @@ class ContextSink(Protocol):
 #: Returns when the client has room for more audio: how many samples it has taken in all if
 #: that had to be waited for, else None.
 Room = Callable[[], Awaitable[int | None]]
+#: Makes the reference that a context is to be spoken with. Raises TalkwireError.
+Prepare = Callable[[], Awaitable[Reference]]
 
 
 class ContextDriver:
     """Owns a Session and the tasks that work for it.
 
-    ``request`` is the template of the talker's requests; each utterance fills in its text.
+    ``request`` is the template of the talker's requests; each utterance fills in its text. Its
+    ``conversation``, if it has one, is this context's own and ends with it.
     ``room`` is waited for before each window is decoded; without it audio is taken always.
+    ``prepare`` is begun at once, and the first utterance waits for it.
     """
 
     def __init__(
@@ -82,6 +97,7 @@ class ContextDriver:
         sink: ContextSink,
         tasks: asyncio.TaskGroup,
         room: Room | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
         self._runtime, self._session, self._sink, self._tasks = runtime, session, sink, tasks
         self._request, self._room = request, room
@@ -90,6 +106,9 @@ class ContextDriver:
         self._timer_at = 0.0
         self._happened = asyncio.Event()
         self.touched_at = time.monotonic()
+        self._preparing: asyncio.Task[Reference | TalkwireError] | None = None
+        if prepare is not None:
+            self._preparing = self._tasks.create_task(self._prepare(prepare))
 
     @property
     def is_closed(self) -> bool:
@@ -106,11 +125,25 @@ class ContextDriver:
         return now - self.touched_at if self.is_idle else 0.0
 
     def post(self, event: Event) -> None:
-        """Let something happen. Raises RequestError if the context's state forbids it."""
+        """Let something happen. Raises RequestError if the context's state forbids it, and
+        CapacityError for text that its caller's limits forbid.
+        """
         now = self.touched_at = time.monotonic()
-        for command in self._session.handle(event, now):
+        for command in self._handled(event, now):
             self._carry_out(command)
         self._happened.set()
+
+    def _handled(self, event: Event, now: float) -> list[Command]:
+        """What the session decides. Text counts against what its sender may have spoken."""
+        if not isinstance(event, TextAppended):
+            return self._session.handle(event, now)
+        accounts, caller = self._runtime.accounts, current_caller()
+        accounts.take_text(caller, len(event.text), now)
+        try:
+            return self._session.handle(event, now)
+        except TalkwireError:
+            accounts.give_text_back(caller, len(event.text))
+            raise
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -124,6 +157,8 @@ class ContextDriver:
                 self._stop_work()
             case SendAudio():
                 self._sink.on_audio(command)
+            case WordsSent(timings):
+                self._sink.words(timings)
             case Flushed():
                 self._sink.on_flushed(command)
             case Cancelled():
@@ -148,31 +183,53 @@ class ContextDriver:
     def _stop_work(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._request.conversation is not None:
+            self._runtime.talker.forget(self._request.conversation)
         # A task that is itself reporting the end finishes by itself.
         for task in self._working - {asyncio.current_task()}:
             task.cancel()
+        if self._preparing is not None:
+            self._preparing.cancel()
 
     def _work(self, work: Coroutine[None, None, None]) -> None:
         task = self._tasks.create_task(work)
         self._working.add(task)
         task.add_done_callback(self._working.discard)
 
+    async def _prepare(self, prepare: Prepare) -> Reference | TalkwireError:
+        """What ``prepare`` makes, or why it does not."""
+        try:
+            return await prepare()
+        except TalkwireError as error:
+            return error
+        except Exception:
+            log.exception("cloning broke", extra={"request_id": self._request.request_id})
+            return _internal()
+
     async def _talk(self, utterance: int, text: str) -> None:
         request = dataclasses.replace(
             self._request, request_id=f"{self._request.request_id}-{utterance}", text=text
         )
+        if self._preparing is not None:
+            prepared = await self._preparing
+            if isinstance(prepared, TalkwireError):
+                self.post(Broke(prepared))
+                return
+            request = dataclasses.replace(request, reference=prepared)
         pace = self._runtime.pace.open()
         try:
             self._runtime.talker.check(request)
             async with aclosing(self._runtime.talker.generate(request)) as batches:
                 async for batch in batches:
-                    pace.observe(len(batch.rows), time.monotonic())
+                    pace.observe_all(batch.came or ((len(batch.rows), time.monotonic()),))
                     self.post(RowsCame(utterance, batch))
                     if self.is_closed or batch.finish is not None:
                         break
                     if not self._session.wants_rows(time.monotonic()):
                         pace.pause()
                         await self._until_rows_are_wanted()
+                    elif batch.came:
+                        await self._let_rows_pile_up(pace.row_s)
                 else:
                     raise BackendError(ErrorCode.ENGINE_FAILED, "The talker stopped too soon.")
         except TalkwireError as error:
@@ -185,6 +242,15 @@ class ContextDriver:
             self.post(Broke(_internal()))
         finally:
             pace.close()
+
+    async def _let_rows_pile_up(self, row_s: float) -> None:
+        """While there is time, many rows are taken at once: each time costs as much as many rows.
+        The talker must not notice (``hold_rows``), and keeps its own times (``came``).
+        """
+        patience_s = self._session.row_patience_s(time.monotonic())
+        nap_s = min(patience_s, _MOST_ROWS * row_s, _LONGEST_NAP_S)
+        if nap_s > _FEWEST_ROWS * row_s:
+            await asyncio.sleep(nap_s)
 
     async def _until_rows_are_wanted(self) -> None:
         """Not taking rows pauses the talker: its engine goes on with others meanwhile."""
@@ -209,7 +275,7 @@ class ContextDriver:
         """
         if self._room is None or (taken := await self._room()) is None:
             return deadline
-        self.post(PlaybackReported(taken))
+        self.post(PlaybackReported(taken, at_most=True))
         return max(deadline, time.monotonic())
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
+from streaming.fit import SpokenLengths
 from streaming.ports import CodecEngine, TalkerEngine
 
 
@@ -28,8 +30,24 @@ class RunningTalker(TalkerEngine, Protocol):
         """How many of them it works on; the others wait."""
 
     @property
+    def model_folder(self) -> Path | None:
+        """Where its checkpoint lies, if it has one and has started."""
+
+    @property
     def voices(self) -> Sequence[str]:
         """The voices that it can speak with; the first is the default."""
+
+    @property
+    def spoken_lengths(self) -> SpokenLengths | None:
+        """What says how long a text becomes in words; None where it is spoken as written."""
+
+    @property
+    def has_word_timings(self) -> bool:
+        """Whether it can tell which part of the text each row speaks."""
+
+    @property
+    def has_continuity(self) -> bool:
+        """Whether it can go on from what a conversation has said so far."""
 
     async def start(self) -> None:
         """Return once it is ready."""

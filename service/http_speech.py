@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -21,13 +21,14 @@ from fastapi import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.audio.packet import AudioEncoder, Packet
-from service.context import ContextDriver
+from service.context import ContextDriver, Prepare
 from service.http_buffer import SpeechBuffer
 from service.runtime import Runtime
 from streaming.errors import BackendError, CapacityError, ErrorCode, TalkwireError
 from streaming.events import Broke, CancelAsked, Done, EndAsked, SendAudio, TextAppended
 from streaming.ports import SpeechRequest
 from streaming.session import Session
+from streaming.words import WordTiming
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Wording(Protocol):
         """Of the whole body."""
 
     def audio(self, data: bytes) -> bytes:
-        """A piece of the encoded audio."""
+        """A piece of the encoded audio; may be nothing yet."""
 
     def done(self, done: Done) -> bytes:
         """What follows the last of it; may be nothing."""
@@ -57,13 +58,16 @@ class Wording(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpContext:
-    """What is to be spoken. ``protocol`` is the metrics' label."""
+    """What is to be spoken. ``protocol`` is the metrics' label; see ContextDriver for
+    ``prepare``.
+    """
 
     protocol: str
     text: str
     session: Session
     request: SpeechRequest
     encoder: AudioEncoder
+    prepare: Prepare | None = None
 
 
 def count_error(runtime: Runtime, error: TalkwireError, request_id: str) -> None:
@@ -77,11 +81,19 @@ class HttpSpeech(Response):
 
     Nothing is sent before the first audio is there, so what fails until then is answered
     with a status of its own. What fails later, and has no words in the dialect, leaves the
-    body without its end, which no HTTP/1.1 client can take for a whole one.
+    body without its end, which no HTTP/1.1 client can take for a whole one. ``words``, where
+    the context's request asks for words, is told of each before ``wording`` is given its audio.
     """
 
-    def __init__(self, runtime: Runtime, context: HttpContext, wording: Wording) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        context: HttpContext,
+        wording: Wording,
+        words: Callable[[Sequence[WordTiming]], None] | None = None,
+    ) -> None:
         self._runtime, self._context, self._wording = runtime, context, wording
+        self._words = words
         self.status_code, self.media_type, self.background = 200, wording.media_type, None
         self.init_headers(
             {
@@ -95,11 +107,13 @@ class HttpSpeech(Response):
         """Speak until the end, or until the client leaves."""
         refused: TalkwireError | None = None
         try:
-            self._runtime.admission.enter()
+            self._runtime.admission.enter(self._context.session.speed)
         except CapacityError as full:
             refused = full
         else:
-            buffer = SpeechBuffer(self._runtime, self._context.protocol)
+            buffer = SpeechBuffer(
+                self._runtime, self._context.protocol, self._context.session.speed
+            )
             with self._runtime.connection():
                 async with asyncio.TaskGroup() as tasks:
                     refused = await self._speak(buffer, tasks, receive, send)
@@ -112,7 +126,9 @@ class HttpSpeech(Response):
     ) -> TalkwireError | None:
         """Returns the error that came before the first byte, if one did."""
         session, request = self._context.session, self._context.request
-        driver = ContextDriver(self._runtime, session, request, buffer, tasks, buffer.room)
+        driver = ContextDriver(
+            self._runtime, session, request, buffer, tasks, buffer.room, self._context.prepare
+        )
         working: list[asyncio.Task[None]] = []
         body = _Body(self, send, self._runtime.settings.slow_consumer_s)
         try:
@@ -136,6 +152,7 @@ class HttpSpeech(Response):
         """The server is going away: what has not been spoken by its deadline never will be."""
         await self._runtime.draining.wait()
         await asyncio.sleep(self._runtime.settings.drain_s)
+        await self._runtime.draining.wait()  # which may have been taken back
         driver.post(Broke(CapacityError(ErrorCode.DRAINING, "The server is shutting down.")))
 
     # -- writing
@@ -156,8 +173,11 @@ class HttpSpeech(Response):
     async def _write_audio(self, buffer: SpeechBuffer, body: _Body) -> Done:
         """Write all audio; raises what ended it too soon."""
         encoder = self._context.encoder
-        while isinstance(item := await buffer.get(), SendAudio):
-            await self._write_encoded(partial(encoder.encode, item.samples), body)
+        while not isinstance(item := await buffer.get(), Done):
+            if isinstance(item, SendAudio):
+                await self._write_encoded(partial(encoder.encode, item.samples), body)
+            elif self._words is not None:
+                self._words(item)
         if item.error is not None:
             raise item.error
         await self._write_encoded(encoder.flush, body)
@@ -175,7 +195,8 @@ class HttpSpeech(Response):
             raise BackendError(ErrorCode.INTERNAL, message) from error
         data = b"".join(packet.data for packet in packets)
         for at in range(0, len(data), _PIECE_BYTES):
-            await body.put(self._wording.audio(data[at : at + _PIECE_BYTES]))
+            if words := self._wording.audio(data[at : at + _PIECE_BYTES]):
+                await body.put(words)
 
 
 class _Body:

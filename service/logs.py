@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any
 
+from service.auth.caller import current_caller
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
@@ -49,6 +51,14 @@ class ConsoleFormatter(logging.Formatter):
         return line
 
 
+def name_caller(record: logging.LogRecord) -> bool:
+    """Add the id of the key for whose holder the work is done; the key itself is known nowhere."""
+    key_id = current_caller().key_id
+    if key_id is not None and not hasattr(record, "key"):
+        record.key = key_id
+    return True
+
+
 def _is_worth_saying(record: logging.LogRecord) -> bool:
     """uvicorn takes a handshake refused with a status, or a body broken off on purpose, for the
     application's mistake.
@@ -60,6 +70,7 @@ def set_up(level: str, style: str) -> None:
     """Send all logs to stderr, as JSON unless a person is watching."""
     console = style == "console" or (style == "auto" and sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(name_caller)
     handler.setFormatter(ConsoleFormatter() if console else JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -17,13 +17,15 @@ from prometheus_client import (
     generate_latest,
 )
 
+from service.auth.authority import Authority
 from service.snapshot import Snapshot, SnapshotCollector
+from service.tenant_metrics import TenantCollector
 from streaming.errors import ErrorCode
 from streaming.events import Cancelled
 from streaming.report import ContextReport
 
 #: Every value of the label ``protocol``: a dialect's NAME.
-PROTOCOLS = ("native", "openai")
+PROTOCOLS = ("native", "openai", "elevenlabs", "cartesia", "deepgram", "vllm-omni")
 #: Every value of ``outcome``, of ``stage``, and of the code a server closes a WebSocket with.
 OUTCOMES = ("complete", "length", "cancelled", "error")
 STAGES = ("unsent", "unheard")
@@ -33,6 +35,20 @@ _TTFA = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _RTF = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.25, 1.5, 2, 5)
 _BATCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+class Gaps:
+    """Observes the time between the chunks of one context."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+        self._last: float | None = None
+
+    def note(self, now: float) -> None:
+        """A chunk was given at ``now`` (monotonic seconds)."""
+        if self._last is not None:
+            self._histogram.observe(now - self._last)
+        self._last = now
 
 
 class Metrics:
@@ -60,7 +76,7 @@ class Metrics:
         self.queue = self._histogram(
             "tts_queue_seconds", "From complete text to the talker's start.", _SHORT, protocol
         )
-        self.gap = self._histogram(
+        self._gap = self._histogram(
             "tts_inter_chunk_gap_seconds", "Between two chunks of one context.", _TTFA, protocol
         )
         self.underrun = self._histogram(
@@ -151,6 +167,14 @@ class Metrics:
     def watch(self, read: Callable[[], Snapshot]) -> None:
         """Export what ``read`` returns whenever the metrics are asked for. Call it once."""
         self.registry.register(SnapshotCollector(read))
+
+    def watch_tenants(self, authority: Authority) -> None:
+        """Export what its tenants use. Call it once."""
+        self.registry.register(TenantCollector(authority))
+
+    def gaps(self, protocol: str) -> Gaps:
+        """For one context."""
+        return Gaps(self._gap.labels(protocol))
 
     def on_error(self, code: ErrorCode) -> None:
         """A client was told of an error."""

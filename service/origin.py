@@ -6,6 +6,7 @@ held up. A page of this very service is always let in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from urllib.parse import urlsplit
 
@@ -17,6 +18,8 @@ from streaming.errors import ErrorCode
 
 ANY = "*"
 _PORTS = {"http": 80, "https": 443}
+#: A name or an address, and a port: what urlsplit takes besides is nobody's.
+_PLACE = re.compile(r"(\[[0-9a-f:.]+\]|[^][@:/\s\x00-\x1f\x7f-\x9f]+)(:\d*)?")
 
 
 def parse_origin(text: str) -> str:
@@ -25,7 +28,9 @@ def parse_origin(text: str) -> str:
     if origin in (ANY, "null"):
         return origin
     parts = urlsplit(origin)
-    if parts.scheme not in _PORTS or not parts.hostname or "@" in parts.netloc:
+    # urlsplit passes over tabs and line ends: what is not in the text is not in the origin
+    place = _PLACE.fullmatch(parts.netloc) if origin.isprintable() else None
+    if parts.scheme not in _PORTS or not parts.hostname or place is None:
         raise ValueError(f"not an origin like https://example.org: {text!r}")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError(f"an origin has no path: {text!r}")

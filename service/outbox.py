@@ -6,9 +6,13 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
+from service.reading import Reading
+
 
 class Item(NamedTuple):
-    """One WebSocket message. Audio has its context's handle and its number of samples."""
+    """One WebSocket message. Audio has its context's handle and its number of samples; what
+    must go with it has the handle too.
+    """
 
     data: str | bytes
     handle: int | None = None
@@ -16,9 +20,12 @@ class Item(NamedTuple):
 
 
 class Outbox:
-    """A queue with a bound in bytes; writers put without waiting, one reader takes."""
+    """A queue with a bound in bytes; writers put without waiting, one reader takes. ``reading``
+    knows what the client has read of what was taken.
+    """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, reading: Reading | None = None) -> None:
+        self.reading = reading or Reading()
         self._items: deque[Item] = deque()
         self._bytes, self._max_bytes = 0, max_bytes
         self._changed = asyncio.Event()
@@ -29,6 +36,11 @@ class Outbox:
     def queued_bytes(self) -> int:
         """Bytes that wait."""
         return self._bytes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._items
 
     def put(self, item: Item) -> None:
         """Add one message. Over the bound everything is dropped, and ``overflowed`` is set:
@@ -46,7 +58,9 @@ class Outbox:
         self._changed.set()
 
     def drop_audio(self, handle: int) -> int:
-        """Take back a context's audio that has not been written; return its samples."""
+        """Take back a context's audio that has not been written, and what goes with it; return
+        its samples.
+        """
         kept = [item for item in self._items if item.handle != handle]
         dropped = sum(item.samples for item in self._items if item.handle == handle)
         self._items = deque(kept)

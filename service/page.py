@@ -21,6 +21,9 @@ PAGES: dict[str, tuple[str, str, str]] = {
 } | {
     f"/static/{name}.js": ("service", f"page/{name}.js", _JS)
     for name in (
+        "clip",
+        "clip-worklet",
+        "clone",
         "link",
         "page",
         "player",

@@ -9,20 +9,23 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import uvicorn
 
 from ipc.supervisor import ChildFailed
 from service import __version__
+from service.admin import create_admin_app
 from service.app import create_app
+from service.auth.key_file import KeyFileError
 from service.build import build_runtime
+from service.exposure import exposure_fault
+from service.front_door import bound_sending, server_config
 from service.logs import set_up
 from service.runtime import Runtime
 from service.settings import Settings
 from streaming.errors import TalkwireError
 
-_PING_S = 20.0
 _GRACE_S = 5
 
 
@@ -33,12 +36,22 @@ class Unable(Exception):
 def serve_until_stopped(settings: Settings) -> None:
     """Serve until a signal. Raises Unable."""
     set_up(settings.log_level, settings.log_format)
-    listener = _listen(settings.host, settings.port)
-    with contextlib.closing(listener):
+    if fault := exposure_fault(settings):
+        raise Unable(fault)
+    with contextlib.ExitStack() as listening:
+        listener = listening.enter_context(_listen(settings.host, settings.port))
+        bound_sending(listener, settings.slow_consumer_s)
+        admin: socket.socket | None = None
+        if settings.admin_port is not None:
+            admin = listening.enter_context(_listen(settings.admin_host, settings.admin_port))
         host, port = listener.getsockname()[:2]
-        _say(f"Talkwire {__version__} at http://{host}:{port}, model {settings.model_name}")
+        scheme = "https" if settings.tls_certificate else "http"
+        _say(f"Talkwire {__version__} at {scheme}://{host}:{port}, model {settings.model_name}")
+        if admin is not None:
+            host, admin_port = admin.getsockname()[:2]
+            _say(f"  metrics and draining at {scheme}://{host}:{admin_port}")
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, listener, port))
+            runner.run(_serve(settings, listener, port, admin))
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
@@ -49,40 +62,46 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return uvloop.Loop
 
 
-async def _serve(settings: Settings, listener: socket.socket, port: int) -> None:
+async def _serve(
+    settings: Settings, listener: socket.socket, port: int, admin: socket.socket | None
+) -> None:
     began = time.monotonic()
 
     def on_progress(worker: str, phase: str, seconds: float) -> None:
         if not runtime.is_ready:
             _say(f"  {time.monotonic() - began:5.1f} s  {worker}: {phase}")
 
-    runtime = build_runtime(settings, on_progress)
+    try:
+        runtime = build_runtime(settings, on_progress)
+    except KeyFileError as error:
+        raise Unable(f"api_keys_file: {error}") from error
     failures: list[BaseException] = []
 
     def on_fatal(error: BaseException) -> None:
         failures.append(error)
         server.should_exit = True
 
-    server = _Server(
-        uvicorn.Config(
-            create_app(runtime, on_fatal),
-            log_config=None,
-            ws_max_size=settings.max_message_bytes,
-            ws_per_message_deflate=False,
-            ws_ping_interval=_PING_S,
-            ws_ping_timeout=_PING_S,
-            timeout_graceful_shutdown=_GRACE_S,
-            server_header=False,
-        )
-    )
-    stopping = _stop_on_signals(server, runtime)
-    announcing = asyncio.create_task(_announce(runtime, began, port))
-    await server.serve(sockets=[listener])
+    server = _Server(_checked(server_config(create_app(runtime, on_fatal), settings, _GRACE_S)))
+    asked = asyncio.Event()
+    stopping = _stop_on_signals(server, runtime, asked)
+    announcing = asyncio.create_task(_announce(settings, runtime, began, port))
+    async with _administering(runtime, admin, asked):
+        await server.serve(sockets=[listener])
     announcing.cancel()
     stopping.cancel()
     if failures:
         raise Unable(_reason(failures[0]))
     _say("Stopped.")
+
+
+def _checked(config: uvicorn.Config) -> uvicorn.Config:
+    """The same, its certificate read. Raises Unable."""
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one
+        reason = error.strerror or error
+        raise Unable(f"the TLS certificate or its key cannot be used: {reason}") from error
+    return config
 
 
 class _Server(uvicorn.Server):
@@ -96,17 +115,41 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _stop_on_signals(server: _Server, runtime: Runtime) -> asyncio.Task[None]:
-    """The first signal drains and then ends the server, the second ends it at once."""
-    signalled = asyncio.Event()
+@contextlib.asynccontextmanager
+async def _administering(
+    runtime: Runtime, listener: socket.socket | None, asked: asyncio.Event
+) -> AsyncIterator[None]:
+    """Serve the admin listener while the block runs, its draining included."""
+    if listener is None:
+        yield
+        return
+    config = server_config(create_admin_app(runtime, asked.set), runtime.settings, _GRACE_S)
+    config.lifespan = "off"  # the public listener's application starts and stops the runtime
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+def _stop_on_signals(server: _Server, runtime: Runtime, asked: asyncio.Event) -> asyncio.Task[None]:
+    """The first signal, or ``asked``, drains and then ends the server; another signal ends it at
+    once. SIGHUP has the keys read again.
+    """
+
+    signalled = False
 
     def on_signal(number: int) -> None:
-        if signalled.is_set():
+        nonlocal signalled
+        if signalled:
             server.handle_exit(number, None)
-        signalled.set()
+        signalled = True
+        asked.set()
 
     async def drain() -> None:
-        await signalled.wait()
+        await asked.wait()
         if runtime.connections:
             _say(f"Finishing {runtime.connections} connections; once more ends them at once.")
         await runtime.drain()
@@ -115,14 +158,17 @@ def _stop_on_signals(server: _Server, runtime: Runtime) -> asyncio.Task[None]:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
+    loop.add_signal_handler(signal.SIGHUP, runtime.authority.reload_soon)
     return asyncio.create_task(drain())
 
 
-async def _announce(runtime: Runtime, began: float, port: int) -> None:
+async def _announce(settings: Settings, runtime: Runtime, began: float, port: int) -> None:
     """Print the line that a newcomer waits for."""
     await runtime.ready.wait()
     _say(f"Ready after {time.monotonic() - began:.1f} s. In another terminal:")
-    where = "" if port == 8000 else f" --url ws://127.0.0.1:{port}/v1/tts/stream"
+    scheme = "wss" if settings.tls_certificate else "ws"
+    usual = port == 8000 and scheme == "ws"
+    where = "" if usual else f" --url {scheme}://127.0.0.1:{port}/v1/tts/stream"
     _say(f'  .venv/bin/talkwire say "Hello there." --out hello.wav{where}')
 
 

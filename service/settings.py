@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from service.hosts import is_loopback, parse_hosts
 from service.origin import parse_origins
 
 PREFIX = "TALKWIRE_"
@@ -20,6 +22,23 @@ _EMBEDDED_SEGMENT, _SEGMENT = 90, 300
 _OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 #: Web origins; the environment has them with commas between them.
 Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(parse_origins)]
+#: Names that the service goes by, in the same way.
+Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(parse_hosts)]
+#: What the environment may hold beside settings: the clients' own.
+_CLIENTS_OWN = frozenset((f"{PREFIX}URL", f"{PREFIX}API_KEY"))
+
+
+def parse_aliases(value: object) -> object:
+    """Names and what they stand for, from a file (a table) or the environment (a JSON object)."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError('not a JSON object like {"their id": "our voice"}') from error
+
+
+Aliases = Annotated[dict[str, str], NoDecode, BeforeValidator(parse_aliases)]
 
 
 class SettingsError(Exception):
@@ -33,34 +52,55 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    auth: Literal["auto", "off"] = "auto"
+    api_keys_file: Path | None = None
+    max_failed_keys_per_minute: Annotated[int, Field(ge=1)] = 30
+    allowed_hosts: Hosts = ()
+    admin_host: str = "127.0.0.1"
+    admin_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    metrics_public: bool | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
 
     model: str = "embedded"
     served_model_name: str | None = None
     openai_model_aliases: Annotated[tuple[str, ...], NoDecode] = _OPENAI_MODELS
+    voice_aliases: Aliases = {}
+    unknown_voice: Literal["error", "default"] = "error"
     talker_engine: Literal["auto", "inprocess", "async"] = "auto"
     talker_threads: Annotated[int, Field(ge=1)] = 1
     talker_max_num_seqs: Annotated[int, Field(ge=1)] = 16
     talker_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    talker_continuity: Literal["auto", "on", "off"] = "auto"
     talker_tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
     talker_data_parallel_size: Annotated[int, Field(ge=1)] = 1
+    talker_distributed_executor: Literal["auto", "mp", "ray"] = "auto"
     talker_gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.8
     codec_threads: Annotated[int, Field(ge=1)] = 1
     codec_device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
 
+    admission: Literal["measured", "fixed"] = "measured"
     max_contexts: Annotated[int, Field(ge=1)] | None = None
     max_contexts_per_session: Annotated[int, Field(ge=1)] = 8
     max_connections: Annotated[int, Field(ge=1)] = 256
     allowed_origins: Origins = ()
+    voices_dir: Path | None = None
+    max_voices: Annotated[int, Field(ge=0, le=10_000)] = 1000
+    asr_model: Path | None = None
     max_message_bytes: Annotated[int, Field(ge=1024)] = 65_536
     max_text_chars: Annotated[int, Field(ge=1)] = 20_000
     max_segment_chars: Annotated[int, Field(ge=20)] | None = None
     default_lead_ms: Annotated[int, Field(ge=100)] = 10_000
     max_lead_ms: Annotated[int, Field(ge=100)] = 120_000
     max_outbox_bytes: Annotated[int, Field(ge=65_536)] = 16 << 20
+    max_batch_items: Annotated[int, Field(ge=1)] = 32
+    max_batch_contexts: Annotated[int, Field(ge=1)] = 4
     context_idle_s: Annotated[float, Field(gt=0)] = 60.0
     session_idle_s: Annotated[float, Field(gt=0)] = 300.0
+    max_session_s: Annotated[float, Field(gt=0)] | None = None
+    handshake_s: Annotated[float, Field(gt=0)] = 10.0
     drain_s: Annotated[float, Field(ge=0)] = 30.0
     slow_consumer_s: Annotated[float, Field(gt=0)] = 10.0
 
@@ -87,6 +127,28 @@ class Settings(BaseSettings):
             raise ValueError("data parallelism needs talker_engine async or auto")
         return value
 
+    @field_validator("talker_distributed_executor")
+    @classmethod
+    def _check_executor(cls, value: str, info: ValidationInfo) -> str:
+        if value == "ray" and info.data.get("talker_engine") == "inprocess":
+            raise ValueError("workers under Ray need talker_engine async or auto")
+        return value
+
+    @field_validator("tls_key")
+    @classmethod
+    def _check_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        """A key without its certificate would leave the service without TLS, unnoticed."""
+        if value is not None and info.data.get("tls_certificate") is None:
+            raise ValueError("a key needs its certificate: tls_certificate")
+        return value
+
+    @property
+    def metrics_are_public(self) -> bool:
+        """Whether ``/metrics`` is for everybody on the public listener."""
+        if self.metrics_public is not None:
+            return self.metrics_public
+        return self.api_keys_file is None and is_loopback(self.host)
+
     @property
     def model_path(self) -> str:
         """The folder or hub id that ``model`` stands for."""
@@ -112,7 +174,9 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
     unknown = sorted(
         name
         for name in os.environ
-        if name.upper().startswith(PREFIX) and name[len(PREFIX) :].lower() not in known
+        if name.upper().startswith(PREFIX)
+        and name[len(PREFIX) :].lower() not in known
+        and name.upper() not in _CLIENTS_OWN
     )
     if unknown:
         raise SettingsError(f"unknown settings in the environment: {', '.join(unknown)}")

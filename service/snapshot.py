@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -71,8 +72,17 @@ class SnapshotCollector(Collector):
         talker.add_metric(["waiting"], now.talker_waiting)
         yield talker
         yield _gauge("tts_codec_windows", "Windows that the codec has.", now.codec_windows)
+        yield _gauge("tts_event_loop_tasks", "Tasks of the gateway's event loop.", _tasks())
         if now.pace is not None and now.frame_s is not None:
             yield from _pace(now.pace, now.frame_s)
+
+
+def _tasks() -> int:
+    """Of the running loop; 0 where the reader is on another thread."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

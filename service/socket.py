@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from typing import Protocol
 
 from fastapi import WebSocket, WebSocketDisconnect
 
+from service.auth.caller import current_caller
 from service.outbox import Item, Outbox
+from service.reading import EXTENSION, Reading
 from service.runtime import Runtime
-from streaming.errors import CapacityError, ErrorCode, TalkwireError
+from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +72,21 @@ class Socket:
 
     def __init__(self, websocket: WebSocket, runtime: Runtime) -> None:
         self._websocket, self._runtime = websocket, runtime
-        self.outbox = Outbox(runtime.settings.max_outbox_bytes)
+        self._reading = Reading(websocket.scope.get("extensions", {}).get(EXTENSION))
+        self.outbox = Outbox(runtime.settings.max_outbox_bytes, self._reading)
         self._writing_since: float | None = None
         self._code = NORMAL
-        self._too_slow = False
+        self._too_slow = self._is_closing = False
+        self._caller = current_caller()
+        self._opened_at = time.monotonic()
+
+    def finish(self, code: int = NORMAL) -> None:
+        """The dialect has said all that it will say: close once that has been written. Without
+        effect while the socket is closing already.
+        """
+        if not self._is_closing:
+            self._code = code
+            self.outbox.close()
 
     async def run(self, dialect: Dialect, tasks: asyncio.TaskGroup) -> None:
         """Serve until the end. Works inside ``tasks``, where the contexts' tasks live too."""
@@ -86,6 +100,7 @@ class Socket:
         try:
             await asyncio.wait({writer, *others}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._is_closing = True
             dialect.close()
             for task in others:
                 task.cancel()
@@ -116,29 +131,43 @@ class Socket:
                 else:
                     await self._websocket.send_bytes(item.data)
                 self._writing_since = None
+                if item.handle is not None and item.samples:
+                    self._note_written(item)
+
+    def _note_written(self, item: Item) -> None:
+        assert item.handle is not None
+        more, now = not self.outbox.is_empty, time.monotonic()
+        self._reading.on_written(item.handle, item.samples, len(item.data), now, more=more)
 
     async def _keep(self, dialect: Dialect) -> None:
-        """Notice what no message tells: a writer that does not get on, idle contexts, the
-        server's end. That is told to the client, and waits until nobody is spoken to.
+        """Notice what no message tells: a writer that does not get on, idle contexts, a key that
+        was revoked, the socket's age, the server's end. The last two are told to the client, and
+        wait until nobody is spoken to.
         """
         settings = self._runtime.settings
+        oldest_s = settings.max_session_s or math.inf
         leave_at: float | None = None
         try:
             while True:
                 await self._pause(leave_at is not None)
                 now = time.monotonic()
-                if self._writing_since is not None:
-                    self._too_slow = now - self._writing_since > settings.slow_consumer_s
-                if leave_at is None and self._runtime.draining.is_set():
+                self._too_slow = self._stuck_s(now) > settings.slow_consumer_s
+                is_old = now - self._opened_at >= oldest_s
+                if leave_at is None and (is_old or self._runtime.draining.is_set()):
                     dialect.on_drain(round(1000 * settings.drain_s))
                     leave_at = now + settings.drain_s
                 if leave_at is not None and (dialect.is_idle or now >= leave_at):
                     raise SocketClosing(GOING_AWAY)
-                if self._too_slow:
+                if self._too_slow or not self._runtime.authority.is_welcome(self._caller):
                     return
                 dialect.on_tick(now)
         except SocketClosing as closing:
             self._code = closing.code
+
+    def _stuck_s(self, now: float) -> float:
+        """For how long nothing could be written, or nothing of what was written was read."""
+        writing_s = 0.0 if self._writing_since is None else now - self._writing_since
+        return max(writing_s, self._reading.stuck_s(now))
 
     async def _pause(self, is_leaving: bool) -> None:
         """Until the next look round, which the server's end brings forward."""
@@ -153,13 +182,21 @@ class Socket:
         self._too_slow = True
 
     def _last_words(self, dialect: Dialect) -> Item | None:
-        if not self._too_slow:
+        error: TalkwireError | None = None
+        if self._too_slow:
+            message = "The client reads too slowly for its audio."
+            error = CapacityError(ErrorCode.SLOW_CONSUMER, message)
+        elif not self._runtime.authority.is_welcome(self._caller):
+            error = RequestError(ErrorCode.UNAUTHORIZED, "The API key is not valid any more.")
+        if error is None:
             return None
         self._code = POLICY
-        error = CapacityError(ErrorCode.SLOW_CONSUMER, "The client reads too slowly for its audio.")
         return Item(dialect.word(error))
 
     async def _close(self) -> None:
         self._runtime.metrics.closes.labels(str(self._code)).inc()
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
             await asyncio.wait_for(self._websocket.close(self._code), _FLUSH_S)
+        # A transport that is closed waits until all is taken, and some clients take nothing.
+        patience_s = _FLUSH_S if self._too_slow else self._runtime.settings.slow_consumer_s
+        self._reading.give_up_in(patience_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from streaming.ports import CodecEngine, Sampling, SpeechRequest, TalkerEngine
 from streaming.window import SlidingWindowChunker
 
 _TEXT = "Hello there, this is a first sentence."
-_FRAMES = 75
+_FRAMES, _FRAMES_TOGETHER = 75, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +28,22 @@ class WarmUp:
 
 
 async def warm_up(
-    talker: TalkerEngine, codec: CodecEngine, pace: PaceEstimator, voice: str
+    talker: TalkerEngine, codec: CodecEngine, pace: PaceEstimator, voice: str, together: int = 1
 ) -> WarmUp:
-    """Speak twice through talker and codec; the first time is cold and teaches nothing.
+    """Speak twice through talker and codec; the first time is cold and teaches nothing. Then
+    speak ``together`` times at once, if that is more than once: what several streams cost
+    cannot be known from one.
 
     Raises BackendError if no audio comes of it: a service that cannot speak is not ready.
     """
     await _speak(talker, codec, None, voice, "warm-up-1")
-    return await _speak(talker, codec, pace, voice, "warm-up-2")
+    alone = await _speak(talker, codec, pace, voice, "warm-up-2")
+    if together > 1:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(together):
+                name = f"warm-up-3-{number}"
+                tasks.create_task(_speak(talker, codec, pace, voice, name, _FRAMES_TOGETHER))
+    return alone
 
 
 async def _speak(
@@ -43,6 +52,7 @@ async def _speak(
     pace: PaceEstimator | None,
     voice: str,
     request_id: str,
+    frames: int = _FRAMES,
 ) -> WarmUp:
     began = time.monotonic()
     spec = codec.spec
@@ -50,7 +60,7 @@ async def _speak(
     chunker = SlidingWindowChunker(spec.receptive_field_frames)
     observer = pace.open() if pace is not None else None
     request = SpeechRequest(
-        request_id, _TEXT, voice, sampling=Sampling(temperature=0.0), max_frames=_FRAMES
+        request_id, _TEXT, voice, sampling=Sampling(temperature=0.0), max_frames=frames
     )
     async with aclosing(talker.generate(request)) as batches:
         async for batch in batches:

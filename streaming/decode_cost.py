@@ -2,8 +2,8 @@
 
 A least-squares line through recent windows is scaled until all but the slowest ones are
 below it: noise grows with the window, and so does the room that is left for it. The floor f
-scales it down below all but the fastest. The queue wait is a high quantile. Windows of a load
-long gone are forgotten with the rest of the history.
+scales it down below all but the fastest. The queue wait is a high quantile, and
+as much again. Windows of a load long gone are forgotten with the rest of the history.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ Floats = npt.NDArray[np.float64]
 _MEMORY, _WARM, _REFIT = 256, 8, 8
 #: Share of windows that keep to the upper bounds, and to the floor.
 _UPPER, _LOWER = 0.995, 0.02
+#: A queue has a long tail: so much longer than what nearly all windows waited, the next may.
+_QUEUE_SPARE = 2.0
 
 
 class DecodeCostEstimator:
@@ -58,7 +60,7 @@ class DecodeCostEstimator:
         return PaceBounds(
             row_s=self._prior.row_s,
             burst_s=self._prior.burst_s,
-            queue_s=float(np.quantile(queue_s, _UPPER, method="higher")),
+            queue_s=_QUEUE_SPARE * float(np.quantile(queue_s, _UPPER, method="higher")),
             decode_fixed_s=fixed * upper,
             decode_frame_s=slope * upper,
             decode_floor=lower / upper if lower < upper else 1.0,

@@ -19,6 +19,9 @@ import numpy as np
 
 from streaming.spec import Codes
 
+#: Of the codes that int16 holds.
+_LARGEST = 0x7FFF
+
 
 class DelayReverter:
     """Turns one utterance's rows into frames, as they come.
@@ -35,6 +38,7 @@ class DelayReverter:
         self._codebook_size = codebook_size
         # Rows that still hold codes of incomplete frames: at most K - 1.
         self._tail: Codes = np.empty((0, num_codebooks), np.int16)
+        self._is_plain = True  # no special code among them
         self._ended = False
 
     @property
@@ -60,17 +64,21 @@ class DelayReverter:
 
         Rows after the end are checked and ignored. Raises ValueError like ``push``.
         """
-        _check(rows, self._num_codebooks)
+        has_special = _check(rows, self._num_codebooks, self._codebook_size)
         if self._ended:
             return rows[:0].copy()
         held = np.concatenate([self._tail, rows])
-        frames = revert_delay(held)
+        frames = _diagonals(held)
+        if not has_special and self._is_plain:  # as in most of every stream
+            self._tail = held[len(frames) :]
+            return frames
         special = (frames >= self._codebook_size).any(axis=1)
         if special.any():
             self._ended = True
             frames = frames[: int(special.argmax())]
         else:
             self._tail = held[len(frames) :]
+            self._is_plain = not (self._tail >= self._codebook_size).any()
             # The next frame's codes so far: the diagonal of what is left.
             self._ended = bool((np.diagonal(self._tail) >= self._codebook_size).any())
         return frames
@@ -100,16 +108,28 @@ def revert_delay(rows: Codes) -> Codes:
     for a wrong shape or type and for a negative code.
     """
     _check(rows, None)
-    num_codebooks = rows.shape[1]
-    complete = max(0, len(rows) - num_codebooks + 1)
-    codebook = np.arange(num_codebooks)
-    return rows[np.arange(complete)[:, np.newaxis] + codebook, codebook]
+    return _diagonals(rows)
 
 
-def _check(codes: Codes, num_codebooks: int | None) -> None:
+def _diagonals(rows: Codes) -> Codes:
+    """A frame is a diagonal: a view of ``rows`` in which each code is a row and one further."""
+    total, books = rows.shape
+    if total < books:
+        return np.empty((0, books), np.int16)
+    rows = np.ascontiguousarray(rows)
+    down, right = rows.strides
+    return np.ndarray((total - books + 1, books), np.int16, rows, 0, (down, down + right)).copy()
+
+
+def _check(codes: Codes, num_codebooks: int | None, codebook_size: int = 0) -> bool:
+    """Whether a code is ``codebook_size`` or more."""
     if codes.ndim != 2 or codes.dtype != np.int16 or not codes.shape[1]:
         raise ValueError("codes must be int16 of shape [n, K]")
     if num_codebooks is not None and codes.shape[1] != num_codebooks:
         raise ValueError(f"expected {num_codebooks} codebooks, got {codes.shape[1]}")
-    if codes.size and codes.min() < 0:
+    if not codes.size:
+        return False
+    largest = int(codes.view(np.uint16).max())  # where negative ones are the largest
+    if largest > _LARGEST:
         raise ValueError("codes must not be negative")
+    return largest >= codebook_size

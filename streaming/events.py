@@ -10,6 +10,7 @@ from streaming.ports import TalkerRows
 from streaming.report import ContextReport
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
+from streaming.words import WordTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,17 @@ class CancelAsked:
 
 @dataclass(frozen=True, slots=True)
 class PlaybackReported:
-    """The listener has heard this many samples."""
+    """The listener has heard this many samples, or (``at_most``) no more than that."""
 
     played_samples: int
+    at_most: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AudioRead:
+    """The client has read so many samples from its connection; later ones may be on their way."""
+
+    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,7 @@ Event = (
     | EndAsked
     | CancelAsked
     | PlaybackReported
+    | AudioRead
     | RowsCame
     | NothingToSay
     | SamplesCame
@@ -132,6 +142,13 @@ class SendAudio:
 
 
 @dataclass(frozen=True, slots=True)
+class WordsSent:
+    """The audio of these words has been sent; they come in order, once each."""
+
+    timings: tuple[WordTiming, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SetTimer:
     """Ring at ``at``; replaces the timer set before."""
 
@@ -166,4 +183,6 @@ class Done:
     error: TalkwireError | None = field(default=None)
 
 
-Command = StartTalker | StopWork | Decode | SendAudio | SetTimer | Flushed | Cancelled | Done
+Command = (
+    StartTalker | StopWork | Decode | SendAudio | WordsSent | SetTimer | Flushed | Cancelled | Done
+)

@@ -7,10 +7,10 @@ most one utterance, which may be a later one than the codec and the client are b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from streaming.events import Command, Decode, Flushed, SendAudio, StartTalker
+from streaming.events import Command, Decode, Flushed, SendAudio, StartTalker, WordsSent
 from streaming.playback import PlaybackClock
 from streaming.ports import TalkerRows
 from streaming.report import Stopwatch
@@ -18,16 +18,22 @@ from streaming.schedule import PaceBounds, ScheduleSettings
 from streaming.spec import CodecSpec, Samples
 from streaming.transcript import Transcript
 from streaming.utterance import Mode, Utterance
+from streaming.words import WordTiming
 
 NEVER = float("inf")
 #: The last chunk of an utterance may be half again as large as the largest.
 _LARGEST_CHUNKS = 2
+#: Rows are left to pile up for no more than this part of the time that there is for them.
+_PATIENCE = 4
+#: What may be unread however small the lead: the network's delay is not the client's.
+_UNREAD_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class LineSettings:
     """How speech is made. ``bounds`` gives the pace as it is measured just now; audio may
-    run ahead of playback by ``max_lead_s``.
+    run ahead of playback by ``max_lead_s``. The codec's samples are heard ``speed`` times as
+    fast as it made them; whoever stretches them comes after the session.
     """
 
     codec: CodecSpec
@@ -35,6 +41,17 @@ class LineSettings:
     bounds: Callable[[], PaceBounds]
     mode: Mode = "chunked"
     max_lead_s: float = 10.0
+    speed: float = 1.0
+
+    @property
+    def heard_rate(self) -> float:
+        """Samples of the codec that are heard in a second."""
+        return self.codec.sample_rate * self.speed
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds in which a frame is heard."""
+        return self.codec.frame_s / self.speed
 
 
 class UtteranceLine:
@@ -42,8 +59,9 @@ class UtteranceLine:
 
     def __init__(self, settings: LineSettings, transcript: Transcript) -> None:
         self._settings, self._transcript = settings, transcript
-        self.playback = PlaybackClock(settings.codec.sample_rate)
-        self.stopwatch = Stopwatch(settings.codec.sample_rate)
+        slack_s = max(0.0, _UNREAD_S - settings.max_lead_s)
+        self.playback = PlaybackClock(settings.heard_rate, slack_s)
+        self.stopwatch = Stopwatch(settings.heard_rate)
         self._line: deque[Utterance] = deque()
         self._talking: Utterance | None = None
         self._count = 0
@@ -82,7 +100,7 @@ class UtteranceLine:
         before = talking.frames
         talking.push(batch)
         self.generated_frames += talking.frames - before
-        self._after_talking(talking, now)
+        self._after_talking(talking, batch.came[-1][1] if batch.came else now)
 
     def on_nothing(self, index: int, now: float) -> None:
         """There is nothing to speak in that utterance."""
@@ -111,6 +129,7 @@ class UtteranceLine:
         self.stopwatch.on_audio(samples, now)
         self.playback.on_sent(len(samples), now, continues=continues)
         head.on_sent(self._settings.bounds(), now)
+        words = head.words.on_sent(samples, offset) if head.words else []
         return [
             SendAudio(
                 samples,
@@ -119,8 +138,15 @@ class UtteranceLine:
                 ends_utterance=head.is_done,
                 is_last=is_ending and head.is_done and len(self._line) == 1,
                 late=offset > 0 and continues and dry_at < now,
-            )
+            ),
+            *self._tell_words(words),
         ]
+
+    def _tell_words(self, words: Sequence[WordTiming]) -> list[Command]:
+        for word in words:
+            end = round(word.end_ms * self._settings.heard_rate / 1000)
+            self._transcript.on_sent(word.end, min(end, self.sent_samples))
+        return [WordsSent(tuple(words))] if words else []
 
     # -- what can be done now
 
@@ -133,9 +159,21 @@ class UtteranceLine:
             return True  # nothing can be sent before the last row
         schedule = mine.schedule
         spare = _LARGEST_CHUNKS * schedule.max_chunk_frames + schedule.lookahead_frames
-        in_hand_s = self._waiting_frames * mine.codec.frame_s
+        in_hand_s = self._waiting_frames * mine.frame_s
         credit_s = self.playback.credit_s(now, mine.max_lead_s)
-        return in_hand_s < credit_s + spare * mine.codec.frame_s
+        return in_hand_s < credit_s + spare * mine.frame_s
+
+    def row_patience_s(self, now: float) -> float:
+        """How long rows may be left to pile up: a part of the time that is left until a window
+        with all that is in hand would have to go to the codec. 0 unless something is playing.
+        """
+        mine = self._settings
+        if mine.mode == "whole" or not self.sent_samples:
+            return 0.0
+        schedule, bounds = mine.schedule, mine.bounds()
+        window = schedule.left_context_frames + self._waiting_frames + schedule.lookahead_frames
+        needed_s = schedule.guard_s + bounds.queue_s + bounds.decode_s(window)
+        return max(0.0, (self.playback.lead_s(now) - needed_s) / _PATIENCE)
 
     @property
     def _waiting_frames(self) -> int:
@@ -146,6 +184,9 @@ class UtteranceLine:
         commands: list[Command] = []
         while self._line and self._line[0].is_done:
             utterance = self._line.popleft()
+            if utterance.words is not None:
+                last = utterance.words.finish(cut_off=utterance.cut_off)
+                commands += self._tell_words(last)
             self._transcript.on_sent(utterance.text_end, self.sent_samples)
             commands += [Flushed(flush_id) for flush_id in utterance.flush_ids]
         return commands
@@ -162,13 +203,19 @@ class UtteranceLine:
         if self._talking is not None or waiting is None:
             return [], NEVER
         mine, playback = self._settings, self.playback
-        backlog_s = self._waiting_frames * mine.codec.frame_s
+        backlog_s = self._waiting_frames * mine.frame_s
         if backlog_s + playback.lead_s(now) >= mine.max_lead_s:
             room_at = playback.when_credit(now, mine.max_lead_s, backlog_s)
             # While a backlog is being sent, its progress wakes us; the clock alone would not.
             return [], room_at if room_at > now else NEVER
         waiting.start(
-            mine.codec, mine.schedule, mine.mode, mine.bounds(), playback.dry_at + backlog_s, now
+            mine.codec,
+            mine.schedule,
+            mine.mode,
+            mine.bounds(),
+            playback.dry_at + backlog_s,
+            now,
+            mine.heard_rate,
         )
         self._talking = waiting
         self.stopwatch.on_talker_start(now)

@@ -15,6 +15,7 @@ before shows before its first stream ends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -22,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streaming.bounds import PaceBounds, ScheduleSettings, start_frames
+from streaming.capacity import Capacity
 from streaming.decode_cost import DecodeCostEstimator
 
 Floats = npt.NDArray[np.float64]
@@ -34,6 +36,8 @@ _MEMORY, _NEAREST = 256, 64
 _AGE_S = 60.0
 #: Streams needed before the prior is dropped; rows needed before a stream counts.
 _WARM_STREAMS, _WARM_ROWS = 8, 16
+#: Waits that are put together before they are counted.
+_BLOCK = 32
 #: The quantile of lateness: safety is cheap for a fast talker and dear for a slow one.
 _FAST_QUANTILE, _SLOW_QUANTILE, _FAST_BELOW = 0.99, 0.9, 0.5
 
@@ -45,37 +49,92 @@ class StreamPace:
         self._estimator = estimator
         self._grid_s = grid_s
         self._level = np.zeros_like(grid_s)
-        self.lateness_s = np.zeros_like(grid_s)
+        self._lateness_s = np.zeros_like(grid_s)
+        #: Not yet counted: how long each batch of rows was waited for, and how many rows it had.
+        self._steps_s: list[float] = []
+        self._counts: list[int] = []
         self.rows = 0  # rows that were waited for: those of the first batch were not
         self.elapsed_s = 0.0
         self._last: float | None = None
         self._beside = 0.0
+        self._runs = False
+        self._run(True)
 
     def observe(self, count: int, now: float) -> None:
         """``count`` rows came together at ``now``."""
-        if count < 1:
+        self.observe_all(((count, now),))
+
+    def observe_all(self, came: Sequence[tuple[int, float]]) -> None:
+        """Rows came: how many, and when."""
+        counted, waited_s, last = 0, 0.0, self._last
+        for count, at in came:
+            if count < 1:
+                continue
+            if last is not None:
+                step_s = max(0.0, at - last)
+                self._steps_s.append(step_s)
+                self._counts.append(count)
+                counted += count
+                waited_s += step_s
+            last = at
+        if last is None:
             return
-        if self._last is not None:
-            step = max(0.0, now - self._last)
-            self._level += step - self._grid_s
-            np.maximum(self._level, 0.0, out=self._level)
-            np.maximum(self.lateness_s, self._level, out=self.lateness_s)
-            self._level -= (count - 1) * self._grid_s
-            np.maximum(self._level, 0.0, out=self._level)
-            self.rows += count
-            self.elapsed_s += step
-            self._beside += count * self._estimator.live
-        self._last = now
-        self._estimator.now = max(self._estimator.now, now)
+        self._run(True)
+        if counted:
+            self.rows += counted
+            self.elapsed_s += waited_s
+            self._beside += counted * self._estimator.live
+            self._estimator.on_rows(counted, waited_s, last)
+        self._last = last
+        self._estimator.now = max(self._estimator.now, last)
+        if len(self._steps_s) >= _BLOCK:
+            self._count()
+
+    @property
+    def lateness_s(self) -> Floats:
+        """The largest lateness so far for each rate ``[rates]``."""
+        self._count()
+        return self._lateness_s
+
+    def _count(self) -> None:
+        """Run the token buckets over what has not been counted, all rates and steps at once.
+
+        The level rises by ``step - S``, then falls by ``(count - 1) S``, and never below 0: such
+        a walk is its sum less the lowest that the sum has been, if that was below 0.
+        """
+        if not self._steps_s:
+            return
+        moves = np.empty((2 * len(self._steps_s), len(self._grid_s)))
+        moves[0::2] = np.subtract.outer(self._steps_s, self._grid_s)
+        moves[1::2] = np.multiply.outer(np.subtract(1, self._counts), self._grid_s)
+        moves[0] += self._level
+        sums = np.cumsum(moves, axis=0, out=moves)
+        levels = sums - np.minimum(np.minimum.accumulate(sums, axis=0), 0.0)
+        np.maximum(self._lateness_s, levels.max(axis=0), out=self._lateness_s)
+        self._level = levels[-1]
+        self._steps_s.clear()
+        self._counts.clear()
 
     def pause(self) -> None:
         """The talker is held back on purpose: the time until the next row is not its pace."""
+        self._count()
         self._last = None
         self._level[:] = 0.0
+        self._run(False)
 
     def close(self) -> None:
         """No more rows come, for whatever reason. Safe to call again."""
+        self._run(False)
         self._estimator._close(self)
+
+    def _run(self, runs: bool) -> None:
+        self._estimator.running += runs - self._runs
+        self._runs = runs
+
+    @property
+    def row_s(self) -> float:
+        """Seconds per row so far; 0 before there were two."""
+        return self.elapsed_s / self.rows if self.rows else 0.0
 
     @property
     def streams_beside(self) -> float:
@@ -87,11 +146,13 @@ class PaceEstimator:
     """The pace of one talker and one codec worker, of bounded memory.
 
     ``prior`` is what is believed before anything was seen: the workers' own measurements
-    at start-up, or a careful guess.
+    at start-up, or a careful guess. ``capacity`` is told of all rows.
     """
 
-    def __init__(self, frame_s: float, prior: PaceBounds) -> None:
-        self._frame_s = frame_s
+    def __init__(self, frame_s: float, prior: PaceBounds, capacity: Capacity | None = None) -> None:
+        self._frame_s, self._capacity = frame_s, capacity
+        #: Streams that are open and not held back on purpose.
+        self.running = 0
         self._prior = prior
         self._grid_s = np.array(_GRID) * frame_s
         self._live: dict[int, StreamPace] = {}
@@ -126,6 +187,11 @@ class PaceEstimator:
         self._lateness_s[slot] = stream.lateness_s
         self._closed += 1
 
+    def on_rows(self, rows: int, seconds: float, now: float) -> None:
+        """A stream waited ``seconds`` for so many rows."""
+        if self._capacity is not None:
+            self._capacity.talker.observe(rows, seconds, self.running, now)
+
     def observe_decode(self, frames: int, queue_s: float, decode_s: float) -> None:
         """A window of ``frames`` frames in all waited ``queue_s`` and took ``decode_s``."""
         self._decode.observe(frames, queue_s, decode_s)
@@ -150,6 +216,8 @@ class PaceEstimator:
                 for pair in pairs
                 if pair.row_s >= prior.row_s
             ] or [_with_pace(cost, prior.row_s, max(pairs[-1].burst_s, prior.burst_s))]
+        if self._capacity is not None:
+            pairs = _when_full(pairs, self._capacity.full_row_s(self.now))
         left = settings.horizon_frames
         return min(pairs, key=lambda pair: start_frames(settings, pair, left_frames=left))
 
@@ -172,6 +240,17 @@ class PaceEstimator:
 
 def _with_pace(cost: PaceBounds, row_s: float, burst_s: float) -> PaceBounds:
     return replace(cost, row_s=row_s, burst_s=burst_s)
+
+
+def _when_full(pairs: list[PaceBounds], row_s: float) -> list[PaceBounds]:
+    """Only what holds too when the service has become full meanwhile: rows that come no faster,
+    and one of them may be late.
+    """
+    return [
+        replace(pair, row_s=max(pair.row_s, row_s), burst_s=max(pair.burst_s, row_s))
+        for pair in pairs
+        if pair.row_s >= row_s or pair is pairs[-1]
+    ]
 
 
 def _upper_quantile(values: Floats, quantile: float) -> Floats:

@@ -22,13 +22,20 @@ class PlaybackClock:
 
     A report is taken at its arrival, so it is older than it looks by the network's delay:
     the client has played a little more than ``played_samples`` says.
+
+    Nothing is played that was not read. Where it is known what was (``on_read``), what was not
+    counts into the lead, but for ``unread_slack_s``: so a client that stalls gets no more credit,
+    and one that is far away loses none.
     """
 
-    def __init__(self, sample_rate: int) -> None:
+    def __init__(self, sample_rate: float, unread_slack_s: float = 0.0) -> None:
         if sample_rate < 1:
             raise ValueError("sample_rate must be positive")
         self._sample_rate = sample_rate
         self._sent = 0
+        self._unread_slack_s = unread_slack_s
+        #: What the client has read, where that is known.
+        self._read: int | None = None
         self._reported = 0
         self._anchor_samples = 0
         self._anchor_s = -inf
@@ -76,17 +83,27 @@ class PlaybackClock:
             self._anchor_samples, self._anchor_s = self._sent, now
         self._sent += samples
 
-    def on_report(self, played_samples: int, now: float) -> None:
-        """The client says that it has played ``played_samples`` in all.
+    def on_report(self, played_samples: int, now: float, *, at_most: bool = False) -> None:
+        """The client says that it has played ``played_samples`` in all; with ``at_most`` it is
+        only known that it cannot have played more.
 
         A report lower than an earlier one, or higher than what was sent, is clamped: a
         client's mistake must not stop its own audio, nor open the credit.
         """
-        if not self._sent:
+        if not self._sent or (at_most and self.played_samples(now) <= played_samples):
             return
         self._reported = max(self._reported, min(played_samples, self._sent))
         self._anchor_samples = self._reported
         self._anchor_s = max(now, self._anchor_s)
+
+    def on_read(self, read_samples: int) -> None:
+        """The client has read ``read_samples`` in all."""
+        self._read = max(self._read or 0, min(read_samples, self._sent))
+
+    @property
+    def unread_s(self) -> float:
+        """Seconds of audio sent and not yet read, as far as is known."""
+        return 0.0 if self._read is None else (self._sent - self._read) / self._sample_rate
 
     def played_samples(self, now: float) -> int:
         """Samples played by ``now``: the last report and the time since then."""
@@ -97,7 +114,8 @@ class PlaybackClock:
 
     def lead_s(self, now: float) -> float:
         """Seconds of audio sent and not yet played, at least 0."""
-        return max(0.0, self.dry_at - max(now, self._anchor_s)) if self._sent else 0.0
+        unplayed_s = self.dry_at - max(now, self._anchor_s) if self._sent else 0.0
+        return max(0.0, unplayed_s, self.unread_s - self._unread_slack_s)
 
     def credit_s(self, now: float, max_lead_s: float) -> float:
         """Seconds of audio that may be sent at ``now`` without exceeding ``max_lead_s``."""
@@ -108,7 +126,10 @@ class PlaybackClock:
 
         What needs more than the whole ``max_lead_s`` waits for an empty buffer, not for
         ever. A time to come is a hair late, so that rounding cannot make a caller that
-        asks again then wait for nothing.
+        asks again then wait for nothing. It is ``inf`` where only the client's reading helps.
         """
-        wait_s = self.lead_s(now) - max(0.0, max_lead_s - needed_s)
+        allowed_s = max(0.0, max_lead_s - needed_s)
+        if self.unread_s - self._unread_slack_s > allowed_s:
+            return inf
+        wait_s = self.lead_s(now) - allowed_s
         return now + wait_s + _TOLERANCE_S if wait_s > 0 else now

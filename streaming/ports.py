@@ -10,6 +10,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
@@ -25,11 +28,30 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """A voice to speak with: the codes ``[K, T]`` int16 of a clip of it, delay undone, and
+    what is said in the clip, if that is known.
+    """
+
+    codes: Codes
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SpeechRequest:
     """One utterance for the talker.
 
     ``text`` is the client's text, not a prompt: the talker's own prompt builder turns it
     into ids. ``max_frames`` bounds the generation; ``None`` is the model's default.
+    ``reference`` is spoken with instead of ``voice``, where it is given.
+    ``word_timings`` asks for ``TalkerRows.spoken``, where the talker has it.
+
+    Requests of one ``conversation`` come one after another, and each goes on from what the
+    ones before it said, so that voice and prosody carry over; None stands alone. Only what
+    came to its own end is gone on from: an utterance that was closed early, failed or was cut
+    off by ``max_frames`` leaves the conversation as it was. A talker that cannot go on (its
+    process is new, the talk too long) starts over from the last utterance, or from nothing,
+    and says no error. ``forget`` ends a conversation.
     """
 
     request_id: str
@@ -38,6 +60,9 @@ class SpeechRequest:
     language: str | None = None
     sampling: Sampling = field(default_factory=Sampling)
     max_frames: int | None = None
+    reference: Reference | None = None
+    word_timings: bool = False
+    conversation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +70,16 @@ class TalkerRows:
     """Rows of one utterance in order. ``rows`` is ``[n, K]`` int16 and still delayed.
 
     ``finish`` is set on the last one only: ``stop`` when the talker said its end code,
-    ``length`` when ``max_frames`` cut it off. The last one may hold no rows.
+    ``length`` when ``max_frames`` cut it off. The last one may hold no rows. ``spoken`` is
+    float32 ``[n]``, for requests with ``word_timings``: the character of the request's text at
+    which the frame is that begins with each row, fractions between two; some may be wrong.
+    ``came`` says when the rows came, as (how many, monotonic seconds), in order; empty: just now.
     """
 
     rows: Codes
     finish: Literal["stop", "length"] | None = None
+    spoken: npt.NDArray[np.float32] | None = None
+    came: tuple[tuple[int, float], ...] = ()
 
 
 class TalkerEngine(Protocol):
@@ -68,6 +98,11 @@ class TalkerEngine(Protocol):
         its slot. Raises RequestError or BackendError.
         """
 
+    def forget(self, conversation: str) -> None:
+        """No more requests of that conversation will come. One that is not known, because
+        none has come yet, is no error.
+        """
+
 
 class CodecEngine(Protocol):
     """Makes samples from codes, for many streams at once."""
@@ -83,6 +118,21 @@ class CodecEngine(Protocol):
         Cancelling the call drops the work. Raises CapacityError, BackendError.
         """
 
+    @property
+    def can_encode(self) -> bool:
+        """Whether the codec has an encoder too."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for two codecs if the same codes sound the same with both."""
+
+    async def encode(self, samples: Samples) -> Codes:
+        """Return the codes ``[K, ceil(n / hop_length)]`` of a clip ``[n]`` at the codec's rate.
+
+        It has no deadline: windows go before it. Cancelling the call drops the work. Raises
+        RequestError (no encoder, no clip that can be encoded), CapacityError, BackendError.
+        """
+
 
 class CodecDecoder(Protocol):
     """The model itself, synchronous: what runs inside the codec worker."""
@@ -90,6 +140,10 @@ class CodecDecoder(Protocol):
     @property
     def spec(self) -> CodecSpec:
         """The loaded codec's facts."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for two codecs if the same codes sound the same with both."""
 
     def decode(self, codes: Sequence[Codes]) -> list[Samples]:
         """Decode whole sequences: a batch of ``[K, T_i]`` -> ``[T_i * hop_length]`` each."""

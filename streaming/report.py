@@ -39,9 +39,9 @@ class ContextReport:
 
 
 class Stopwatch:
-    """Gathers a context's figures as they come."""
+    """Gathers a context's figures as they come. ``sample_rate``: samples heard per second."""
 
-    def __init__(self, sample_rate: int) -> None:
+    def __init__(self, sample_rate: float) -> None:
         self._rate = sample_rate
         self._first_text: float | None = None
         self._first_start: float | None = None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streaming.fit import SpokenLengths, fit
 from streaming.script import (
     BULLETS,
     CLAUSE_MARKS,
@@ -44,12 +45,14 @@ class SegmentSettings:
     No utterance is longer than ``max_chars``; only a single written character longer than
     that would be cut. A sentence shorter than ``min_chars`` waits for the next one, which
     costs nothing while audio plays; for the first one, at the beginning and after each
-    flush, ``first_min_chars`` holds instead.
+    flush, ``first_min_chars`` holds instead. With ``spoken_lengths`` no utterance is longer
+    than ``max_chars`` in words either, as far as text can be parted (see ``streaming.fit``).
     """
 
     max_chars: int = 300
     min_chars: int = 12
     first_min_chars: int = 1
+    spoken_lengths: SpokenLengths | None = None
 
     def __post_init__(self) -> None:
         if self.max_chars < 2 or min(self.min_chars, self.first_min_chars) < 1:
@@ -84,11 +87,19 @@ class Segmenter:
         return done
 
     def flush(self) -> list[str]:
-        """End the text here; return what was held back: one utterance or none."""
+        """End the text here; return what was held back: one utterance or none, or what one
+        was parted into for its length in words.
+        """
         rest = "".join(self._text).strip()
         self._first = True
         self._begin()
-        return [rest] if rest else []
+        return self._fit(rest) if rest else []
+
+    def _fit(self, utterance: str) -> list[str]:
+        settings = self._settings
+        if settings.spoken_lengths is None:
+            return [utterance]
+        return fit(utterance, settings.spoken_lengths(utterance), settings.max_chars)
 
     def _begin(self) -> None:
         """Forget the utterance that was being collected."""
@@ -130,7 +141,7 @@ class Segmenter:
     def _emit(self, length: int) -> None:
         """The first ``length`` characters are an utterance; the rest is read again."""
         text = self._text
-        self._done.append("".join(text[:length]).strip())
+        self._done += self._fit("".join(text[:length]).strip())
         self._first = False
         self._begin()
         for char in text[length:]:

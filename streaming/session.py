@@ -19,6 +19,7 @@ from typing import Literal
 
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.events import (
+    AudioRead,
     Broke,
     CancelAsked,
     Cancelled,
@@ -80,9 +81,18 @@ class Session:
         """Whether the context waits for its client."""
         return self.state is State.OPEN and not self._line
 
+    @property
+    def speed(self) -> float:
+        """How many times as fast as it was spoken the audio is heard."""
+        return self._settings.line.speed
+
     def wants_rows(self, now: float) -> bool:
         """Whether the talker should go on with its utterance; ask again after each event."""
         return self.state is State.CLOSED or self._line.wants_rows(now)
+
+    def row_patience_s(self, now: float) -> float:
+        """How long the talker's rows may be left to pile up without anybody noticing."""
+        return 0.0 if self.state is State.CLOSED else self._line.row_patience_s(now)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take one event. Raises RequestError (see above)."""
@@ -116,8 +126,10 @@ class Session:
                 self._require_open()
                 self._queue(self._segmenter.flush(), now)
                 self.state = State.ENDING
-            case PlaybackReported(played_samples):
-                self._line.playback.on_report(played_samples, now)
+            case PlaybackReported(played_samples, at_most):
+                self._line.playback.on_report(played_samples, now, at_most=at_most)
+            case AudioRead(samples):
+                self._line.playback.on_read(samples)
             case RowsCame(index, batch):
                 self._line.on_rows(index, batch, now)
             case NothingToSay(index):
@@ -178,9 +190,9 @@ class Session:
             line.playback.on_report(event.played_samples, now)
         played = min(sent, line.playback.played_samples(now))
         spoken, remaining = self._transcript.split(played, line.sent_samples, line.head_text_end)
-        seconds = self._settings.line.codec.seconds
+        rate = self._settings.line.heard_rate
         cancelled = Cancelled(
-            report.generated_s, seconds(sent), seconds(played), spoken, remaining, report
+            report.generated_s, sent / rate, played / rate, spoken, remaining, report
         )
         return [StopWork(), cancelled]
 

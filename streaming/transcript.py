@@ -11,8 +11,9 @@ TYPICAL_CHARS_PER_S = 14.0
 class Transcript:
     """Keeps a context's text and where in the audio each utterance of it ended.
 
-    Within one utterance the place is an estimate: text and audio are taken to run in step,
-    and the cut is moved back to the end of a word.
+    Between two marks (the ends of utterances, and of words where their timings are known) the
+    place is an estimate: text and audio are taken to run in step, and the cut is moved back to
+    the end of a word.
     """
 
     def __init__(self, sample_rate: int) -> None:
@@ -20,7 +21,7 @@ class Transcript:
         self._pieces: list[str] = []
         self._text = ""
         self._located = 0
-        #: (samples sent, characters of text) at the end of each utterance.
+        #: (samples sent, characters of text) at the end of each utterance or word.
         self._marks: list[tuple[int, int]] = [(0, 0)]
 
     @property
@@ -39,7 +40,7 @@ class Transcript:
         return self._located
 
     def on_sent(self, text_end: int, samples: int) -> None:
-        """An utterance reaching to ``text_end`` ended at ``samples``."""
+        """An utterance, or a word of it, reaching to ``text_end`` ended at ``samples``."""
         self._marks.append((samples, text_end))
 
     def split(self, played: int, sent: int, pending_end: int | None) -> tuple[str, str]:

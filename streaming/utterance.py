@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from streaming.delay import DelayReverter
 from streaming.ports import TalkerRows
 from streaming.schedule import ChunkSchedule, PaceBounds, ScheduleSettings
 from streaming.spec import CodecSpec, Codes
 from streaming.window import DecodeWindow, SlidingWindowChunker
+from streaming.words import WordTracker
 
 Mode = Literal["chunked", "whole"]
 #: Speech has about 14 characters per second and 25 frames; this is a guess from above. It
@@ -37,7 +39,8 @@ class Utterance:
     """A piece of text that the talker speaks in one go, and its frames.
 
     ``text_end`` is how far into the context's text it reaches. ``flush_ids`` are the
-    flushes that are done once it is.
+    flushes that are done once it is. ``words`` follows its words, where the talker says which
+    part of the text its rows speak.
     """
 
     def __init__(self, index: int, text: str, text_end: int, queued_at: float) -> None:
@@ -50,6 +53,7 @@ class Utterance:
         self.frames = 0
         self.frames_sent = 0
         self.decoding: DecodeWindow | None = None
+        self.words: WordTracker | None = None
 
     def start(
         self,
@@ -59,9 +63,13 @@ class Utterance:
         bounds: PaceBounds,
         dry_at: float,
         now: float,
+        heard_rate: float,
     ) -> None:
-        """The talker begins. ``dry_at``: when the listener runs out of earlier audio."""
+        """The talker begins. ``dry_at``: when the listener runs out of earlier audio;
+        ``heard_rate``: the codec's samples that are heard in a second.
+        """
         self.started_at = now
+        self._codec, self._heard_rate = codec, heard_rate
         self._mode = mode
         self._reverter = DelayReverter(codec.num_codebooks, codec.codebook_size)
         self._chunker = SlidingWindowChunker(schedule.left_context_frames)
@@ -83,6 +91,8 @@ class Utterance:
         """Take rows from the talker."""
         if self.generated:
             return
+        if batch.spoken is not None:
+            self._follow(batch.rows, batch.spoken)
         frames = self._reverter.push_rows(batch.rows)
         self.frames += len(frames)
         if self._mode == "whole":
@@ -93,6 +103,13 @@ class Utterance:
         if batch.finish is not None or self._reverter.ended:
             self.cut_off = batch.finish == "length" and not self._reverter.ended
             self._finish()
+
+    def _follow(self, rows: Codes, spoken: npt.NDArray[np.float32]) -> None:
+        """Each row begins a frame, but for those after the end."""
+        if self.words is None:
+            start = self.text_end - len(self.text)
+            self.words = WordTracker(self.text, start, self._codec, self._heard_rate)
+        self.words.push(spoken[rows[:, 0] < self._codec.codebook_size])
 
     def skip(self) -> None:
         """There is nothing to speak in it."""

@@ -30,12 +30,15 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
 class AudioOptions(Options, frozen=True):
     """What audio the client wants. ``sample_rate`` None: the encoding's own, which is 8000 for
     mu-law and A-law and the codec's for the others. ``frame_ms`` 0: a binary frame per chunk,
-    however long, and 20 ms for Opus.
+    however long, and 20 ms for Opus. ``bitrate``: bits per second, for Opus alone. ``speed``:
+    how many times as fast as the voice's own, at the same pitch.
     """
 
     encoding: Encoding = Encoding.PCM_S16LE
     sample_rate: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     frame_ms: Annotated[int, Meta(ge=0, le=1000)] = 0
+    bitrate: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    speed: Annotated[float, Meta(ge=0.25, le=4)] = 1.0
 
 
 class SamplingOptions(Options, frozen=True):
@@ -58,14 +61,23 @@ class ChunkingOptions(Options, frozen=True):
     lookahead_frames: Frames | None = None
 
 
+class ReferenceOptions(Options, frozen=True):
+    """A clip to speak like, as a file in base64, and what is said in it."""
+
+    audio: Annotated[str, Meta(min_length=1)]
+    text: Annotated[str, Meta(max_length=4000)] | None = None
+
+
 class ClientMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
     """Something a client says."""
 
 
 class SessionConfigure(ClientMessage, frozen=True, tag="session.configure"):
-    """Before the first context: how binary frames look. ``raw`` allows one context at a time."""
+    """Before the first context: how audio travels. ``raw`` allows one context at a time;
+    ``json`` sends ``audio`` messages instead of binary frames.
+    """
 
-    framing: Literal["header", "raw"] = "header"
+    framing: Literal["header", "raw", "json"] = "header"
 
 
 class ContextCreate(ClientMessage, frozen=True, tag="context.create"):
@@ -81,6 +93,8 @@ class ContextCreate(ClientMessage, frozen=True, tag="context.create"):
     chunking: ChunkingOptions = ChunkingOptions()
     max_lead_ms: Annotated[int, Meta(ge=1)] | None = None
     timestamps: bool = False
+    continuity: Literal["context", "none"] | None = None
+    reference: ReferenceOptions | None = None
 
 
 class TextAppend(ClientMessage, frozen=True, tag="text.append"):
@@ -145,7 +159,10 @@ class ServerMessage(Struct, frozen=True, tag_field="type"):
 
 
 class Limits(Struct, frozen=True):
-    """What this server allows; announced, so that no client need find out by failing."""
+    """What this server allows; announced, so that no client need find out by failing. What is
+    null has no limit beside the server's capacity; the fields from ``key_contexts`` on are of the
+    API key and its tenant, all their sockets together.
+    """
 
     max_contexts: int
     max_text_chars: int
@@ -153,6 +170,10 @@ class Limits(Struct, frozen=True):
     max_lead_ms: int
     context_idle_s: float
     session_idle_s: float
+    max_session_s: float | None = None
+    key_contexts: int | None = None
+    key_connections: int | None = None
+    characters_per_minute: int | None = None
 
 
 class SessionCreated(ServerMessage, frozen=True, tag="session.created"):
@@ -166,6 +187,8 @@ class SessionCreated(ServerMessage, frozen=True, tag="session.created"):
     encodings: list[str]
     limits: Limits
     sample_rates: list[int] = []
+    word_timings: bool = False
+    continuity: list[str] = []
 
 
 class ContextCreated(ServerMessage, frozen=True, tag="context.created"):
@@ -184,6 +207,38 @@ class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
     encoding: Encoding
     sample_rate: int
     delay_samples: int = 0
+
+
+class Audio(ServerMessage, frozen=True, tag="audio"):
+    """A binary frame as JSON, if ``json`` framing was asked for: the header's fields and, as
+    base64, what would follow it. ``flags`` has the header's bits.
+    """
+
+    context_id: str
+    handle: int
+    sequence: int
+    sample_offset: int
+    flags: int
+    audio: bytes
+
+
+class Word(Struct, frozen=True):
+    """A word: ``text`` is ``[start, end)`` of the text appended to the context; the times are
+    of speech, from the context's first sample.
+    """
+
+    text: str
+    start: int
+    end: int
+    start_ms: float
+    end_ms: float
+
+
+class Timestamps(ServerMessage, frozen=True, tag="timestamps"):
+    """When words were spoken whose audio has been sent; in order, each once."""
+
+    context_id: str
+    words: list[Word]
 
 
 class FlushDone(ServerMessage, frozen=True, tag="flush.done"):
@@ -254,6 +309,8 @@ SERVER_MESSAGES: tuple[type[ServerMessage], ...] = (
     SessionCreated,
     ContextCreated,
     AudioStarted,
+    Audio,
+    Timestamps,
     FlushDone,
     ContextCancelled,
     ContextDone,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from enum import IntFlag
 from typing import Any, NamedTuple, TypeVar
 
@@ -158,5 +159,9 @@ class AudioHeader(NamedTuple):
         return cls(handle, sequence, offset, AudioFlags(flags))
 
 
-if __name__ == "__main__":  # python -m streaming.wire_format > docs/protocol.schema.json
-    print(json.dumps(json_schema(), indent=1))
+if __name__ == "__main__":
+    # python -m streaming.wire_format > docs/protocol.schema.json
+    # python -m streaming.wire_format --asyncapi > docs/protocol.asyncapi.json
+    from streaming.asyncapi import asyncapi
+
+    print(json.dumps(asyncapi() if "--asyncapi" in sys.argv else json_schema(), indent=1))

@@ -33,12 +33,22 @@ class SamplingDefaults:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checked checkpoint in a local folder. ``name`` is what the operator asked for."""
+    """A checked checkpoint in a local folder. ``name`` is what the operator asked for.
+
+    ``alignment_heads`` are (layer, head) pairs that look at the text being spoken; without
+    any there are no word timings. ``text_frontend`` names what puts writing into words for it.
+    ``has_continuity``: it was trained on talks, on prompts with earlier turns before the text,
+    of at most ``continuation_positions`` if that is said.
+    """
 
     name: str
     folder: Path
     shape: TalkerShape
     defaults: SamplingDefaults
+    alignment_heads: tuple[tuple[int, int], ...] = ()
+    text_frontend: str | None = None
+    has_continuity: bool = False
+    continuation_positions: int | None = None
 
     @property
     def tokenizer_file(self) -> Path:
@@ -59,7 +69,10 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     check_weights(folder, shape)
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{folder} has no tokenizer.json")
-    return Checkpoint(model, folder, shape, read_defaults(folder, shape))
+    heads = read_alignment_heads(folder, shape)
+    continuity, longest = read_continuity(folder), read_continuation_positions(folder)
+    defaults, front_end = read_defaults(folder, shape), read_text_frontend(folder)
+    return Checkpoint(model, folder, shape, defaults, heads, front_end, continuity, longest)
 
 
 def resolve_folder(model: str, revision: str | None = None) -> Path:
@@ -100,6 +113,54 @@ def read_defaults(folder: Path, shape: TalkerShape) -> SamplingDefaults:
     if not sane:
         raise CheckpointError(f"{file}: sampling defaults out of range: {defaults}")
     return defaults
+
+
+def read_alignment_heads(folder: Path, shape: TalkerShape) -> tuple[tuple[int, int], ...]:
+    """``alignment_heads`` of generation_config.json, as Whisper's checkpoints have it; empty
+    where there is none. Raises CheckpointError.
+    """
+    file, body = folder / "generation_config.json", shape.backbone
+    named = _read_json(file).get("alignment_heads") if file.is_file() else None
+    if not isinstance(named, list | None):
+        raise CheckpointError(f"{file}: alignment_heads must be a list, not {named!r}")
+    heads = []
+    for pair in named or []:
+        whole = isinstance(pair, list) and len(pair) == 2 and all(type(i) is int for i in pair)
+        if not whole or not (0 <= pair[0] < body.num_layers and 0 <= pair[1] < body.num_heads):
+            raise CheckpointError(f"{file}: alignment_heads: {pair!r} is not a [layer, head] here")
+        heads.append((pair[0], pair[1]))
+    return tuple(heads)
+
+
+def read_text_frontend(folder: Path) -> str | None:
+    """``text_frontend`` of generation_config.json: the name of what puts writing into words for
+    a model that reads letters alone; None where there is none. Raises CheckpointError.
+    """
+    file = folder / "generation_config.json"
+    name = _read_json(file).get("text_frontend") if file.is_file() else None
+    if name is not None and not isinstance(name, str):
+        raise CheckpointError(f"{file}: text_frontend must be a name, not {name!r}")
+    return name
+
+
+def read_continuity(folder: Path) -> bool:
+    """``continuation`` of generation_config.json; false where it is not there."""
+    file = folder / "generation_config.json"
+    value = _read_json(file).get("continuation", False) if file.is_file() else False
+    if not isinstance(value, bool):
+        raise CheckpointError(f"{file}: continuation must be true or false, not {value!r}")
+    return value
+
+
+def read_continuation_positions(folder: Path) -> int | None:
+    """``continuation_positions`` of generation_config.json: the longest prompt, in positions,
+    with which the model was taught to go on from earlier turns; None where it is not there.
+    """
+    file = folder / "generation_config.json"
+    value = _read_json(file).get("continuation_positions") if file.is_file() else None
+    if value is not None and (type(value) is not int or value < 1):
+        raise CheckpointError(f"{file}: continuation_positions must be a number, not {value!r}")
+    return value
 
 
 def _number(section: Mapping[str, Any], name: str, fallback: float) -> float:

@@ -11,23 +11,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
 
 import msgspec
 
 from ipc.supervisor import ChildDown, Supervisor, Watch
 from streaming.errors import BackendError, CapacityError, ErrorCode
+from streaming.fit import SpokenLengths
 from streaming.ports import SpeechRequest, TalkerRows
 from talker.checkpoint import Checkpoint, SamplingDefaults, open_checkpoint
+from talker.conversation import Conversations, Gone
+from talker.downtime import RETRY_AFTER_MS, Downtime
 from talker.intake import DEFAULT_VOICE, Intake, VoiceSource
-from talker.messages import Abort, Failed, FromChild, FromGateway, Pause, Ready, Resume, Step
+from talker.messages import (
+    Abort,
+    Failed,
+    Forget,
+    FromChild,
+    FromGateway,
+    Generate,
+    Pause,
+    Ready,
+    Resume,
+    Step,
+)
 from talker.row_stream import RowStream
 from talker.settings import TalkerSettings, resolve_max_positions
+from talker.text_front_end import TextFrontEnd
 
-_RETRY_AFTER_MS = 2000
+#: Silence that is allowed in one phase of the start: gigabytes from slow storage, and with
+#: parallelism several processes that import torch one after another.
+START_TIMEOUT_S = 900.0
 _FAILED = "The speech engine could not finish this text."
-_DOWN = "The speech engine is restarting; try again."
 
 
 class TalkerProcessEngine:
@@ -43,22 +60,24 @@ class TalkerProcessEngine:
         *,
         revision: str | None = None,
         voices: VoiceSource | None = None,
+        front_ends: Mapping[str, TextFrontEnd] | None = None,
         watch: Watch | None = None,
         on_progress: Callable[[str, float], None] = lambda phase, seconds: None,
         on_change: Callable[[bool], None] = lambda is_ready: None,
     ) -> None:
         self._model, self._revision = model, revision
         self._settings = settings or TalkerSettings()
-        self._voices, self._watch = voices, watch
+        self._voices, self._watch = voices, watch or Watch(start_timeout_s=START_TIMEOUT_S)
+        self._front_ends = front_ends or {}
         self._on_progress, self._on_change = on_progress, on_change
         self._checkpoint: Checkpoint | None = None
         self._intake: Intake | None = None
         self._supervisor: Supervisor[Step | Failed] | None = None
         self._info: Ready | None = None
         self._streams: dict[int, RowStream] = {}
+        self._conversations = Conversations(self._settings.max_conversations)
         self._handles = itertools.count(1)
-        self._down_since: float | None = None
-        self._start_s: float | None = None
+        self._downtime = Downtime()
         self.last_step = Step(0, [])
 
     async def start(self) -> None:
@@ -68,7 +87,7 @@ class TalkerProcessEngine:
         """
         opened = await asyncio.to_thread(open_checkpoint, self._model, self._revision)
         limit = resolve_max_positions(self._settings, opened.shape.backbone.max_positions)
-        self._intake = Intake(opened, limit, self._voices)
+        self._intake = Intake(opened, limit, self._voices, self._front_ends)
         self._checkpoint = opened
         self._supervisor = Supervisor(
             "talker.process",
@@ -81,7 +100,7 @@ class TalkerProcessEngine:
             on_progress=self._on_progress,
             watch=self._watch,
         )
-        self._down_since = time.monotonic()
+        self._downtime.begin()
         await self._supervisor.start()
 
     async def stop(self) -> None:
@@ -105,6 +124,11 @@ class TalkerProcessEngine:
     def checkpoint(self) -> Checkpoint | None:
         """The checkpoint, once ``start`` has read it."""
         return self._checkpoint
+
+    @property
+    def model_folder(self) -> Path | None:
+        """Where the checkpoint lies, once ``start`` has found it."""
+        return self._checkpoint.folder if self._checkpoint else None
 
     @property
     def defaults(self) -> SamplingDefaults | None:
@@ -141,6 +165,16 @@ class TalkerProcessEngine:
         """The voices that can be asked for by name; the first is the default."""
         return (DEFAULT_VOICE, *(self._voices.names() if self._voices else ()))
 
+    @property
+    def spoken_lengths(self) -> SpokenLengths | None:
+        """See Intake; None before ``start`` too."""
+        return self._intake.spoken_lengths if self._intake else None
+
+    @property
+    def has_word_timings(self) -> bool:
+        """Whether requests may ask for word timings: the checkpoint names alignment heads."""
+        return self._checkpoint is not None and bool(self._checkpoint.alignment_heads)
+
     def check_options(self, request: SpeechRequest) -> None:
         """Raise RequestError if its voice or its sampling can never be served."""
         self._require_intake().check_options(request)
@@ -149,20 +183,46 @@ class TalkerProcessEngine:
         """Raise RequestError if the request can never be served; see ``ports``."""
         self._require_intake().message(request, 0)
 
+    @property
+    def has_continuity(self) -> bool:
+        """Whether requests of a conversation go on from each other."""
+        opened = self._checkpoint
+        return opened is not None and self._settings.has_continuity(opened.has_continuity)
+
+    def forget(self, conversation: str) -> None:
+        """See ``streaming.ports``."""
+        number = self._conversations.forget(conversation)
+        if number is not None:
+            with contextlib.suppress(BackendError):
+                self._send(Forget(number))
+
     async def generate(self, request: SpeechRequest) -> AsyncGenerator[TalkerRows, None]:
         """Yield rows as they come; rows that have piled up come as one piece. While the
-        consumer does not take them, the engine stops making more after ``hold_rows``.
+        consumer does not take them, the engine stops making more after ``hold_rows``. An
+        utterance of a conversation waits for the one before it to be taken or closed.
 
         Raises RequestError as ``check`` does; CapacityError when ``max_outstanding`` is
         reached; BackendError ENGINE_RESTARTING when the child is down or dies, and
         ENGINE_FAILED when the engine gave up on this request alone.
         """
-        handle = next(self._handles)
-        message = self._require_intake().message(request, handle)
+        intake = self._require_intake()
+        if request.conversation is None or not self.has_continuity:
+            pieces = self._speak(intake.message(request, next(self._handles)))
+        else:
+            talk = self._conversations.of(request.conversation)
+            pieces = talk.speak(
+                lambda: intake.order(request, next(self._handles), talk), self._speak
+            )
+        async with aclosing(pieces):
+            async for rows in pieces:
+                yield rows
+
+    async def _speak(self, message: Generate) -> AsyncGenerator[TalkerRows, None]:
         assert self._checkpoint is not None
+        handle = message.handle
         if len(self._streams) >= self._settings.max_outstanding:
             raise CapacityError(
-                ErrorCode.OVERLOADED, "The speech engine is full.", retry_after_ms=_RETRY_AFTER_MS
+                ErrorCode.OVERLOADED, "The speech engine is full.", retry_after_ms=RETRY_AFTER_MS
             )
         stream = RowStream(self._checkpoint.shape.num_codebooks, self._settings.hold_rows)
         self._streams[handle] = stream
@@ -193,43 +253,35 @@ class TalkerProcessEngine:
                 raise ChildDown
             self._supervisor.send(message)
         except ChildDown:
-            raise self._restarting() from None
+            raise self._downtime.error() from None
 
     def _on_ready(self, info: Ready) -> None:
         self._info, self.last_step = info, Step(0, [])
-        if self._down_since is not None:
-            self._start_s = time.monotonic() - self._down_since
-            self._down_since = None
+        self._downtime.end()
         self._on_change(True)
 
     def _on_message(self, message: Step | Failed) -> None:
         if isinstance(message, Failed):
             self.last_step = msgspec.structs.replace(self.last_step, live=message.live)
+            failed = BackendError(ErrorCode.ENGINE_FAILED, _FAILED)
             if stream := self._streams.get(message.handle):
-                stream.fail(BackendError(ErrorCode.ENGINE_FAILED, _FAILED))
+                stream.fail(Gone() if message.reason == "gone" else failed)
             return
         self.last_step = message
         for new in message.rows:
             if stream := self._streams.get(new.handle):
-                stream.put(new.rows, new.finish)
+                stream.put(new.rows, new.finish, new.spoken)
                 if stream.is_full and not stream.is_paused:
                     stream.is_paused = True
                     with contextlib.suppress(BackendError):
                         self._send(Pause(new.handle))
 
     def _on_down(self) -> None:
-        self._down_since = time.monotonic()
+        self._downtime.begin()
+        self._conversations.lose()
         for stream in self._streams.values():
-            stream.fail(self._restarting())
+            stream.fail(self._downtime.error())
         self._on_change(False)
-
-    def _restarting(self) -> BackendError:
-        """The retry hint is what is left of a start as long as the last one."""
-        hint = _RETRY_AFTER_MS
-        if self._start_s is not None and self._down_since is not None:
-            left = self._start_s - (time.monotonic() - self._down_since)
-            hint = max(hint // 4, int(left * 1000))
-        return BackendError(ErrorCode.ENGINE_RESTARTING, _DOWN, retry_after_ms=hint)
 
 
 def _arguments(opened: Checkpoint, settings: TalkerSettings) -> list[str]:

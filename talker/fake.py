@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from streaming.errors import BackendError, ErrorCode, RequestError
+from streaming.fit import SpokenLengths
 from streaming.ports import SpeechRequest, TalkerRows
 from streaming.spec import Codes
+from talker.intake import VoiceSource
 
 _FAILED = "The speech engine could not finish this text."
+
+
+@dataclass
+class _Conversation:
+    """What was ``said``, a line for each utterance, and whose ``turn`` it is: one at a time."""
+
+    said: str = ""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class FakeTalker:
@@ -21,10 +36,13 @@ class FakeTalker:
 
     An utterance has ``frames_per_character`` frames per character of text, random codes that
     follow from text and seed alone, and then the end ramp of a real talker. ``row_s`` is the
-    pace; 0 makes rows as fast as they are taken. ``fail_after`` rows of a request whose text
+    pace, and each other stream adds ``stream_s`` to it; 0 makes rows as fast as they are
+    taken. ``fail_after`` rows of a request whose text
     contains ``"!fail"``, the engine "fails". ``outstanding`` counts requests in flight,
     ``rows_made`` the rows that were taken. Like the real one it pauses when nobody takes
-    ``hold_rows`` rows.
+    ``hold_rows`` rows. With ``has_word_timings`` each frame speaks the character whose frame it
+    is. With ``has_continuity`` the codes of a conversation's later utterances
+    follow from what it has said before; ``conversations`` are those that it remembers.
     """
 
     def __init__(
@@ -35,31 +53,70 @@ class FakeTalker:
         frames_per_character: float = 2.0,
         first_row_s: float = 0.0,
         row_s: float = 0.0,
+        stream_s: float = 0.0,
         max_frames: int = 2048,
         fail_after: int = 5,
         capacity: int = 16,
         hold_rows: int = 64,
+        has_continuity: bool = False,
+        has_word_timings: bool = False,
     ) -> None:
         self.num_codebooks, self.codebook_size = num_codebooks, codebook_size
         self._frames_per_character, self._max_frames = frames_per_character, max_frames
         self._first_row_s, self._row_s = first_row_s, row_s
+        self._stream_s = stream_s
         self._fail_after, self.capacity = fail_after, capacity
         self._hold_rows = hold_rows
-        self.voices: tuple[str, ...] = ("default",)
+        self._own_voices: tuple[str, ...] = ("default",)
+        #: Further voices, which may come and go.
+        self.source: VoiceSource | None = None
         self.outstanding = self.restarts = self.rows_made = 0
+        self.has_word_timings = has_word_timings
+        self.spoken_lengths: SpokenLengths | None = None
+        self.has_continuity = has_continuity
+        self.conversations: dict[str, _Conversation] = {}
 
-    def frames_of(self, request: SpeechRequest) -> Codes:
-        """The frames ``[T, K]`` int16 that ``generate`` will speak, still aligned."""
+    @property
+    def model_folder(self) -> Path | None:
+        """A fake has no checkpoint."""
+        return None
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """Its own, and those of ``source``."""
+        return (*self._own_voices, *(self.source.names() if self.source else ()))
+
+    @voices.setter
+    def voices(self, own: tuple[str, ...]) -> None:
+        self._own_voices = own
+
+    def _reference(self, request: SpeechRequest) -> bytes:
+        """What makes a voice sound unlike the default one: its codes, its words."""
+        if request.reference is not None:
+            rows, text = request.reference.codes, request.reference.text
+        elif self.source and (voice := self.source.get(request.voice)):
+            rows, text = voice.rows, voice.transcript
+        else:
+            return b""
+        return rows.tobytes() + (text or "").encode()
+
+    def frames_of(self, request: SpeechRequest, before: str = "") -> Codes:
+        """The frames ``[T, K]`` int16 that ``generate`` will speak, still aligned. ``before`` is
+        what its conversation has said.
+        """
         count = max(1, round(len(request.text) * self._frames_per_character))
         seed = request.sampling.seed or 0
-        digest = hashlib.blake2b(f"{seed}:{request.text}".encode(errors="replace"), digest_size=8)
+        digest = hashlib.blake2b(
+            f"{seed}:{before}{request.text}".encode(errors="replace") + self._reference(request),
+            digest_size=8,
+        )
         rng = np.random.default_rng(int.from_bytes(digest.digest(), "little"))
         codes = rng.integers(0, self.codebook_size, (count, self.num_codebooks), np.int16)
         return codes
 
-    def rows_of(self, request: SpeechRequest) -> Codes:
+    def rows_of(self, request: SpeechRequest, before: str = "") -> Codes:
         """The rows ``[T + K, K]`` int16 that ``generate`` yields if nothing cuts it off."""
-        frames = self.frames_of(request)
+        frames = self.frames_of(request, before)
         count, books = frames.shape
         boc, eoc = self.codebook_size, self.codebook_size + 1
         rows = np.full((count + books, books), eoc, np.int16)
@@ -86,14 +143,16 @@ class FakeTalker:
 
     def check_options(self, request: SpeechRequest) -> None:
         """Any sampling will do; the only voice is ``default``."""
-        if request.voice not in self.voices:
+        known = self.source is not None and self.source.get(request.voice) is not None
+        if request.voice not in self.voices and not known:
             raise RequestError(
                 ErrorCode.UNKNOWN_VOICE, "There is no voice of that name.", param="voice"
             )
 
     def check(self, request: SpeechRequest) -> None:
         """Refuses unknown voices, and text without a letter or digit, as real talkers do."""
-        self.check_options(request)
+        if request.reference is None:
+            self.check_options(request)
         if not any(character.isalnum() for character in request.text):
             raise RequestError(
                 ErrorCode.INVALID_TEXT, "The text has nothing that can be spoken.", param="text"
@@ -102,33 +161,87 @@ class FakeTalker:
     async def generate(self, request: SpeechRequest) -> AsyncGenerator[TalkerRows, None]:
         """Rows one by one at the pace; those that are late by then come together."""
         self.check(request)
-        rows = self.rows_of(request)
+        if request.conversation is None or not self.has_continuity:
+            talk = _Conversation()
+        else:
+            talk = self.conversations.setdefault(request.conversation, _Conversation())
+        async with talk.turn, aclosing(self._speak(request, talk.said)) as pieces:
+            async for piece in pieces:
+                if piece.finish == "stop":
+                    talk.said += request.text + "\n"
+                yield piece
+
+    async def _speak(self, request: SpeechRequest, before: str) -> AsyncGenerator[TalkerRows, None]:
+        rows = self.rows_of(request, before)
         limit = min(self._max_frames, request.max_frames or self._max_frames)
         finish = "length" if limit < len(rows) else "stop"
         rows = rows[:limit]
         self.outstanding += 1
         try:
-            sent, began = 0, time.monotonic()
+            sent, due = 0, time.monotonic() + self._first_row_s
             while sent < len(rows):
-                due = began + self._first_row_s + sent * self._row_s
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
-                ready = self._ready(time.monotonic() - began, sent, len(rows))
+                row_s = self._row_s + self._stream_s * (self.outstanding - 1)
+                ready = min(len(rows), self._ready(time.monotonic() - due, sent, row_s))
+                came = tuple((1, due + i * row_s) for i in range(ready - sent)) if row_s else ()
+                due += (ready - sent) * row_s
                 if ready - sent > self._hold_rows:  # nobody took them: it has paused
                     ready = sent + self._hold_rows
-                    began = time.monotonic() - self._first_row_s - ready * self._row_s
+                    came = came[: self._hold_rows]
+                    due = time.monotonic() + row_s
                 if "!fail" in request.text and ready > self._fail_after:
                     raise BackendError(ErrorCode.ENGINE_FAILED, _FAILED)
                 last = ready == len(rows)
                 self.rows_made += ready - sent
                 yield TalkerRows(
-                    rows[sent:ready], ("stop" if finish == "stop" else "length") if last else None
+                    rows[sent:ready],
+                    ("stop" if finish == "stop" else "length") if last else None,
+                    self._spoken(request, sent, ready),
+                    came,
                 )
                 sent = ready
         finally:
             self.outstanding -= 1
 
-    def _ready(self, elapsed_s: float, sent: int, total: int) -> int:
-        if self._row_s <= 0:
-            return sent + 1
-        made = int((elapsed_s - self._first_row_s) / self._row_s) + 1
-        return max(sent + 1, min(made, total))
+    def _spoken(
+        self, request: SpeechRequest, start: int, end: int
+    ) -> npt.NDArray[np.float32] | None:
+        if not (self.has_word_timings and request.word_timings):
+            return None
+        return np.arange(start, end, dtype=np.float32) / np.float32(self._frames_per_character)
+
+    def forget(self, conversation: str) -> None:
+        """See ``streaming.ports``."""
+        self.conversations.pop(conversation, None)
+
+    def _ready(self, late_s: float, sent: int, row_s: float) -> int:
+        """The next row, and those that were due after it."""
+        return sent + 1 + (int(max(0.0, late_s) / row_s) if row_s > 0 else 0)
+
+
+class LabelTalker(FakeTalker):
+    """A fake talker whose frames say whose they are and which: see ``labelled``.
+
+    The numbers in an utterance's text say what is spoken: the voice (any label of its stream),
+    the part, and how many frames. A text with fewer numbers is spoken as by a FakeTalker.
+    """
+
+    def frames_of(self, request: SpeechRequest, before: str = "") -> Codes:
+        """See FakeTalker."""
+        numbers = [int(number) for number in re.findall(r"\d+", request.text)]
+        if len(numbers) < 3:
+            return super().frames_of(request, before)
+        voice, part, frames = numbers[:3]
+        return labelled(voice, part, frames, self.num_codebooks)
+
+
+def labelled(voice: int, part: int, frames: int, num_codebooks: int = 8) -> Codes:
+    """``[frames, K]`` codes of ten bits, at least six to a frame: voice (two), part, frame (two),
+    the sum of these, and zeros.
+    """
+    index = np.arange(frames)
+    codes = np.zeros((frames, num_codebooks), np.int16)
+    codes[:, 0], codes[:, 1], codes[:, 2] = voice % 1024, voice // 1024, part
+    codes[:, 3], codes[:, 4] = index % 1024, index // 1024
+    codes[:, 5] = codes[:, :5].sum(axis=1, dtype=np.int64) % 1024
+    return codes

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 import time
+from multiprocessing import active_children
 from typing import Any
 
 from ipc.child import ChildLink, LinkClosed
@@ -16,6 +19,7 @@ from talker.checkpoint import Checkpoint
 from talker.messages import (
     Abort,
     Failed,
+    Forget,
     FromGateway,
     Generate,
     NewRows,
@@ -42,17 +46,20 @@ class AsyncHost:
     """One task per request; what the tasks of one turn of the loop have is sent together."""
 
     def __init__(
-        self, arguments: dict[str, Any], checkpoint: Checkpoint, stop_id: int, max_positions: int
+        self, arguments: dict[str, Any], checkpoint: Checkpoint, stop_id: int, takes: Takes
     ) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._shape, self._stop = checkpoint.shape, stop_id
-        self._max_positions = max_positions
+        self._max_positions = arguments["max_model_len"]
         self._totals = Totals()
         loggers = [logger_factory(self._totals)] if not arguments["disable_log_stats"] else None
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=loggers)
-        self._takes = Takes()
+        #: Engine cores, and with data parallelism their coordinator.
+        self._processes = len(active_children())
+        self._takes = takes
+        self._is_spread = arguments["data_parallel_size"] > 1
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._made: list[NewRows] = []
         self._link: ChildLink[FromGateway] | None = None
@@ -86,7 +93,10 @@ class AsyncHost:
     def _handle(self, message: FromGateway) -> None:
         match message:
             case Generate():
-                self._start(self._takes.add(message))
+                if take := self._takes.add(message):
+                    self._start(take)
+                else:
+                    self._fail(message.handle, "gone")
             case Resume(handle):
                 if take := self._takes.resume(handle):
                     self._start(take)
@@ -96,6 +106,8 @@ class AsyncHost:
             case Abort(handle):
                 self._takes.drop(handle)
                 self._stop_speaking(handle)
+            case Forget(conversation):
+                self._takes.forget(conversation)
 
     def _start(self, take: Take) -> None:
         self._last_output = time.monotonic()
@@ -109,10 +121,14 @@ class AsyncHost:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_STALL_CHECK_S)
-            if self._engine.errored:
+            if self._is_dead():
                 raise EngineGone
             if self._tasks and time.monotonic() - self._last_output > _STALL_S:
                 raise EngineGone
+
+    def _is_dead(self) -> bool:
+        """Also before vLLM says so, which waits for the processes that are left to end."""
+        return self._engine.errored or len(active_children()) < self._processes
 
     def _request(self, take: Take) -> tuple[Any, Any]:
         prompt = engine_input(take, self._shape, self._max_positions)
@@ -124,11 +140,15 @@ class AsyncHost:
         handle = take.request.handle
         try:
             prompt, params = self._request(take)
-            async for output in self._engine.generate(prompt, params, take.engine_id):
+            core = take.core if self._is_spread else None
+            outputs = self._engine.generate(prompt, params, take.engine_id, data_parallel_rank=core)
+            async for output in outputs:
                 self._last_output = time.monotonic()
                 outcome = read_outputs([output], self._shape, self._takes)
-                if outcome.lost or outcome.broken:
-                    return self._fail(handle, "lost" if outcome.lost else "broken")
+                if outcome.lost:
+                    return self._fail(handle, "gone" if self._takes.lose(handle) else "lost")
+                if outcome.broken:
+                    return self._break(handle)
                 self._give(outcome.rows)
         except asyncio.CancelledError:
             raise  # aborted or paused: generate() has told the engine
@@ -139,7 +159,7 @@ class AsyncHost:
             self._fail(handle, "refused")
         except Exception:
             log.exception("request failed", extra={"handle": handle})
-            self._fail(handle, "broken")
+            self._break(handle)
 
     def _give(self, rows: list[NewRows]) -> None:
         if not self._made:
@@ -148,12 +168,21 @@ class AsyncHost:
         for new in rows:
             if new.finish:
                 self._tasks.pop(new.handle, None)
-                self._takes.drop(new.handle)
+                self._takes.end(new.handle, new.finish)
 
     def _flush(self) -> None:
         made, self._made = self._made, []
         totals = self._totals
         self._send(Step(self._takes.live, made, totals.preempted, totals.cached))
+
+    def _break(self, handle: int) -> None:
+        """The engine gave up on a request. Where one of its processes has died that is no fault
+        of the request: vLLM tells the others to end, and they break theirs off.
+        """
+        if self._is_dead():
+            self._end(EngineGone())
+        else:
+            self._fail(handle, "broken")
 
     def _fail(self, handle: int, reason: Any) -> None:
         self._tasks.pop(handle, None)
@@ -177,18 +206,30 @@ def run_async_host(
     arguments: dict[str, Any],
     checkpoint: Checkpoint,
     stop_id: int,
+    takes: Takes,
     warm_up: Generate,
     phases: Any,
     ready: Any,
 ) -> None:
-    """Start, warm up, say ready and serve; returns never but by an exception."""
+    """Start, warm up, say ready and serve until the link closes (LinkClosed). Once ready, anything
+    else that ends it ends the process.
+    """
 
     async def serve() -> None:
-        host = AsyncHost(arguments, checkpoint, stop_id, arguments["max_model_len"])
+        host = AsyncHost(arguments, checkpoint, stop_id, takes)
         phases.begin("warm-up")
         await host.warm_up(warm_up)
         message: Ready = ready(phases.end())
         link.send(message)
-        await host.run(link)
+        try:
+            await host.run(link)
+        except LinkClosed:
+            raise
+        except BaseException:
+            # At once: asyncio.run would first wait for the thread that waits for messages, and
+            # that thread says "alive" meanwhile. What the engine started dies with us.
+            log.exception("the engine is gone")
+            sys.stderr.flush()
+            os._exit(1)
 
     asyncio.run(serve())

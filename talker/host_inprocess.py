@@ -7,7 +7,17 @@ from typing import Any
 
 from ipc.child import ChildLink
 from talker.checkpoint import Checkpoint
-from talker.messages import Abort, Failed, FromGateway, Generate, NewRows, Pause, Resume, Step
+from talker.messages import (
+    Abort,
+    Failed,
+    Forget,
+    FromGateway,
+    Generate,
+    NewRows,
+    Pause,
+    Resume,
+    Step,
+)
 from talker.takes import Take, Takes
 from talker.vllm_requests import Refused, engine_input, read_outputs, sampling_params
 from talker.vllm_stats import Totals, logger_factory
@@ -24,22 +34,24 @@ class InProcessHost:
     """
 
     def __init__(
-        self, arguments: dict[str, Any], checkpoint: Checkpoint, stop_id: int, max_positions: int
+        self, arguments: dict[str, Any], checkpoint: Checkpoint, stop_id: int, takes: Takes
     ) -> None:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
         self._shape, self._stop = checkpoint.shape, stop_id
-        self._max_positions = max_positions
+        self._max_positions = arguments["max_model_len"]
         self._totals = Totals()
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(**arguments), stat_loggers=[logger_factory(self._totals)]
         )
-        self._takes = Takes()
+        self._takes = takes
 
     def warm_up(self, request: Generate) -> None:
         """Speak one request to its end, so that the first client does not pay for it."""
-        self._add(self._takes.add(request))
+        take = self._takes.add(request)
+        assert take is not None
+        self._add(take)
         while self._takes.live:
             self._finish(read_outputs(self._engine.step(), self._shape, self._takes).rows)
 
@@ -54,7 +66,10 @@ class InProcessHost:
     def _handle(self, message: FromGateway, link: ChildLink[FromGateway]) -> None:
         match message:
             case Generate():
-                self._try_add(self._takes.add(message), link)
+                if take := self._takes.add(message):
+                    self._try_add(take, link)
+                else:
+                    link.send(Failed(message.handle, "gone", self._takes.live))
             case Abort(handle):
                 self._drop(handle)
                 link.send(Step(self._takes.live, []))
@@ -65,6 +80,8 @@ class InProcessHost:
             case Resume(handle):
                 if take := self._takes.resume(handle):
                     self._try_add(take, link)
+            case Forget(conversation):
+                self._takes.forget(conversation)
 
     def _try_add(self, take: Take, link: ChildLink[FromGateway]) -> None:
         handle = take.request.handle
@@ -89,16 +106,18 @@ class InProcessHost:
     def _step(self, link: ChildLink[FromGateway]) -> None:
         outcome = read_outputs(self._engine.step(), self._shape, self._takes)
         self._finish(outcome.rows)
-        for handle in outcome.lost + outcome.broken:
-            self._drop(handle)
         for handle in outcome.lost:
-            link.send(Failed(handle, "lost", self._takes.live))
+            self._fail(handle, "gone" if self._takes.lose(handle) else "lost", link)
         for handle in outcome.broken:
-            link.send(Failed(handle, "broken", self._takes.live))
+            self._fail(handle, "broken", link)
         totals = self._totals
         link.send(Step(self._takes.live, outcome.rows, totals.preempted, totals.cached))
+
+    def _fail(self, handle: int, reason: Any, link: ChildLink[FromGateway]) -> None:
+        self._drop(handle)
+        link.send(Failed(handle, reason, self._takes.live))
 
     def _finish(self, rows: list[NewRows]) -> None:
         for new in rows:
             if new.finish:
-                self._takes.drop(new.handle)
+                self._takes.end(new.handle, new.finish)

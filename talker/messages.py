@@ -14,14 +14,31 @@ from ipc.framing import Alive, Fatal, Progress, Stop
 
 
 class VoiceRows(msgspec.Struct, frozen=True):
-    """A voice's delayed rows, int16 row-major, and the prompt position of the first."""
+    """Delayed rows of a voice or an utterance, int16 row-major, and the first one's position."""
 
     rows: bytes
     at: int
 
 
+class TextSpan(msgspec.Struct, frozen=True):
+    """Where the text stands in a prompt: ``at`` is its first id's place among ``ids``.
+
+    ``starts`` are the characters of the request's text at which its ids begin, in order, and
+    at last where the text ends: one more than there are ids.
+    """
+
+    at: int
+    starts: tuple[int, ...]
+
+
 class Generate(msgspec.Struct, tag="generate", frozen=True):
-    """Speak a prompt. All sampling parameters are decided: no defaults are left to the child."""
+    """Speak a prompt. All sampling parameters are decided: no defaults are left to the child.
+
+    An utterance of a ``conversation`` (a number from 1 on) is kept when it has come to its own
+    end. With ``goes_on`` the ids follow what is kept, which then is the first part of the prompt;
+    if it cannot be had, the answer is Failed with ``gone``. ``earlier`` are the rows of the last
+    utterance in a prompt that starts over.
+    """
 
     handle: int
     ids: tuple[int, ...]
@@ -31,6 +48,16 @@ class Generate(msgspec.Struct, tag="generate", frozen=True):
     top_k: int
     seed: int
     voice: VoiceRows | None = None
+    text: TextSpan | None = None
+    earlier: VoiceRows | None = None
+    conversation: int = 0
+    goes_on: bool = False
+
+
+class Forget(msgspec.Struct, tag="forget", frozen=True):
+    """No more utterances of a conversation will come. An unknown one is no error."""
+
+    conversation: int
 
 
 class Abort(msgspec.Struct, tag="abort", frozen=True):
@@ -66,11 +93,16 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
 
 
 class NewRows(msgspec.Struct, array_like=True, frozen=True):
-    """Rows of one request: ``[n, K]`` int16, row-major. ``finish`` is "" until the last."""
+    """Rows of one request: ``[n, K]`` int16, row-major. ``finish`` is "" until the last.
+
+    ``spoken`` is float32 ``[n]``: at which character of its text each row is; empty unless the
+    request has a ``text``.
+    """
 
     handle: int
     rows: bytes
     finish: Literal["", "stop", "length"]
+    spoken: bytes = b""
 
 
 class Step(msgspec.Struct, tag="step", frozen=True):
@@ -91,14 +123,15 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     """One request is over without its end.
 
     ``refused``: the engine would not take it. ``lost``: its frames were no longer in the
-    frame table. ``broken``: anything else that hit it alone.
+    frame table. ``gone``: what it was to go on from is no longer there; it may be sent again
+    without. ``broken``: anything else that hit it alone.
     """
 
     handle: int
-    reason: Literal["refused", "lost", "broken"]
+    reason: Literal["refused", "lost", "gone", "broken"]
     live: int
 
 
-FromGateway = Generate | Abort | Pause | Resume
+FromGateway = Generate | Abort | Pause | Resume | Forget
 ToChild = FromGateway | Stop
 FromChild = Ready | Step | Failed | Progress | Alive | Fatal

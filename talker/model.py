@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.models.interfaces import SupportsMultiModal
 from vllm.model_executor.models.qwen3 import Qwen3Model
 from vllm.model_executor.models.utils import (
@@ -22,6 +23,7 @@ from vllm.model_executor.models.utils import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
+from talker.attention import AttentionTap
 from talker.frames import FrameTable, slots_for
 from talker.reference_audio import VoiceDummy, VoiceInfo, VoiceProcessor
 from talker.runners import refuse_other_runners
@@ -95,7 +97,22 @@ class HiggsMultimodalQwen3ForConditionalGeneration(nn.Module, SupportsMultiModal
         embeds = torch.zeros(most, text.hidden_size, dtype=vllm_config.model_config.dtype)
         self.register_buffer("embeds", embeds, persistent=False)
         self.register_buffer("stale", torch.zeros(most, dtype=torch.bool), persistent=False)
+        self.tap = self._make_tap(vllm_config, most)
         self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
+
+    def _make_tap(self, vllm_config: Any, most_tokens: int) -> AttentionTap | None:
+        """None where the checkpoint names no alignment heads."""
+        heads = (vllm_config.additional_config or {}).get(SETTINGS_KEY, {}).get("alignment_heads")
+        if not heads:
+            return None
+        return AttentionTap(
+            self.model.layers,
+            [(layer, head) for layer, head in heads],
+            most_tokens,
+            vllm_config.model_config.dtype,
+            get_tensor_model_parallel_rank(),
+            vllm_config.parallel_config.tensor_parallel_size,
+        )
 
     def embed_codes(self, codes: Tensor) -> Tensor:
         """``[N, K]`` codes -> ``[N, D]``: the sum of a row's code embeddings."""

@@ -25,7 +25,7 @@ from talker.messages import FromGateway, Generate, Ready, ToChild
 from talker.prompts import PromptBuilder
 from talker.settings import TalkerSettings, resolve_max_positions
 from talker.shape import CheckpointError
-from talker.vllm_setup import Plan, engine_arguments, make_plan, set_environment
+from talker.vllm_setup import Plan, engine_arguments, make_plan, ring_size, set_environment
 
 log = logging.getLogger(__name__)
 _WARM_UP_FRAMES = 24
@@ -75,10 +75,13 @@ def _serve(
     import vllm.engine.arg_utils
     import vllm.v1.engine.llm_engine  # noqa: F401
 
+    from talker.takes import Takes
+
     plan = make_plan(settings, checkpoint)
     phases.begin("engine")
     arguments = engine_arguments(settings, plan, checkpoint, prompts.stop_id)
     warm_up = warm_up_request(prompts)
+    takes = Takes(ring_size(arguments), settings.data_parallel_size, settings.max_conversations)
 
     def ready(seconds: dict[str, float]) -> Ready:
         resume_collection()
@@ -87,10 +90,10 @@ def _serve(
     if plan.engine == "async":
         from talker.host_async import run_async_host
 
-        run_async_host(link, arguments, checkpoint, prompts.stop_id, warm_up, phases, ready)
+        run_async_host(link, arguments, checkpoint, prompts.stop_id, takes, warm_up, phases, ready)
     from talker.host_inprocess import InProcessHost
 
-    host = InProcessHost(arguments, checkpoint, prompts.stop_id, plan.max_positions)
+    host = InProcessHost(arguments, checkpoint, prompts.stop_id, takes)
     phases.begin("warm-up")
     host.warm_up(warm_up)
     link.send(ready(phases.end()))

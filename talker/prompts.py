@@ -13,12 +13,14 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from streaming.errors import ErrorCode, RequestError
 from streaming.spec import Codes
 from talker.control_tags import AUDIBLE_TAGS, CONTROL_TAGS, split_tags
 from talker.shape import CheckpointError, TalkerShape
+from talker.text_front_end import TextFrontEnd
+from talker.text_front_end import origins as reading_origins
 
 #: Longest reference, in delayed rows: 40 s at 25 frames a second.
 MAX_VOICE_ROWS = 1024
@@ -39,11 +41,17 @@ class ReferenceVoice:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Ids for the engine; ``voice``'s rows stand at ``voice_at``."""
+    """Ids for the engine; ``voice``'s rows stand at ``voice_at``.
+
+    The text's ids begin at ``text_at``; ``text_starts`` are the characters of the text at which
+    they begin, in order, and at last where it ends.
+    """
 
     ids: tuple[int, ...]
     voice: Codes | None = None
     voice_at: int = 0
+    text_at: int = 0
+    text_starts: tuple[int, ...] = ()
 
 
 class PromptBuilder:
@@ -51,10 +59,18 @@ class PromptBuilder:
     the control ids.
 
     A tag that the vocabulary has not as one id is dropped: it is not spoken. Half of
-    ``max_positions`` is kept for the rows that follow the prompt.
+    ``max_positions`` is kept for the rows that follow the prompt. With a ``front_end`` the
+    model is given what that makes of the text between the tags.
     """
 
-    def __init__(self, tokenizer_file: Path, shape: TalkerShape, max_positions: int) -> None:
+    def __init__(
+        self,
+        tokenizer_file: Path,
+        shape: TalkerShape,
+        max_positions: int,
+        front_end: TextFrontEnd | None = None,
+    ) -> None:
+        self._front_end = front_end
         try:
             layout = json.loads(tokenizer_file.read_text(encoding="utf-8"))
             self._control = {t["content"]: int(t["id"]) for t in layout.get("added_tokens") or []}
@@ -88,55 +104,70 @@ class PromptBuilder:
         """The prompt for ``text``. Raises RequestError (INVALID_TEXT, TEXT_TOO_LONG,
         INVALID_PARAMETER for a voice that cannot be used).
         """
-        spoken = self._encode_text(text)
+        spoken, starts = self._encode_text(text)
         if voice is None:
             ids = [self._tts, self._text_mark, *spoken, self._audio]
-            return self._checked(Prompt(tuple(ids)))
+            return self._checked(Prompt(tuple(ids), text_at=2, text_starts=starts))
         self._check_voice(voice)
         assert self._ref_audio is not None
         head = [self._tts]
         if voice.transcript and self._ref_text is not None:
-            head += [self._ref_text, *self._encode_piece(voice.transcript)]
+            head.append(self._ref_text)
+            self._add_piece(voice.transcript, list(range(len(voice.transcript))), head, [])
         head.append(self._ref_audio)
         # what stands for the rows does not matter: the engine puts their embeddings there
         rows = [self._ref_audio] * len(voice.rows)
         ids = [*head, *rows, self._text_mark, *spoken, self._audio]
-        return self._checked(Prompt(tuple(ids), voice.rows, len(head)))
+        text_at = len(ids) - 1 - len(spoken)
+        return self._checked(Prompt(tuple(ids), voice.rows, len(head), text_at, starts))
 
-    def _encode_text(self, text: str) -> list[int]:
+    def _encode_text(self, text: str) -> tuple[list[int], tuple[int, ...]]:
+        """The text's ids, and the characters where they begin (see Prompt)."""
         if len(text) > _CHARACTERS_PER_ID * self._max_positions:
             raise _too_long()
         pieces = split_tags(text)
         audible = any(tag in self._tags and tag in AUDIBLE_TAGS for tag in pieces[1::2])
         ids: list[int] = []
-        words = pieces[0]
+        starts: list[int] = []
+        words, at = pieces[0], len(pieces[0])
+        origins = list(range(at))  # where in the text each character of the words stands
         for tag, after in zip(pieces[1::2], pieces[2::2], strict=True):
+            begin = at + len(tag)
             if tag in self._tags:
-                ids += [*self._encode_piece(words), self._tags[tag]]
-                words = after
-            else:
-                words += " " + after  # a space, so that its neighbours do not become a word
-        ids += self._encode_piece(words)
+                self._add_piece(words, origins, ids, starts)
+                ids.append(self._tags[tag])
+                starts.append(at)
+                words, origins = "", []
+            else:  # a space, so that its neighbours do not become a word
+                words, origins = words + " ", [*origins, at]
+            at = begin + len(after)
+            words, origins = words + after, [*origins, *range(begin, at)]
+        self._add_piece(words, origins, ids, starts)
         if not (audible or any(map(_is_speakable, self._heard(ids)))):
             raise RequestError(
                 ErrorCode.INVALID_TEXT, "The text has nothing that can be spoken.", param="text"
             )
-        return ids
+        return ids, (*starts, len(text))
 
-    def _encode_piece(self, text: str) -> list[int]:
+    def _add_piece(self, text: str, origins: list[int], ids: list[int], starts: list[int]) -> None:
+        """Encode ordinary text whose characters stand at ``origins`` of the request's."""
+        _check_unicode(text)
+        if self._front_end is not None:
+            reading = self._front_end(text)
+            origins = [origins[at] for at in reading_origins(reading, len(text))]
+            text = reading.text
+        encoded = self._encode_piece(text)
+        ids += encoded.ids
+        starts += [origins[first] for first, _ in encoded.offsets]
+
+    def _encode_piece(self, text: str) -> Encoding:
         """Ids of ordinary text: no control id comes out of it."""
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                ErrorCode.INVALID_TEXT, "The text is not valid Unicode.", param="text"
-            ) from error
-        ids: list[int] = self._text.encode(text, add_special_tokens=False).ids if text else []
-        if any(i in self._never or not 0 <= i < self._vocab_size for i in ids):
+        encoded: Encoding = self._text.encode(text, add_special_tokens=False)
+        if any(i in self._never or not 0 <= i < self._vocab_size for i in encoded.ids):
             raise RequestError(
                 ErrorCode.INVALID_TEXT, "The text holds a control sequence.", param="text"
             )
-        return ids
+        return encoded
 
     def _heard(self, ids: list[int]) -> str:
         """What the vocabulary has kept of the text: unknown characters are gone."""
@@ -166,6 +197,15 @@ class PromptBuilder:
         if number is None or not 0 <= number < self._vocab_size:
             raise CheckpointError(f"the tokenizer has no {name} within the model's vocabulary")
         return number
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            ErrorCode.INVALID_TEXT, "The text is not valid Unicode.", param="text"
+        ) from error
 
 
 def _is_speakable(character: str) -> bool:

@@ -7,10 +7,12 @@ of config.json, and it is slow. Rows and frames as in ``streaming``: it returns 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -36,12 +38,16 @@ class Chance:
 @dataclass(frozen=True, slots=True)
 class Spoken:
     """What was said. ``margin`` is by how much the closest decision was won: a comparison
-    with another implementation means nothing where it is near the rounding error.
+    with another implementation means nothing where it is near the rounding error. Exact ties
+    do not count: the codes of a codebook that says nothing are all alike, and the first is taken.
+    ``looks`` ``[n, H, prompt]``: how much each of the heads asked for looked at each id of the
+    prompt.
     """
 
     rows: Codes
     finish: str
     margin: float
+    looks: npt.NDArray[np.float32]
 
 
 class ReferenceTalker:
@@ -57,6 +63,7 @@ class ReferenceTalker:
             for name, weight in load_file(file).items():
                 if not name.startswith("tied.embedding.modality_embeddings.0.model."):
                     self._weights[name] = weight.float()
+        self._watched: dict[tuple[int, int], Tensor] = {}
         self._embedding = self._weights[_CODES].view(self._books, self._codes, -1)
 
     @torch.inference_mode()
@@ -67,16 +74,25 @@ class ReferenceTalker:
         chance: Chance | None = None,
         voice: Codes | None = None,
         voice_at: int = 0,
+        heads: tuple[tuple[int, int], ...] = (),
+        said: Sequence[tuple[Codes, int]] = (),
     ) -> Spoken:
-        """Rows for a prompt; ``voice`` ``[R, K]`` stands at ``voice_at`` in it."""
+        """Rows for a prompt; ``voice`` ``[R, K]`` stands at ``voice_at`` in it, and so do the
+        rows of utterances that were ``said`` before. ``heads`` are (layer, head) pairs to watch.
+        """
         inputs = self._weights[_WORDS][torch.tensor(ids)].clone()
-        for offset, row in enumerate([] if voice is None else voice):
-            inputs[voice_at + offset] = self._embed(row)
+        clips = [*said] if voice is None else [(voice, voice_at), *said]
+        for codes, at in clips:
+            for offset, row in enumerate(codes):
+                inputs[at + offset] = self._embed(row)
         cache: list[tuple[Tensor, Tensor]] = []
         rows: list[Codes] = []
+        looks: list[npt.NDArray[np.float32]] = []
         position, eoc_at, margin = 0, None, float("inf")
         while len(rows) < max_rows:
+            self._watched = dict.fromkeys(heads, Tensor())
             hidden = self._body(inputs, cache, position)[-1]
+            looks.append(np.array([self._watched[h][: len(ids)].numpy() for h in heads]))
             position += len(inputs)
             row, won_by = self._row(hidden, len(rows), eoc_at, position - 1, chance)
             margin = min(margin, won_by)
@@ -84,9 +100,9 @@ class ReferenceTalker:
             if eoc_at is None and row[0] == self._eoc:
                 eoc_at = len(rows) - 1
             if eoc_at is not None and len(rows) == eoc_at + self._books:
-                return Spoken(np.stack(rows), "stop", margin)
+                return Spoken(np.stack(rows), "stop", margin, np.stack(looks))
             inputs = self._embed(row)[None]
-        return Spoken(np.stack(rows), "length", margin)
+        return Spoken(np.stack(rows), "length", margin, np.stack(looks))
 
     def _row(
         self, hidden: Tensor, at: int, eoc_at: int | None, position: int, chance: Chance | None
@@ -106,7 +122,7 @@ class ReferenceTalker:
                     logits[self._eoc] = -np.inf
                 scores = logits if chance is None else self._scores(logits, position, book, chance)
                 best = np.sort(scores)[-2:]
-                margin = min(margin, float(best[1] - best[0]))
+                margin = min(margin, float(best[1] - best[0]) or margin)
                 row[book] = int(np.argmax(scores))
         return row, margin
 
@@ -153,6 +169,10 @@ class ReferenceTalker:
             cache.append((k, v))
         seen = torch.ones(count, len(k), dtype=torch.bool).tril(len(k) - count)
         shared = heads // kv_heads
+        for at_layer, head in self._watched:
+            if at_layer == layer:
+                scores = k[:, head // shared] @ q[-1, head] / q.shape[-1] ** 0.5
+                self._watched[at_layer, head] = scores.softmax(0)
         out = functional.scaled_dot_product_attention(
             q.transpose(0, 1),
             k.repeat_interleave(shared, 1).transpose(0, 1),

@@ -1,6 +1,6 @@
-"""A voice's reference rows as vLLM's "audio" modality.
+"""Reference rows as vLLM's "audio" modality: a voice's, or an earlier utterance's.
 
-Requests reach the engine as finished multimodal inputs (``voice_input``), so vLLM's prompt
+Requests reach the engine as finished multimodal inputs (``clips_input``), so vLLM's prompt
 rewriting is not used; the processor classes only satisfy its registry and describe the worst
 case for memory profiling. The rows' digest is the multimodal hash, which makes the prefix
 cache serve a voice's rows to everyone who speaks with it.
@@ -9,6 +9,7 @@ cache serve a voice's rows to everyone who speaks with it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,30 +30,38 @@ from talker.prompts import MAX_VOICE_ROWS
 
 _MODALITY = "audio"
 _FIELD = "voice_rows"
+#: A prompt may hold a voice, and after it the utterance that it starts over from.
+MAX_CLIPS = 2
 
 
-def voice_input(ids: list[int], rows: Codes, at: int) -> Any:
-    """A prompt whose positions ``at .. at + R`` are the rows ``[R, K]`` int16, still delayed."""
-    rows = np.ascontiguousarray(rows, dtype=np.int16)
-    digest = hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
-    tensor = torch.from_numpy(rows.copy())
+def clips_input(ids: list[int], clips: Sequence[tuple[Codes, int]]) -> Any:
+    """A prompt with clips in it, in order: each is rows ``[R, K]`` int16, still delayed, and
+    where in the prompt they stand.
+    """
+    tensors = [torch.from_numpy(np.array(rows, np.int16, order="C")) for rows, _ in clips]
     return mm_input(
         prompt_token_ids=ids,
         mm_kwargs=MultiModalKwargsItems.from_hf_inputs(
-            BatchFeature({_FIELD: tensor[None]}),
+            BatchFeature({_FIELD: tensors}),
             {_FIELD: MultiModalFieldConfig.batched(_MODALITY)},
         ),
-        mm_hashes={_MODALITY: [digest]},
-        mm_placeholders={_MODALITY: [PlaceholderRange(offset=at, length=len(rows))]},
+        mm_hashes={_MODALITY: [_digest(tensor) for tensor in tensors]},
+        mm_placeholders={
+            _MODALITY: [PlaceholderRange(offset=at, length=len(rows)) for rows, at in clips]
+        },
     )
 
 
+def _digest(rows: torch.Tensor) -> str:
+    return hashlib.blake2b(rows.numpy().tobytes(), digest_size=16).hexdigest()
+
+
 class VoiceInfo(BaseProcessingInfo):  # type: ignore[misc]  # untyped base
-    """One voice per prompt, of bounded length."""
+    """A voice and an earlier utterance per prompt, of bounded length."""
 
     def get_supported_mm_limits(self) -> dict[str, int]:
-        """At most one voice."""
-        return {_MODALITY: 1}
+        """See MAX_CLIPS."""
+        return {_MODALITY: MAX_CLIPS}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Any) -> dict[str, int]:
         """The longest voice, in positions."""
@@ -91,10 +100,10 @@ class VoiceProcessor(BaseMultiModalProcessor[VoiceInfo]):  # type: ignore[misc] 
     def apply(self, inputs: Any, timing_ctx: Any) -> Any:
         """The input for profiling; a request with raw audio is an error."""
         if len(inputs.mm_data_items):
-            raise NotImplementedError("build requests with talker.reference_audio.voice_input")
+            raise NotImplementedError("build requests with talker.reference_audio.clips_input")
         num_codebooks = self.info.get_hf_config().shape.num_codebooks
         rows = np.zeros((len(inputs.prompt), num_codebooks), np.int16)
-        return voice_input(list(inputs.prompt), rows, 0)
+        return clips_input(list(inputs.prompt), [(rows, 0)])
 
 
 def longest_voice(seq_len: int) -> int:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Literal
 
 import numpy as np
 
 from streaming.errors import BackendError
 from streaming.ports import TalkerRows
+from talker.conversation import Gone
 
 
 class RowStream:
@@ -23,8 +26,10 @@ class RowStream:
         #: Whether the talker process has been asked to pause.
         self.is_paused = False
         self._rows: list[bytes] = []
+        self._spoken: list[bytes] = []
+        self._came: list[tuple[int, float]] = []
         self._finish = ""
-        self._error: BackendError | None = None
+        self._error: BackendError | Gone | None = None
         self._news = asyncio.Event()
 
     @property
@@ -37,15 +42,20 @@ class RowStream:
         """Whether the consumer is so far behind that making more is no use."""
         return self._waiting > self._hold_rows and not self.is_over
 
-    def put(self, rows: bytes, finish: str) -> None:
-        """Rows have come, ``[n, K]`` int16; ``finish`` is "" unless they are the last."""
+    def put(self, rows: bytes, finish: str, spoken: bytes = b"") -> None:
+        """Rows have come, ``[n, K]`` int16; ``finish`` is "" unless they are the last. See
+        NewRows for ``spoken``.
+        """
         if not self.is_over:
             self._rows.append(rows)
-            self._waiting += len(rows) // (2 * self._num_codebooks)
+            self._spoken.append(spoken)
+            count = len(rows) // (2 * self._num_codebooks)
+            self._waiting += count
+            self._came.append((count, time.monotonic()))
             self._finish = finish
             self._news.set()
 
-    def fail(self, error: BackendError) -> None:
+    def fail(self, error: BackendError | Gone) -> None:
         """There will be no more rows."""
         if not self.is_over:
             self._error = error
@@ -62,8 +72,12 @@ class RowStream:
         if self._error is not None and not self._rows:
             raise self._error
         codes = np.frombuffer(b"".join(self._rows), np.int16).reshape(-1, self._num_codebooks)
+        spoken = np.frombuffer(b"".join(self._spoken), np.float32)
         self._rows.clear()
+        self._spoken.clear()
+        came, self._came = tuple(self._came), []
         self._waiting = 0
-        if self._finish == "":
-            return TalkerRows(codes)
-        return TalkerRows(codes, "stop" if self._finish == "stop" else "length")
+        finish: Literal["stop", "length"] | None = None
+        if self._finish:
+            finish = "stop" if self._finish == "stop" else "length"
+        return TalkerRows(codes, finish, spoken if len(spoken) else None, came)

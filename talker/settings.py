@@ -16,7 +16,11 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     all of them together. ``frame_slots`` sizes the frame table (a power of two).
     A request whose consumer is ``hold_rows`` rows behind is paused until it comes back.
     ``max_outstanding`` bounds what the gateway hands over; vLLM queues what is more than
-    ``max_num_seqs``. ``threads`` are the CPU threads of the model.
+    ``max_num_seqs``. ``continuity``: whether conversations go on from what they have said;
+    ``auto`` leaves it to the checkpoint. Of ``max_conversations`` at most, the most recent, it is
+    remembered what they have said. ``threads`` are the CPU threads of the model.
+    ``distributed_executor``: how vLLM runs a model's workers, ``mp`` as processes of this
+    machine, ``ray`` as actors of the Ray cluster that this machine belongs to.
     """
 
     engine: Literal["auto", "inprocess", "async"] = "auto"
@@ -25,6 +29,8 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_num_seqs: int = 16
     max_outstanding: int = 256
     hold_rows: int = 64
+    continuity: Literal["auto", "on", "off"] = "auto"
+    max_conversations: int = 1024
     max_positions: int | None = None
     max_batched_positions: int | None = None
     kv_positions: int | None = None
@@ -37,12 +43,18 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
     gpu_memory_utilization: float = 0.8
+    distributed_executor: Literal["auto", "mp", "ray"] = "auto"
+
+    def has_continuity(self, is_trained: bool) -> bool:
+        """Whether conversations go on, with a checkpoint that was (not) trained for it."""
+        return is_trained if self.continuity == "auto" else self.continuity == "on"
 
     def __post_init__(self) -> None:
         sizes = (
             self.max_num_seqs,
             self.max_outstanding,
             self.hold_rows,
+            self.max_conversations,
             self.stream_interval,
             self.threads,
         )
@@ -50,6 +62,8 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError("counts in the talker's settings start at 1")
         if self.engine == "inprocess" and self.data_parallel_size > 1:
             raise ValueError("data parallelism needs engine='async'")
+        if self.engine == "inprocess" and self.distributed_executor == "ray":
+            raise ValueError("workers under Ray need engine='async'")
 
 
 #: Text and rows of one request: about five minutes of speech, within what the family was

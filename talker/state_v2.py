@@ -17,6 +17,7 @@ from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.sample.states import SamplingStates
 
+from talker.attention import text_span
 from talker.frames import lost_requests
 from talker.sampler import Draw
 
@@ -26,7 +27,18 @@ class TalkerModelState(DefaultModelState):  # type: ignore[misc]  # untyped base
 
     def custom_sampler(self, sampler: Any) -> tuple[TalkerSampler, None]:
         """Our sampler, and no rejection sampler: there is no speculative decoding here."""
-        return TalkerSampler(self.model, sampler.req_states, self.max_num_reqs, self.device), None
+        self._sampler = TalkerSampler(
+            self.model, sampler.req_states, self.max_num_reqs, self.device
+        )
+        return self._sampler, None
+
+    def initialize_kv_cache(self, kv_cache_config: Any, block_tables: Any) -> None:
+        """The KV cache's size is known: give the alignment heads' keys as many slots."""
+        super().initialize_kv_cache(kv_cache_config, block_tables)
+        if self.model.tap is not None:
+            (group,) = kv_cache_config.kv_cache_groups
+            self.model.tap.make_room(kv_cache_config.num_blocks * group.kv_cache_spec.block_size)
+            self._sampler.block_tables = block_tables
 
 
 class TalkerSampler:
@@ -47,11 +59,20 @@ class TalkerSampler:
         self._model, self._req_states = model, req_states
         self.sampling_states = SamplingStates(max_num_reqs, model.codebook_rows)
         self._lost = torch.zeros(max_num_reqs, dtype=torch.bool, device=device)
+        #: Of the requests that want to know their place in the text, by their slot.
+        self._spans: dict[int, tuple[int, int]] = {}
+        #: The runner's, once there is a KV cache.
+        self.block_tables: Any = None
 
     def add_request(self, index: int, *args: Any) -> None:
         """A request is (re-)admitted at ``index``; the parameters come last in every version."""
         self.sampling_states.add_request(index, args[-1])
         self._lost[index] = False
+        span = text_span(args[-1])
+        if span is None:
+            self._spans.pop(index, None)
+        else:
+            self._spans[index] = span
 
     def apply_staged_writes(self) -> None:
         """Copy what was staged on the host to the device."""
@@ -74,17 +95,33 @@ class TalkerSampler:
         # a chunk that does not end its prompt yields nothing
         prefill = self._req_states.prefill_len.gpu[slots]
         num_sampled = (batch.seq_lens[:requests] >= prefill).int()
+        beside = torch.zeros(codes.shape, device=codes.device)
+        self._note_places(beside, batch, last)
         return SamplerOutput(
             sampled_token_ids=ids.view(-1, 1),
             logprobs_tensors=LogprobsTensors(
                 codes,
-                torch.zeros(codes.shape, device=codes.device),
+                beside,
                 torch.zeros(requests, dtype=torch.int32, device=codes.device),
             ),
             num_nans=None,
             num_sampled=num_sampled,
             num_rejected=torch.zeros_like(num_sampled),
         )
+
+    def _note_places(self, beside: Tensor, batch: Any, last: Tensor) -> None:
+        """A request's place in its text rides beside the codes, as the first "logprob"."""
+        tap, tables = self._model.tap, self.block_tables
+        if tap is None or tables is None:
+            return
+        tap.remember(tables.slot_mappings[0, : batch.num_tokens])
+        slots = batch.idx_mapping_np.tolist()
+        asking = [row for row, slot in enumerate(slots) if slot in self._spans]
+        if asking:
+            rows = torch.tensor(asking, device=beside.device)
+            blocks = tables.block_tables[0].gpu[batch.idx_mapping[rows].long()]
+            spans = [self._spans[slots[row]] for row in asking]
+            beside[rows, 0] = tap.spot(last[rows], blocks, tables.block_sizes[0], spans)
 
     def _draw(self, batch: Any) -> Draw:
         states, slots = self.sampling_states, batch.idx_mapping

@@ -9,25 +9,39 @@ epoch check fails the request instead of letting it speak something else.)
 
 To the engine each stretch between pauses is a request of its own, ``handle.stretch``, so
 that a late output of an aborted one is recognised.
+
+A request that goes on in a conversation starts the same way, on the ids that the conversation
+has left behind (``talker.histories``), in the engine core that made them.
 """
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from talker.frames import FRAME_BASE
-from talker.messages import Generate
+from talker.histories import Histories, History, RowCount
+from talker.messages import Generate, VoiceRows
 
 
 @dataclass(slots=True)
 class Take:
-    """One request: what was asked, the ids of its frames so far, and its present stretch."""
+    """One request: what was asked, what it goes on from, the ids of its frames so far, and its
+    present stretch. ``core`` is the engine core that it runs in; ``since`` is the core's count
+    of rows when the first frame that its ids name was made.
+    """
 
     request: Generate
+    history: History | None = None
+    core: int = 0
     frame_ids: list[int] = field(default_factory=list)
+    since: int | None = None
     stretch: int = 0
     paused: bool = False
+    #: Whether the conversation wants to go on from it.
+    is_kept: bool = False
 
     @property
     def engine_id(self) -> str:
@@ -35,13 +49,39 @@ class Take:
         return f"{self.request.handle}.{self.stretch}"
 
     @property
+    def before(self) -> Sequence[int]:
+        """The ids that the request's own follow."""
+        return self.history.ids if self.history else ()
+
+    @property
+    def prompt(self) -> list[int]:
+        """All ids that stand before the next frame."""
+        return [*self.before, *self.request.ids, *self.frame_ids]
+
+    @property
+    def clips(self) -> tuple[VoiceRows, ...]:
+        """The reference rows in the prompt, in order."""
+        if self.history:
+            return self.history.clips
+        return tuple(c for c in (self.request.voice, self.request.earlier) if c is not None)
+
+    @property
     def frames_left(self) -> int:
         """How many more frames may be made."""
         return self.request.max_frames - len(self.frame_ids)
 
-    def note(self, ids: Sequence[int]) -> None:
+    def note(self, ids: Sequence[int], count: RowCount) -> None:
         """The engine made these; the stop id among them is no frame."""
-        self.frame_ids += [i for i in ids if i >= FRAME_BASE]
+        frames = [i for i in ids if i >= FRAME_BASE]
+        self.frame_ids += frames
+        for frame in frames:
+            made = count.see(frame)
+            if self.since is None:
+                self.since = made
+
+    def left_behind(self) -> History:
+        """What the next utterance goes on from."""
+        return History(array("i", self.prompt), self.clips, self.core, self.since or 0)
 
     def resume(self) -> None:
         """A new stretch begins."""
@@ -50,10 +90,14 @@ class Take:
 
 
 class Takes:
-    """All requests that the gateway has not seen the end of, by handle."""
+    """All requests that the gateway has not seen the end of, by handle; and what conversations
+    have left behind. ``slots`` is the size of a frame table, ``cores`` how many engine cores
+    there are, each with its own, and ``limit`` how many conversations are remembered.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int, cores: int = 1, limit: int = 1024) -> None:
         self._takes: dict[int, Take] = {}
+        self._histories = Histories(slots, cores, limit)
 
     @property
     def live(self) -> int:
@@ -63,10 +107,50 @@ class Takes:
     def __contains__(self, handle: int) -> bool:
         return handle in self._takes
 
-    def add(self, request: Generate) -> Take:
-        """A request has come."""
-        take = self._takes[request.handle] = Take(request)
+    def add(self, request: Generate) -> Take | None:
+        """A request has come; None if what it is to go on from is not there."""
+        history = None
+        if request.goes_on and (history := self._histories.get(request.conversation)) is None:
+            return None
+        core = history.core if history else self._idlest_core()
+        take = Take(request, history, core, since=history.since if history else None)
+        take.is_kept = request.conversation > 0
+        self._takes[request.handle] = take
         return take
+
+    def _idlest_core(self) -> int:
+        """Frame ids mean nothing to another core, so it is chosen here, once for each talk."""
+        live = Counter(take.core for take in self._takes.values() if not take.paused)
+        return min(range(len(self._histories.counts)), key=lambda core: live[core])
+
+    def note(self, take: Take, ids: Sequence[int]) -> None:
+        """The engine made these ids for that request."""
+        take.note(ids, self._histories.counts[take.core])
+
+    def end(self, handle: int, finish: str) -> None:
+        """A request has spoken its last row. One that was cut off is not gone on from: the
+        talker has never seen speech that breaks off and then another text.
+        """
+        take = self.drop(handle)
+        if take is not None and take.is_kept and finish == "stop":
+            self._histories.keep(take.request.conversation, take.left_behind())
+
+    def forget(self, conversation: int) -> None:
+        """A conversation is over; so much of it as is still under way leaves nothing behind."""
+        self._histories.drop(conversation)
+        for take in self._takes.values():
+            if take.request.conversation == conversation:
+                take.is_kept = False
+
+    def lose(self, handle: int) -> bool:
+        """A request has met a frame that the table has forgotten. Returns whether it can be
+        sent again, without what it went on from; nobody goes on from that any more.
+        """
+        take = self._takes.get(handle)
+        if take is None or take.history is None:
+            return False
+        self._histories.drop(take.request.conversation)
+        return not take.frame_ids
 
     def drop(self, handle: int) -> Take | None:
         """A request has ended or is wanted no more; None if that was known."""

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from vllm import SamplingParams
 from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind
 
-from talker.messages import NewRows
-from talker.reference_audio import voice_input
+from streaming.spec import Codes
+from talker.attention import SPAN_KEY
+from talker.messages import NewRows, TextSpan, VoiceRows
+from talker.reference_audio import clips_input
 from talker.sampling import MAX_SEED
 from talker.shape import TalkerShape
 from talker.takes import Take, Takes
@@ -41,7 +44,7 @@ def sampling_params(take: Take, num_codebooks: int, stop_id: int) -> SamplingPar
 
     A stop id is always given, since without a tokenizer vLLM knows of none.
     """
-    request = take.request
+    request, text = take.request, take.request.text
     return SamplingParams(
         temperature=request.temperature,
         top_p=request.top_p,
@@ -53,17 +56,21 @@ def sampling_params(take: Take, num_codebooks: int, stop_id: int) -> SamplingPar
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
+        extra_args=None
+        if text is None
+        else {SPAN_KEY: [len(take.before) + text.at, len(text.starts) - 1]},
     )
 
 
 def engine_input(take: Take, shape: TalkerShape, max_positions: int) -> Any:
-    """The prompt, with the frames that a paused request has made already. Raises Refused
-    for what must never reach the engine's step, where one bad request would take all others
-    with it.
+    """The prompt, with what a conversation has said before it and with the frames that a paused
+    request has made already. Raises Refused for what must never reach the engine's step, where
+    one bad request would take all others with it.
     """
     request, vocab = take.request, shape.backbone.vocab_size
-    if not request.ids or len(request.ids) >= max_positions:
-        raise Refused(f"a prompt of {len(request.ids)} ids")
+    prompt, given = take.prompt, len(take.before) + len(request.ids)
+    if not request.ids or given >= max_positions:
+        raise Refused(f"a prompt of {given} ids")
     if min(request.ids) < 0 or max(request.ids) >= vocab:
         raise Refused("a prompt id outside the vocabulary")
     finite = math.isfinite(request.temperature) and math.isfinite(request.top_p)
@@ -71,17 +78,27 @@ def engine_input(take: Take, shape: TalkerShape, max_positions: int) -> Any:
         raise Refused("sampling parameters out of range")
     if not 0 <= request.seed <= MAX_SEED:
         raise Refused("a seed outside int64")
-    if request.voice is None:
-        return tokens_input([*request.ids, *take.frame_ids])
-    flat = np.frombuffer(request.voice.rows, np.int16)
+    if request.text is not None and not _is_inside(request.text, len(request.ids)):
+        raise Refused("a text outside the prompt")
+    if not take.clips:
+        return tokens_input(prompt)
+    clips, after = [], 0
+    for clip in take.clips:
+        rows = _clip_rows(clip, shape)
+        if clip.at < after or clip.at + len(rows) > given:
+            raise Refused("reference rows outside the prompt")
+        clips.append((rows, clip.at))
+        after = clip.at + len(rows)
+    return clips_input(prompt, clips)
+
+
+def _clip_rows(clip: VoiceRows, shape: TalkerShape) -> Codes:
+    flat = np.frombuffer(clip.rows, np.int16)
     if flat.size == 0 or flat.size % shape.num_codebooks:
-        raise Refused("voice rows of a wrong size")
-    rows, at = flat.reshape(-1, shape.num_codebooks), request.voice.at
-    if at < 0 or at + len(rows) > len(request.ids) or rows.min() < 0:
-        raise Refused("voice rows outside the prompt")
-    if rows.max() >= shape.codebook_rows:
-        raise Refused("a voice's code outside the codebook")
-    return voice_input([*request.ids, *take.frame_ids], rows, at)
+        raise Refused("reference rows of a wrong size")
+    if flat.min() < 0 or flat.max() >= shape.codebook_rows:
+        raise Refused("a reference row's code outside the codebook")
+    return flat.reshape(-1, shape.num_codebooks)
 
 
 def read_outputs(outputs: Sequence[Any], shape: TalkerShape, takes: Takes) -> Outcome:
@@ -91,6 +108,7 @@ def read_outputs(outputs: Sequence[Any], shape: TalkerShape, takes: Takes) -> Ou
     were aborted or paused meanwhile are passed over; of the others, the frame ids are noted.
     """
     flat: list[int] = []
+    beside: list[float] = []
     wanted: list[tuple[Any, Take, int, int]] = []
     for output in outputs:
         take = takes.of(output.request_id)
@@ -99,7 +117,8 @@ def read_outputs(outputs: Sequence[Any], shape: TalkerShape, takes: Takes) -> Ou
         start = len(flat)
         if channel := output.outputs[0].logprobs:
             flat += channel.token_ids
-        take.note(output.outputs[0].token_ids)
+            beside += channel.logprobs
+        takes.note(take, output.outputs[0].token_ids)
         wanted.append((output, take, start, len(flat)))
     books, size = shape.num_codebooks, shape.codebook_rows
     table = np.array(flat, np.int32).reshape(-1, books)
@@ -114,5 +133,19 @@ def read_outputs(outputs: Sequence[Any], shape: TalkerShape, takes: Takes) -> Ou
         elif reason not in _FINISH:
             outcome.broken.append(handle)
         else:
-            outcome.rows.append(NewRows(handle, codes[first:last].tobytes(), _FINISH[reason]))
+            rows, spoken = codes[first:last].tobytes(), b""
+            if (text := take.request.text) is not None:
+                spoken = spoken_at(text, beside[start:end:books]).tobytes()
+            outcome.rows.append(NewRows(handle, rows, _FINISH[reason], spoken))
     return outcome
+
+
+def spoken_at(text: TextSpan, places: Sequence[float]) -> npt.NDArray[np.float32]:
+    """Characters of the text for places among its ids, which may lie between two."""
+    ids = np.arange(len(text.starts))
+    return np.interp(places, ids, text.starts).astype(np.float32)
+
+
+def _is_inside(text: TextSpan, ids: int) -> bool:
+    """Whether there is a text, and all of it among so many ids."""
+    return text.at >= 0 and 1 < len(text.starts) <= ids - text.at + 1

@@ -70,7 +70,9 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
     from vllm.platforms import current_platform
 
     on_gpu = not current_platform.is_cpu()
-    spread = settings.data_parallel_size > 1 or settings.tensor_parallel_size > 1
+    check_executor(settings, current_platform.ray_device_key)
+    sizes = (settings.data_parallel_size, settings.tensor_parallel_size)
+    spread = max(sizes) > 1 or settings.distributed_executor != "auto"
     engine = "async" if on_gpu or spread else "inprocess"
     runner = ("v2" if on_gpu else "v1") if settings.runner == "auto" else settings.runner
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
@@ -81,6 +83,16 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
         dtype=_dtype(on_gpu, checkpoint) if settings.dtype == "auto" else settings.dtype,
         max_positions=resolve_max_positions(settings, checkpoint.shape.backbone.max_positions),
     )
+
+
+def check_executor(settings: TalkerSettings, ray_device_key: str) -> None:
+    """Raise ValueError where vLLM would fail in a child of its own, far from the reason.
+
+    ``ray_device_key``: what Ray calls the platform's devices; vLLM has none for CPUs, and asks
+    Ray for as many of them as there are workers.
+    """
+    if settings.distributed_executor == "ray" and not ray_device_key:
+        raise ValueError("vLLM runs no workers under Ray on this platform: it needs GPUs")
 
 
 def _dtype(on_gpu: bool, checkpoint: Checkpoint) -> str:
@@ -116,22 +128,47 @@ def engine_arguments(
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
         "hf_overrides": {"eos_token_id": stop_id},
-        "limit_mm_per_prompt": {"audio": 1},
+        "limit_mm_per_prompt": {"audio": 2},
         "mm_processor_cache_gb": 0,
         "disable_log_stats": not settings.statistics,
-        "additional_config": {"talkwire": {"frame_slots": settings.frame_slots}},
+        "additional_config": {
+            "talkwire": {
+                "frame_slots": settings.frame_slots,
+                "alignment_heads": checkpoint.alignment_heads,
+            }
+        },
     }
     if plan.runner == "v1":
         arguments["worker_cls"] = V1_WORKER
     if not plan.on_gpu:
         arguments["block_size"] = _CPU_BLOCK
-    if settings.tensor_parallel_size > 1 and not plan.on_gpu:
-        arguments["distributed_executor_backend"] = "mp"
+    if backend := executor(settings, plan.on_gpu):
+        arguments["distributed_executor_backend"] = backend
     positions = settings.kv_positions or (None if plan.on_gpu else _cpu_positions(settings, plan))
     if positions:
         # an explicit size also spares vLLM its profiling run
         arguments["kv_cache_memory_bytes"] = positions * position_bytes(checkpoint, plan.dtype)
     return arguments
+
+
+def executor(settings: TalkerSettings, on_gpu: bool) -> str | None:
+    """How vLLM runs a model's workers; None leaves it to vLLM."""
+    if settings.distributed_executor != "auto":
+        return settings.distributed_executor
+    if on_gpu:
+        return None
+    if settings.tensor_parallel_size > 1:
+        return "mp"
+    # each copy's worker inside its engine core: one process less for each, and 0.7 GiB
+    return "uni" if settings.data_parallel_size > 1 else None
+
+
+def ring_size(arguments: dict[str, Any]) -> int:
+    """Slots of each engine core's frame table, as the model works them out."""
+    from talker.frames import slots_for  # imports torch
+
+    asked = arguments["additional_config"]["talkwire"]["frame_slots"]
+    return asked or slots_for(arguments["max_num_seqs"], arguments["max_model_len"])
 
 
 def position_bytes(checkpoint: Checkpoint, dtype: str) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.worker.cpu_worker import CPUWorker
 
+from talker.attention import text_span
 from talker.frames import lost_requests
 from talker.sampler import Draw
 
@@ -26,6 +27,13 @@ class TalkerCPUWorker(CPUWorker):  # type: ignore[misc]  # untyped base
         super().load_model(**kwargs)
         self.model_runner.sampler = TalkerSampler(self.model_runner)
 
+    def initialize_from_config(self, kv_cache_config: Any) -> None:
+        """The KV cache's size is known: give the alignment heads' keys as many slots."""
+        super().initialize_from_config(kv_cache_config)
+        if (tap := self.model_runner.model.tap) is not None:
+            (group,) = kv_cache_config.kv_cache_groups
+            tap.make_room(kv_cache_config.num_blocks * group.kv_cache_spec.block_size)
+
 
 class TalkerSampler:
     """Stands in for ``vllm.v1.sample.sampler.Sampler``."""
@@ -37,6 +45,8 @@ class TalkerSampler:
         self._model = runner.model
         self._metadata: Any = None
         self._draw: Draw | None = None
+        #: Of the requests that want to know their place in the text: index and text span.
+        self._spans: dict[int, tuple[int, int]] = {}
         #: Requests of the batch whose prompt, chunk by chunk, met a stale frame.
         self._lost: frozenset[str] = frozenset()
 
@@ -51,7 +61,8 @@ class TalkerSampler:
         names = runner.input_batch.req_ids[:batch]
         if sampling_metadata is not self._metadata or self._draw is None:
             self._metadata = sampling_metadata  # replaced whenever the batch changes
-            self._draw = draw_of([runner.requests[name].sampling_params for name in names])
+            params = [runner.requests[name].sampling_params for name in names]
+            self._draw, self._spans = draw_of(params), spans_of(params)
         ends = runner.query_start_loc.gpu[: batch + 1]
         last = (ends[1:] - 1).long()
         ids, codes = self._model.rows.step(
@@ -61,7 +72,24 @@ class TalkerSampler:
             self._find_lost(names, ends.long()),
             self._draw,
         )
-        return _output(ids, codes)
+        output = _output(ids, codes)
+        self._note_places(output, ends)
+        return output
+
+    def _note_places(self, output: SamplerOutput, ends: Tensor) -> None:
+        """A request's place in its text rides beside the codes, as the first "logprob"."""
+        tap = self._model.tap
+        if tap is None:
+            return
+        table = self._runner.input_batch.block_table[0]
+        tap.remember(table.slot_mapping.gpu[: int(ends[-1])])
+        if self._spans:
+            rows = torch.tensor(list(self._spans))
+            blocks = table.block_table.gpu[rows]
+            places = tap.spot(
+                ends[rows + 1].long() - 1, blocks, table.block_size, list(self._spans.values())
+            )
+            output.logprobs_tensors.logprobs[rows, 0] = places
 
     def _find_lost(self, names: list[str], ends: Tensor) -> Tensor:
         """A request is lost once any chunk of its (re-)prefill was; ``[B]`` bool."""
@@ -76,6 +104,12 @@ class TalkerSampler:
     def _nothing(self, batch: int) -> SamplerOutput:
         codes = torch.zeros(batch, self._model.num_codebooks, dtype=torch.int32)
         return _output(torch.zeros(batch, dtype=torch.long), codes)
+
+
+def spans_of(params: list[Any]) -> dict[int, tuple[int, int]]:
+    """The text spans of those that want to know their place, by index."""
+    spans = ((index, text_span(one)) for index, one in enumerate(params))
+    return {index: span for index, span in spans if span is not None}
 
 
 def draw_of(params: list[Any]) -> Draw:

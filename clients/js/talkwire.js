@@ -18,6 +18,8 @@
  */
 
 export const SUBPROTOCOL = "talkwire.tts.v1";
+/** A browser lets pages set no headers of a WebSocket: the key is offered as a subprotocol. */
+export const KEY_SUBPROTOCOL = "talkwire.key.";
 export const HEADER_BYTES = 12;
 const VERSION_AND_TYPE = (1 << 4) | 1;
 const WRAP = 2 ** 32;
@@ -74,14 +76,14 @@ export function readSamples(buffer, encoding) {
 }
 
 /**
- * Connects and waits for the greeting. Options: `WebSocket` (an implementation of it),
+ * Connects and waits for the greeting. Options: `apiKey`, `WebSocket` (an implementation of it),
  * `openTimeoutMs`, and the callbacks `onClose(TalkwireError)` and `onGoingAway(deadlineMs)`.
- * A browser does not tell why a handshake failed, so the service's readiness is asked then.
+ * A browser does not tell why a handshake failed, so the service is asked over HTTP then.
  */
 export async function connect(url, options = {}) {
   const Socket = options.WebSocket ?? globalThis.WebSocket;
   if (!Socket) throw new TalkwireError("unreachable", "There is no WebSocket here.");
-  const client = new Client(new Socket(url, [SUBPROTOCOL]), options);
+  const client = new Client(openSocket(Socket, url, options.apiKey), options);
   const timer = setTimeout(
     () => client._lose(new TalkwireError("unreachable", "The server did not answer in time.")),
     options.openTimeoutMs ?? 10_000,
@@ -89,19 +91,32 @@ export async function connect(url, options = {}) {
   try {
     return await client._greeted.promise;
   } catch (error) {
-    throw error.code === "unreachable" ? await whyNot(url) : error;
+    throw error.code === "unreachable" ? await whyNot(url, options.apiKey) : error;
   } finally {
     clearTimeout(timer);
   }
 }
 
+function openSocket(Socket, url, apiKey) {
+  try {
+    return new Socket(url, apiKey ? [SUBPROTOCOL, KEY_SUBPROTOCOL + apiKey] : [SUBPROTOCOL]);
+  } catch (error) {
+    if (!apiKey) throw error;
+    throw new TalkwireError("unauthorized", "The API key holds what no key holds.");
+  }
+}
+
 /** Why a handshake failed, as far as it can be found out: a TalkwireError. */
-async function whyNot(url) {
+async function whyNot(url, apiKey) {
   const health = new URL("/health/ready", url);
   health.protocol = health.protocol.replace("ws", "http");
   try {
     const answer = await fetch(health, { cache: "no-store", signal: AbortSignal.timeout(3000) });
     if (answer.ok) {
+      if (await isLocked(url, apiKey)) {
+        const why = apiKey ? "This API key is not valid." : "An API key is needed.";
+        return new TalkwireError("unauthorized", why);
+      }
       const why = "The server is up but took no connection: it is full, or does not know this page.";
       return new TalkwireError("refused", why, { retryable: true });
     }
@@ -110,6 +125,19 @@ async function whyNot(url) {
     return new TalkwireError(phase === "draining" ? "draining" : "not_ready", why, { retryable: true });
   } catch {
     return new TalkwireError("unreachable", "No server answers.", { retryable: true });
+  }
+}
+
+/** Whether the service asks for another key. A page of another origin is not told. */
+async function isLocked(url, apiKey) {
+  const models = new URL("/v1/models", url);
+  models.protocol = models.protocol.replace("ws", "http");
+  const headers = apiKey ? { Authorization: `Bearer ${apiKey}` } : {};
+  try {
+    const answer = await fetch(models, { headers, signal: AbortSignal.timeout(3000) });
+    return answer.status === 401;
+  } catch {
+    return false;
   }
 }
 
@@ -140,12 +168,14 @@ export class Client {
   /**
    * Opens a context. `options` are the fields of `context.create`, and the callbacks
    * `onAudio(chunk)` (then the context is not to be iterated), `onError(error)` for what did not
-   * end the context, and `onCancelled(message)`.
+   * end the context, `onCancelled(message)`, and `onWords(words)`, which asks for `timestamps`:
+   * each word is `{ text, start, end, start_ms, end_ms }` and comes after its audio.
    */
-  async createContext({ onAudio, onError, onCancelled, ...options } = {}) {
+  async createContext({ onAudio, onError, onCancelled, onWords, ...options } = {}) {
+    if (onWords) options = { timestamps: true, ...options };
     const create = { context_id: `c${++this._ids}`, ...options };
     if (this._contexts.has(create.context_id)) throw new Error("context id in use");
-    const context = new Context(this, create, { onAudio, onError, onCancelled });
+    const context = new Context(this, create, { onAudio, onError, onCancelled, onWords });
     this._contexts.set(context.id, context);
     try {
       this._send("context.create", create);
@@ -273,6 +303,7 @@ export class Context {
     this.reason = null;
     this.cancelled = null;
     this.errors = [];
+    this.words = [];
     this._client = client;
     this._callbacks = callbacks;
     this._flushes = new Map();
@@ -392,6 +423,10 @@ export class Context {
         this.sampleRate = message.sample_rate;
         this.delaySamples = message.delay_samples ?? 0;
         return;
+      case "timestamps":
+        if (this._discarding) return;
+        this.words.push(...message.words);
+        return this._callbacks.onWords?.(message.words);
       case "flush.done":
         this._flushes.get(message.flush_id)?.resolve();
         return this._flushes.delete(message.flush_id);

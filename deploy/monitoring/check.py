@@ -13,10 +13,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
 
+from service.auth.authority import Authority
+from service.auth.issuing import issue
+from service.auth.keys import Limits, Scope
 from service.metrics import Metrics
 from service.snapshot import Snapshot, Worker
 from streaming.bounds import PaceBounds
@@ -34,9 +38,13 @@ Exported = dict[str, dict[str, set[str]]]
 
 
 def exported() -> Exported:
-    """Every sample that a started service exports."""
+    """Every sample that a started service with one tenant exports."""
     metrics = Metrics("check", "check")
     metrics.watch(_snapshot)
+    with TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys.json"
+        issue(keys, "tenant", [Scope.SPEAK], None, Limits())
+        metrics.watch_tenants(Authority(keys))
     found: Exported = {}
     for family in metrics.registry.collect():
         for sample in family.samples:

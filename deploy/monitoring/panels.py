@@ -238,8 +238,32 @@ ENGINES = Row(
         Panel(
             "Gateway's memory", one(f"process_resident_memory_bytes{{{HERE}}}", "{{pod}}"), "bytes"
         ),
+        Panel("Gateway's tasks", one(f"tts_event_loop_tasks{{{HERE}}}", "{{pod}}")),
         Panel("What is running", one(f'tts_build_info{{{HERE},model=~"$model"}}'), kind="table"),
     ),
 )
 
-ROWS = (EXPERIENCE, LOAD, ENGINES)
+TENANTS = Row(
+    "Keys and tenants",
+    (
+        Panel(
+            "API keys",
+            (
+                (f"min(tts_api_keys{{{HERE}}})", "valid"),
+                (f"min(tts_api_keys_current{{{HERE}}})", "file readable"),
+            ),
+            help="The fewest of any pod. The second falls to 0 where a pod cannot read its file.",
+        ),
+        Panel("Contexts", one(total("tts_tenant_contexts_active", "tenant"), "{{tenant}}")),
+        Panel("Connections", one(total("tts_tenant_connections_active", "tenant"), "{{tenant}}")),
+        Panel(
+            "Characters a second", one(rate("tts_tenant_characters_total", "tenant"), "{{tenant}}")
+        ),
+        Panel(
+            "Refused by their limits",
+            one(rate("tts_tenant_refusals_total", "tenant"), "{{tenant}}"),
+        ),
+    ),
+)
+
+ROWS = (EXPERIENCE, LOAD, ENGINES, TENANTS)

@@ -51,11 +51,13 @@ class Unable(Exception):
 @contextlib.asynccontextmanager
 async def gateway() -> AsyncIterator[str]:
     """The service's own app around fake engines; yields its address."""
-    settings = Settings(max_contexts=2 * _VOICES)
+    settings = Settings(admission="fixed", max_contexts=2 * _VOICES)
     talker = FakeTalker(row_s=0.008, first_row_s=0.02, frames_per_character=1.0)
 
     def on_decoded(stats: DecodeStats) -> None:
-        runtime.on_decoded(stats.frames, stats.queue_s, stats.decode_s, stats.batch)
+        runtime.on_decoded(
+            stats.frames, stats.new_frames, stats.queue_s, stats.decode_s, stats.batch
+        )
 
     codec = FakeCodecEngine(_SPEC, 0.004, on_decoded)
     runtime = Runtime(settings, talker, codec, Metrics("rehearsal", "fake"))

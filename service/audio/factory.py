@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from service.audio.bit_rates import Choice, aac_bit_rates, mp3_bit_rates, opus_bit_rates, worded
 from service.audio.files import AAC, FLAC, MP3, OGG_OPUS, FileEncoder, FileFormat
 from service.audio.g711 import pack_alaw, pack_mulaw
 from service.audio.opus import DEFAULT_FRAME_MS, OPUS_FRAME_MS, OpusEncoder
-from service.audio.opus_frames import OPUS_RATES, open_opus
+from service.audio.opus_frames import OPUS_BIT_RATE, OPUS_RATES, open_opus
 from service.audio.packet import AudioEncoder
-from service.audio.pcm import PcmEncoder, WavEncoder, pack_f32, pack_s16
+from service.audio.pcm import PcmEncoder, WavEncoder, WavLayout, pack_f32, pack_s16
 from service.audio.resample import ResamplingEncoder
+from service.audio.stretch import FASTEST, SLOWEST, StretchingEncoder
 from streaming.errors import ErrorCode, RequestError
 from streaming.spec import Samples
 
 #: Rates that any format may be asked for, in Hz, beside the codec's own.
-SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 44_100, 48_000)
+SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 
 #: The media type of each format's bytes over HTTP.
 MEDIA_TYPES: dict[str, str] = {
@@ -26,6 +28,9 @@ MEDIA_TYPES: dict[str, str] = {
     "pcm_alaw": "audio/x-alaw-basic",
     "opus": "audio/opus",
     "wav": "audio/wav",
+    "wav_f32le": "audio/wav",
+    "wav_alaw": "audio/wav",
+    "wav_mulaw": "audio/wav",
     "flac": "audio/flac",
     "mp3": "audio/mpeg",
     "ogg_opus": "audio/ogg",
@@ -35,25 +40,35 @@ MEDIA_TYPES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """How an encoder is made from (output rate, packet's ms), and what it can be asked for."""
+    """How an encoder is made from (output rate, packet's ms, bit rate or None), and what it
+    can be asked for.
+    """
 
-    make: Callable[[int, int], AudioEncoder]
+    make: Callable[[int, int, int | None], AudioEncoder]
     default_rate: int | None = None  # None: the codec's own
     rates: tuple[int, ...] = ()  # none: SAMPLE_RATES and the codec's own
     frame_ms: tuple[int, ...] | None = None  # None: any
+    bit_rates: Callable[[int], Choice] | None = None  # by output rate; None: it has none
 
 
 def _pcm(pack: Callable[[Samples], bytes], default_rate: int | None = None) -> _Format:
-    return _Format(lambda rate, ms: PcmEncoder(pack, rate, rate * ms // 1000), default_rate)
+    return _Format(lambda rate, ms, _: PcmEncoder(pack, rate, rate * ms // 1000), default_rate)
 
 
-def _file(format_: FileFormat) -> _Format:
-    return _Format(lambda rate, _: FileEncoder(format_, rate), None, format_.rates, (0,))
+def _file(format_: FileFormat, bit_rates: Callable[[int], Choice] | None = None) -> _Format:
+    def make(rate: int, frame_ms: int, bit_rate: int | None) -> AudioEncoder:
+        return FileEncoder(format_, rate, bit_rate)
+
+    return _Format(make, None, format_.rates, (0,), bit_rates)
 
 
-def _opus(rate: int, frame_ms: int) -> AudioEncoder:
+def _wav(layout: WavLayout | None = None) -> _Format:
+    return _Format(lambda rate, ms, _: WavEncoder(rate, rate * ms // 1000, layout))
+
+
+def _opus(rate: int, frame_ms: int, bit_rate: int | None) -> AudioEncoder:
     frame = rate * (frame_ms or DEFAULT_FRAME_MS) // 1000
-    return OpusEncoder(open_opus(rate, frame), rate, frame)
+    return OpusEncoder(open_opus(rate, frame, bit_rate or OPUS_BIT_RATE), rate, frame)
 
 
 _FORMATS: dict[str, _Format] = {
@@ -61,12 +76,15 @@ _FORMATS: dict[str, _Format] = {
     "pcm_f32le": _pcm(pack_f32),
     "pcm_mulaw": _pcm(pack_mulaw, 8_000),
     "pcm_alaw": _pcm(pack_alaw, 8_000),
-    "opus": _Format(_opus, None, OPUS_RATES, (0, *OPUS_FRAME_MS)),
-    "wav": _Format(lambda rate, ms: WavEncoder(rate, rate * ms // 1000)),
+    "opus": _Format(_opus, None, OPUS_RATES, (0, *OPUS_FRAME_MS), opus_bit_rates),
+    "wav": _wav(),
+    "wav_f32le": _wav(WavLayout(3, 4, pack_f32)),
+    "wav_alaw": _wav(WavLayout(6, 1, pack_alaw)),
+    "wav_mulaw": _wav(WavLayout(7, 1, pack_mulaw)),
     "flac": _file(FLAC),
-    "mp3": _file(MP3),
-    "ogg_opus": _file(OGG_OPUS),
-    "aac": _file(AAC),
+    "mp3": _file(MP3, mp3_bit_rates),
+    "ogg_opus": _file(OGG_OPUS, opus_bit_rates),
+    "aac": _file(AAC, aac_bit_rates),
 }
 
 
@@ -75,13 +93,21 @@ def _unsupported(param: str, message: str) -> RequestError:
 
 
 def make_stream_encoder(
-    name: str, codec_rate: int, sample_rate: int | None = None, frame_ms: int = 0
+    name: str,
+    codec_rate: int,
+    sample_rate: int | None = None,
+    frame_ms: int = 0,
+    *,
+    bit_rate: int | None = None,
+    speed: float = 1.0,
 ) -> AudioEncoder:
     """The encoder ``name`` for samples at ``codec_rate`` (Hz).
 
     ``sample_rate`` is the output's, None the format's own default; ``frame_ms`` is how much
-    audio each packet holds, 0 what is natural to the format. Raises RequestError
-    (``unsupported``) whose ``param`` is ``encoding``, ``sample_rate`` or ``frame_ms``.
+    audio each packet holds, 0 what is natural to the format; ``bit_rate`` is in bits per second,
+    None the format's own default; the samples are heard ``speed`` times as fast. Raises
+    RequestError (``unsupported``) whose ``param`` is ``encoding``, ``sample_rate``,
+    ``frame_ms``, ``bitrate`` or ``speed``.
     """
     format_ = _FORMATS.get(name)
     if format_ is None:
@@ -95,5 +121,20 @@ def make_stream_encoder(
     if format_.frame_ms is not None and frame_ms not in format_.frame_ms:
         listed = ", ".join(map(str, format_.frame_ms))
         raise _unsupported("frame_ms", f"{name} takes a frame_ms of {listed}.")
-    encoder = format_.make(rate, frame_ms)
-    return encoder if rate == codec_rate else ResamplingEncoder(encoder, codec_rate)
+    _check_bit_rate(name, format_, rate, bit_rate)
+    if not SLOWEST <= speed <= FASTEST:
+        raise _unsupported("speed", f"The speed is from {SLOWEST} to {FASTEST}.")
+    encoder = format_.make(rate, frame_ms, bit_rate)
+    if rate != codec_rate:
+        encoder = ResamplingEncoder(encoder, codec_rate)
+    return encoder if speed == 1.0 else StretchingEncoder(encoder, codec_rate, speed)
+
+
+def _check_bit_rate(name: str, format_: _Format, rate: int, bit_rate: int | None) -> None:
+    if bit_rate is None:
+        return
+    if format_.bit_rates is None:
+        raise _unsupported("bitrate", f"{name} has no bit rate to choose.")
+    choice = format_.bit_rates(rate)
+    if bit_rate not in choice:
+        raise _unsupported("bitrate", f"The bit rates of {name} are {worded(choice)} at this rate.")

@@ -15,7 +15,7 @@ from service.audio.packet import Packet
 from service.audio.pcm import to_s16
 from streaming.spec import Samples
 
-_ANY_RATE = (8_000, 16_000, 22_050, 24_000, 44_100, 48_000)
+_ANY_RATE = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 _WIDE = 32_000
 
 
@@ -86,8 +86,9 @@ class FileEncoder:
 
     inline = False
 
-    def __init__(self, format_: FileFormat, sample_rate: int) -> None:
+    def __init__(self, format_: FileFormat, sample_rate: int, bit_rate: int | None = None) -> None:
         self._format, self.sample_rate = format_, sample_rate
+        self._bit_rate = bit_rate or format_.bit_rates[sample_rate >= _WIDE]
         self.delay_samples = format_.delay_samples
         self._written = _Written()
         self._container: av.container.OutputContainer | None = None
@@ -138,8 +139,8 @@ class FileEncoder:
             stream = cast(AudioStream, stream)
             stream.layout, stream.format = "mono", self._format.sample_format
             stream.codec_context.thread_count = 1
-            if rate := self._format.bit_rates[self.sample_rate >= _WIDE]:
-                stream.bit_rate = rate
+            if self._bit_rate:
+                stream.bit_rate = self._bit_rate
             self._container.start_encoding()
         return self._container, self._container.streams.audio[0]
 

@@ -54,9 +54,9 @@ def has_system_opus() -> bool:
 class SystemOpus:
     """OpusFrames through opuslib."""
 
-    def __init__(self, sample_rate: int, frame_samples: int) -> None:
+    def __init__(self, sample_rate: int, frame_samples: int, bit_rate: int = OPUS_BIT_RATE) -> None:
         self._encoder = _opuslib.Encoder(sample_rate, 1, _APPLICATION)
-        self._encoder.bitrate = OPUS_BIT_RATE
+        self._encoder.bitrate = bit_rate
         self._frame_samples = frame_samples
         self.delay_samples: int = self._encoder.lookahead
 
@@ -71,10 +71,10 @@ class SystemOpus:
 class BundledOpus:
     """OpusFrames through PyAV."""
 
-    def __init__(self, sample_rate: int, frame_samples: int) -> None:
+    def __init__(self, sample_rate: int, frame_samples: int, bit_rate: int = OPUS_BIT_RATE) -> None:
         encoder = av.AudioCodecContext.create("libopus", "w")
         encoder.sample_rate, encoder.layout, encoder.format = sample_rate, "mono", "flt"
-        encoder.time_base, encoder.bit_rate = Fraction(1, sample_rate), OPUS_BIT_RATE
+        encoder.time_base, encoder.bit_rate = Fraction(1, sample_rate), bit_rate
         duration = str(frame_samples * 1000 // sample_rate)
         encoder.options = {"frame_duration": duration, "application": _APPLICATION}
         encoder.open()
@@ -91,7 +91,7 @@ class BundledOpus:
         return bytes(packet)
 
 
-def open_opus(sample_rate: int, frame_samples: int) -> OpusFrames:
-    """The system's libopus where it is there, else PyAV's."""
+def open_opus(sample_rate: int, frame_samples: int, bit_rate: int = OPUS_BIT_RATE) -> OpusFrames:
+    """The system's libopus where it is there, else PyAV's. ``bit_rate`` in bits per second."""
     make = SystemOpus if has_system_opus() else BundledOpus
-    return make(sample_rate, frame_samples)
+    return make(sample_rate, frame_samples, bit_rate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from streaming.spec import Samples
 
 _S16_MAX = 32767.0
 _WAV = struct.Struct("<4sI4s4sIHHIIHH4sI")
+_WAV_OTHER = struct.Struct("<4sI4s4sIHHIIHHH4sII4sI")
 _WAV_PCM, _WAV_REST, _UNKNOWN = 1, 36, 0xFFFFFFFF
 
 
@@ -74,15 +76,41 @@ def wav_header(sample_rate: int, samples: int | None = None) -> bytes:
     return _WAV.pack(b"RIFF", riff, b"WAVE", b"fmt ", *format_, b"data", size)
 
 
+@dataclass(frozen=True, slots=True)
+class WavLayout:
+    """Samples in a WAV file other than linear ones: ``tag`` is the format's number."""
+
+    tag: int
+    sample_bytes: int
+    pack: Callable[[Samples], bytes]
+
+    def header(self, sample_rate: int) -> bytes:
+        """The 58 bytes before mono samples of an unknown number. What is not linear has a fact
+        chunk and an extension, here empty, of its format chunk.
+        """
+        size = self.sample_bytes
+        bits, per_second = 8 * size, size * sample_rate
+        format_ = (18, self.tag, 1, sample_rate, per_second, size, bits, 0)
+        fact = (b"fact", 4, _UNKNOWN)
+        return _WAV_OTHER.pack(
+            b"RIFF", _UNKNOWN, b"WAVE", b"fmt ", *format_, *fact, b"data", _UNKNOWN
+        )
+
+
 class WavEncoder:
-    """A WAV file of unknown length: one header, then s16le. An empty one is a header alone."""
+    """A WAV file of unknown length: one header, then samples. An empty one is a header alone.
+
+    ``layout``: what the samples are, if not s16le.
+    """
 
     inline, delay_samples = True, 0
 
-    def __init__(self, sample_rate: int, frame_samples: int = 0) -> None:
+    def __init__(
+        self, sample_rate: int, frame_samples: int = 0, layout: WavLayout | None = None
+    ) -> None:
         self.sample_rate = sample_rate
-        self._pcm = PcmEncoder(pack_s16, sample_rate, frame_samples)
-        self._header = wav_header(sample_rate)
+        self._pcm = PcmEncoder(layout.pack if layout else pack_s16, sample_rate, frame_samples)
+        self._header = layout.header(sample_rate) if layout else wav_header(sample_rate)
 
     def encode(self, samples: Samples) -> list[Packet]:
         """See AudioEncoder."""

@@ -12,11 +12,12 @@ from bisect import bisect_right
 class Timeline:
     """One context's audio, utterance by utterance.
 
-    ``delay_samples`` is the encoder's, at ``sent_rate``. Memory grows with the utterances,
-    which the context's text bounds.
+    ``codec_rate`` is how many of the codec's samples are heard in a second, ``sent_rate`` how
+    many of those sent. ``delay_samples`` is the encoder's, at ``sent_rate``. Memory grows with
+    the utterances, which the context's text bounds.
     """
 
-    def __init__(self, codec_rate: int, sent_rate: int, delay_samples: int = 0) -> None:
+    def __init__(self, codec_rate: float, sent_rate: int, delay_samples: int = 0) -> None:
         self._codec_rate, self._sent_rate, self._delay = codec_rate, sent_rate, delay_samples
         self._sent_starts, self._codec_starts = [0], [0]
         self.sent_samples = self._codec_samples = 0

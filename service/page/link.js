@@ -2,12 +2,19 @@
 
 import { connect } from "/static/talkwire.js";
 
+const KEY = "talkwire-api-key";
+
+/** The API key that was given in this tab, if one was: it is kept until the tab is closed. */
+export const apiKey = () => sessionStorage.getItem(KEY) ?? undefined;
+export const keepApiKey = (key) => sessionStorage.setItem(KEY, key);
+
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 8000;
 
 /**
  * `onChange(state, error)`: "connecting", "open", "waiting" (it will be tried again at
- * `retryAtMs`) or "resting" (the server closed an idle socket; `use` opens a new one).
+ * `retryAtMs`), "resting" (the server closed an idle socket; `use` opens a new one) or "locked"
+ * (it takes another API key).
  */
 export class Link {
   constructor(url, onChange) {
@@ -34,7 +41,8 @@ export class Link {
     clearTimeout(this.timer);
     this.onChange("connecting", null);
     try {
-      this.client = await connect(this.url, { onClose: (error) => this.#onClose(error) });
+      const onClose = (error) => this.#onClose(error);
+      this.client = await connect(this.url, { apiKey: apiKey(), onClose });
       this.failures = 0;
       this.onChange("open", null);
       return this.client;
@@ -52,6 +60,7 @@ export class Link {
   }
 
   #wait(error) {
+    if (error.code === "unauthorized") return this.onChange("locked", error);
     const longest = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this.failures++);
     const wait = longest * (0.75 + Math.random() / 4); // so that not all pages come at once
     this.retryAtMs = performance.now() + wait;

@@ -1,6 +1,7 @@
 // The page: wires its elements to the connection, the player and the speech.
 
-import { Link } from "./link.js";
+import { CloneForm } from "./clone.js";
+import { Link, keepApiKey } from "./link.js";
 import { Player } from "./player.js";
 import { Speech } from "./speech.js";
 import { View } from "./view.js";
@@ -55,9 +56,14 @@ function animate(mine) {
   if (!mine.over) requestAnimationFrame(() => animate(mine));
 }
 
+new CloneForm(document, (name) => view.addVoice(name));
 view.onSpeak = speak;
 view.onStop = stop;
 view.onRetry = () => link.start();
+view.onKey = (key) => {
+  keepApiKey(key);
+  link.start();
+};
 // Opening the sound takes a moment and needs a gesture: the first one will do.
 for (const gesture of ["pointerdown", "keydown"]) {
   document.addEventListener(gesture, () => warm(), { once: true });

@@ -7,6 +7,7 @@ const LINK_WORDS = {
   connecting: "Connecting",
   waiting: "Not connected",
   resting: "Resting; Speak wakes it",
+  locked: "Locked",
 };
 const ENDINGS = {
   complete: "Done.",
@@ -33,6 +34,11 @@ export class View {
     });
     this.at("stop").addEventListener("click", (event) => this.onStop(event.timeStamp));
     this.at("retry").addEventListener("click", () => this.onRetry());
+    this.at("key-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.onKey(this.at("key").value.trim());
+      this.at("key").value = "";
+    });
     this.at("llm").addEventListener("change", () => this.#showPace());
     this.at("pace").addEventListener("input", () => this.#showPace());
     root.addEventListener("keydown", (event) => {
@@ -74,7 +80,9 @@ export class View {
     this.at("link-text").textContent = LINK_WORDS[state] ?? "Connected";
     this.at("speak").setAttribute("aria-disabled", String(state === "waiting"));
     this.at("retry").hidden = state !== "waiting";
+    if (state !== "connecting") this.at("key-form").hidden = state !== "locked";
     if (state === "open") this.clearError();
+    if (state === "locked") this.showError(error);
     if (state !== "waiting") return;
     const count = () => {
       const left = Math.max(0, Math.ceil((link.retryAtMs - performance.now()) / 1000));
@@ -83,6 +91,15 @@ export class View {
     this.showError(error);
     count();
     this.counting = setInterval(count, 250);
+  }
+
+  /** A voice that has just been made, chosen at once. */
+  addVoice(name) {
+    const select = this.at("voice");
+    if (![...select.options].some((option) => option.value === name)) {
+      select.add(new Option(name, name));
+    }
+    select.value = name;
   }
 
   showSession(session) {

@@ -14,14 +14,16 @@ from msgspec import UNSET, UnsetType
 from service.audio.factory import SAMPLE_RATES
 from service.audio.pump import EncoderPump
 from service.audio.timeline import Timeline
-from service.context import ContextDriver
+from service.auth.caller import current_caller
+from service.context import ContextDriver, Prepare
 from service.outbox import Item, Outbox
-from service.protocols.native_context import NativeContext, make_context_encoder
+from service.protocols.native_context import Framing, NativeContext, make_context_encoder
 from service.runtime import Runtime
 from service.socket import GOING_AWAY, NORMAL, SocketClosing
 from streaming import wire
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import (
+    AudioRead,
     Broke,
     CancelAsked,
     EndAsked,
@@ -53,7 +55,7 @@ class NativeDialect:
         self._contexts: dict[str, tuple[ContextDriver, NativeContext]] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._next_handle = 0
-        self._raw = False
+        self._framing: Framing = "header"
         self._heard_at = time.monotonic()
 
     # -- the socket
@@ -61,6 +63,7 @@ class NativeDialect:
     def open(self) -> None:
         """Say what this server is and allows."""
         runtime, settings = self._runtime, self._runtime.settings
+        mine = runtime.accounts.limits(current_caller())
         limits = wire.Limits(
             max_contexts=settings.max_contexts_per_session,
             max_text_chars=settings.max_text_chars,
@@ -68,6 +71,10 @@ class NativeDialect:
             max_lead_ms=settings.max_lead_ms,
             context_idle_s=settings.context_idle_s,
             session_idle_s=settings.session_idle_s,
+            max_session_s=settings.max_session_s,
+            key_contexts=mine.contexts(runtime.admission.capacity),
+            key_connections=mine.max_connections,
+            characters_per_minute=mine.characters_per_minute,
         )
         self._say(
             wire.SessionCreated(
@@ -79,6 +86,8 @@ class NativeDialect:
                 encodings=[encoding.value for encoding in Encoding],
                 limits=limits,
                 sample_rates=sorted({*SAMPLE_RATES, runtime.codec.spec.sample_rate}),
+                word_timings=runtime.talker.has_word_timings,
+                continuity=runtime.continuity,
             )
         )
 
@@ -186,12 +195,12 @@ class NativeDialect:
             ErrorCode.UNKNOWN_CONTEXT, "There is no context of this id.", param="context_id"
         )
 
-    def _configure(self, framing: str) -> None:
+    def _configure(self, framing: Framing) -> None:
         if self._contexts:
             raise RequestError(
                 ErrorCode.INVALID_MESSAGE, "Configure the session before its first context."
             )
-        self._raw = framing == "raw"
+        self._framing = framing
 
     def _cancel(self, context_id: str, played_ms: float | None) -> None:
         driver, context = self._open(context_id)
@@ -208,7 +217,8 @@ class NativeDialect:
         session = Session(runtime.session_settings(create))
         request = runtime.speech_request(create, f"{self._session_id}-{self._next_handle}")
         runtime.talker.check_options(request)
-        runtime.admission.enter()
+        prepare = self._clone(create)
+        runtime.admission.enter(create.audio.speed)
         handle = self._take_handle()
         pump = EncoderPump(encoder, self._tasks, lambda error: driver.post(Broke(error)))
         context = NativeContext(
@@ -216,20 +226,36 @@ class NativeDialect:
             handle,
             encoder,
             pump,
-            Timeline(codec_rate, encoder.sample_rate, encoder.delay_samples),
+            Timeline(codec_rate * create.audio.speed, encoder.sample_rate, encoder.delay_samples),
             self._outbox,
             runtime.metrics,
-            raw=self._raw,
+            framing=self._framing,
             tell=self._tell,
             closed=self._on_closed,
         )
-        driver = ContextDriver(runtime, session, request, context, self._tasks)
+        driver = ContextDriver(runtime, session, request, context, self._tasks, prepare=prepare)
         self._contexts[create.context_id] = driver, context
+        self._outbox.reading.follow(
+            handle, lambda samples: driver.post(AudioRead(context.codec_samples(samples)))
+        )
         self._closed.pop(create.context_id, None)
         self._say(wire.ContextCreated(create.context_id, handle))
 
+    def _clone(self, create: wire.ContextCreate) -> Prepare | None:
+        """How to make the reference that the context brings, if it brings one."""
+        if create.reference is None:
+            return None
+        if create.voice is not None:
+            raise RequestError(
+                ErrorCode.INVALID_PARAMETER,
+                "Give a voice or a reference, not both.",
+                param="reference",
+            )
+        reference = create.reference
+        return self._runtime.cloner.prepare(reference.audio, reference.text, "reference.audio")
+
     def _check_create(self, create: wire.ContextCreate) -> None:
-        limit = 1 if self._raw else self._runtime.settings.max_contexts_per_session
+        limit = 1 if self._framing == "raw" else self._runtime.settings.max_contexts_per_session
         if create.context_id in self._contexts:
             raise RequestError(
                 ErrorCode.CONTEXT_EXISTS,
@@ -240,9 +266,9 @@ class NativeDialect:
             raise RequestError(
                 ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
             )
-        if create.timestamps:
+        if create.timestamps and not self._runtime.talker.has_word_timings:
             raise RequestError(
-                ErrorCode.UNSUPPORTED, "This server has no timestamps.", param="timestamps"
+                ErrorCode.UNSUPPORTED, "This model has no word timings.", param="timestamps"
             )
         self._runtime.require_ready()
 
@@ -255,7 +281,8 @@ class NativeDialect:
 
     def _on_closed(self, context_id: str) -> None:
         _, context = self._contexts.pop(context_id)
-        self._runtime.admission.leave(time.monotonic() - context.opened_at)
+        self._outbox.reading.forget(context.handle)
+        self._runtime.admission.leave(time.monotonic() - context.opened_at, context.speed)
         self._closed[context_id] = None
         while len(self._closed) > _REMEMBERED_CLOSED:
             self._closed.popitem(last=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 from service.audio.factory import make_stream_encoder
 from service.audio.packet import AudioEncoder, Packet
@@ -16,8 +17,11 @@ from streaming.errors import RequestError, TalkwireError
 from streaming.events import Cancelled, Done, Flushed, SendAudio
 from streaming.report import ContextReport
 from streaming.wire_format import AudioFlags, AudioHeader, encode_message
+from streaming.words import WordTiming
 
 NAME = "native"
+#: How audio travels; see wire.SessionConfigure.
+Framing = Literal["header", "raw", "json"]
 
 
 def milliseconds(seconds: float | None) -> float | None:
@@ -28,7 +32,14 @@ def milliseconds(seconds: float | None) -> float | None:
 def make_context_encoder(audio: wire.AudioOptions, codec_rate: int) -> AudioEncoder:
     """The encoder for ``audio``. Raises RequestError (``unsupported``)."""
     try:
-        return make_stream_encoder(audio.encoding, codec_rate, audio.sample_rate, audio.frame_ms)
+        return make_stream_encoder(
+            audio.encoding,
+            codec_rate,
+            audio.sample_rate,
+            audio.frame_ms,
+            bit_rate=audio.bitrate,
+            speed=audio.speed,
+        )
     except RequestError as error:
         raise RequestError(error.code, error.message, param=f"audio.{error.param}") from error
 
@@ -50,7 +61,7 @@ class NativeContext:
         outbox: Outbox,
         metrics: Metrics,
         *,
-        raw: bool,
+        framing: Framing,
         tell: Callable[[TalkwireError, str], None],
         closed: Callable[[str], None],
     ) -> None:
@@ -60,12 +71,12 @@ class NativeContext:
         )
         self._pump, self._timeline = pump, timeline
         self._outbox, self._metrics = outbox, metrics
-        self._raw, self._tell, self._closed = raw, tell, closed
+        self._framing, self._tell, self._closed = framing, tell, closed
         self._sequence = self._offset = self._given_samples = 0
         self._done: Done | None = None
         self._is_over = False
-        self._last_audio: float | None = None
-        self.opened_at = time.monotonic()
+        self._gaps = metrics.gaps(NAME)
+        self.opened_at, self.speed = time.monotonic(), create.audio.speed
         #: None: nobody asked; the client has left.
         self.cancel_asked_at: float | None = None
 
@@ -75,10 +86,7 @@ class NativeContext:
 
     def on_audio(self, audio: SendAudio) -> None:
         """See ContextSink."""
-        now = time.monotonic()
-        if self._last_audio is not None:
-            self._metrics.gap.labels(NAME).observe(now - self._last_audio)
-        self._last_audio = now
+        self._gaps.note(time.monotonic())
         if audio.is_first:
             self.say(self._started)
         self._given_samples += len(audio.samples)
@@ -100,10 +108,26 @@ class NativeContext:
         if not self._sequence:
             flags |= AudioFlags.FIRST
         header = AudioHeader(self.handle, self._sequence, self._offset, flags)
-        data = packet.data if self._raw else header.pack() + packet.data
-        self._outbox.put(Item(data, self.handle, packet.samples))
+        self._outbox.put(Item(self._framed(header, packet.data), self.handle, packet.samples))
         self._sequence += 1
         self._offset += packet.samples
+
+    def _framed(self, header: AudioHeader, data: bytes) -> str | bytes:
+        match self._framing:
+            case "header":
+                return header.pack() + data
+            case "raw":
+                return data
+            case "json":
+                wrapped = AudioHeader.unpack(header.pack())  # counts wrap as in the header
+                return encode_message(wire.Audio(self.context_id, *wrapped, audio=data))
+
+    def words(self, timings: Sequence[WordTiming]) -> None:
+        """See ContextSink."""
+        words = [wire.Word(w.text, w.start, w.end, w.start_ms, w.end_ms) for w in timings]
+        item = Item(encode_message(wire.Timestamps(self.context_id, words)), self.handle)
+        # a cancel that takes back the audio takes back its words
+        self._pump.after(lambda: self._outbox.put(item))
 
     def on_flushed(self, flushed: Flushed) -> None:
         """See ContextSink."""

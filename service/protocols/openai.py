@@ -11,7 +11,9 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from service.audio.factory import MEDIA_TYPES
+from service.http_route import documented
 from service.http_speech import HttpSpeech
+from service.protocols.openai_batch import BatchAnswer, BatchBody, batch_response
 from service.protocols.openai_errors import ErrorBody, OpenAiRoute, error_body, error_response
 from service.protocols.openai_request import (
     FORMATS,
@@ -51,7 +53,7 @@ class AudioWording:
 
 
 class EventWording(AudioWording):
-    """Server-sent events. ``frame_s``: seconds of audio that count as one token."""
+    """Server-sent events. ``frame_s``: seconds of audio, as heard, that count as one token."""
 
     def __init__(self, frame_s: float, request_id: str) -> None:
         super().__init__(_EVENTS, request_id)
@@ -92,16 +94,7 @@ class ModelList(BaseModel):
     data: list[Model]
 
 
-class VoiceList(BaseModel):
-    """Names of voices; the first is the default."""
-
-    voices: list[str]
-
-
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "The request cannot be served as it is."},
-    "5XX": {"model": ErrorBody, "description": "The same request may be served later."},
-}
+_ERRORS = documented(ErrorBody)
 _AUDIO: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The audio, sent as it is made.",
@@ -113,27 +106,34 @@ _AUDIO: dict[int | str, dict[str, Any]] = {
 }
 
 
+class _SpeechRoute(OpenAiRoute):
+    """Takes clips, for ``ref_audio``."""
+
+    takes_clips = True
+
+
 def openai_router(runtime: Runtime) -> APIRouter:
     """The routes of this API."""
     router = APIRouter(route_class=OpenAiRoute, responses=_ERRORS, tags=["openai"])
     started = int(time.time())
 
-    @router.post("/v1/audio/speech", response_class=Response, responses=_AUDIO)
+    clips = APIRouter(route_class=_SpeechRoute, responses=_ERRORS, tags=["openai"])
+
+    @clips.post("/v1/audio/speech", response_class=Response, responses=_AUDIO)
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text. The audio is sent while it is made."""
         request_id = request.state.request_id
         context = http_context(body, runtime, request_id)
         if body.stream_format == "sse":
-            return HttpSpeech(
-                runtime, context, EventWording(runtime.codec.spec.frame_s, request_id)
-            )
+            frame_s = runtime.codec.spec.frame_s / body.speed
+            return HttpSpeech(runtime, context, EventWording(frame_s, request_id))
         media_type = MEDIA_TYPES[FORMATS[body.response_format]]
         return HttpSpeech(runtime, context, AudioWording(media_type, request_id))
 
-    @router.get("/v1/audio/voices")
-    async def voices() -> VoiceList:
-        """The voices that can be asked for by name."""
-        return VoiceList(voices=list(runtime.voices))
+    @router.post("/v1/audio/speech/batch", response_model=BatchAnswer)
+    async def batch(body: BatchBody, request: Request) -> Response:
+        """Speak several texts. What cannot be served of them is told item by item."""
+        return batch_response(body, runtime, request.state.request_id)
 
     @router.get("/v1/models")
     async def models() -> ModelList:
@@ -146,4 +146,5 @@ def openai_router(runtime: Runtime) -> APIRouter:
         require_model(runtime, name)
         return Model(id=name, created=started)
 
+    router.include_router(clips)
     return router

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-import uuid
-from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
-from starlette.requests import ClientDisconnect
 
-from service.http_speech import count_error
-from service.runtime import Runtime
+from service import http_route
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
-_BAD_REQUEST, _NOT_FOUND, _TOO_LARGE, _TOO_MANY = 400, 404, 413, 429
-_FAILED, _UNAVAILABLE = 500, 503
-_STATUS: dict[ErrorCode, int] = {
+_BAD_REQUEST, _NOT_FOUND, _TOO_SLOW, _CONFLICT = 400, 404, 408, 409
+_TOO_LARGE, _TOO_MANY = 413, 429
+_FAILED, _UNAVAILABLE, _NO_STORAGE = 500, 503, 507
+_STATUS: dict[ErrorCode, int] = http_route.ACCESS_STATUS | {
     ErrorCode.UNKNOWN_MODEL: _NOT_FOUND,
+    ErrorCode.VOICE_EXISTS: _CONFLICT,
+    ErrorCode.TOO_MANY_VOICES: _CONFLICT,
+    ErrorCode.STORAGE_FAILED: _NO_STORAGE,
+    ErrorCode.IDLE_TIMEOUT: _TOO_SLOW,
     ErrorCode.TEXT_TOO_LONG: _TOO_LARGE,
     ErrorCode.OVERLOADED: _TOO_MANY,
     ErrorCode.NOT_READY: _UNAVAILABLE,
@@ -29,10 +27,6 @@ _STATUS: dict[ErrorCode, int] = {
     ErrorCode.ENGINE_RESTARTING: _UNAVAILABLE,
 }
 _RETRY_MS = 1000
-#: JSON may write a character of the text as two escapes of six bytes.
-_BYTES_PER_CHARACTER = 12
-#: Fields of other servers' extensions: known, and not served.
-_UNSERVED = {"ref_audio", "ref_text"}
 #: The core's names for what this API calls otherwise.
 _PARAMS = {"text": "input", "encoding": "response_format", "sample_rate": "response_format"}
 
@@ -54,6 +48,8 @@ class ErrorBody(BaseModel):
 
 def status_of(error: TalkwireError) -> int:
     """The HTTP status of an error."""
+    if error.code is ErrorCode.UNKNOWN_VOICE and error.param == "id":
+        return _NOT_FOUND  # the address names it
     other = _BAD_REQUEST if isinstance(error, RequestError) else _FAILED
     return _STATUS.get(error.code, other)
 
@@ -87,74 +83,7 @@ def error_response(error: TalkwireError, request_id: str) -> JSONResponse:
     return JSONResponse(error_body(error), status, headers)
 
 
-def request_fault(fault: Mapping[str, Any]) -> RequestError:
-    """The first of pydantic's complaints in our words; what the client sent is not repeated,
-    but for the name of the field.
-    """
-    if fault["type"] == "json_invalid":
-        return RequestError(ErrorCode.INVALID_JSON, "The body is not valid JSON.")
-    path = [part for part in fault["loc"] if part != "body"]
-    if not path:
-        return RequestError(ErrorCode.INVALID_MESSAGE, "The body must be a JSON object.")
-    name = str(path[0])[:128]
-    if fault["type"] == "extra_forbidden" and name in _UNSERVED:
-        return RequestError(
-            ErrorCode.UNSUPPORTED, "Reference audio is not served here.", param=name
-        )
-    problem = {
-        "missing": "is missing",
-        "extra_forbidden": "is not known",
-    }.get(fault["type"], "is of the wrong type or out of range")
-    return RequestError(ErrorCode.INVALID_MESSAGE, f"A field {problem}.", param=name)
+class OpenAiRoute(http_route.SpeechRoute):
+    """Answers in OpenAI's shape."""
 
-
-class _BoundedRequest(Request):
-    """A request whose body may have ``max_bytes``."""
-
-    max_bytes = 0
-
-    async def body(self) -> bytes:
-        """Raises RequestError (``text_too_long``) rather than read more."""
-        if not hasattr(self, "_body"):
-            data = bytearray()
-            async for chunk in self.stream():
-                data += chunk
-                if len(data) > self.max_bytes:
-                    message = f"A request takes {self.max_bytes} bytes at most."
-                    raise RequestError(ErrorCode.TEXT_TOO_LONG, message)
-            self._body = bytes(data)
-        return self._body
-
-
-class OpenAiRoute(APIRoute):
-    """Bounds the body, numbers the request (``request.state.request_id``), and answers every
-    TalkwireError and every invalid body in OpenAI's shape.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """See APIRoute."""
-        handler = super().get_route_handler()
-
-        async def handle(plain: Request) -> Response:
-            request = _BoundedRequest(plain.scope, plain.receive)
-            runtime: Runtime = request.app.state.runtime
-            settings = runtime.settings
-            request.max_bytes = (
-                settings.max_message_bytes + _BYTES_PER_CHARACTER * settings.max_text_chars
-            )
-            request_id = request.state.request_id = uuid.uuid4().hex
-            try:
-                await request.body()
-                response = await handler(request)
-            except ClientDisconnect:
-                response = Response(status_code=_BAD_REQUEST)  # nobody is there to read it
-            except (TalkwireError, RequestValidationError) as fault:
-                error = (
-                    fault if isinstance(fault, TalkwireError) else request_fault(fault.errors()[0])
-                )
-                count_error(runtime, error, request_id)
-                response = error_response(error, request_id)
-            response.headers["x-request-id"] = request_id
-            return response
-
-        return handle
+    refusal = staticmethod(error_response)

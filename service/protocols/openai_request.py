@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.audio.factory import make_stream_encoder
+from service.context import Prepare
 from service.http_speech import HttpContext
 from service.runtime import Runtime
 from streaming import wire
@@ -65,7 +67,14 @@ class SpeechBody(BaseModel):
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = Field(
         "mp3", description="`opus` is Ogg Opus; `pcm` is s16le, mono, 24 kHz, without a header."
     )
-    speed: _Float = Field(1.0, ge=0.25, le=4.0, description="Only 1.0 is served.")
+    speed: _Float = Field(
+        1.0, ge=0.25, le=4.0, description="How many times as fast, at the same pitch."
+    )
+    bitrate: _Int | None = Field(
+        None,
+        ge=1,
+        description="Bits per second of mp3, opus and aac. Without it, the format's own.",
+    )
     stream_format: Literal["audio", "sse"] = Field(
         "audio",
         description="`audio`: the body is the audio. `sse`: server-sent events, "
@@ -87,6 +96,14 @@ class SpeechBody(BaseModel):
     max_frames: _Int | None = Field(
         None, ge=1, le=8192, description="The most codec frames that one sentence may have."
     )
+    ref_audio: str | None = Field(
+        None,
+        description="A clip to speak like, instead of a voice: WAV, FLAC, MP3 or Ogg, 1 to 30 s, "
+        "at most 10 MiB; in base64, bare or as a `data:` address. It is not stored.",
+    )
+    ref_text: Annotated[str, Field(max_length=4000)] | None = Field(
+        None, description="What is said in `ref_audio`, word for word."
+    )
     mode: Literal["chunked", "whole"] = Field(
         "chunked", description="`whole` decodes each sentence in one piece before it is sent."
     )
@@ -106,10 +123,12 @@ def require_model(runtime: Runtime, name: str | None) -> None:
         )
 
 
-def http_context(body: SpeechBody, runtime: Runtime, request_id: str) -> HttpContext:
-    """What ``body`` asks for, ready to be spoken. Raises RequestError, CapacityError."""
-    if body.speed != 1.0:
-        raise _unsupported("speed", "This server speaks at speed 1.0 only.")
+def http_context(
+    body: SpeechBody, runtime: Runtime, request_id: str, lead_s: float | None = None
+) -> HttpContext:
+    """What ``body`` asks for, ready to be spoken; audio may run ahead of playback by ``lead_s``,
+    None for as much as the server allows. Raises RequestError, CapacityError.
+    """
     if body.instructions:
         raise _unsupported("instructions", "This server's voices take no instructions.")
     require_model(runtime, body.model)
@@ -117,12 +136,34 @@ def http_context(body: SpeechBody, runtime: Runtime, request_id: str) -> HttpCon
     create = _create(body, runtime, request_id)
     request = runtime.speech_request(create, request_id)
     runtime.talker.check_options(request)
+    prepare = _clone(body, runtime)
     rate = _PCM_RATE if body.response_format == "pcm" else None
     encoder = make_stream_encoder(
-        FORMATS[body.response_format], runtime.codec.spec.sample_rate, rate
+        FORMATS[body.response_format],
+        runtime.codec.spec.sample_rate,
+        rate,
+        bit_rate=body.bitrate,
+        speed=body.speed,
     )
-    session = Session(runtime.session_settings(create))
-    return HttpContext(NAME, body.input, session, request, encoder)
+    settings = runtime.session_settings(create)
+    if lead_s is not None:
+        settings = replace(settings, line=replace(settings.line, max_lead_s=lead_s))
+    return HttpContext(NAME, body.input, Session(settings), request, encoder, prepare)
+
+
+def _clone(body: SpeechBody, runtime: Runtime) -> Prepare | None:
+    """How to make the reference that the body brings, if it brings one."""
+    if body.ref_audio is None:
+        if body.ref_text is not None:
+            raise RequestError(
+                ErrorCode.INVALID_PARAMETER, "ref_text goes with ref_audio.", param="ref_text"
+            )
+        return None
+    if body.voice is not None:
+        raise RequestError(
+            ErrorCode.INVALID_PARAMETER, "Give a voice or ref_audio, not both.", param="ref_audio"
+        )
+    return runtime.cloner.prepare(body.ref_audio, body.ref_text, "ref_audio")
 
 
 def _create(body: SpeechBody, runtime: Runtime, request_id: str) -> wire.ContextCreate:
@@ -130,6 +171,7 @@ def _create(body: SpeechBody, runtime: Runtime, request_id: str) -> wire.Context
         request_id,
         voice=_voice(body.voice, runtime),
         language=body.language,
+        audio=wire.AudioOptions(speed=body.speed),
         sampling=wire.SamplingOptions(
             body.temperature, body.top_p, body.top_k, body.seed, body.max_frames
         ),

@@ -95,3 +95,13 @@ async def fake_server(script: Script, *, greet: bool = True) -> AsyncIterator[st
             yield f"ws://{host}:{port}/v1/tts/stream"
     if failures:
         raise failures[0]
+
+
+async def speak_between(peer: Peer) -> None:
+    """Answers the first of two pieces of text before it has read the second."""
+    create = await peer.open_context()
+    assert (await peer.expect(wire.TextAppend)).text == "Hello "
+    await peer.audio(0, b"\1\0")
+    assert (await peer.expect(wire.TextAppend)).text == "there."
+    await peer.expect(wire.ContextEnd)
+    await peer.finish(create.context_id)

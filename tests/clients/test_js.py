@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from streaming import wire
+from talker.fake import FakeTalker
 from tests.clients.fake_server import Peer, fake_server
+from tests.service.keyring import entry, write_keys
 from tests.service.live import gateway
 
 NODE = shutil.which("node")
@@ -52,10 +54,12 @@ async def hole(peer: Peer) -> None:
 
 async def test_the_client_against_live_servers(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        live = await stack.enter_async_context(gateway())
+        live = await stack.enter_async_context(gateway(FakeTalker(has_word_timings=True)))
         busy = await stack.enter_async_context(gateway(max_contexts=1))
         loading = await stack.enter_async_context(gateway())
         crowded = await stack.enter_async_context(gateway(max_connections=1))
+        keys = write_keys(tmp_path / "keys.json", entry("the-key", "acme"))
+        locked = await stack.enter_async_context(gateway(api_keys_file=keys))
         holed = await stack.enter_async_context(fake_server(hole))
         loading.codec.is_ready = False
         whole = np.concatenate([live.whole(sentence, 5) for sentence in SENTENCES])
@@ -66,6 +70,7 @@ async def test_the_client_against_live_servers(tmp_path: Path) -> None:
             BUSY=busy.url,
             LOADING=loading.url,
             CROWDED=crowded.url,
+            LOCKED=locked.url,
             HOLE=holed,
             GONE="ws://127.0.0.1:9/v1/tts/stream",
             WHOLE=str(tmp_path / "whole.f32"),

@@ -12,7 +12,7 @@ from clients.native import NativeClient
 from streaming import wire
 from streaming.errors import ErrorCode
 from streaming.wire_format import AudioFlags
-from tests.clients.fake_server import Peer, cancelled, fake_server, metrics
+from tests.clients.fake_server import Peer, cancelled, fake_server, metrics, speak_between
 
 
 async def drain(chunks: AsyncIterable[AudioChunk], heard: list[bytes] | None = None) -> list[bytes]:
@@ -56,15 +56,7 @@ async def test_audio_comes_while_text_is_still_being_written() -> None:
         await heard.wait()  # never, if the text were gathered first
         yield "there."
 
-    async def script(peer: Peer) -> None:
-        create = await peer.open_context()
-        assert (await peer.expect(wire.TextAppend)).text == "Hello "
-        await peer.audio(0, b"\1\0")
-        assert (await peer.expect(wire.TextAppend)).text == "there."
-        await peer.expect(wire.ContextEnd)
-        await peer.finish(create.context_id)
-
-    async with fake_server(script) as url, NativeClient.connect(url) as client:
+    async with fake_server(speak_between) as url, NativeClient.connect(url) as client:
         async for _ in client.speak(pieces()):
             heard.set()
     assert heard.is_set()
@@ -325,3 +317,37 @@ async def test_an_id_in_use_is_refused_here() -> None:
                 pytest.fail("it is in use")
         await context.end()
         assert await drain(context) == []
+
+
+async def test_json_framing_is_asked_for_and_heard_as_the_same_chunks() -> None:
+    async def script(peer: Peer) -> None:
+        assert (await peer.expect(wire.SessionConfigure)).framing == "json"
+        create = await peer.open_context(handle=3)
+        await peer.expect(wire.TextAppend)
+        await peer.expect(wire.ContextEnd)
+        await peer.say(
+            wire.Audio(create.context_id, 3, 0, 0, AudioFlags.FIRST, b"\1\0" * 4),
+            wire.Audio(create.context_id, 3, 1, 4, AudioFlags.LAST, b"\2\0"),
+        )
+        await peer.finish(create.context_id)
+
+    async with fake_server(script) as url, NativeClient.connect(url, framing="json") as client:
+        chunks = [chunk async for chunk in client.speak("Hello.")]
+    assert [chunk.pcm for chunk in chunks] == [b"\1\0" * 4, b"\2\0"]
+    assert [chunk.samples for chunk in chunks] == [4, 1]
+    assert [chunk.header.flags for chunk in chunks] == [AudioFlags.FIRST, AudioFlags.LAST]
+
+
+async def test_a_hole_in_json_audio_is_noticed_too() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.expect(wire.SessionConfigure)
+        create = await peer.open_context()
+        await peer.say(wire.Audio(create.context_id, 0, 1, 0, 0, b"\1\0"))
+
+    async with fake_server(script) as url:
+        with pytest.raises(ProtocolError):
+            async with (
+                NativeClient.connect(url, framing="json") as client,
+                client.context() as context,
+            ):
+                await drain(context)

@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from codec.errors import ClipError
 from codec.fake import FakeDecoder
 from codec.worker import main
-from streaming.spec import CodecSpec, Samples
+from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
 SPEC = CodecSpec(24_000, 6, 2, 1000, 3)
 DIE, HANG, ERR, SLOW = 999, 998, 997, 996
+#: What the first sample of a clip orders.
+CLIP_DIE, CLIP_ERR, CLIP_BAD, CLIP_SLOW = -1.0, -0.5, -0.25, -0.125
 
 
 class OddDecoder(FakeDecoder):
@@ -35,9 +38,29 @@ class OddDecoder(FakeDecoder):
         return super().decode_windows(windows)
 
 
+class OddEncoder(FakeDecoder):
+    """Obeys the orders in clips."""
+
+    def encode(self, samples: Samples) -> Codes:
+        order = float(samples[0])
+        if order == CLIP_DIE:
+            os._exit(1)
+        if order == CLIP_ERR:
+            raise RuntimeError("told to")
+        if order == CLIP_BAD:
+            raise ClipError("told to")
+        if order == CLIP_SLOW:
+            time.sleep(1.0)
+        return super().encode(samples)
+
+
 def load(model: str, *, device: str) -> OddDecoder:
     return OddDecoder(SPEC)
 
 
+def find_encoder(model: str, device: str) -> Callable[[], OddEncoder] | None:
+    return None if model == "deaf" else lambda: OddEncoder(SPEC)
+
+
 if __name__ == "__main__":
-    sys.exit(main(load=load))
+    sys.exit(main(load=load, find_encoder=find_encoder))

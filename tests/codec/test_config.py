@@ -14,7 +14,7 @@ def test_no_sizes_mean_the_full_size_codec() -> None:
 
 
 def test_the_embedded_codec(config: CodecConfig) -> None:
-    expected = CodecConfig(quantizer_dim=80, latent_dim=64, decoder_dim=256)
+    expected = CodecConfig(quantizer_dim=80, codebook_dim=80, latent_dim=64, decoder_dim=256)
     assert config == expected
 
 

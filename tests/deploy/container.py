@@ -88,8 +88,11 @@ def can_unshare() -> bool:
 class Container:
     """A running container. ``process`` ends with the exit code that the kubelet would see."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, inner: bool) -> None:
-        self.process, self.port, self._inner = process, port, inner
+    def __init__(
+        self, process: subprocess.Popen[bytes], port: int, admin_port: int, inner: bool
+    ) -> None:
+        self.process, self.port, self.admin_port = process, port, admin_port
+        self._inner = inner
 
     def terminate(self) -> None:
         """SIGTERM to the container's first process."""
@@ -101,8 +104,16 @@ class Container:
 
 
 @contextmanager
-def container(pod: dict[str, Any], settings: dict[str, str], port: int) -> Iterator[Container]:
-    """Run the first container of a pod's spec, listening on ``port``, until the block ends."""
+def container(
+    pod: dict[str, Any],
+    settings: dict[str, str],
+    port: int,
+    admin_port: int,
+    secrets: dict[str, dict[str, str]],
+) -> Iterator[Container]:
+    """Run the first container of a pod's spec, listening on the ports, until the block ends.
+    ``secrets``: the files of each Secret by their names.
+    """
     with tempfile.TemporaryDirectory(prefix="talkwire-image-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -116,8 +127,8 @@ def container(pod: dict[str, Any], settings: dict[str, str], port: int) -> Itera
                 path.chmod(0o555 if path.is_dir() else 0o444)
         image.chmod(0o555)
         inner = can_unshare()
-        environment = _environment(image, here) | settings
-        environment["TALKWIRE_PORT"] = str(port)
+        environment = _environment(image, here) | _with_secrets(pod, settings, secrets, folder)
+        environment |= {"TALKWIRE_PORT": str(port), "TALKWIRE_ADMIN_PORT": str(admin_port)}
         entrypoint, _ = image_command("Dockerfile.cpu")
         command = [*entrypoint, *pod["containers"][0]["args"]]
         if inner:
@@ -127,7 +138,7 @@ def container(pod: dict[str, Any], settings: dict[str, str], port: int) -> Itera
                 command, cwd=image, env=environment, stdin=subprocess.DEVNULL, stderr=log
             )
             try:
-                yield Container(process, port, inner)
+                yield Container(process, port, admin_port, inner)
             finally:
                 if process.poll() is None:
                     process.kill()
@@ -146,6 +157,23 @@ def _environment(image: Path, here: dict[str, Path]) -> dict[str, str]:
     }
     own["HOME"] = str(here[own["HOME"]])
     return own | {"TMPDIR": str(here["/tmp"]), "PYTHONPATH": str(image)}
+
+
+def _with_secrets(
+    pod: dict[str, Any], settings: dict[str, str], secrets: dict[str, dict[str, str]], folder: Path
+) -> dict[str, str]:
+    """Write Secrets' files, and let the settings name them where they are here."""
+    named = {v["name"]: v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v}
+    for mount in pod["containers"][0]["volumeMounts"]:
+        if mount["name"] in named:
+            target = folder / f"secret-{mount['name']}"
+            target.mkdir()
+            for name, text in secrets[named[mount["name"]]].items():
+                (target / name).write_text(text)
+                (target / name).chmod(0o444)
+            path = mount["mountPath"]
+            settings = {k: v.replace(path, str(target)) for k, v in settings.items()}
+    return settings
 
 
 def _reveal(hold: Path) -> list[str]:

@@ -2,9 +2,10 @@
 
     python -m tests.deploy.render deploy/k8s/overlays/gpu-single
 
-``resources``, ``components`` and ``patches`` by path. A patch merges mappings key by key, null
-removes a key, lists are replaced, except lists of things with a name: those are merged thing by
-thing. test_manifests.py compares the outcome with kustomize's own, where there is a kubectl.
+``resources``, ``components``, ``patches`` by path, and ConfigMaps from files. A patch merges
+mappings key by key, null removes a key, lists are replaced, except lists of things with a name:
+those are merged thing by thing. test_manifests.py compares the outcome with kustomize's own,
+where there is a kubectl.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 import yaml
 
 Object = dict[str, Any]
-_KNOWN = {"apiVersion", "kind", "resources", "components", "patches"}
+_KNOWN = {"apiVersion", "kind", "resources", "components", "patches", "configMapGenerator"}
+_OPTIONS = {"disableNameSuffixHash", "labels"}
 #: Lists that the API merges by a key (the API's ``patchMergeKey``).
 _MERGE_KEYS = {
     "containers": "name",
@@ -49,6 +51,7 @@ def _apply(folder: Path, before: list[Object]) -> list[Object]:
     for name in kustomization.get("resources", []):
         path = folder / name
         objects += render(path) if path.is_dir() else _load(path)
+    objects += [_config_map(folder, made) for made in kustomization.get("configMapGenerator", [])]
     for name in kustomization.get("components", []):
         objects = _apply(folder / name, objects)
     for patch in kustomization.get("patches", []):
@@ -58,6 +61,21 @@ def _apply(folder: Path, before: list[Object]) -> list[Object]:
             (index,) = [i for i, o in enumerate(objects) if identity(o) == identity(change)]
             objects[index] = merge(objects[index], change)
     return objects
+
+
+def _config_map(folder: Path, made: Object) -> Object:
+    options = made.get("options", {})
+    if set(made) - {"name", "namespace", "files", "options"} or set(options) - _OPTIONS:
+        raise Unsupported(f"{folder}: a generator with {', '.join(sorted({*made, *options}))}")
+    if options.get("disableNameSuffixHash") is not True:
+        raise Unsupported(f"{folder}: a generated name with a hash")
+    metadata = {key: made[key] for key in ("name", "namespace") if key in made}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata | {"labels": options.get("labels", {})},
+        "data": {name: (folder / name).read_text() for name in made["files"]},
+    }
 
 
 def _load(path: Path) -> list[Object]:

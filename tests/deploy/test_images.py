@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import distributions
 from pathlib import Path
+from urllib.parse import quote
 
+import grimp
 import pytest
+from packaging.utils import canonicalize_name
 
 from service.settings import PREFIX, Settings
 from tests.deploy.container import ROOT, image_command, image_environment, instructions, stage
 from tests.deploy.render import render
 
+PACKAGES = ["asr", "clients", "codec", "embedded", "ipc", "service", "streaming", "talker"]
+#: What runs in a container: the command, and what it starts.
+PROCESSES = ["service.cli", "talker.process", "codec.worker", "asr.worker", "talker.plugin"]
 DOCKERFILES = ["Dockerfile.cpu", "Dockerfile.cuda"]
 
 
@@ -25,8 +36,9 @@ def test_images_run_what_the_manifests_expect(dockerfile: str) -> None:
     user = pod["securityContext"]
     assert dict(instructions(dockerfile))["USER"] == f"{user['runAsUser']}:{user['runAsGroup']}"
     environment = image_environment(dockerfile)
-    mounts = {m["mountPath"] for m in pod["containers"][0]["volumeMounts"]}
-    assert mounts == {environment["HOME"], "/tmp", "/dev/shm"}
+    mounted = pod["containers"][0]["volumeMounts"]
+    written_to = {m["mountPath"] for m in mounted if not m.get("readOnly")}
+    assert written_to == {environment["HOME"], "/tmp", "/dev/shm"}
     ours = [n for n in environment if n.startswith(PREFIX)]
     assert {n.removeprefix(PREFIX).lower() for n in ours} <= set(Settings.model_fields)
     assert environment["TALKWIRE_HOST"] == "0.0.0.0"
@@ -49,5 +61,62 @@ def test_images_get_the_service_and_the_voice_and_nothing_private(tmp_path: Path
     assert (tmp_path / "embedded" / "checkpoint" / "model.safetensors").is_file()
     assert {p.name for p in tmp_path.iterdir()} == {
         *("LICENSE", "README.md", "pyproject.toml", "requirements"),
-        *("clients", "codec", "embedded", "ipc", "service", "streaming", "talker"),
+        *("asr", "clients", "codec", "embedded", "ipc", "service", "streaming", "talker"),
     }
+
+
+def test_images_have_every_module_that_their_processes_import(tmp_path: Path) -> None:
+    """The sources of this tree are on the path of every test, and would hide what is missing."""
+    stage(tmp_path)
+    folders = {p.name for p in tmp_path.iterdir() if (p / "__init__.py").is_file()}
+    graph = grimp.build_graph(*PACKAGES, include_external_packages=False)
+    needed: set[str] = set()
+    for start in PROCESSES:
+        needed |= {start, *graph.find_upstream_modules(start)}
+    assert {name.partition(".")[0] for name in needed} <= folders
+    for name in needed:
+        path = tmp_path.joinpath(*name.split("."))
+        assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file(), name
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_images_compile_what_they_have(dockerfile: str, tmp_path: Path) -> None:
+    stage(tmp_path)
+    folders = {p.name for p in tmp_path.iterdir() if (p / "__init__.py").is_file()}
+    text = (ROOT / "deploy" / "docker" / dockerfile).read_text()
+    (compiled,) = re.findall(r"compileall -q ([a-z ]+?) \\", text)
+    assert set(compiled.split()) == folders
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_images_write_down_what_is_in_them(dockerfile: str) -> None:
+    steps = [argument for word, argument in instructions(dockerfile) if word == "RUN"]
+    assert "python requirements/sbom.py > sbom.cdx.json" in steps
+    made = subprocess.run(
+        [sys.executable, "requirements/sbom.py"], cwd=ROOT, capture_output=True, check=True
+    )
+    found = json.loads(made.stdout)
+    assert found["metadata"]["component"]["name"] == "talkwire"
+    purls = {component["purl"] for component in found["components"]}
+    here = {
+        f"pkg:pypi/{canonicalize_name(d.metadata['Name'])}@{quote(d.version)}"
+        for d in distributions()
+        if d.metadata["Name"] != "talkwire"
+    }
+    assert {purl for purl in purls if purl.startswith("pkg:pypi/")} == here
+    if dpkg := shutil.which("dpkg-query"):
+        listed = subprocess.run(
+            [dpkg, "-W", "-f", "${Status}\t${Package}\t${Version}\n"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        installed = {
+            tuple(line.split("\t")[1:])
+            for line in listed.stdout.splitlines()
+            if line.startswith("install ok installed")
+        }
+        debian = {
+            (c["name"], c["version"])
+            for c in found["components"]
+            if c["purl"].startswith("pkg:deb/")
+        }
+        assert debian == installed

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from ipc.supervisor import Watch
 from service import serve
 from service.app import create_app
 from service.build import build_runtime
+from service.exposure import exposure_fault
+from service.gate import ADMIN, Access
 from service.runtime import Runtime
 from service.settings import PREFIX, Settings, SettingsError, load_settings
+from talker.engine import START_TIMEOUT_S
 from tests.deploy.container import ROOT
 from tests.deploy.render import Object, Unsupported, identity, merge, render
 
@@ -126,14 +130,21 @@ def test_the_config_map_holds_settings_that_the_service_takes(
 def test_ports_agree(everything: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = _configured(everything, monkeypatch)
     (container,) = _pod(everything)["containers"]
-    (port,) = container["ports"]
-    assert port["containerPort"] == settings.port
+    port, admin = container["ports"]
+    assert (port["containerPort"], admin["containerPort"]) == (settings.port, settings.admin_port)
+    assert settings.admin_host == settings.host
     (served,) = everything["Service", "talkwire"]["spec"]["ports"]
-    assert served["targetPort"] == port["name"]
-    (rule,) = everything["NetworkPolicy", "talkwire"]["spec"]["ingress"]
-    assert [p["port"] for p in rule["ports"]] == [port["name"]]
+    assert served["targetPort"] == port["name"], "no Service leads to the admin port"
+    let_in = {
+        rule["from"][0]["namespaceSelector"]["matchLabels"]["talkwire-access"]: rule["ports"]
+        for rule in everything["NetworkPolicy", "talkwire"]["spec"]["ingress"]
+    }
+    assert {who: [p["port"] for p in ports] for who, ports in let_in.items()} == {
+        "gateway": [port["name"]],
+        "metrics": [admin["name"]],
+    }
     (endpoint,) = everything["PodMonitor", "talkwire"]["spec"]["podMetricsEndpoints"]
-    assert endpoint["port"] == port["name"]
+    assert endpoint["port"] == admin["name"]
     (routed,) = everything["HTTPRoute", "talkwire"]["spec"]["rules"]
     (backend,) = routed["backendRefs"]
     assert (backend["name"], backend["port"]) == ("talkwire", served["port"])
@@ -164,17 +175,38 @@ def test_probes_and_the_scrape_ask_for_what_there_is(everything: Objects, runtim
         "liveness": "/health/live",
     }
     (endpoint,) = everything["PodMonitor", "talkwire"]["spec"]["podMetricsEndpoints"]
-    assert {*paths.values(), endpoint["path"]} <= set(schema)
+    assert set(paths.values()) <= set(schema)
+    assert ("GET", endpoint["path"]) in ADMIN
+    assert all(ADMIN["GET", path].access is Access.PROBE for path in paths.values())
     (rule,) = everything["HTTPRoute", "talkwire"]["spec"]["rules"]
     (match,) = rule["matches"]
     assert "/v1/tts/stream".startswith(match["path"]["value"] + "/")
+
+
+def test_the_keys_lie_in_a_secret_that_the_pod_only_reads(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = _configured(objects, monkeypatch)
+    assert exposure_fault(settings) is None
+    pod = _pod(objects)
+    (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "keys"]
+    assert mount["readOnly"] is True
+    assert "subPath" not in mount, "a changed Secret would not be seen"
+    assert settings.api_keys_file is not None
+    assert str(settings.api_keys_file.parent) == mount["mountPath"]
+    (volume,) = [v for v in pod["volumes"] if v["name"] == "keys"]
+    assert volume["secret"]["defaultMode"] == 0o440
+    assert ("Secret", volume["secret"]["secretName"]) not in objects, "keys are the operator's"
+    monkeypatch.delenv(f"{PREFIX}API_KEYS_FILE")
+    assert exposure_fault(load_settings()) is not None
 
 
 def test_a_worker_that_starts_again_is_given_up_before_the_startup_probe_gives_up(
     objects: Objects,
 ) -> None:
     probe = _pod(objects)["containers"][0]["startupProbe"]
-    assert probe["periodSeconds"] * probe["failureThreshold"] > Watch().start_timeout_s
+    patience_s = max(Watch().start_timeout_s, START_TIMEOUT_S)
+    assert probe["periodSeconds"] * probe["failureThreshold"] > patience_s
 
 
 def test_the_grace_period_outlasts_the_drain(
@@ -225,6 +257,19 @@ def test_scaling_asks_for_metrics_that_there_are(everything: Objects, runtime: R
     there = set(re.findall(r"^(tts_\w+)", runtime.metrics.render().decode(), re.M))
     assert asked <= there
     assert "replicas" not in everything["Deployment", "talkwire"]["spec"]
+
+
+def test_dashboard_and_rules_come_as_they_are(everything: Objects) -> None:
+    monitoring = ROOT / "deploy" / "monitoring"
+    found = everything["ConfigMap", "talkwire-dashboard"]
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert found["data"] == {"dashboard.json": (monitoring / "dashboard.json").read_text()}
+    # kubectl apply keeps a copy in an annotation, which has an end
+    assert len(found["data"]["dashboard.json"]) < 200_000
+    rules = yaml.safe_load((monitoring / "rules.yml").read_text())
+    assert everything["PrometheusRule", "talkwire"]["spec"] == rules
+    done = [sys.executable, monitoring / "make_rule_object.py", "--check"]
+    assert subprocess.run(done, check=False, capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize("overlay", GPU_OVERLAYS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 import urllib.error
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from clients.errors import RefusedError
 from clients.native import NativeClient
 from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions
 from tests.deploy.container import ROOT, Container, container
 from tests.deploy.render import identity, render
+from tests.service.keyring import entry
 
 TEXT = "This sentence is being spoken. And this one is finished as well, whatever happens."
 #: Greedy and with all the lookahead there is: the same samples each time.
@@ -32,10 +35,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def ask(running: Container, path: str) -> tuple[int, str]:
+def ask(running: Container, path: str, port: int | None = None) -> tuple[int, str]:
     """Status and body; status 0 where nobody listens."""
+    address = f"http://127.0.0.1:{port or running.port}{path}"
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{running.port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(address, timeout=5) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -67,12 +71,19 @@ async def test_a_pod_starts_speaks_and_ends_without_cutting_anybody_short() -> N
     settings = objects["ConfigMap", "talkwire"]["data"]
     main = pod["containers"][0]
     startup, ready, live = (main[f"{name}Probe"] for name in ("startup", "readiness", "liveness"))
-    with container(pod, settings, free_port()) as running:
+    keys = {"keys": [entry("the-key", "acme")]}
+    secrets = {"talkwire-api-keys": {"keys.json": json.dumps(keys)}}
+    with container(pod, settings, free_port(), free_port(), secrets) as running:
         until("it answers probes", passes(running, live), 60)
         patience_s = startup["periodSeconds"] * startup["failureThreshold"]
         await asyncio.to_thread(until, "it starts", passes(running, startup), patience_s)
         await asyncio.to_thread(until, "it is ready", passes(running, ready), 10)
-        async with NativeClient.connect(f"ws://127.0.0.1:{running.port}/v1/tts/stream") as client:
+        url = f"ws://127.0.0.1:{running.port}/v1/tts/stream"
+        with pytest.raises(RefusedError, match="401"):
+            async with NativeClient.connect(url):
+                pass
+        assert ask(running, "/metrics")[0] == 401
+        async with NativeClient.connect(url, api_key="the-key") as client:
             want = b"".join([chunk.pcm async for chunk in client.speak(TEXT, **EXACT)])
             assert metric(running, "tts_contexts_active") == 0
             speech = client.speak(TEXT, **EXACT)
@@ -96,5 +107,6 @@ async def test_a_pod_starts_speaks_and_ends_without_cutting_anybody_short() -> N
 
 
 def metric(running: Container, name: str) -> float:
-    (line,) = [x for x in ask(running, "/metrics")[1].splitlines() if x.startswith(f"{name} ")]
+    text = ask(running, "/metrics", running.admin_port)[1]
+    (line,) = [x for x in text.splitlines() if x.startswith(f"{name} ")]
     return float(line.rsplit(" ", 1)[1])

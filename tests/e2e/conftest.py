@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from embedded.evaluation.ears import Ears
 from tests.e2e.live import Service, service
 
 
@@ -12,3 +13,10 @@ def speaking() -> Iterator[Service]:
     """One service for the tests that leave it as they found it."""
     with service() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def ears() -> Iterator[Ears]:
+    """The recogniser that also judges the voice (``make voice-eval``)."""
+    with Ears() as listening:
+        yield listening

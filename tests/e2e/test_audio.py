@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import struct
+from statistics import fmean
 
 import av
 import numpy as np
 import soxr
 
 from clients.native import NativeClient
+from embedded.evaluation.ears import Ears
+from embedded.evaluation.metrics import letter_error_rate
 from streaming.spec import Encoding, Samples
 from streaming.wire import AudioOptions, SamplingOptions
 from tests.e2e.live import Service
-from tests.e2e.recogniser import SENTENCES, Recogniser, word_error_rate
+from tests.e2e.sentences import SENTENCES
 from tests.service.audio_signal import spectrum_error_db
 
 RATE, CLOCK = 24_000, 48_000
@@ -35,9 +38,8 @@ def decoded(codec: str, rate: int, packets: list[bytes]) -> Samples:
     return (whole / (32768 if whole.dtype == np.int16 else 1)).astype(np.float32)
 
 
-async def test_every_encoding_is_heard_as_pcm_is(speaking: Service) -> None:
-    recogniser = Recogniser()
-    heard: dict[str, list[tuple[str, str]]] = {"pcm": [], "opus": [], "pcm_mulaw": []}
+async def test_every_encoding_is_heard_as_pcm_is(speaking: Service, ears: Ears) -> None:
+    heard: dict[str, list[str]] = {"pcm": [], "opus": [], "pcm_mulaw": []}
     for text in SENTENCES[:3]:
         pcm = b"".join(await spoken(speaking, text, AudioOptions(Encoding.PCM_F32LE)))
         wanted = np.frombuffer(pcm, "<f4")
@@ -56,8 +58,10 @@ async def test_every_encoding_is_heard_as_pcm_is(speaking: Service) -> None:
             ("opus", opus, CLOCK),
             ("pcm_mulaw", mulaw, 8000),
         ]:
-            heard[name].append((text, recogniser.hear_samples(samples, rate)))
-    errors = {name: word_error_rate(pairs) for name, pairs in heard.items()}
+            heard[name] += ears.hear([samples], rate)
+    errors = {
+        name: fmean(map(letter_error_rate, SENTENCES[:3], words)) for name, words in heard.items()
+    }
     assert errors["opus"] <= errors["pcm"] + 0.1, heard
     assert errors["pcm_mulaw"] < 0.6, heard  # without the upper octave
     print(errors)  # shown on failure

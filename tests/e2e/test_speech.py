@@ -10,28 +10,42 @@ import numpy as np
 import pytest
 
 from clients.native import NativeClient
+from embedded.evaluation.ears import Ears
+from embedded.evaluation.metrics import intelligibility, letter_error_rate
 from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions
 from tests.e2e.live import Service
-from tests.e2e.recogniser import SENTENCES, Recogniser, word_error_rate
+from tests.e2e.sentences import SENTENCES
 
 FIVE = SENTENCES[:5]
 RECEPTIVE_FIELD = 10
+RATE = 24_000
 
 
 def test_five_sentences_are_understood_as_well_as_one_shot_audio(
-    speaking: Service, tmp_path: Path
+    speaking: Service, ears: Ears, tmp_path: Path
 ) -> None:
-    recogniser = Recogniser()
-    heard: dict[str, list[tuple[str, str]]] = {"chunked": [], "whole": []}
-    for mode, pairs in heard.items():
+    heard: dict[str, list[str]] = {"chunked": [], "whole": []}
+    for mode, words in heard.items():
         for number, sentence in enumerate(FIVE):
             out = tmp_path / f"{mode}{number}.wav"
             figures = speaking.say(sentence, out, "--mode", mode, "--temperature", "0")
             assert figures["audio_s"] > 1
-            pairs.append((sentence, recogniser.hear(out.read_bytes())))
-    streamed, one_shot = (word_error_rate(heard[mode]) for mode in ("chunked", "whole"))
+            words += ears.hear([samples(out) / 32768], RATE)
+    streamed, one_shot = (intelligibility(FIVE, heard[mode]).word_error_rate for mode in heard)
     assert streamed <= 0.5, heard["chunked"]  # a random guess of as many words is near 1
     assert streamed <= one_shot + 0.1, heard
+
+
+def test_nothing_is_understood_of_it_backwards_or_in_silence(
+    speaking: Service, ears: Ears, tmp_path: Path
+) -> None:
+    """The ears tell speech from what is none, and hear the same whatever they heard before."""
+    speaking.say(FIVE[1], tmp_path / "said.wav", "--temperature", "0")
+    said = samples(tmp_path / "said.wav") / 32768
+    heard = ears.hear([said, said[::-1], np.zeros(RATE), said], RATE)
+    rates = [letter_error_rate(FIVE[1], words) for words in heard]
+    assert rates[0] < 0.4 < 0.6 < min(rates[1], rates[2]), heard
+    assert heard[3] == heard[0]
 
 
 @pytest.mark.parametrize("temperature", ["0", "0.7"])
@@ -64,7 +78,7 @@ def test_at_the_default_lookahead_the_seams_are_far_below_hearing(
 
 def samples(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     with wave.open(str(path)) as file:
-        assert (file.getframerate(), file.getsampwidth(), file.getnchannels()) == (24_000, 2, 1)
+        assert (file.getframerate(), file.getsampwidth(), file.getnchannels()) == (RATE, 2, 1)
         return np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float64)
 
 

@@ -21,7 +21,13 @@ def test_a_message_over_the_limit_is_refused_before_it_is_buffered() -> None:
         MessageReader(Alive).feed(b"\xff\xff\xff\xff")
 
 
-@pytest.mark.parametrize("body", [b"\xc1", msgspec.msgpack.encode({"type": "other"}), b""])
+#: ``{"type": ...}`` whose value is no UTF-8; msgspec raises another error for it.
+_NOT_UTF8 = b"\x81\xa4type\xa5\xa1aliv"
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xc1", _NOT_UTF8, msgspec.msgpack.encode({"type": "other"}), b""]
+)
 def test_bytes_outside_the_schema_are_an_error(body: bytes) -> None:
     with pytest.raises(FramingError):
         MessageReader(Progress | Alive).feed(len(body).to_bytes(4, "little") + body)

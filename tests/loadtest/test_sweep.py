@@ -25,6 +25,7 @@ def test_a_sessions_load_follows_from_the_time_per_character_and_the_script() ->
         context_seconds(work, 1, [])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_a_sweep_opens_the_share_of_the_capacity_that_it_says() -> None:
     work = Workload(turns=(1, 1), sentences=(1, 2), tokens_per_s=80, barge_in=0, think_s=0)

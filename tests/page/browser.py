@@ -29,6 +29,9 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
     "--remote-debugging-port=0",
+    # A microphone that beeps, and nobody to ask whether it may be used
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",
 )
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "Space": 32, "ArrowRight": 39, "ArrowLeft": 37}

@@ -18,6 +18,7 @@ from talker.fake import FakeTalker
 from tests.e2e.live import Service, service
 from tests.page.browser import CTRL
 from tests.page.talkwire_page import TalkwirePage, align, talkwire_page
+from tests.service.keyring import entry, write_keys
 from tests.service.live import gateway
 
 TEXT = "The morning train runs along the river. You can stop this voice in the middle of a word."
@@ -116,7 +117,7 @@ async def test_the_keyboard_does_it_all(speaking: Service) -> None:
         while (now := await shown.tab.run(focused)) not in order:
             order.append(now)
             await shown.tab.key("Tab")
-        assert order[1:] == ["text", "voice", "llm", "speak", "stop"]
+        assert order[1:] == ["text", "voice", "llm", "speak", "stop", "clone-summary"]
         outline = "getComputedStyle(document.activeElement).outlineStyle"
         while await shown.tab.run(focused) != "llm":
             await shown.tab.key("Tab")
@@ -220,6 +221,72 @@ async def test_a_service_that_comes_back_is_found_again() -> None:
             await shown.until_status("Done.")
 
 
+async def test_a_voice_is_recorded_and_speaks_by_keyboard_alone(pictures: Path) -> None:
+    async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
+        status = "document.getElementById('clone-status').textContent"
+        focused = "document.activeElement.id"
+
+        async def tab_to(name: str) -> None:
+            for _ in range(20):
+                if await shown.tab.run(focused) == name:
+                    return
+                await shown.tab.key("Tab")
+            raise AssertionError(f"the keyboard does not reach {name}")
+
+        await tab_to("clone-summary")
+        await shown.tab.key("Enter")
+        await tab_to("clone-name")
+        await shown.tab.type("mine")
+        await tab_to("clone-by")
+        await shown.tab.type("Somebody")
+        await tab_to("clone-text")
+        await shown.tab.type("Beep.")
+        await tab_to("clone-record")
+        await shown.tab.key("Space")
+        await shown.tab.until("document.getElementById('clone-record').textContent >= 'Stop (2'")
+        await shown.tab.key("Space")
+        await shown.tab.until(f"{status}.startsWith('Recorded')")
+        assert await shown.tab.text("clone-record") == "Record"
+        await tab_to("clone-submit")
+        await shown.tab.key("Enter")  # the browser itself asks for the consent
+        assert await shown.tab.run("document.getElementById('clone-consent').matches(':invalid')")
+        assert server.runtime.library.names() == []
+        await shown.tab.run("document.getElementById('clone-consent').focus()")
+        await shown.tab.key("Space")
+        await tab_to("clone-submit")
+        await shown.tab.key("Enter")
+        await shown.tab.until(f"{status} == 'mine can speak now.'")
+        voice = server.runtime.library.find("mine")
+        assert voice.codes.shape[1] >= 2 * 25
+        assert voice.consent is not None
+        assert (voice.consent.by, voice.text) == ("Somebody", "Beep.")
+        assert "has agreed" in voice.consent.statement
+        assert await shown.tab.run("document.getElementById('voice').value") == "mine"
+        await shown.tab.screenshot(pictures / "clone.png")
+        await shown.write(TEXT)
+        await shown.tab.click("speak")
+        await shown.until_status("Done.")
+        created = [m["voice"] for m in shown.tab.sent if m["type"] == "context.create"]
+        assert created == ["mine"]
+
+
+async def test_a_clip_that_cannot_be_used_is_told() -> None:
+    async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
+        await shown.tab.click("clone-summary")
+        await shown.tab.run(
+            "(() => { const files = new DataTransfer();"
+            "files.items.add(new File(['<html>'], 'clip.wav'));"
+            "const at = (name) => document.getElementById(`clone-${name}`);"
+            "at('file').files = files.files; at('file').dispatchEvent(new Event('change'));"
+            "at('name').value = 'mine'; at('by').value = 'x'; at('consent').checked = true; })()"
+        )
+        await shown.tab.click("clone-submit")
+        status = "document.getElementById('clone-status').textContent"
+        await shown.tab.until(f"{status}.includes('(invalid_audio)')")
+        assert server.runtime.library.names() == []
+        shown.tab.complaints.clear()  # the browser's own line about the status 400
+
+
 class Wire:
     """A wire to the service that can be cut: the connections through it end, new ones are taken."""
 
@@ -270,3 +337,28 @@ async def test_it_fits_a_phone(dark: bool, pictures: Path) -> None:
         red = int(back.removeprefix("rgb(").split(",")[0])
         assert (red < 64) == dark
         await shown.tab.screenshot(pictures / f"phone-{'dark' if dark else 'light'}.png")
+
+
+async def test_a_key_is_asked_for_kept_in_the_tab_and_used(tmp_path: Path) -> None:
+    keys = write_keys(tmp_path / "keys.json", entry("the-key", "acme", "speak", "voices:write"))
+    async with (
+        gateway(api_keys_file=keys) as server,
+        talkwire_page(f"{server.http}/", connected=False) as shown,
+    ):
+        await shown.until_link("locked")
+        assert await shown.tab.text("error-code") == "unauthorized"
+        for key, state in (("another", "locked"), ("the-key", "open")):
+            await shown.tab.run("document.getElementById('key').focus()")
+            await shown.tab.type(key)
+            await shown.tab.click("key-use")
+            await shown.tab.until("document.getElementById('key').value == ''")
+            await shown.tab.until("document.getElementById('link').dataset.state != 'connecting'")
+            await shown.until_link(state)
+        assert await shown.tab.run("document.getElementById('key-form').hidden")
+        await shown.write(TEXT)
+        await shown.tab.click("speak")
+        await shown.until_status("Done.")
+        assert await shown.tab.run("Object.keys(localStorage).length") == 0
+        assert "the-key" not in await shown.tab.run("document.cookie + location.href")
+        await shown.tab.run("location.reload()")
+        await shown.until_link("open")

@@ -16,6 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from codec.engine import DecodeStats
 from codec.fake import FakeCodecEngine, FakeDecoder
 from service.app import create_app
+from service.front_door import server_config
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
@@ -35,10 +36,12 @@ class Gateway:
         self.http = f"http://127.0.0.1:{port}"
         self.url = f"ws://127.0.0.1:{port}/v1/tts/stream"
 
-    def whole(self, text: str, seed: int = 0) -> Samples:
-        """What the fakes make of one utterance, decoded in one piece."""
+    def whole(self, text: str, seed: int = 0, before: str = "") -> Samples:
+        """What the fakes make of one utterance, decoded in one piece; ``before`` is what its
+        conversation has said, a line for each utterance.
+        """
         request = SpeechRequest("oracle", text, sampling=Sampling(seed=seed))
-        frames = self.talker.frames_of(request)
+        frames = self.talker.frames_of(request, before)
         return FakeDecoder(SPEC).decode([np.ascontiguousarray(frames.T)])[0]
 
     async def until_free(self) -> None:
@@ -52,23 +55,23 @@ class Gateway:
 async def gateway(
     talker: FakeTalker | None = None, codec_delay_s: float = 0.0, **settings: Any
 ) -> AsyncIterator[Gateway]:
-    """Serve until the block ends; fails if a handler raised."""
+    """Serve until the block ends; fails if a handler raised. Unless asked for, admission is not
+    measured: what a test sees must not hang on the machine's other work.
+    """
     talker = talker or FakeTalker()
     codec = FakeCodecEngine(SPEC, codec_delay_s, lambda stats: on_decoded(stats))
-    runtime = Runtime(Settings(**settings), talker, codec, Metrics("test", "fake"))
+    runtime = Runtime(
+        Settings(**{"admission": "fixed"} | settings), talker, codec, Metrics("test", "fake")
+    )
+    talker.source = runtime.library
 
     def on_decoded(stats: DecodeStats) -> None:
-        runtime.on_decoded(stats.frames, stats.queue_s, stats.decode_s, stats.batch)
+        runtime.on_decoded(
+            stats.frames, stats.new_frames, stats.queue_s, stats.decode_s, stats.batch
+        )
 
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        create_app(runtime),
-        log_config=None,
-        ws_max_size=runtime.settings.max_message_bytes,
-        ws_per_message_deflate=False,
-        timeout_graceful_shutdown=2,
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(server_config(create_app(runtime), runtime.settings, grace_s=2))
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:

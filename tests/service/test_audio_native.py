@@ -189,7 +189,7 @@ class Rig:
             self.timeline,
             self.outbox,
             Metrics("test", "fake"),
-            raw=False,
+            framing="header",
             tell=lambda error, _: self.errors.append(error),
             closed=self.closed.append,
         )

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import struct
 
+import av
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,3 +72,20 @@ def test_what_is_not_there_is_refused(name: str, rate: int | None, param: str) -
     with pytest.raises(RequestError) as caught:
         make_stream_encoder(name, RATE, rate)
     assert (caught.value.code, caught.value.param) == (ErrorCode.UNSUPPORTED, param)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("wav_f32le", "pcm_f32le"), ("wav_mulaw", "pcm_mulaw"), ("wav_alaw", "pcm_alaw")],
+)
+def test_other_wav_files_are_read_by_ffmpeg(name: str, codec: str) -> None:
+    encoder = make_stream_encoder(name, RATE)
+    samples = np.sin(np.arange(2400) / 10).astype(np.float32) * np.float32(0.5)
+    packets = encoder.encode(samples[:1000]) + encoder.encode(samples[1000:]) + encoder.flush()
+    with av.open(io.BytesIO(b"".join(packet.data for packet in packets))) as file:
+        assert file.streams.audio[0].codec_context.name == codec
+        assert file.streams.audio[0].rate == RATE
+        frames = [frame.to_ndarray()[0] for frame in file.decode(audio=0)]
+    read = np.concatenate(frames).astype(np.float32)
+    read = read if codec == "pcm_f32le" else read / 32768
+    assert np.allclose(read, samples, atol=0 if codec == "pcm_f32le" else 0.03)

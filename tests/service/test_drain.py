@@ -15,7 +15,7 @@ EXACT = {"lookahead_frames": SPEC.receptive_field_frames}
 
 
 async def test_what_is_under_way_is_finished_and_nothing_new_is_begun() -> None:
-    async with gateway(FakeTalker(row_s=0.005)) as server, client(server.url) as talk:
+    async with gateway(FakeTalker(row_s=0.05)) as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT)
         await talk.send("text.append", context_id="c", text="One sentence to finish.")
         await talk.send("context.end", context_id="c")

@@ -43,7 +43,7 @@ class StuckTalker(FakeTalker):
 def test_a_service_that_is_loading_lives_and_is_not_ready() -> None:
     codec = FakeCodecEngine(SPEC)
     runtime = Runtime(Settings(), StuckTalker(), codec, Metrics("test", "fake"))
-    with TestClient(create_app(runtime)) as http:
+    with TestClient(create_app(runtime), base_url="http://127.0.0.1") as http:
         assert http.get("/health/live").status_code == 200
         assert http.get("/health/ready").status_code == 503
         assert http.get("/health/startup").status_code == 503

@@ -26,6 +26,7 @@ from streaming.events import Cancelled
 from streaming.report import ContextReport
 from streaming.wire_format import AudioHeader
 from talker.fake import FakeTalker
+from tests.service.keyring import entry, write_keys
 from tests.service.live import SPEC, Gateway, client, gateway
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -54,8 +55,9 @@ def exact(seconds: float) -> object:
     return pytest.approx(seconds, abs=1e-9)
 
 
-async def test_the_page_and_the_program_agree_in_both_directions() -> None:
-    async with gateway() as server:
+async def test_the_page_and_the_program_agree_in_both_directions(tmp_path: Path) -> None:
+    keys = write_keys(tmp_path / "keys.json", entry("k", "acme"))
+    async with gateway(api_keys_file=keys) as server:
         families = {
             family.name
             + ("_info" if family.type == "info" else "")

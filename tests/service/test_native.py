@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from typing import Any
 
 import httpx
@@ -11,7 +13,9 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from service.context import ContextDriver
 from streaming.errors import BackendError, ErrorCode
+from streaming.events import Event, RowsCame
 from streaming.wire_format import AudioFlags, AudioHeader
 from talker.fake import FakeTalker
 from tests.service.live import SPEC, Client, client, gateway
@@ -80,6 +84,57 @@ async def test_raw_framing_is_bare_audio() -> None:
         while b'"context.done"' not in (message := as_bytes(await socket.recv())):
             data += b"" if message.startswith(b"{") else message
         assert np.array_equal(np.frombuffer(data, np.float32), server.whole("One sentence."))
+
+
+async def test_json_framing_has_the_same_frames_in_json() -> None:
+    async with gateway() as server, connect(server.url) as socket, client(server.url) as binary:
+        talk = Client(socket)
+        await talk.next()
+        await talk.send("session.configure", framing="json")
+        for name in ("a", "b"):
+            await talk.create(name, chunking=EXACT, sampling={"seed": ord(name)})
+            await talk.send("text.append", context_id=name, text=TEXT)
+            await talk.send("context.end", context_id=name)
+        frames: dict[str, list[dict[str, Any]]] = {"a": [], "b": []}
+        done = 0
+        while done < 2:
+            message = json.loads(as_bytes(await socket.recv()))
+            assert message["type"] != "error"
+            done += message["type"] == "context.done"
+            if message["type"] == "audio":
+                frames[message["context_id"]].append(message)
+        for handle, name in enumerate("ab"):
+            data = [base64.b64decode(frame["audio"], validate=True) for frame in frames[name]]
+            want = await binary.say(TEXT, name, chunking=EXACT, sampling={"seed": ord(name)})
+            assert b"".join(data) == want.tobytes()
+            assert [frame["sequence"] for frame in frames[name]] == list(range(len(data)))
+            offsets = [sum(len(x) for x in data[:n]) // 4 for n in range(len(data))]
+            assert [frame["sample_offset"] for frame in frames[name]] == offsets
+            assert {frame["handle"] for frame in frames[name]} == {handle}
+            flags = [frame["flags"] & 3 for frame in frames[name]]
+            assert (flags[0] & 1, flags[-1] & 2) == (1, 2)
+            assert not any(flags[1:-1])
+
+
+async def test_after_a_cancel_no_json_audio_comes() -> None:
+    talker = FakeTalker(row_s=0.0005, frames_per_character=20)
+    async with gateway(talker) as server, connect(server.url) as socket:
+        talk = Client(socket)
+        await talk.next()
+        await talk.send("session.configure", framing="json")
+        await talk.create(chunking=EXACT)
+        await talk.send("text.append", context_id="c", text=TEXT)
+        await talk.send("context.end", context_id="c")
+        await talk.until("audio")
+        await talk.send("context.cancel", context_id="c")
+        cancelled = await talk.until("context.cancelled")
+        assert cancelled["text_spoken"] + cancelled["text_remaining"] == TEXT
+        await talk.until("metrics")
+        await talk.send("ping", id="p")
+        pong = await talk.next()
+        assert isinstance(pong, dict)
+        assert pong["type"] == "pong"
+        await server.until_free()
 
 
 def as_bytes(message: str | bytes) -> bytes:
@@ -393,3 +448,25 @@ async def test_ping_and_close() -> None:
         assert caught.value.rcvd is not None
         assert caught.value.rcvd.code == 1000
         await server.until_free()
+
+
+async def test_a_stream_that_is_ahead_takes_many_rows_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[int] = []
+    post = ContextDriver.post
+
+    def spy(driver: ContextDriver, event: Event) -> None:
+        if isinstance(event, RowsCame):
+            taken.append(len(event.batch.rows))  # all at once that had come
+        post(driver, event)
+
+    monkeypatch.setattr(ContextDriver, "post", spy)
+    talker = FakeTalker(row_s=0.002, frames_per_character=6)
+    async with gateway(talker, **EXACT) as server, client(server.url) as talk:
+        before = talker.rows_made
+        got = await talk.say(TEXT, chunking=EXACT, sampling={"seed": 5})
+        want = np.concatenate([server.whole(sentence, 5) for sentence in SENTENCES])
+    assert np.array_equal(got, want)
+    assert sum(taken) == talker.rows_made - before
+    assert len(taken) < sum(taken) / 3

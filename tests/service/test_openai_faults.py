@@ -34,12 +34,20 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"voice": {"id": "default", "x": 1}}, 400, "invalid_message", "voice"),
     ({"response_format": "midi"}, 400, "invalid_message", "response_format"),
     ({"stream_format": "ws"}, 400, "invalid_message", "stream_format"),
-    ({"speed": 1.5}, 400, "unsupported", "speed"),
+    ({"bitrate": 12_345}, 400, "unsupported", "bitrate"),  # of s16le, which has none
+    ({"bitrate": 0}, 400, "invalid_message", "bitrate"),
+    ({"response_format": "mp3", "bitrate": 12_345}, 400, "unsupported", "bitrate"),
     ({"speed": 5}, 400, "invalid_message", "speed"),
     ({"speed": "1.0"}, 400, "invalid_message", "speed"),
     ({"instructions": "Whisper."}, 400, "unsupported", "instructions"),
-    ({"ref_audio": "data:,"}, 400, "unsupported", "ref_audio"),
-    ({"ref_text": "Hello."}, 400, "unsupported", "ref_text"),
+    ({"ref_audio": "data:,"}, 400, "invalid_audio", None),
+    ({"ref_audio": "data:"}, 400, "invalid_audio", "ref_audio"),
+    ({"ref_audio": "å"}, 400, "invalid_audio", "ref_audio"),
+    ({"ref_audio": "https://example.org/a.wav"}, 400, "unsupported", "ref_audio"),
+    ({"ref_audio": "file:///etc/passwd"}, 400, "unsupported", "ref_audio"),
+    ({"ref_audio": 5}, 400, "invalid_message", "ref_audio"),
+    ({"ref_audio": "AAAA", "voice": "default"}, 400, "invalid_parameter", "ref_audio"),
+    ({"ref_text": "Hello."}, 400, "invalid_parameter", "ref_text"),
     ({"temperature": 3}, 400, "invalid_message", "temperature"),
     ({"top_p": 0}, 400, "invalid_message", "top_p"),
     ({"top_k": 1.5}, 400, "invalid_message", "top_k"),
@@ -76,7 +84,7 @@ async def test_what_cannot_be_served_is_refused_by_name(
         (b"[]", "application/json", 400, "invalid_message"),
         (b'{"input":"Hello."}', "text/plain", 400, "invalid_message"),
         (b'{"input":"Hello.","top_p":NaN}', "application/json", 400, "invalid_message"),
-        (b'{"input":"' + b"x" * 320_000, "application/json", 413, "text_too_long"),
+        (b'{"input":"' + b"x" * 15_000_000, "application/json", 413, "text_too_long"),
     ],
 )
 async def test_bodies_that_are_no_request(
@@ -101,8 +109,8 @@ async def test_any_text_within_the_limit_fits_into_a_body() -> None:
 async def test_the_official_client_raises_its_own_errors() -> None:
     async with gateway(FakeTalker(row_s=0.01), max_contexts=1) as server, official(server) as api:
         with pytest.raises(openai.BadRequestError) as bad:
-            await api.audio.speech.create(**SPEAK, speed=2.0)
-        assert (bad.value.code, bad.value.param) == ("unsupported", "speed")
+            await api.audio.speech.create(**SPEAK, instructions="Whisper.")
+        assert (bad.value.code, bad.value.param) == ("unsupported", "instructions")
         assert bad.value.request_id
         with pytest.raises(openai.NotFoundError):
             await api.audio.speech.create(**{**SPEAK, "model": "other"})
@@ -221,6 +229,7 @@ async def test_failures_of_the_codec(failure: Exception, status: int, code: str)
 
 
 #: More audio than the kernel's buffers hold.
+FAR_AHEAD = {"default_lead_ms": 10**7, "max_lead_ms": 10**7}
 LONG = FakeTalker(frames_per_character=70, max_frames=10_000)
 
 
@@ -228,7 +237,7 @@ LONG = FakeTalker(frames_per_character=70, max_frames=10_000)
 async def unread(server: Gateway) -> AsyncIterator[socket.socket]:
     """A request whose answer nobody reads, with as small a buffer as the kernel gives."""
     body = json.dumps(PCM).encode()
-    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     with socket.socket() as wire:
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -240,7 +249,7 @@ async def unread(server: Gateway) -> AsyncIterator[socket.socket]:
 
 
 async def test_a_client_that_does_not_read_holds_the_codec_back() -> None:
-    settings: dict[str, Any] = {"max_lead_ms": 10**7, "slow_consumer_s": 60}
+    settings: dict[str, Any] = {**FAR_AHEAD, "slow_consumer_s": 60}
     async with gateway(LONG, **settings, **EXACT) as server, unread(server) as wire:
         async with asyncio.timeout(30):
             held, same = -1, 0
@@ -271,7 +280,7 @@ def unchunked(answer: bytes) -> bytes:
 
 
 async def test_a_client_that_never_reads_loses_its_place() -> None:
-    settings: dict[str, Any] = {"max_lead_ms": 10**7, "slow_consumer_s": 0.3}
+    settings: dict[str, Any] = {**FAR_AHEAD, "slow_consumer_s": 0.3}
     async with gateway(LONG, **settings) as server, unread(server):
         async with asyncio.timeout(10):
             while not server.runtime.admission.active:

@@ -59,6 +59,8 @@ def test_data_parallelism_needs_an_engine_that_can() -> None:
     with pytest.raises(SettingsError, match="talker_data_parallel_size"):
         load_settings(talker_engine="inprocess", talker_data_parallel_size=2)
     assert load_settings(talker_data_parallel_size=2).talker_engine == "auto"
+    with pytest.raises(SettingsError, match="talker_distributed_executor"):
+        load_settings(talker_engine="inprocess", talker_distributed_executor="ray")
 
 
 def test_what_is_set_for_the_talker_reaches_it() -> None:
@@ -67,8 +69,10 @@ def test_what_is_set_for_the_talker_reaches_it() -> None:
         "threads": 3,
         "max_num_seqs": 5,
         "dtype": "float16",
+        "continuity": "on",
         "tensor_parallel_size": 2,
         "data_parallel_size": 4,
+        "distributed_executor": "ray",
         "gpu_memory_utilization": 0.5,
     }
     assert {f"talker_{name}" for name in wanted} == {

@@ -235,7 +235,7 @@ def test_the_cost_is_an_upper_line_and_not_far_above(fixed_s: float, frame_s: fl
     for size in (5, 30, 64, 100):
         assert bounds.decode_s(size) == pytest.approx(fixed_s + frame_s * size, rel=0.1)
     assert bounds.decode_floor > 0.75
-    assert 0.009 <= bounds.queue_s <= 0.01
+    assert 0.018 <= bounds.queue_s <= 0.02  # the longest, twice: a queue has a long tail
     assert (bounds.row_s, bounds.burst_s) == (PRIOR.row_s, PRIOR.burst_s)
 
 
@@ -254,7 +254,7 @@ def test_a_few_windows_do_not_replace_the_prior() -> None:
         cost.observe(10, 1.0, 1.0)
     assert cost.bounds() == PRIOR
     cost.observe(10, 1.0, 1.0)
-    assert cost.bounds().queue_s == 1.0
+    assert cost.bounds().queue_s == 2.0
 
 
 def test_the_cost_follows_a_change() -> None:
@@ -284,3 +284,29 @@ def test_any_measurement_gives_usable_bounds(
 def test_what_cannot_have_been_measured_is_refused(wrong: tuple[int, float, float]) -> None:
     with pytest.raises(ValueError):
         DecodeCostEstimator(PRIOR).observe(*wrong)
+
+
+@given(batches, st.integers(1, 12), st.booleans())
+def test_rows_told_together_count_as_if_told_one_by_one(
+    steps: list[tuple[int, float]], together: int, paused: bool
+) -> None:
+    one_by_one, in_groups = (
+        PaceEstimator(FRAME_S, PRIOR).open(),
+        PaceEstimator(FRAME_S, PRIOR).open(),
+    )
+    now, came = 0.0, []
+    for count, step_s in 4 * steps:
+        now += step_s
+        came.append((count, now))
+    for first in range(0, len(came), together):
+        group = came[first : first + together]
+        in_groups.observe_all(group)
+        for count, at in group:
+            one_by_one.observe(count, at)
+            assert one_by_one.lateness_s.min() >= 0  # counted at once, not in blocks
+        if paused and first % 3 == 0:
+            one_by_one.pause()
+            in_groups.pause()
+    assert in_groups.lateness_s == pytest.approx(one_by_one.lateness_s, abs=1e-9)
+    assert in_groups.rows == one_by_one.rows
+    assert in_groups.elapsed_s == pytest.approx(one_by_one.elapsed_s)

@@ -116,3 +116,44 @@ def test_whatever_a_client_says_the_clock_stays_sane(history: list[tuple[str, in
             at = clock.when_credit(now, 2.0, needed)
             assert at >= now
             assert clock.credit_s(at, 2.0) >= min(needed, 2.0) - 1e-9
+
+
+def test_what_was_not_read_counts_into_the_lead() -> None:
+    clock = PlaybackClock(RATE)
+    clock.on_read(0)
+    clock.on_sent(3000, 0.0)
+    assert clock.lead_s(2.0) == pytest.approx(3.0)  # by the clock alone it were one second
+    assert clock.when_credit(2.0, 2.0, 0.0) == float("inf")
+    assert clock.credit_s(2.0, 2.0) == 0.0
+    clock.on_read(2500)
+    assert clock.lead_s(2.0) == pytest.approx(1.0)
+    assert clock.lead_s(9.0) == pytest.approx(0.5)
+    assert clock.when_credit(2.0, 2.0, 1.5) == pytest.approx(2.5)
+    clock.on_read(99_999)  # more than was sent
+    assert (clock.unread_s, clock.lead_s(9.0)) == (0.0, 0.0)
+    clock.on_sent(100, 9.0)
+    assert clock.unread_s == pytest.approx(0.1)
+
+
+def test_some_may_be_on_its_way_however_small_the_lead() -> None:
+    clock = PlaybackClock(RATE, unread_slack_s=1.5)
+    clock.on_read(0)
+    clock.on_sent(1000, 0.0)
+    assert clock.lead_s(5.0) == 0.0
+    clock.on_sent(1000, 5.0)
+    assert clock.lead_s(99.0) == pytest.approx(0.5)
+
+
+def test_without_knowledge_everything_counts_as_read() -> None:
+    clock = PlaybackClock(RATE)
+    clock.on_sent(3000, 0.0)
+    assert clock.lead_s(2.0) == pytest.approx(1.0)
+
+
+def test_a_bound_is_no_report() -> None:
+    clock = PlaybackClock(RATE)
+    clock.on_sent(3000, 0.0)
+    clock.on_report(2500, 1.0, at_most=True)
+    assert clock.played_samples(1.0) == 1000
+    clock.on_report(500, 1.0, at_most=True)
+    assert (clock.played_samples(1.0), clock.dry_at) == (500, pytest.approx(3.5))

@@ -41,17 +41,17 @@ EOC = 1025
 
 
 def settings(
-    mode: Mode = "chunked", max_lead_s: float = 10.0, chars: int = 1000
+    mode: Mode = "chunked", max_lead_s: float = 10.0, chars: int = 1000, speed: float = 1.0
 ) -> SessionSettings:
     schedule = ScheduleSettings(
-        frame_s=SPEC.frame_s,
+        frame_s=SPEC.frame_s / speed,
         delay_rows=SPEC.num_codebooks - 1,
         left_context_frames=3,
         first_lookahead_frames=2,
         lookahead_frames=3,
     )
     bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005)
-    line = LineSettings(SPEC, schedule, lambda: bounds, mode, max_lead_s)
+    line = LineSettings(SPEC, schedule, lambda: bounds, mode, max_lead_s, speed)
     return SessionSettings(line, max_text_chars=chars)
 
 
@@ -281,6 +281,41 @@ def test_a_cancel_counts_neither_unsent_nor_unplayed_audio() -> None:
     assert cancelled.text_spoken == "Nineteen "  # half of it was played; cut at a word's end
 
 
+@pytest.mark.parametrize("speed", [0.25, 0.5, 2.0])
+def test_lead_and_figures_are_of_what_is_heard(speed: float) -> None:
+    lead_s, rate = 2.0, SPEC.sample_rate * speed
+    world = World(settings(max_lead_s=lead_s, speed=speed), frames=600)
+    world.post(TextAppended("A very long one. "))
+    world.post(EndAsked())
+    while not world.sent:
+        world.run(world.now + 0.01)
+    started, leads = world.now, []
+    while world.now < 5:
+        world.run(world.now + 0.05)
+        leads.append(world.samples / rate - (world.now - started))
+    assert lead_s / 2 < max(leads) < lead_s + 1.5 * 50 * SPEC.frame_s / speed
+    assert not any(audio.late for audio in world.sent)
+    played = world.samples // 2
+    world.post(CancelAsked(played_samples=played))
+    cancelled = world.told[-1]
+    assert isinstance(cancelled, Cancelled)
+    assert cancelled.sent_s == cancelled.report.audio_s == world.samples / rate
+    assert cancelled.played_s == played / rate
+    assert cancelled.generated_s == world.session._line.generated_frames * 960 / rate
+
+
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+def test_what_was_spoken_does_not_depend_on_the_speed(speed: float) -> None:
+    world = World(settings(speed=speed), frames=100)
+    world.post(TextAppended("Nineteen characters. "))
+    world.run(3.0)
+    world.post(CancelAsked(played_samples=48_000, unsent_samples=24_000))
+    cancelled = world.told[-1]
+    assert isinstance(cancelled, Cancelled)
+    assert cancelled.text_spoken == "Nineteen "
+    assert cancelled.played_s == 2.0 / speed
+
+
 def test_an_utterance_with_nothing_to_say_is_passed_over() -> None:
     world = World(settings())
     world.post(TextAppended("Great! \N{SMILING FACE WITH SUNGLASSES}"))
@@ -374,3 +409,25 @@ def test_a_pause_in_the_text_is_no_underrun() -> None:
     assert isinstance(world.told[-1], Done)
     assert world.told[-1].report.underruns == 0
     assert not any(audio.late for audio in world.sent)
+
+
+def test_rows_may_pile_up_only_while_enough_is_playing() -> None:
+    world = World(settings(), frames=200)
+    world.post(TextAppended("A sentence of some length. "))
+    session = world.session
+    assert session.row_patience_s(0.0) == 0, "nothing plays: every row counts"
+    world.run(until=0.5)
+    assert world.sent
+    sent_s = world.samples / SPEC.sample_rate
+    patience_s = session.row_patience_s(world.now)
+    assert 0 < patience_s < sent_s / 3
+    assert session.row_patience_s(world.now + sent_s) == 0, "the listener has run dry"
+    world.post(CancelAsked())
+    assert session.row_patience_s(world.now) == 0
+
+
+def test_whole_mode_takes_each_row_at_once() -> None:
+    world = World(settings("whole"))
+    world.post(TextAppended("A sentence of some length. "))
+    world.run(until=0.05)
+    assert world.session.row_patience_s(world.now) == 0

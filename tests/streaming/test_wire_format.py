@@ -22,7 +22,7 @@ from streaming.wire_format import (
 )
 
 CLIENT = [
-    wire.SessionConfigure("raw"),
+    wire.SessionConfigure("json"),
     wire.ContextCreate("a", sampling=wire.SamplingOptions(seed=3), mode="whole"),
     wire.TextAppend("a", "héllo"),
     wire.ContextFlush("a", "f1"),
@@ -47,6 +47,17 @@ def test_server_messages_round_trip_and_unknown_ones_are_passed_over() -> None:
     error = wire.Error(ErrorCode.OVERLOADED, "m", "r", retryable=True, retry_after_ms=5)
     assert parse_server_message(encode_message(error)) == error
     assert "param" not in json.loads(encode_message(error))
+    audio = wire.Audio("a", 1, 2, 480, AudioFlags.LAST, b"\0\xff")
+    assert parse_server_message(encode_message(audio)) == audio
+    assert json.loads(encode_message(audio)) == {
+        "type": "audio",
+        "context_id": "a",
+        "handle": 1,
+        "sequence": 2,
+        "sample_offset": 480,
+        "flags": 2,
+        "audio": "AP8=",
+    }
     assert parse_server_message('{"type":"from.the.future"}') is None
     later = parse_server_message(
         '{"type":"error","code":"from_the_future","message":"m","request_id":"r","retryable":false,'

@@ -110,9 +110,12 @@ async def hear(
     voice: str = "default",
     rows: int = MAX_ROWS,
     pause_s: float = 0.0,
+    conversation: str | None = None,
 ) -> Heard:
     """One request to its end."""
-    request = SpeechRequest("r", words, voice=voice, sampling=sampling, max_frames=rows)
+    request = SpeechRequest(
+        "r", words, voice, sampling=sampling, max_frames=rows, conversation=conversation
+    )
     got, finish = [], None
     async for piece in engine.generate(request):
         assert finish is None, "rows after the end"

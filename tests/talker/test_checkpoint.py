@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from talker.checkpoint import SamplingDefaults, open_checkpoint, resolve_folder
+from talker.settings import TalkerSettings
 from talker.shape import CheckpointError, read_shape
 
 EMBEDDED = Path(__file__).parents[2] / "embedded" / "checkpoint"
@@ -66,7 +67,26 @@ def test_a_shard_outside_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_family_s_defaults_hold_without_a_generation_config(folder: Path) -> None:
-    assert open_checkpoint(str(folder)).defaults == SamplingDefaults(1.0, 0.95, 50, 2048)
+    (folder / "generation_config.json").unlink()
+    opened = open_checkpoint(str(folder))
+    assert opened.defaults == SamplingDefaults(1.0, 0.95, 50, 2048)
+    assert opened.alignment_heads == ()
+
+
+def test_alignment_heads_are_read(folder: Path) -> None:
+    assert open_checkpoint(str(folder)).alignment_heads == tiny.HEADS_TO_WATCH
+    (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": None}))
+    assert open_checkpoint(str(folder)).alignment_heads == ()
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [3, [1], [[1]], [[1, 2, 3]], [[tiny.LAYERS, 0]], [[0, tiny.HEADS]], [[0, -1]], [[0, True]]],
+)
+def test_heads_that_the_model_has_not_are_refused(folder: Path, heads: Any) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": heads}))
+    with pytest.raises(CheckpointError, match="alignment_heads"):
+        open_checkpoint(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -212,3 +232,38 @@ def test_a_hub_id_that_cannot_be_had_is_an_error_of_ours(monkeypatch: pytest.Mon
     with pytest.raises(CheckpointError, match="cannot get someone/talker") as error:
         open_checkpoint("someone/talker")
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "has_continuity"),
+    [("{}", False), ('{"continuation": true}', True), ('{"continuation": false}', False)],
+)
+def test_a_checkpoint_says_whether_it_was_trained_on_talks(
+    folder: Path, written: str, has_continuity: bool
+) -> None:
+    assert not open_checkpoint(str(folder)).has_continuity
+    (folder / "generation_config.json").write_text(written)
+    opened = open_checkpoint(str(folder))
+    assert opened.has_continuity is has_continuity
+    for wanted, can in (("auto", has_continuity), ("on", True), ("off", False)):
+        assert TalkerSettings(continuity=wanted).has_continuity(opened.has_continuity) is can
+
+
+@pytest.mark.parametrize("odd", ['"yes"', "1", "null"])
+def test_nothing_but_true_and_false_says_it(folder: Path, odd: str) -> None:
+    (folder / "generation_config.json").write_text(f'{{"continuation": {odd}}}')
+    with pytest.raises(CheckpointError, match="continuation"):
+        open_checkpoint(str(folder))
+
+
+def test_a_checkpoint_says_how_long_the_talks_of_its_training_were(folder: Path) -> None:
+    assert open_checkpoint(str(folder)).continuation_positions is None
+    (folder / "generation_config.json").write_text('{"continuation_positions": 440}')
+    assert open_checkpoint(str(folder)).continuation_positions == 440
+
+
+@pytest.mark.parametrize("odd", ["true", "0", "4.5", '"440"'])
+def test_a_length_of_talks_that_is_none_is_refused(folder: Path, odd: str) -> None:
+    (folder / "generation_config.json").write_text(f'{{"continuation_positions": {odd}}}')
+    with pytest.raises(CheckpointError, match="continuation_positions"):
+        open_checkpoint(str(folder))

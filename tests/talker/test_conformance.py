@@ -147,6 +147,15 @@ async def test_reference_voices_equal_the_oracle_beside_plain_streams(
     assert engine.last_step.cached > hits
 
 
+async def test_conversations_mean_nothing_where_the_checkpoint_was_not_trained_for_them(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    assert not engine.has_continuity
+    heard = [await hear(engine, text(i), conversation="one") for i in (3, 4)]
+    assert [h.same(oracle.speak(text(i))) for i, h in zip((3, 4), heard, strict=True)] == [True] * 2
+    engine.forget("one")
+
+
 async def test_preempted_streams_equal_the_oracle(
     tiny_checkpoint: Path, kind: str, oracle: Oracle
 ) -> None:

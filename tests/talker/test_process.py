@@ -56,7 +56,11 @@ POISON = {
     "voice rows beyond the prompt": {"voice": VoiceRows(b"\0" * 16 * 4, 0)},
     "a voice at a negative place": {"voice": VoiceRows(b"\0" * 16, -1)},
     "a voice of wrong codes": {"voice": VoiceRows(b"\xff\x7f" * 8, 0)},
-}
+    "an utterance upon the voice": {
+        "voice": VoiceRows(b"\0" * 32, 0), "earlier": VoiceRows(b"\0" * 16, 1),
+    },
+    "an utterance beyond the prompt": {"earlier": VoiceRows(b"\0" * 16 * 4, 0)},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("changes", POISON.values(), ids=POISON.keys())

@@ -71,6 +71,39 @@ def test_a_prompt_is_the_family_s_layout(
     assert len(ids) == 4, "hello is one piece of this vocabulary"
 
 
+@pytest.mark.parametrize("voice", [None, delayed_voice(1)])
+@given(
+    parts=st.lists(
+        st.sampled_from(sorted(CONTROL_TAGS)) | st.text(alphabet="hello tand.é你", max_size=8),
+        max_size=6,
+    )
+)
+def test_each_id_of_the_text_knows_where_it_stands(
+    qwen_like: PromptBuilder,
+    tiny_checkpoint: Path,
+    qwen_added: dict[str, int],
+    voice: ReferenceVoice | None,
+    parts: list[str],
+) -> None:
+    text = "".join([*parts, "end"])
+    prompt = qwen_like.build(text, voice)
+    starts, at = prompt.text_starts, prompt.text_at
+    ids = prompt.ids[at : at + len(starts) - 1]
+    assert prompt.ids[at - 1] == qwen_added["<|text|>"]
+    assert prompt.ids[at + len(ids) :] == (qwen_added["<|audio|>"],)
+    assert (list(starts), starts[-1]) == (sorted(starts), len(text))
+    tokenizer = Tokenizer.from_file(str(tiny_checkpoint / "tokenizer.json"))
+    for i, start, end in zip(ids, starts, starts[1:], strict=False):
+        piece = tokenizer.decode([i], skip_special_tokens=False)
+        assert piece == text[start:end] or "\ufffd" in piece  # a part of a character
+
+
+def test_what_is_said_for_a_dropped_tag_moves_no_other_id(embedded: PromptBuilder) -> None:
+    text = "one<|emotion:awe|>two"
+    prompt = embedded.build(text)
+    assert prompt.text_starts == (0, 1, 2, 3, *range(18, 21), 21)
+
+
 def test_every_added_token_is_ordinary_text_at_every_place(
     qwen_like: PromptBuilder, qwen_added: dict[str, int]
 ) -> None:

@@ -6,7 +6,7 @@ import { test } from "node:test";
 
 import { connect, parseHeader, readSamples, TalkwireError } from "../../../clients/js/talkwire.js";
 
-const { LIVE, BUSY, LOADING, CROWDED, HOLE, GONE, WHOLE } = process.env;
+const { LIVE, BUSY, LOADING, CROWDED, HOLE, GONE, LOCKED, WHOLE } = process.env;
 const TEXT = "A sentence to say. And a second one, which is longer than the first.";
 const LONG = "This sentence is one of very many sentences that follow each other. ".repeat(40);
 const EXACT = { chunking: { lookahead_frames: 3 }, sampling: { seed: 5 } };
@@ -31,6 +31,25 @@ function joined(chunks) {
 function frame(bytes, payload = []) {
   return new Uint8Array([...bytes, ...payload]).buffer;
 }
+
+test("words come after their audio", () =>
+  using(LIVE, async (client) => {
+    assert.equal(client.session.word_timings, true);
+    const [told, heardMs] = [[], []];
+    let samples = 0;
+    const context = await client.createContext({
+      onAudio: (chunk) => (samples += chunk.samples.length),
+      onWords: (words) => {
+        told.push(...words);
+        heardMs.push([words.at(-1).end_ms, (1000 * samples) / client.session.sample_rate]);
+      },
+    });
+    context.feed(TEXT);
+    await context.finished;
+    assert.deepEqual(told.map((word) => word.text), TEXT.split(" "));
+    assert.deepEqual(context.words, told);
+    for (const [end, heard] of heardMs) assert.ok(end <= heard + 0.1);
+  }));
 
 test("the header is read field by field", () => {
   const buffer = frame([0x11, 5, 0x34, 0x12, 1, 0, 0, 0x80, 0xff, 0xff, 0xff, 0xff]);
@@ -217,6 +236,17 @@ test("why a handshake failed is found out", async () => {
   await assert.rejects(connect(LOADING), withCode("not_ready"));
   await assert.rejects(connect(GONE), withCode("unreachable"));
   await using(CROWDED, () => assert.rejects(connect(CROWDED), withCode("refused")));
+});
+
+test("a key opens what asks for one, and a wrong one is told", async () => {
+  const client = await connect(LOCKED, { apiKey: "the-key" });
+  const context = await client.speak("A sentence to say.");
+  let samples = 0;
+  for await (const chunk of context) samples += chunk.samples.length;
+  assert.ok(samples > 0);
+  client.close();
+  for (const apiKey of [undefined, "another", "not a token"])
+    await assert.rejects(connect(LOCKED, { apiKey }), withCode("unauthorized"));
 });
 
 test("missing audio is a protocol error and ends the connection", async () => {

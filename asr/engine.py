@@ -1,0 +1,106 @@
+"""The gateway's side of the recogniser. It is started with the first clip, and then stays."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from pathlib import Path
+
+from asr.messages import Failed, FromWorker, Hear, Heard, Ready
+from asr.whisper import ModelError, check_folder
+from ipc.supervisor import ChildDown, ChildFailed, Supervisor, Watch
+from streaming.errors import BackendError, CapacityError, ErrorCode
+from streaming.spec import Samples
+
+log = logging.getLogger(__name__)
+#: A clip of 30 s can take a large model minutes on a CPU, and it says nothing meanwhile.
+WATCH = Watch(start_timeout_s=300.0, hang_timeout_s=300.0)
+_MOST = 4
+
+
+class WhisperEngine:
+    """Hears clips in one supervised process. All methods belong to one event loop.
+
+    ``folder`` is a Whisper model as transformers saves it. At most four clips are out.
+    ``patience_s`` bounds a clip's whole stay, the loading of the model included.
+    """
+
+    def __init__(
+        self, folder: Path, *, threads: int = 1, patience_s: float = 300.0, watch: Watch = WATCH
+    ) -> None:
+        self._folder, self._patience_s = folder, patience_s
+        self._ids = itertools.count()
+        self._waiting: dict[int, asyncio.Future[str]] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self._supervisor: Supervisor[Heard | Failed] = Supervisor(
+            "asr.worker",
+            ["--model", str(folder), "--threads", str(threads)],
+            inbound=FromWorker,
+            ready=Ready,
+            on_message=self._on_message,
+            on_ready=lambda ready: None,
+            on_down=self._on_down,
+            watch=watch,
+        )
+
+    def check(self) -> None:
+        """Raise BackendError if the folder cannot be a Whisper model."""
+        try:
+            check_folder(self._folder)
+        except ModelError as error:
+            message = f"The setting asr_model names no model that can be used: {error}."
+            raise BackendError(ErrorCode.INTERNAL, message) from error
+
+    async def stop(self) -> None:
+        """End the process; who waits hears BackendError."""
+        if self._starting is not None:
+            self._starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ChildFailed):
+                await self._starting
+            await self._supervisor.stop()
+        self._on_down()
+
+    async def transcribe(self, samples: Samples, sample_rate: int) -> str:
+        """The words of ``[n]`` samples, or nothing. Raises CapacityError, BackendError."""
+        if len(self._waiting) >= _MOST:
+            raise CapacityError(ErrorCode.OVERLOADED, "The recogniser is at its limit.")
+        id, answer = next(self._ids), asyncio.get_running_loop().create_future()
+        self._waiting[id] = answer
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._start()
+                data = samples.astype("<f4", copy=False).tobytes()
+                self._supervisor.send(Hear(id, data, sample_rate))
+                text: str = await answer
+                return text
+        except (TimeoutError, ChildDown, ChildFailed) as error:
+            log.error("a clip was not heard: %s", error)
+            raise _failed() from None
+        finally:
+            self._waiting.pop(id, None)
+
+    async def _start(self) -> None:
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._supervisor.start())
+        await asyncio.shield(self._starting)
+
+    def _on_message(self, message: Heard | Failed) -> None:
+        answer = self._waiting.get(message.id)
+        if answer is None or answer.done():
+            return
+        if isinstance(message, Heard):
+            answer.set_result(message.text)
+        else:
+            answer.set_exception(_failed())
+
+    def _on_down(self) -> None:
+        """Nothing is tried again: a voice without its text is better than none."""
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(_failed())
+
+
+def _failed() -> BackendError:
+    return BackendError(ErrorCode.INTERNAL, "The clip's words could not be recognised.")

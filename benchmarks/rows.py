@@ -1,0 +1,161 @@
+"""What a talker's row costs the gateway: ``python -m benchmarks.rows``.
+
+A scripted talker process sends its steps, each with a row of every stream, in the link's own
+bytes; they go through decoding, ``RowStream``, ``ContextDriver``, pace, session, delay and
+window, in real time. The codec answers at once with silence, and nothing is sent on. Processor
+time (``getrusage``) over rows, so other work on the machine matters little; the best of several
+runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import resource
+import time
+from collections.abc import AsyncGenerator, Sequence
+
+import numpy as np
+
+from benchmarks.report import environment, markdown_table
+from codec.fake import FakeCodecEngine
+from ipc.framing import MessageReader, encode
+from service.context import ContextDriver
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings
+from streaming import wire
+from streaming.events import Cancelled, Done, EndAsked, Flushed, SendAudio, TextAppended
+from streaming.pace import PaceEstimator
+from streaming.ports import SpeechRequest, TalkerRows
+from streaming.session import Session
+from streaming.spec import CodecSpec, Samples
+from streaming.window import DecodeWindow
+from streaming.words import WordTiming
+from talker.fake import FakeTalker
+from talker.messages import FromChild, NewRows, Step
+from talker.row_stream import RowStream
+
+_SPEC = CodecSpec(24_000, 960, 8, 1024, 10)
+_HOLD_ROWS = 64
+
+
+class SteppingTalker(FakeTalker):
+    """All streams get a row at once, as from the talker process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams: dict[int, RowStream] = {}
+        self._reader: MessageReader[Step] = MessageReader(FromChild)
+
+    async def generate(self, request: SpeechRequest) -> AsyncGenerator[TalkerRows, None]:
+        """See ``streaming.ports``."""
+        stream, handle = RowStream(_SPEC.num_codebooks, _HOLD_ROWS), len(self.streams)
+        self.streams[handle] = stream
+        while True:
+            rows = await stream.next()
+            yield rows
+            if rows.finish:
+                return
+
+    async def run(self, steps: int, step_s: float) -> None:
+        """Make so many steps, one every ``step_s``."""
+        rng, books = np.random.default_rng(0), _SPEC.num_codebooks
+        rows = [rng.integers(0, 1024, (1, books), np.int16).tobytes() for _ in range(64)]
+        began = time.monotonic()
+        for step in range(steps):
+            finish = "stop" if step == steps - 1 else ""
+            made = [NewRows(handle, rows[step % 64], finish) for handle in self.streams]  # type: ignore[arg-type]
+            for message in self._reader.feed(encode(Step(len(made), made))):
+                for new in message.rows:
+                    self.streams[new.handle].put(new.rows, new.finish, new.spoken)
+            await asyncio.sleep(max(0.0, began + (step + 1) * step_s - time.monotonic()))
+
+
+class SilentCodec(FakeCodecEngine):
+    """Answers at once, so that only the gateway's own work is measured."""
+
+    async def decode(self, window: DecodeWindow, deadline_s: float) -> Samples:
+        """See ``streaming.ports``."""
+        return np.zeros(window.new_frames * _SPEC.hop_length, np.float32)
+
+
+class Nobody:
+    """A ContextSink that keeps count of audio."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.late = 0
+        self.done = asyncio.Event()
+
+    def on_audio(self, audio: SendAudio) -> None:
+        """See ContextSink."""
+        self.samples += len(audio.samples)
+        self.late += audio.late
+
+    def words(self, timings: Sequence[WordTiming]) -> None:
+        """See ContextSink."""
+
+    def on_flushed(self, flushed: Flushed) -> None:
+        """See ContextSink."""
+
+    def on_cancelled(self, cancelled: Cancelled) -> None:
+        """See ContextSink."""
+
+    def on_done(self, done: Done) -> None:
+        """See ContextSink."""
+        self.done.set()
+
+
+async def measure(streams: int, rows: int, rho: float) -> tuple[float, int]:
+    """Microseconds per row, and chunks that came too late."""
+    talker = SteppingTalker()
+    settings = Settings(default_lead_ms=120_000)
+    runtime = Runtime(settings, talker, SilentCodec(_SPEC), Metrics("rows", "fake"))
+    await runtime.codec.start()
+    runtime._pace = PaceEstimator(_SPEC.frame_s, runtime._prior())
+    sinks = [Nobody() for _ in range(streams)]
+    async with asyncio.TaskGroup() as tasks:
+        for number, sink in enumerate(sinks):
+            create = wire.ContextCreate(f"c{number}")
+            session = Session(runtime.session_settings(create))
+            request = SpeechRequest(f"r{number}", "")
+            driver = ContextDriver(runtime, session, request, sink, tasks)
+            driver.post(TextAppended("one long sentence without any end at all"))
+            driver.post(EndAsked())
+        await asyncio.sleep(0.1)  # until all have asked
+        before = _cpu_s()
+        await talker.run(rows, rho * _SPEC.frame_s)
+        for sink in sinks:
+            await sink.done.wait()
+        spent = _cpu_s() - before
+    return 1e6 * spent / (streams * rows), sum(sink.late for sink in sinks)
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--rows", type=int, default=250)
+    parser.add_argument("--rho", type=float, nargs="+", default=[0.1, 0.25, 0.8])
+    parser.add_argument("--repeat", type=int, default=3)
+    args = parser.parse_args()
+    print(environment(("numpy", "msgspec")))
+    asyncio.run(measure(2, 60, 0.1))  # what is imported and set up once
+    table = []
+    for rho in args.rho:
+        for streams in args.streams:
+            runs = [asyncio.run(measure(streams, args.rows, rho)) for _ in range(args.repeat)]
+            table.append(
+                (rho, streams, f"{min(us for us, _ in runs):.1f}", sum(n for _, n in runs))
+            )
+    print(markdown_table(("row / frame time", "streams", "us per row", "late chunks"), table))
+
+
+if __name__ == "__main__":
+    main()

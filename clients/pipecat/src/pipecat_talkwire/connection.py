@@ -1,0 +1,142 @@
+"""The socket to the server: opened, kept alive, and opened again when it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from loguru import logger
+from pipecat.processors.frame_processor import FrameProcessorSetup
+from pipecat.services.tts_service import WebsocketTTSService
+from websockets.asyncio.client import ClientConnection
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+
+from pipecat_talkwire import wire
+from pipecat_talkwire.contexts import Contexts
+
+_GREETING_TIMEOUT_S = 10.0
+#: An utterance may come as one message.
+_MAX_MESSAGE_BYTES = 16 << 20
+
+
+class TalkwireConnection(WebsocketTTSService):
+    """The half of the service that holds the connection; reads no message but the greeting.
+
+    What it needs of the other half: ``_receive_messages``.
+    """
+
+    def __init__(
+        self, *, url: str, headers: dict[str, str], word_timestamps: bool | None, **kwargs: Any
+    ) -> None:
+        """Initialize the connection; ``setup`` opens it.
+
+        Args:
+            url: The server's address.
+            headers: Of the handshake.
+            word_timestamps: Whether words are wanted as they are spoken; None: if there are any.
+            **kwargs: Passed to the parent service.
+        """
+        super().__init__(**kwargs)
+        self._url = url
+        self._headers = headers
+        self._wants_word_timestamps = word_timestamps
+        self._has_word_timestamps = False
+        self._server: wire.Server | None = None
+        self._contexts = Contexts()
+        self._leaving = False
+        self._connecting = asyncio.Lock()
+        self._receive_task: asyncio.Task[None] | None = None
+
+    async def setup(self, setup: FrameProcessorSetup) -> None:  # type: ignore[override]
+        """Set up the service and connect.
+
+        Args:
+            setup: What the pipeline sets its processors up with.
+        """
+        await super().setup(setup)
+        await self._connect()
+
+    async def _connect(self) -> None:
+        await super()._connect()
+        await self._connect_websocket()
+        if self._websocket and not self._receive_task:
+            self._receive_task = self.create_task(self._receive_task_handler(self._report_error))
+        if self._server:
+            self._create_keepalive_task(self._server.session_idle_s / 3)
+
+    async def _disconnect(self) -> None:
+        await super()._disconnect()
+        await self._cancel_keepalive_task()
+        if self._receive_task:
+            await self.cancel_task(self._receive_task)
+            self._receive_task = None
+        await self._disconnect_websocket()
+
+    async def _connect_websocket(self) -> None:
+        # The receive task may be reconnecting while a text wants a connection.
+        async with self._connecting:
+            if not self._websocket or self._websocket.state is not State.OPEN:
+                await self._open_websocket()
+
+    async def _open_websocket(self) -> None:
+        try:
+            socket = await self._websocket_connect(
+                self._url,
+                subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
+                additional_headers=self._headers,
+                max_size=_MAX_MESSAGE_BYTES,
+                compression=None,
+            )
+            self._on_greeting(await _greeting(socket))
+            self._websocket = socket
+            await self._call_event_handler("on_connected")
+        except Exception as error:
+            self._websocket = None
+            await self.push_error(f"cannot connect to {self._url}: {error}", exception=error)
+            await self._call_event_handler("on_connection_error", str(error))
+
+    def _on_greeting(self, server: wire.Server) -> None:
+        self._server = server
+        self._contexts.clear()
+        self._leaving = False
+        wanted = self._wants_word_timestamps
+        self._has_word_timestamps = server.has_word_timings and wanted is not False
+        if wanted and not server.has_word_timings:
+            logger.warning(f"{self}: this server has no word timings")
+        # With timings words are pushed as they are spoken, else each text with its audio.
+        self._push_text_frames = not self._has_word_timestamps
+
+    async def _disconnect_websocket(self) -> None:
+        socket, self._websocket = self._websocket, None
+        self._contexts.clear()
+        await self.stop_all_metrics()
+        if socket:
+            try:
+                await socket.close()
+            except Exception as error:
+                await self.push_error(f"error on closing the connection: {error}", exception=error)
+            await self._call_event_handler("on_disconnected")
+
+    async def _send_keepalive(self) -> None:
+        await self._send("ping")
+
+    async def _send(self, kind: str, **fields: Any) -> None:
+        await self._socket.send(wire.write(kind, **fields))
+
+    @property
+    def _socket(self) -> ClientConnection:
+        if self._websocket is None:
+            raise ConnectionError("not connected")
+        socket: ClientConnection = self._websocket
+        return socket
+
+
+async def _greeting(socket: ClientConnection) -> wire.Server:
+    """What the server says first; closes the socket if that does not come."""
+    try:
+        async with asyncio.timeout(_GREETING_TIMEOUT_S):
+            return wire.read_greeting(await socket.recv())
+    except BaseException:
+        await socket.close()
+        raise

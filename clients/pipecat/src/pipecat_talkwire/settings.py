@@ -1,0 +1,83 @@
+"""What may be changed while the service runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipecat.services.settings import TTSSettings
+from pipecat.utils.types import NOT_GIVEN, NotGiven
+
+
+def _not_given() -> NotGiven:
+    return NOT_GIVEN
+
+
+@dataclass
+class TalkwireTTSSettings(TTSSettings):
+    """Settings of :class:`~pipecat_talkwire.tts.TalkwireTTSService`.
+
+    With None the server does as it does by default. A change holds from the next text on: the
+    context under way is ended, and its turn goes on in another.
+
+    Parameters:
+        temperature: How freely speech is drawn, 0 to 2; 0 always takes the likeliest.
+        top_p: The share of probability that is drawn from, above 0 and up to 1.
+        top_k: How many candidates are drawn from.
+        seed: The same seed and text give the same audio.
+        speed: How many times as fast as the voice's own, at the same pitch, 0.25 to 4.
+        continuity: ``context`` lets each utterance of a turn go on from those before it, ``none``
+            speaks each for itself. The server tells which of them it can do.
+        max_lead_ms: How far speech may be made ahead of what has been heard. What is ahead is
+            lost when the user interrupts, so a small lead saves work.
+    """
+
+    temperature: float | NotGiven | None = field(default_factory=_not_given)
+    top_p: float | NotGiven | None = field(default_factory=_not_given)
+    top_k: int | NotGiven | None = field(default_factory=_not_given)
+    seed: int | NotGiven | None = field(default_factory=_not_given)
+    speed: float | NotGiven | None = field(default_factory=_not_given)
+    continuity: str | NotGiven | None = field(default_factory=_not_given)
+    max_lead_ms: int | NotGiven | None = field(default_factory=_not_given)
+
+    @classmethod
+    def server_defaults(cls) -> TalkwireTTSSettings:
+        """A complete set that leaves everything to the server."""
+        return cls(
+            model=None,
+            voice=None,
+            language=None,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            seed=None,
+            speed=None,
+            continuity=None,
+            max_lead_ms=None,
+        )
+
+    def as_options(self) -> dict[str, Any]:
+        """The fields of ``context.create`` that are set, but for the audio's format.
+
+        Only of a complete set.
+        """
+        sampling = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "seed": self.seed,
+        }
+        options = {
+            "model": self.model,
+            "voice": self.voice,
+            "language": None if self.language is None else str(self.language),
+            "sampling": _set(sampling) or None,
+            "continuity": self.continuity,
+            "max_lead_ms": self.max_lead_ms,
+            **self.extra,
+        }
+        return _set(options)
+
+
+def _set(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

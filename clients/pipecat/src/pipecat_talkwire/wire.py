@@ -1,0 +1,117 @@
+"""What of ``talkwire.tts.v1`` this service speaks; no I/O.
+
+The protocol is described in docs/protocol.md of Talkwire's repository. Messages and fields that
+are not known here are left alone: later servers may send more.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+SUBPROTOCOL = "talkwire.tts.v1"
+#: Codes of errors that say: not like this, however often it is tried.
+INVALID_REQUEST = frozenset(
+    {
+        "invalid_json",
+        "invalid_message",
+        "forbidden",
+        "invalid_parameter",
+        "unauthorized",
+        "unknown_message",
+        "unknown_model",
+        "unknown_voice",
+        "unsupported",
+    }
+)
+#: Codes that say: not now.
+BUSY = frozenset({"overloaded", "rate_limited", "too_many_contexts"})
+#: Codes that say: something is wrong over there.
+SERVER_FAILURE = frozenset(
+    {"not_ready", "draining", "engine_restarting", "engine_failed", "codec_failed", "internal"}
+)
+#: Codes that are about the text: the service itself is well.
+TEXT = frozenset({"invalid_text", "text_too_long"})
+#: What a message gets that crossed the end of its context on the wire; nothing has gone wrong.
+CROSSED = frozenset({"unknown_context", "context_closed"})
+
+_HEADER = struct.Struct("<BBHII")
+_VERSION_AND_TYPE = 0x11
+#: The longest that a character gets in JSON (``\\u0000``), and room for the rest of a message.
+_CHAR_BYTES, _ENVELOPE_BYTES = 6, 1024
+
+
+class ProtocolError(Exception):
+    """The server said something that is not ``talkwire.tts.v1``."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """What a server said of itself in ``session.created``."""
+
+    session_id: str
+    has_word_timings: bool
+    max_message_bytes: int
+    session_idle_s: float
+
+    @property
+    def piece_chars(self) -> int:
+        """How many characters fit into one ``text.append``, whatever they are."""
+        return max(1, (self.max_message_bytes - _ENVELOPE_BYTES) // _CHAR_BYTES)
+
+
+@dataclass(frozen=True)
+class Audio:
+    """A binary message: s16le samples, and how many of the context's came before them."""
+
+    handle: int
+    sample_offset: int
+    pcm: bytes
+
+
+def read_greeting(data: str | bytes) -> Server:
+    """The server's first message. Raises ProtocolError if it is not ``session.created``."""
+    message = read(data) if isinstance(data, str) else {}
+    try:
+        if message["type"] != "session.created":
+            raise ProtocolError(f"the server began with {message['type']}: {message}")
+        limits = message["limits"]
+        return Server(
+            session_id=message["session_id"],
+            has_word_timings=message.get("word_timings", False),
+            max_message_bytes=limits["max_message_bytes"],
+            session_idle_s=limits["session_idle_s"],
+        )
+    except (KeyError, TypeError) as error:
+        raise ProtocolError("the server did not begin with session.created") from error
+
+
+def read(data: str) -> dict[str, Any]:
+    """A JSON message. Raises ProtocolError."""
+    try:
+        message = json.loads(data)
+    except ValueError as error:
+        raise ProtocolError("a message is not JSON") from error
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ProtocolError("a message is not an object with a type")
+    return message
+
+
+def read_audio(data: bytes) -> Audio:
+    """A binary message. Raises ProtocolError."""
+    if len(data) < _HEADER.size or data[0] != _VERSION_AND_TYPE:
+        raise ProtocolError("a binary message of another version or type")
+    _, _, handle, _, sample_offset = _HEADER.unpack_from(data)
+    return Audio(handle, sample_offset, data[_HEADER.size :])
+
+
+def write(kind: str, **fields: Any) -> str:
+    """A JSON message."""
+    return json.dumps({"type": kind, **fields}, ensure_ascii=False, separators=(",", ":"))
+
+
+def pieces(text: str, chars: int) -> list[str]:
+    """``text`` in parts of at most ``chars`` characters."""
+    return [text[at : at + chars] for at in range(0, len(text), chars)]

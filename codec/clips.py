@@ -1,0 +1,104 @@
+"""The codec worker's side job: encoding the clips that voices are cloned from.
+
+Decoding has deadlines and clips have none, so they are encoded one at a time in a thread of
+the lowest priority: where streams need the processor, they get it. The encoder is loaded with
+the first clip, since most services never see one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from codec.checkpoint import find_codec, resolve_folder
+from codec.encoder import HiggsEncoder, can_encode
+from codec.errors import CheckpointError, ClipError
+from codec.messages import Encode, Encoded, Encoding, Failed, FailureReason, samples_of
+from ipc.child import LinkClosed
+from streaming.spec import Codes, Samples
+
+log = logging.getLogger(__name__)
+_LOWEST_PRIORITY = 19
+
+
+class ClipEncoder(Protocol):
+    """What makes codes of a clip."""
+
+    def encode(self, samples: Samples) -> Codes:
+        """``[n]`` samples at the codec's rate to ``[K, T]``. Raises ClipError."""
+
+
+def encoder_loader(model: str, device: str) -> Callable[[], ClipEncoder] | None:
+    """How to load the encoder of ``model``; None if its checkpoint has none that is known."""
+    try:
+        if not can_encode(find_codec(resolve_folder(model))):
+            return None
+    except CheckpointError as error:
+        log.warning("voices cannot be cloned: %s", error)
+        return None
+    return lambda: HiggsEncoder.load(model, device=device)
+
+
+class ClipThread:
+    """Encodes clips in a thread of its own and answers through ``send``.
+
+    The gateway bounds how many are out. ``add`` and ``cancel`` belong to one thread.
+    """
+
+    def __init__(
+        self, send: Callable[[msgspec.Struct], None], load: Callable[[], ClipEncoder]
+    ) -> None:
+        self._send, self._load = send, load
+        self._encoder: ClipEncoder | None = None
+        self._waiting: queue.SimpleQueue[Encode] = queue.SimpleQueue()
+        self._cancelled: set[int] = set()
+        self._known: set[int] = set()
+        self._thread: threading.Thread | None = None
+
+    def add(self, clip: Encode) -> None:
+        """Encode it when its turn has come."""
+        self._known.add(clip.id)
+        self._waiting.put(clip)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="clips", daemon=True)
+            self._thread.start()
+
+    def cancel(self, id: int) -> None:
+        """Pass over a clip that waits. One that is being encoded is answered all the same."""
+        if id in self._known:
+            self._cancelled.add(id)
+
+    def _run(self) -> None:
+        if sys.platform == "linux":  # where a thread has a priority of its own
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        with contextlib.suppress(LinkClosed):
+            while True:
+                clip = self._waiting.get()
+                if clip.id not in self._cancelled:
+                    self._encode(clip)
+                self._known.discard(clip.id)
+                self._cancelled.discard(clip.id)
+
+    def _encode(self, clip: Encode) -> None:
+        self._send(Encoding(clip.id))
+        try:
+            if self._encoder is None:
+                self._encoder = self._load()
+            codes = self._encoder.encode(samples_of(clip))
+        except Exception as error:
+            reason: FailureReason = "bad_clip" if isinstance(error, ClipError) else "encode_failed"
+            if reason == "encode_failed":
+                log.exception("a clip could not be encoded")
+            self._send(Failed(clip.id, reason, f"{type(error).__name__}: {error}"))
+            return
+        data = codes.astype("<i2", order="C").tobytes()
+        self._send(Encoded(clip.id, data, codes.shape[0]))

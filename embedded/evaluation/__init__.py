@@ -1,0 +1,1 @@
+"""How good the embedded voice is: what ``python -m embedded.evaluate`` measures, and how."""

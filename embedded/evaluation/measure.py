@@ -1,0 +1,78 @@
+"""Measures one voice: its source, the source through the codec, and the talker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+import numpy as np
+
+from codec.encoder import HiggsEncoder
+from embedded.evaluation.ears import Ears
+from embedded.evaluation.metrics import (
+    PitchMatch,
+    audible_s,
+    intelligibility,
+    mel_distance_db,
+    pitch_match,
+)
+from embedded.evaluation.pitch import pitch_track
+from embedded.evaluation.report import CodecFigures, SpeechFigures, TalkerFigures
+from embedded.evaluation.speak import Speech
+from streaming.ports import CodecDecoder
+from streaming.spec import Samples
+
+_SEMITONES = 12
+
+
+class Judge:
+    """Measures speech of ``texts`` at ``rate``."""
+
+    def __init__(self, texts: Sequence[str], ears: Ears, rate: int) -> None:
+        self._texts, self._ears, self._rate = texts, ears, rate
+
+    def speech(self, speeches: Sequence[Samples]) -> SpeechFigures:
+        """The figures of speech that is not compared with other speech."""
+        words = self._ears.hear(speeches, self._rate)
+        heard = intelligibility(self._texts, words)
+        lengths = [audible_s(samples, self._rate) for samples in speeches]
+        tracks = [pitch_track(samples, self._rate) for samples in speeches if len(samples)]
+        pitches = np.concatenate([track[track > 0] for track in tracks] or [np.zeros(0)])
+        middle = float(np.median(pitches)) if len(pitches) else None
+        melody = float(_SEMITONES * np.log2(pitches).std()) if len(pitches) else None
+        return SpeechFigures(
+            heard.word_error_rate,
+            heard.whole,
+            sum(not length for length in lengths),
+            sum(lengths),
+            middle,
+            melody,
+            tuple(words),
+        )
+
+    def codec(
+        self, sources: Sequence[Samples], encoder: HiggsEncoder, decoder: CodecDecoder
+    ) -> CodecFigures:
+        """The sources through encoder and decoder."""
+        coded = decoder.decode([encoder.encode(samples) for samples in sources])
+        pairs = list(zip(sources, coded, strict=True))
+        found = [pitch_match(*pair, self._rate) for pair in pairs]
+        matches: list[PitchMatch] = [match for match in found if match]
+        return CodecFigures(
+            self.speech(coded),
+            fmean(match.correlation for match in matches) if matches else None,
+            fmean(match.agreement for match in matches) if matches else None,
+            fmean(mel_distance_db(*pair, self._rate) for pair in pairs),
+        )
+
+    def talker(self, said: Sequence[Speech], sources: Sequence[Samples] | None) -> TalkerFigures:
+        """What the talker said; ``sources`` are the same texts by the voice it learned from."""
+        ratio = None
+        if sources is not None:
+            ratios = [
+                audible_s(mine.samples, self._rate) / audible_s(source, self._rate)
+                for mine, source in zip(said, sources, strict=True)
+            ]
+            ratio = (fmean(ratios), min(ratios), max(ratios))
+        figures = self.speech([speech.samples for speech in said])
+        return TalkerFigures(figures, sum(speech.ran_away for speech in said), ratio)

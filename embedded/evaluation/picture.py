@@ -1,0 +1,97 @@
+"""Draws a sentence as flite, codec and talker say it: ``python -m embedded.evaluation.picture``.
+
+Three spectrograms to be looked at: the codec's must look like flite's, harmonics, gaps and all,
+and the talker's like speech of the same words by the same voice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import torch
+
+from codec.decoder import HiggsDecoder
+from codec.encoder import HiggsEncoder
+from embedded.evaluation.source import Source
+from embedded.evaluation.speak import Narrator
+from embedded.evaluation.voices import CheckpointVoices
+from embedded.text import FRONT_ENDS
+from streaming.ports import Sampling
+from streaming.spec import Samples
+from talker.engine import TalkerProcessEngine
+from talker.intake import DEFAULT_VOICE
+from talker.settings import TalkerSettings
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+
+_CHECKPOINT = Path(__file__).parents[1] / "checkpoint"
+_FFT, _STEP, _FLOOR_DB, _HIGHEST_HZ = 1024, 240, -80.0, 8000
+
+
+def spectrogram(samples: Samples) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """dB below the loudest, ``[bins, frames]``."""
+    padded = np.pad(samples, _FFT)
+    blocks = np.lib.stride_tricks.sliding_window_view(padded, _FFT)[::_STEP]
+    power = np.abs(np.fft.rfft(blocks * np.hanning(_FFT))) ** 2
+    decibels = 10 * np.log10(power / power.max() + 1e-12)
+    return np.asarray(np.maximum(decibels, _FLOOR_DB).T)
+
+
+def draw(file: Path, clips: dict[str, Samples], rate: int) -> None:
+    """One picture, a row for each clip."""
+    figure, rows = plt.subplots(len(clips), 1, figsize=(11, 2.4 * len(clips)), sharex=True)
+    for axes, (title, samples) in zip(np.atleast_1d(rows), clips.items(), strict=True):
+        extent = (0, len(samples) / rate, 0, rate / 2)
+        axes.imshow(spectrogram(samples), origin="lower", aspect="auto", extent=extent)
+        axes.set(title=title, ylabel="Hz", ylim=(0, _HIGHEST_HZ))
+    np.atleast_1d(rows)[-1].set_xlabel("s")
+    figure.tight_layout()
+    figure.savefig(file, dpi=80)
+    plt.close(figure)
+
+
+async def clips(folder: Path, text: str, voice: str, flite: str) -> tuple[dict[str, Samples], int]:
+    """The sentence three times, and the rate."""
+    decoder, encoder = HiggsDecoder.load(str(folder)), HiggsEncoder.load(str(folder))
+    rate = decoder.spec.sample_rate
+    source = Source(flite, rate).speak(text)
+    talker = TalkerProcessEngine(
+        str(folder),
+        TalkerSettings(max_num_seqs=1),
+        voices=CheckpointVoices(folder, decoder.spec),
+        front_ends=FRONT_ENDS,
+    )
+    await talker.start()
+    try:
+        said = await Narrator(talker, decoder, Sampling(seed=1)).speak(text, voice)
+    finally:
+        await talker.stop()
+    coded = decoder.decode([encoder.encode(source)])[0]
+    return {
+        f"flite, {flite}": source,
+        "through the codec": coded,
+        f"talker, {voice}": said.samples,
+    }, rate
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, default=_CHECKPOINT)
+    parser.add_argument("--text", default="The children built a castle out of wet sand.")
+    parser.add_argument("--voice", default=DEFAULT_VOICE)
+    parser.add_argument("--flite", default="slt", help="the voice that it learned from")
+    parser.add_argument("--out", type=Path, default=Path("spectrograms.png"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found, rate = asyncio.run(clips(options.model, options.text, options.voice, options.flite))
+    draw(options.out, found, rate)
+
+
+if __name__ == "__main__":
+    main()

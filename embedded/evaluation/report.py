@@ -1,0 +1,166 @@
+"""The figures of an evaluation, as data and as a Markdown page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.report import markdown_table
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechFigures:
+    """One kind of speech over all sentences. ``whole``: the share heard without a wrong word.
+    ``silent``: how many said nothing. ``pitch_hz``: the median; ``melody_semitones``: the
+    standard deviation of the pitch, 0 for a monotone. ``heard``: what was heard, sentence by
+    sentence.
+    """
+
+    word_error_rate: float
+    whole: float
+    silent: int
+    seconds: float
+    pitch_hz: float | None
+    melody_semitones: float | None
+    heard: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CodecFigures:
+    """The source through encoder and decoder, and how far it is from the source."""
+
+    speech: SpeechFigures
+    pitch_correlation: float | None
+    voicing_agreement: float | None
+    mel_distance_db: float
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerFigures:
+    """What the talker says. Its lengths are divided by those of the source, where there is one:
+    mean, least and greatest.
+    """
+
+    speech: SpeechFigures
+    ran_away: int
+    length_ratio: tuple[float, float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceFigures:
+    """One voice; ``flite`` is the voice that it learned from, if it is plainly one."""
+
+    name: str
+    flite: str | None
+    source: SpeechFigures | None
+    codec: CodecFigures | None
+    talker: TalkerFigures
+
+
+@dataclass(frozen=True, slots=True)
+class SeamFigure:
+    """Streamed against decoded whole, in dB; infinite where the samples are the same."""
+
+    lookahead: int
+    snr_db: float
+    worst_chunk_db: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """All of it. ``rtf``: seconds for a second of speech, talker and codec, one stream alone."""
+
+    model: str
+    weights: str
+    recogniser: str
+    environment: dict[str, str]
+    sampling: str
+    sentences: tuple[str, ...]
+    words: int
+    rtf: float
+    voices: tuple[VoiceFigures, ...]
+    seams: tuple[SeamFigure, ...]
+
+
+def to_data(evaluation: Evaluation) -> dict[str, Any]:
+    """For JSON, which has no infinity: equal samples have no SNR (null)."""
+    data = asdict(evaluation)
+    for seam in data["seams"]:
+        for name, value in seam.items():
+            seam[name] = None if math.isinf(value) else value
+    return data
+
+
+def to_markdown(evaluation: Evaluation) -> str:
+    """A page of tables."""
+    environment = "; ".join(f"{key} {value}" for key, value in evaluation.environment.items())
+    parts = [
+        "# The embedded voice, measured",
+        f"`make voice-eval`: {len(evaluation.sentences)} held-out sentences, {evaluation.words}"
+        f" words; {evaluation.sampling}. Heard by {evaluation.recogniser}, words compared as"
+        f" `embedded.text` reads them. Weights {evaluation.weights}.",
+        f"{environment}. One stream alone takes {evaluation.rtf:.2f} s for a second of speech.",
+        "## Understood",
+        _understood(evaluation.voices),
+        "## Likeness",
+        _likeness(evaluation.voices),
+        "## Seams",
+        "Streamed in chunks of 5 frames, against the same codes decoded whole.",
+        markdown_table(
+            ["lookahead", "SNR dB", "worst chunk dB"],
+            [[s.lookahead, _db(s.snr_db), _db(s.worst_chunk_db)] for s in evaluation.seams],
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _understood(voices: Sequence[VoiceFigures]) -> str:
+    head = ["voice", "speech", "words wrong", "sentences right", "ran away", "silent", "length"]
+    rows: list[list[object]] = []
+    for voice in voices:
+        if voice.source:
+            source = f"flite {voice.flite}"
+            rows.append([voice.name, source, *_heard(voice.source), "-", "-", 1])
+        if voice.codec:
+            coded = _heard(voice.codec.speech)
+            rows.append([voice.name, "through the codec", *coded, "-", "-", 1])
+        talker, ratio = voice.talker, voice.talker.length_ratio
+        length = "-" if ratio is None else "{:.2f} ({:.2f} to {:.2f})".format(*ratio)
+        mine: list[object] = [voice.name, "**talker**", *_heard(talker.speech)]
+        rows.append([*mine, talker.ran_away, talker.speech.silent, length])
+    return markdown_table(head, rows)
+
+
+def _heard(figures: SpeechFigures) -> list[str]:
+    return [f"{figures.word_error_rate:.1%}", f"{figures.whole:.0%}"]
+
+
+def _likeness(voices: Sequence[VoiceFigures]) -> str:
+    head = ["voice", "pitch, melody: source", "codec", "talker", "codec's pitch follows",
+            "voicing agrees", "mel distance dB"]  # fmt: skip
+    rows = []
+    for voice in voices:
+        codec = voice.codec
+        close: list[object] = ["-", "-", "-"]
+        if codec:
+            close = [_optional(codec.pitch_correlation), _optional(codec.voicing_agreement),
+                     codec.mel_distance_db]  # fmt: skip
+        kinds = (voice.source, codec.speech if codec else None, voice.talker.speech)
+        rows.append([voice.name, *map(_melody, kinds), *close])
+    return markdown_table(head, rows)
+
+
+def _melody(figures: SpeechFigures | None) -> str:
+    if figures is None or figures.pitch_hz is None or figures.melody_semitones is None:
+        return "-"
+    return f"{figures.pitch_hz:.0f} Hz ± {figures.melody_semitones:.1f} st"
+
+
+def _optional(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _db(value: float) -> str:
+    return "equal" if math.isinf(value) else f"{value:.1f}"

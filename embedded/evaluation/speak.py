@@ -1,0 +1,77 @@
+"""Speech by the service's own path: segmenter, front end, talker process, codec."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from codec.decoder import HiggsDecoder
+from streaming.delay import DelayReverter
+from streaming.ports import Sampling, SpeechRequest
+from streaming.segment import Segmenter, SegmentSettings
+from streaming.spec import Codes, Samples
+from talker.engine import TalkerProcessEngine
+
+#: The embedded voice's limit, as the service has it.
+UTTERANCE_CHARS = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """One text as spoken: its utterances' codes ``[K, T]``, joined samples, and how it went.
+
+    ``ran_away``: an utterance had to be cut off at its longest. ``seconds``: wall time.
+    """
+
+    codes: tuple[Codes, ...]
+    samples: Samples
+    ran_away: bool
+    seconds: float
+
+
+class Narrator:
+    """Speaks with a running talker and a decoder."""
+
+    def __init__(
+        self, talker: TalkerProcessEngine, decoder: HiggsDecoder, sampling: Sampling
+    ) -> None:
+        self._talker, self._decoder, self._sampling = talker, decoder, sampling
+        self._segments = SegmentSettings(UTTERANCE_CHARS, spoken_lengths=talker.spoken_lengths)
+
+    async def speak_all(self, texts: Sequence[str], voice: str, streams: int) -> list[Speech]:
+        """Speak each text, ``streams`` at a time."""
+        gate = asyncio.Semaphore(streams)
+
+        async def one(text: str) -> Speech:
+            async with gate:
+                return await self.speak(text, voice)
+
+        return list(await asyncio.gather(*map(one, texts)))
+
+    async def speak(self, text: str, voice: str) -> Speech:
+        """Speak one text; RequestError if the talker refuses it."""
+        began = time.monotonic()
+        segmenter = Segmenter(self._segments)
+        codes, ran_away = [], False
+        for utterance in segmenter.push(text) + segmenter.flush():
+            frames, finish = await self._frames(utterance, voice)
+            codes.append(frames)
+            ran_away = ran_away or finish == "length"
+        spoken = tuple(frames for frames in codes if frames.shape[1])
+        parts = self._decoder.decode(spoken)
+        samples = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+        return Speech(spoken, samples, ran_away, time.monotonic() - began)
+
+    async def _frames(self, text: str, voice: str) -> tuple[Codes, str | None]:
+        spec = self._decoder.spec
+        reverter = DelayReverter(spec.num_codebooks, spec.codebook_size)
+        request = SpeechRequest("evaluation", text, voice=voice, sampling=self._sampling)
+        frames, finish = [], None
+        async for rows in self._talker.generate(request):
+            frames.append(reverter.push_rows(rows.rows))
+            finish = rows.finish
+        return np.ascontiguousarray(np.concatenate(frames).T), finish

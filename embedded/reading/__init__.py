@@ -1,0 +1,1 @@
+"""How English writing is read aloud: the parts of ``embedded.text``."""

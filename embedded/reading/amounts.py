@@ -1,0 +1,165 @@
+"""Rules for quantities: money, percents, units, fractions, ordinals, plain numbers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from embedded.reading import numbers
+from embedded.reading.numbers import amount
+from embedded.reading.rules import Match, Rule
+from embedded.reading.units import PER, UNITS
+
+NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?"
+_RANGE = rf"(?P<a>{NUMBER})(?:\s?[-–—]\s?(?P<b>{NUMBER}))?"
+_SCALE = r"(?:\s?(?P<scale>(?:thousand|million|billion|trillion|bn|mn)\b|[kKmMBT](?![A-Za-z0-9])))"
+_SCALES = {"k": "thousand", "m": "million", "mn": "million", "b": "billion", "bn": "billion",
+           "t": "trillion"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Currency:
+    """Names of a currency and of its hundredth; no ``cent``: it has none in use."""
+
+    one: str
+    many: str
+    cent: str = ""
+    cents: str = ""
+
+
+_DOLLAR = Currency("dollar", "dollars", "cent", "cents")
+_EURO = Currency("euro", "euros", "cent", "cents")
+_POUND = Currency("pound", "pounds", "penny", "pence")
+_YEN, _RUPEE = Currency("yen", "yen"), Currency("rupee", "rupees", "paisa", "paise")
+
+
+def _dollars(country: str) -> Currency:
+    return Currency(f"{country} dollar", f"{country} dollars", "cent", "cents")
+
+
+CURRENCIES = {
+    "$": _DOLLAR, "€": _EURO, "£": _POUND, "¥": _YEN, "₹": _RUPEE,
+    "₩": Currency("won", "won"), "₽": Currency("ruble", "rubles"),
+    "₿": Currency("bitcoin", "bitcoins"), "¢": Currency("cent", "cents"),
+    "US$": _dollars("you ess"), "C$": _dollars("canadian"), "CA$": _dollars("canadian"),
+    "A$": _dollars("australian"), "AU$": _dollars("australian"), "HK$": _dollars("hong kong"),
+    "USD": _dollars("you ess"), "CAD": _dollars("canadian"), "AUD": _dollars("australian"),
+    "EUR": _EURO, "GBP": _POUND, "JPY": _YEN, "INR": _RUPEE,
+    "CHF": Currency("swiss franc", "swiss francs"),
+}  # fmt: skip
+_SIGN = "|".join(re.escape(sign) for sign in sorted(CURRENCIES, key=len, reverse=True))
+_UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
+_PER = "|".join(sorted(PER, key=len, reverse=True))
+_SMALL_PARTS = {2: "half", 4: "quarter"}
+_SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "50/50": "fifty fifty"}
+
+
+def _money(match: Match) -> list[str]:
+    currency = CURRENCIES[match["cur"]]
+    if match["b"]:
+        low, high = (_count(match[name], match["scale"]) for name in ("a", "b"))
+        return [f"{amount(match['a'])} to {high}" if match["scale"] else f"{low} to {high}",
+                currency.many]  # fmt: skip
+    whole, _, cents = match["a"].partition(".")
+    if match["scale"] or not (currency.cent and len(cents) == 2):
+        return [_count(match["a"], match["scale"]), _name(currency, match["a"], match["scale"])]
+    spoken = [f"{amount(whole)} {currency.one if whole == '1' else currency.many}"]
+    if int(cents):
+        part = (
+            f"{numbers.cardinal(int(cents))} {currency.cent if cents == '01' else currency.cents}"
+        )
+        spoken = [part] if whole == "0" else [*spoken, "and", part]
+    return spoken
+
+
+def _count(written: str, scale: str | None) -> str:
+    return f"{amount(written)} {_SCALES.get(scale.lower(), scale)}" if scale else amount(written)
+
+
+def _name(currency: Currency, written: str, scale: str | None) -> str:
+    return currency.one if written == "1" and not scale else currency.many
+
+
+def _percent(match: Match) -> list[str]:
+    return [_span(match), "percent"]
+
+
+def _span(match: Match) -> str:
+    return amount(match["a"]) + (f" to {amount(match['b'])}" if match["b"] else "")
+
+
+def _unit(match: Match) -> list[str]:
+    one, many = UNITS[match["unit"]]
+    return [_span(match), one if match["a"] == "1" and not match["b"] else many]
+
+
+def _per(match: Match) -> list[str]:
+    return ["per", PER[match["per"]]]
+
+
+def _fraction(match: Match) -> list[str] | None:
+    top, bottom = int(match["n"]), int(match["d"])
+    if (fixed := _SET_FRACTIONS.get(f"{match['n']}/{match['d']}")) and not match["whole"]:
+        return [fixed]
+    if not 0 < top < bottom or not 1 < bottom <= 100:
+        return [*_whole(match), amount(match["n"]), "over", amount(match["d"])]
+    part = _SMALL_PARTS.get(bottom) or numbers.ordinal(bottom)
+    many = "halves" if bottom == 2 else part + "s"
+    return [*_whole(match), numbers.cardinal(top), part if top == 1 else many]
+
+
+def _whole(match: Match) -> list[str]:
+    return [amount(match["whole"]), "and"] if match["whole"] else []
+
+
+def _feet(match: Match) -> list[str]:
+    inches = int(match["inches"])
+    return [amount(match["feet"]), "foot", numbers.cardinal(inches)] if inches < 12 else []
+
+
+def _ordinal(match: Match) -> list[str] | None:
+    bare = match["n"].replace(",", "")
+    return [numbers.ordinal(int(bare))] if len(bare) <= numbers.MOST_DIGITS else None
+
+
+def _decade(match: Match) -> list[str]:
+    written = match["n"]
+    spoken = numbers.year(int(written)) if len(written) == 4 else numbers.cardinal(int(written))
+    *head, last = spoken.split()
+    return [*head, numbers.plural(last)]
+
+
+def _scaled(match: Match) -> list[str]:
+    if match["scale"] == "K" and match["a"] in ("2", "4", "5", "8"):
+        return [amount(match["a"]), "kay"]  # a picture's size
+    return [_count(match["a"], match["scale"])]
+
+
+def _version(match: Match) -> list[str]:
+    words = " point ".join(amount(part) for part in match["n"].split("."))
+    return ["version", words] if match["v"] else [words]
+
+
+def _number(match: Match) -> list[str]:
+    return [numbers.number(match[0])]
+
+
+_MONEY = Rule(rf"(?P<cur>{_SIGN})\s?{_RANGE}{_SCALE}?", _money)
+_NAMED_VERSION = Rule(r"(?P<v>v)(?P<n>\d+(?:\.\d+)*)", _version, behind=r"[^A-Za-z0-9]?")
+#: For what begins with a letter: "USD 5", "v2.1".
+LETTERS: tuple[Rule, ...] = (_MONEY, _NAMED_VERSION)
+RULES: tuple[Rule, ...] = (
+    _MONEY,
+    Rule(rf"{_RANGE}{_SCALE}?\s?(?P<cur>[€£¥₹₩₽₿¢]|(?:USD|CAD|AUD|EUR|GBP|JPY|INR|CHF)\b)", _money),
+    Rule(rf"{_RANGE}\s?%", _percent),
+    Rule(r"(?P<feet>\d)'\s?(?P<inches>\d\d?)(?:\"|'')", _feet),
+    Rule(r"'?(?P<n>\d{1,3}0)'?s\b", _decade),
+    Rule(rf"{_RANGE}\s?-?(?P<unit>{_UNIT})(?![A-Za-z0-9])(?:\.(?=\s+[a-z]))?", _unit),
+    Rule(rf"/\s?(?P<per>{_PER})\b\.?", _per, behind=r"[A-Za-z0-9%]"),
+    Rule(r"(?i:(?P<n>\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th))\b", _ordinal),
+    Rule(rf"(?P<a>{NUMBER})(?P<scale>bn|mn|[kKMB])(?![A-Za-z0-9])", _scaled, behind=r"[^A-Za-z]?"),
+    Rule(r"(?:(?P<whole>\d{1,3})\s)?(?P<n>\d{1,3})/(?P<d>\d{1,3})(?![\d/])", _fraction),
+    Rule(r"(?P<v>v)?(?P<n>\d+(?:\.\d+){2,})", _version),
+    Rule(rf"{NUMBER}", _number),
+    Rule(r"\.\d+", _number, behind=r"[^A-Za-z0-9.]?"),
+)

@@ -1,0 +1,220 @@
+"""What must be known of single words: letter names, abbreviations, acronyms, units."""
+
+from __future__ import annotations
+
+
+def words_of(text: str) -> frozenset[str]:
+    """A set written as words with spaces between them."""
+    return frozenset(text.split())
+
+
+def _table(lines: str) -> dict[str, str]:
+    pairs = (line.split(None, 1) for line in lines.strip().splitlines())
+    return {word: reading.strip() for word, reading in pairs}
+
+
+#: Spellings that an English voice reads as the letters' names.
+LETTERS = _table(
+    """
+    a ay
+    b bee
+    c see
+    d dee
+    e ee
+    f eff
+    g jee
+    h aitch
+    i eye
+    j jay
+    k kay
+    l ell
+    m em
+    n en
+    o oh
+    p pee
+    q cue
+    r ar
+    s ess
+    t tee
+    u you
+    v vee
+    w double you
+    x ex
+    y why
+    z zee
+    """
+)
+#: Abbreviations in any case, with or without their dot; the reading shows that none is a word.
+ABBREVIATED = _table(
+    """
+    mr mister
+    mrs missus
+    ms miz
+    dr doctor
+    prof professor
+    jr junior
+    sr senior
+    st street
+    rd road
+    blvd boulevard
+    hwy highway
+    etc et cetera
+    vs versus
+    approx approximately
+    appt appointment
+    dept department
+    govt government
+    inc incorporated
+    incl including
+    excl excluding
+    misc miscellaneous
+    ltd limited
+    corp corporation
+    bros brothers
+    mph miles per hour
+    kph kilometers per hour
+    rpm revolutions per minute
+    km kilometers
+    kg kilograms
+    cm centimeters
+    ft feet
+    lbs pounds
+    hr hour
+    hrs hours
+    mins minutes
+    secs seconds
+    yr year
+    yrs years
+    """
+)
+#: Other words that are read otherwise than they are written.
+WORDS = _table(
+    """
+    ok okay
+    btw by the way
+    aka also known as
+    pls please
+    thx thanks
+    wifi why fie
+    json jay son
+    jpeg jay peg
+    jpg jay peg
+    phd pee aitch dee
+    api ay pee eye
+    apis ay pee eyes
+    url you ar ell
+    urls you ar ells
+    faq eff ay cue
+    faqs eff ay cues
+    usa you ess ay
+    usb you ess bee
+    """
+)
+#: Abbreviations that need their capital or their dot to be told from a word: "Ave." but "ave".
+#: Their dot is part of them, and ends a sentence too if one seems to end there.
+DOTTED = _table(
+    """
+    Ave avenue
+    Rev reverend
+    Hon honorable
+    Gen general
+    Col colonel
+    Capt captain
+    Cmdr commander
+    Lt lieutenant
+    Maj major
+    Sgt sergeant
+    Sen senator
+    Rep representative
+    Gov governor
+    Pres president
+    Messrs messers
+    Mt mount
+    Ft fort
+    Apt apartment
+    Ste suite
+    Univ university
+    Assn association
+    Co company
+    Esq esquire
+    Est established
+    Tel telephone
+    Ext extension
+    """
+)
+#: Abbreviations if a number follows.
+NUMBERED = _table(
+    """
+    no number
+    nos numbers
+    nr number
+    fig figure
+    figs figures
+    vol volume
+    ch chapter
+    chap chapter
+    sec section
+    pp pages
+    pg page
+    p page
+    art article
+    eq equation
+    ver version
+    v version
+    """
+)
+MONTHS = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september",
+    "october", "november", "december",
+)  # fmt: skip
+DAYS = {
+    "mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday",
+    "thu": "thursday", "thur": "thursday", "thurs": "thursday", "fri": "friday",
+    "sat": "saturday", "sun": "sunday",
+}  # fmt: skip
+
+#: All capitals, yet spelled though they could be read.
+SPELLED = words_of(
+    """
+    aarp asap ieee ucla uefa usaid usda ussr espn isbn asic apac emea imao fifo html https ymca
+    ywca eula csis isps mpaa riaa ioc
+    """
+)
+#: Of two or three letters, yet words.
+SHORT_WORDS = words_of(
+    """
+    am an as at be by do go ha he hi if in is me my no of oh on or ox so to up we ye yo
+    ace act add ago aid aim air all and ant any ape arm art ash ask ate bad bag ban bar bat bay
+    bed bee beg bet bid big bit box boy bug bus but buy bye cab can cap car cat cop cow cry cup
+    cut dad day den did die dig dim dip dog don dot dry due dug ear eat egg ego end era eve eye
+    fan far fat fax fed fee few fig fin fit fix flu fly fog for fox fun fur gag gap gas get god
+    got gum gun gut guy gym had ham has hat hay hen her hey hid him hip his hit hop hot how hub
+    hug huh hum hut ice icy ill ink inn its jam jar jaw jet job jog joy jug key kid kin kit lab
+    lad lap law lay leg let lid lie lip lit log lot low mad man map mat max may men met mix mob
+    mom mop mud mug nap net new nil nod nor not now nut oak odd off oil old one opt our out owe
+    own pad pan pat paw pay pea pen pet pie pig pin pit pop pot pro put rag ram ran rap rat raw
+    ray red rib rid rip rob rod rom rot row rub rug run sad sam sat saw say sea see set sex she
+    shy sim sin sip sir sit six ski sky son sow soy spy sub sue sum sun tab tag tan tap tax tea
+    ten the tie tin tip toe ton too top toy try tub two use van vet via vow war was wax way web
+    wed wet who why wig win wit won wow yam yeah yep yes yet you zip zoo pin lan wan gif spa
+    """
+)
+#: Spelled unless the whole text is in capitals: "IT", "US".
+SPELLED_ALONE = frozenset({"it", "us", "er", "ad", "am", "ma", "pa", "la"})
+#: Regnal names, after which a Roman numeral is an ordinal.
+REGNAL = words_of(
+    """
+    henry edward george william charles james richard louis philip elizabeth mary victoria
+    catherine alexander nicholas peter pius leo benedict gregory innocent clement urban paul
+    francis frederick otto ivan napoleon ramses ptolemy leopold ferdinand alfonso
+    """
+)
+#: Words after which a Roman numeral is a number.
+COUNTED = words_of(
+    """
+    chapter part act scene war section volume vol phase type book class stage level article
+    appendix figure table title grade group world bowl apollo episode season mark round rocky
+    """
+)
+#: Without a vowel, yet no abbreviations: sounds that people write.
+SOUNDS = words_of("hmm hm mm mmm mhm shh sh psst brr grr tsk pfft nth zzz")

@@ -1,0 +1,50 @@
+"""Units of measurement: what stands after a number, and what is said."""
+
+from __future__ import annotations
+
+_NAMES = {
+    "kilometer": "km", "meter": "m", "centimeter": "cm", "millimeter": "mm", "nanometer": "nm",
+    "mile": "mi", "yard": "yd", "kilogram": "kg", "gram": "g", "milligram": "mg", "ounce": "oz",
+    "pound": "lb lbs", "liter": "l L", "milliliter": "ml mL", "gallon": "gal", "kilohertz": "kHz",
+    "megahertz": "MHz", "gigahertz": "GHz", "hertz": "Hz", "kilobyte": "KB kB", "megabyte": "MB",
+    "gigabyte": "GB", "terabyte": "TB", "watt": "W", "kilowatt": "kW", "megawatt": "MW",
+    "kilowatt hour": "kWh", "volt": "V", "millivolt": "mV", "milliamp hour": "mAh",
+    "millisecond": "ms", "second": "sec secs s", "minute": "min mins", "hour": "hr hrs h",
+    "decibel": "dB", "pixel": "px", "calorie": "cal", "kilocalorie": "kcal", "kilojoule": "kJ",
+    "square meter": "m² sqm", "square kilometer": "km²", "square centimeter": "cm²",
+    "square mile": "mi²", "cubic meter": "m³", "cubic centimeter": "cm³", "degree": "°",
+}  # fmt: skip
+#: In one form only, or with a plural of their own.
+_SET = {
+    "°C": ("degree celsius", "degrees celsius"),
+    "°F": ("degree fahrenheit", "degrees fahrenheit"),
+    "ft": ("foot", "feet"),
+    "sq ft": ("square foot", "square feet"),
+    "ft²": ("square foot", "square feet"),
+    "km/h": ("kilometer per hour", "kilometers per hour"),
+    "kph": ("kilometer per hour", "kilometers per hour"),
+    "mph": ("mile per hour", "miles per hour"),
+    "m/s": ("meter per second", "meters per second"),
+    "kbps": ("kilobit per second", "kilobits per second"),
+    "Mbps": ("megabit per second", "megabits per second"),
+    "Gbps": ("gigabit per second", "gigabits per second"),
+    "MB/s": ("megabyte per second", "megabytes per second"),
+    "rpm": ("revolution per minute", "revolutions per minute"),
+    "bpm": ("beat per minute", "beats per minute"),
+    "fps": ("frame per second", "frames per second"),
+    "dpi": ("dot per inch", "dots per inch"),
+    "hertz": ("hertz", "hertz"),
+}
+#: sign -> (singular, plural)
+UNITS: dict[str, tuple[str, str]] = {
+    sign: (name, name if name.endswith("hertz") else name + "s")
+    for name, signs in _NAMES.items()
+    for sign in signs.split()
+} | _SET
+#: What a price or a rate is for, after a slash.
+PER = {
+    "mo": "month", "month": "month", "hr": "hour", "hour": "hour", "h": "hour", "day": "day",
+    "wk": "week", "week": "week", "yr": "year", "year": "year", "min": "minute",
+    "minute": "minute", "sec": "second", "second": "second", "s": "second", "user": "user",
+    "person": "person", "night": "night", "kg": "kilogram", "lb": "pound",
+}  # fmt: skip

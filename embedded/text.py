@@ -1,0 +1,135 @@
+"""The text front end of the embedded voice: English writing into what it can read.
+
+The voice knows small letters, the space, the apostrophe and ``, . ? !``. Everything else that
+English writing holds is put into words: numbers, money, dates, abbreviations, addresses. What
+nobody would read aloud (emoji, other scripts, markup) is dropped, and what is heard as a
+pause (dashes, brackets, colons) becomes one. See ``docs/embedded_voice.md``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from embedded.reading import abbreviations, addresses, amounts, signs, times
+from embedded.reading.fold import Folded, fold
+from embedded.reading.rules import PAUSES, Rule
+
+_WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
+#: A stronger pause swallows a weaker one beside it.
+_STRENGTH = {mark: strength for strength, mark in enumerate(",.!?")}
+_LETTERS = (signs.SLASHED, *addresses.RULES, *times.DATES, *amounts.LETTERS, *abbreviations.RULES)
+_BY_LETTER = (abbreviations.PLAIN, *_LETTERS)
+_BY_DIGIT = (*addresses.RULES, *times.TIMES, *times.PHONES, *amounts.RULES)
+_BY_SIGN = (*times.PHONES, *amounts.RULES, *signs.RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A spoken word, ``text[start:end]``, and the ``source[source_start:source_end]`` that it
+    is said for.
+    """
+
+    start: int
+    end: int
+    source_start: int
+    source_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Normalised:
+    """What is spoken, and a span for each of its words, in order.
+
+    The spans cover all of ``text`` but its spaces and marks. Their source ranges come in
+    order too; two are either the same (a number takes several words) or do not overlap.
+    """
+
+    text: str
+    spans: tuple[Span, ...]
+
+
+def normalise(text: str) -> Normalised:
+    """Read ``text`` as an English speaker would; see the module. Any string is taken, and may
+    give nothing. What comes out is unchanged by another pass.
+
+    >>> normalise("Dr. Smith paid $3.50 at 3:45 pm.").text
+    'doctor smith paid three dollars and fifty cents at three forty five pee em.'
+    """
+    folded = fold(text)
+    speech = _Speech(folded)
+    at = 0
+    while at < len(folded.text):
+        at = _read(folded.text, at, speech)
+    return speech.finish()
+
+
+def _read(text: str, at: int, speech: _Speech) -> int:
+    """Read what stands at ``at``; where to go on."""
+    for rule in _rules(text[at]):
+        if found := rule.at(text, at):
+            end, reading = found
+            written = text[at:end]
+            first = at + len(written) - len(written.lstrip())
+            for part in reading:
+                speech.say(part, first, at + len(written.rstrip()))
+            return end
+    return at + 1
+
+
+def _rules(char: str) -> tuple[Rule, ...]:
+    if char.isalpha():
+        return _BY_LETTER
+    return _BY_DIGIT if char.isdigit() else _BY_SIGN
+
+
+class _Speech:
+    """Collects what is said, with its spans."""
+
+    def __init__(self, folded: Folded) -> None:
+        self._folded = folded
+        self._parts: list[str] = []
+        self._length = 0
+        self._pause = ""
+        self._spans: list[Span] = []
+
+    def say(self, part: str, start: int, end: int) -> None:
+        """Say a pause or words, for ``[start, end)`` of the folded text."""
+        if part in PAUSES:
+            if self._spans and _STRENGTH[part] >= _STRENGTH.get(self._pause, -1):
+                self._pause = part
+            return
+        first, last = self._source(start, end)
+        for match in _WORD.finditer(part):
+            self._put(self._pause + " " if self._spans else "")
+            self._pause = ""
+            at = self._length
+            self._put(match[0])
+            self._spans.append(Span(at, self._length, first, last))
+
+    def _source(self, start: int, end: int) -> tuple[int, int]:
+        """The source range; one with what was said before where they share a character, as
+        the two halves of an unfolded ligature do.
+        """
+        first, last = self._folded.starts[start], self._folded.ends[end - 1]
+        at = len(self._spans)
+        if at and self._spans[-1].source_end > first != self._spans[-1].source_start:
+            first = self._spans[-1].source_start
+        while (
+            at and self._spans[at - 1].source_end > first and self._spans[at - 1].source_end < last
+        ):
+            at -= 1
+            span = self._spans[at]
+            self._spans[at] = Span(span.start, span.end, first, last)
+        return first, last
+
+    def _put(self, text: str) -> None:
+        self._parts.append(text)
+        self._length += len(text)
+
+    def finish(self) -> Normalised:
+        """All of it."""
+        return Normalised("".join(self._parts) + self._pause, tuple(self._spans))
+
+
+#: By the names that generation_config.json knows them by (``text_frontend``).
+FRONT_ENDS = {"english": normalise}

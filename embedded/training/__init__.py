@@ -1,0 +1,1 @@
+"""How the embedded voice is made: data, codec, talker, checkpoint. README.md tells the story."""

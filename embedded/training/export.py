@@ -1,0 +1,187 @@
+"""Writes the checkpoint in the layout of ``bosonai/higgs-audio-v3-tts-4b``, and its voices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from embedded.training.dataset import make
+from embedded.training.features import Speaker
+from embedded.training.flite import Flite
+from embedded.training.quantise import ACTIVE, Quantiser
+from embedded.training.talker import (
+    BOC,
+    BOOKS,
+    EOC,
+    LETTERS,
+    ROWS,
+    SPECIALS,
+    VOCABULARY,
+    VOCABULARY_SIZE,
+    TalkerNet,
+)
+
+_CODEC = "tied.embedding.modality_embeddings.0.model."
+
+
+@dataclass(frozen=True, slots=True)
+class NamedVoice:
+    """A voice that ships: who speaks, what, and how it is described."""
+
+    name: str
+    speaker: Speaker
+    text: str
+    description: str
+
+
+_HELLO = "hello, it's good to hear from you."
+#: The first is what speaks when none is asked for.
+VOICES = (
+    NamedVoice("ross", Speaker("rms"), _HELLO, "Male, American, low; the default."),
+    NamedVoice("sally", Speaker("slt"), _HELLO, "Female, American."),
+    NamedVoice("ewan", Speaker("awb"), _HELLO, "Male, Scottish."),
+    NamedVoice("rosie", Speaker("slt", 1.22, 0.05), _HELLO, "Young and high; made of sally's."),
+    NamedVoice(
+        "bruce", Speaker("rms", 0.86, -0.05), _HELLO, "Male, large and deep; made of ross'."
+    ),
+)
+
+
+def weights(net: TalkerNet, codec: Any) -> dict[str, torch.Tensor]:
+    """Every tensor under its name in the real checkpoint, bfloat16."""
+    found = {}
+    for name, tensor in net.state_dict().items():
+        if name == "text.weight":
+            found["tied.embedding.text_embedding.weight"] = tensor
+        elif name == "audio":
+            quiet = tensor.clone()
+            quiet[ACTIVE * ROWS :] = 0  # books that say nothing
+            found["tied.embedding.modality_embeddings.0.embedding.weight"] = quiet
+        else:
+            found[f"body.{name}"] = tensor
+    found |= {_CODEC + name: tensor for name, tensor in codec.state_dict().items()}
+    return {
+        name: (t.to(torch.bfloat16) if t.is_floating_point() else t).contiguous().clone()
+        for name, t in found.items()
+    }
+
+
+def config(net: TalkerNet, codec: Any) -> dict[str, Any]:
+    """``config.json``."""
+    shape = net.shape
+    rope = {"rope_type": "default", "rope_theta": shape.theta}
+    text = {
+        "model_type": "qwen3",
+        "architectures": ["Qwen3ForCausalLM"],
+        "hidden_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head,
+        "intermediate_size": shape.ffn,
+        "vocab_size": VOCABULARY_SIZE,
+        "rope_theta": shape.theta,
+        "rope_parameters": rope,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "hidden_act": "silu",
+        "attention_bias": False,
+    }
+    return {
+        "model_type": "higgs_multimodal_qwen3",
+        "architectures": ["HiggsMultimodalQwen3ForConditionalGeneration"],
+        "audio_token_id": -100,
+        "audio_encoder_config": {
+            "encoder_type": "discrete",
+            "num_codebooks": BOOKS,
+            "vocab_size": ROWS,
+            "tie_word_embeddings": True,
+            "out_dim": shape.hidden,
+            "codec_config": codec.config.to_dict(),
+        },
+        "text_config": text,
+        "audio_stream_bos_id": BOC,
+        "audio_stream_eos_id": EOC,
+        "sample_rate": 24000,
+        "frame_rate": 25,
+        "eos_token_id": VOCABULARY["<|endoftext|>"],
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+    }
+
+
+def tokenizer() -> Tokenizer:
+    """A letter is an id. What the front end has not rewritten is folded or dropped here."""
+    letters = {letter: VOCABULARY[letter] for letter in LETTERS}
+    made = Tokenizer(models.WordLevel(vocab=letters, unk_token=" "))
+    made.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFKD(),
+            normalizers.StripAccents(),
+            normalizers.Lowercase(),
+            normalizers.Replace("\u2019", "'"),
+            normalizers.Replace(Regex("[;:]"), ","),
+            normalizers.Replace(Regex("[^a-z ',.?!]+"), " "),
+            normalizers.Replace(Regex(" +"), " "),
+            normalizers.Strip(),
+        ]
+    )
+    made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    made.decoder = decoders.Fuse()
+    made.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
+    return made
+
+
+def write_voices(folder: Path, quantiser: Quantiser, voices: Sequence[NamedVoice] = VOICES) -> None:
+    """A file for each voice: the codes of its reference, and what is said in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    flite = Flite()
+    for number, voice in enumerate(voices):
+        item = make(voice.text, 0, voice.speaker, flite)
+        codes = quantiser.encode(torch.from_numpy(item.envelopes), torch.from_numpy(item.pitch))
+        save_file(
+            {"codes": codes.T.to(torch.int16).contiguous()},
+            folder / f"{voice.name}.safetensors",
+            metadata={
+                "name": voice.name,
+                "text": voice.text,
+                "language": "en",
+                "description": voice.description,
+                "default": "true" if number == 0 else "false",
+            },
+        )
+
+
+def write(
+    folder: Path, net: TalkerNet, codec: Any, quantiser: Quantiser, generation: Mapping[str, Any]
+) -> None:
+    """The whole checkpoint but its model card."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights(net, codec), folder / "model.safetensors", metadata={"format": "pt"})
+    for name, content in (
+        ("config.json", config(net, codec)),
+        ("generation_config.json", generation),
+        (
+            "tokenizer_config.json",
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "eos_token": SPECIALS[0],
+                "pad_token": SPECIALS[0],
+                "additional_special_tokens": list(SPECIALS[1:]),
+            },
+        ),
+    ):
+        text = json.dumps(content, indent=1, default=str)
+        (folder / name).write_text(text + "\n", encoding="utf-8")
+    tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
+    write_voices(folder / "voices", quantiser)
+    for file in folder.rglob("*.safetensors"):
+        file.chmod(0o644)  # the library makes files that their owner alone may read

@@ -1,0 +1,164 @@
+"""Teaches the talker to read: cross-entropy of the next row, and attention where the letter is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from embedded.training.progress import Progress
+from embedded.training.quantise import ACTIVE
+from embedded.training.scripts import NOTHING, Script, Utterance, scripts_of
+from embedded.training.talker import BOOKS, ROWS, TalkerNet
+
+_BOOK_WEIGHTS = (2.0, 1.2, 0.7, 0.4)
+_GUIDE, _SHARPNESS = 0.6, 1.2
+_POOL = 192  # scripts that are sorted by length together
+_RATE, _MUON_RATE = 1.5e-3, 2.2e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one speaker said; ``default`` if it is the voice that speaks without a reference."""
+
+    utterances: tuple[Utterance, ...]
+    default: bool
+
+
+def batches(
+    groups: Sequence[Group], seed: int, tokens: int, longest: int
+) -> Iterator[list[Script]]:
+    """Without end; each is at most ``tokens`` long, padding included."""
+    epoch = 0
+    while True:
+        random = np.random.default_rng((seed, epoch))
+        pool: list[Script] = []
+        for i in random.permutation(len(groups)):
+            pool += scripts_of(groups[i].utterances, groups[i].default, random, longest)
+            if len(pool) >= _POOL:
+                yield from _packed(pool, tokens, random)
+                pool = []
+        if pool:
+            yield from _packed(pool, tokens, random)
+        epoch += 1
+
+
+def _packed(pool: list[Script], tokens: int, random: np.random.Generator) -> Iterator[list[Script]]:
+    found: list[list[Script]] = [[]]
+    for script in sorted(pool, key=len):
+        if found[-1] and len(script) * (len(found[-1]) + 1) > tokens:
+            found.append([])
+        found[-1].append(script)
+    for i in random.permutation(len(found)):
+        yield found[i]
+
+
+def collated(batch: Sequence[Script]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(ids, rows, is_row, targets, look), padded at the end."""
+    length = max(len(script) for script in batch)
+    count = len(batch)
+    ids, is_row = (
+        torch.zeros(count, length, dtype=torch.long),
+        torch.zeros(count, length, dtype=torch.bool),
+    )
+    rows = torch.zeros(count, length, BOOKS, dtype=torch.long)
+    targets = torch.full((count, length, ACTIVE), NOTHING)
+    look = torch.full((count, length), -1.0)
+    for i, script in enumerate(batch):
+        n = len(script)
+        ids[i, :n], rows[i, :n] = torch.from_numpy(script.ids), torch.from_numpy(script.rows)
+        is_row[i, :n], look[i, :n] = torch.from_numpy(script.is_row), torch.from_numpy(script.look)
+        targets[i, :n] = torch.from_numpy(script.targets)
+    return ids, rows, is_row, targets, look
+
+
+def losses(net: TalkerNet, batch: Sequence[Script]) -> tuple[Tensor, Tensor, Tensor]:
+    """(cross-entropy of each codebook ``[ACTIVE]``, the guide's loss, rows that counted)."""
+    device = net.audio.device
+    ids, rows, is_row, targets, look = (t.to(device) for t in collated(batch))
+    with torch.autocast(device.type, torch.bfloat16):
+        hidden, seen = net(net.embed(ids, rows, is_row, ACTIVE), guide=True)
+        counts = (targets != NOTHING).any(-1)
+        logits = net.logits(hidden[counts], ACTIVE)
+    wanted = targets[counts]
+    entropy = F.cross_entropy(
+        logits.float().reshape(-1, ROWS), wanted.reshape(-1), reduction="none", ignore_index=NOTHING
+    ).view(-1, ACTIVE)
+    valid = (wanted != NOTHING).float()
+    books = entropy.sum(0) / valid.sum(0).clamp(min=1)
+    guide = torch.stack([_looking(scores, look) for scores in seen]).mean()
+    return books, guide, counts.sum()
+
+
+def _looking(scores: Tensor, look: Tensor) -> Tensor:
+    """Cross-entropy of the attention against a small hill around the letter that is said."""
+    batch, now = (look >= 0).nonzero(as_tuple=True)
+    keys = torch.arange(scores.shape[-1], device=scores.device)
+    seen = scores[batch, now].masked_fill(keys > now[:, None], float("-inf")).log_softmax(-1)
+    hill = torch.exp(-0.5 * ((keys - look[batch, now][:, None]) / _SHARPNESS) ** 2)
+    hill = hill * (keys < now[:, None])
+    hill = hill / hill.sum(-1, keepdim=True)
+    return -(hill * seen.masked_fill(hill == 0, 0.0)).sum(-1).mean()
+
+
+@torch.no_grad()
+def evaluate(net: TalkerNet, held: Sequence[Script]) -> str:
+    """The losses on scripts that were not learned."""
+    found = [
+        torch.cat([b, g[None]])
+        for b, g, _ in (losses(net, held[i : i + 6]) for i in range(0, len(held), 6))
+    ]
+    *books, guide = torch.stack(found).mean(0).tolist()
+    return "unseen " + " ".join(f"{value:.3f}" for value in books) + f" guide {guide:.3f}"
+
+
+def train(
+    net: TalkerNet,
+    groups: Sequence[Group],
+    progress: Progress,
+    *,
+    tokens: int = 2048,
+    longest: int = 520,
+    compiled: bool = False,
+) -> None:
+    """Teach ``net``; the last groups are kept apart for testing."""
+    for layer in net.layers:
+        layer.compile(dynamic=True, disable=not compiled)
+    held = [
+        s
+        for batch, _ in zip(batches(groups[-40:], 9, tokens, longest), range(6), strict=False)
+        for s in batch
+    ]
+    matrices = [p for n, p in net.named_parameters() if p.dim() == 2 and n.startswith("layers")]
+    tables = [p for n, p in net.named_parameters() if p.dim() == 2 and not n.startswith("layers")]
+    gains = [p for p in net.parameters() if p.dim() < 2]
+    muon = torch.optim.Muon(
+        matrices, lr=_MUON_RATE, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
+    adam = torch.optim.AdamW(
+        [{"params": tables, "weight_decay": 0.05}, {"params": gains, "weight_decay": 0.0}],
+        lr=_RATE, betas=(0.9, 0.95),
+    )  # fmt: skip
+    weights = torch.tensor(_BOOK_WEIGHTS, device=net.audio.device)
+    weights /= weights.sum()
+    progress.restore(net, adam, muon)
+    stream = batches(groups[:-40], progress.step, tokens, longest)
+    for _ in progress:
+        for optimiser, rate in ((adam, _RATE), (muon, _MUON_RATE)):
+            for part in optimiser.param_groups:
+                part["lr"] = rate * progress.slope(80)
+        books, guide, _count = losses(net, next(stream))
+        (books @ weights + _GUIDE * guide).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        adam.step()
+        muon.step()
+        net.zero_grad(set_to_none=True)
+        values = books.detach().tolist()
+        progress.note(**{f"cb{i}": v for i, v in enumerate(values)}, guide=guide.item())
+        if progress.due:
+            progress.say(evaluate(net, held))
+            progress.keep(net, adam, muon)

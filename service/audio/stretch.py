@@ -1,0 +1,154 @@
+"""Faster or slower speech at the same pitch: ffmpeg's ``atempo``, piece by piece.
+
+``atempo`` lays overlapping windows of the voice (43 ms at 24 kHz) nearer together or further
+apart, each at the place near its own where the waves agree best (WSOLA). One of them takes
+tempos from a half to two; beyond that two run in a row, each at the root of the speed.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil, sqrt
+from typing import cast
+
+import av
+import numpy as np
+from av.error import BlockingIOError as NothingYetError
+
+from service.audio.packet import AudioEncoder, Packet
+from streaming.spec import Samples
+
+SLOWEST, FASTEST = 0.25, 4.0
+_LEAST_TEMPO, _MOST_TEMPO = 0.5, 2.0
+#: Samples go in by pieces of so many seconds: what waits for a piece to fill would wait twice.
+_PIECE_S = 0.01
+#: atempo's window is the power of two from this share of a second on.
+_WINDOW_S = 1 / 24
+#: What is less than this of a sample is rounding: 0.3 and its like are no floats.
+_DIGITS = 6
+
+
+def _tempos(speed: float) -> list[float]:
+    """The tempo of each filter in the row."""
+    return [speed] if _LEAST_TEMPO <= speed <= _MOST_TEMPO else [sqrt(speed)] * 2
+
+
+def held_back_s(speed: float, sample_rate: int) -> float:
+    """Seconds of the stretched audio, as it is heard, that may be held back at any time.
+
+    Measured: 1.35 windows per filter, and half a one more at twice the speed; and a piece.
+    """
+    if speed == 1.0:
+        return 0.0
+    window_s = 2.0 ** ceil(np.log2(sample_rate * _WINDOW_S)) / sample_rate
+    held_s, before = _PIECE_S, 1.0  # of speech, at the pace of what goes in
+    for tempo in _tempos(speed):
+        held_s += (1.35 + 0.5 * max(0.0, tempo - 1.0)) * window_s * before
+        before *= tempo
+    return held_s / speed
+
+
+class TimeStretch:
+    """One utterance after another, each ``ceil(samples / speed)`` long; how its samples are
+    split does not matter.
+
+    A place in the speech is heard where it belongs to within a window: about 20 ms, and 100 ms
+    of what is heard beyond the double and below the half. Raises ValueError for a ``speed``
+    outside SLOWEST..FASTEST.
+    """
+
+    def __init__(self, sample_rate: int, speed: float) -> None:
+        if not SLOWEST <= speed <= FASTEST:
+            raise ValueError("the speed is out of range")
+        self._rate, self._speed = sample_rate, speed
+        self._piece = round(sample_rate * _PIECE_S)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._graph: av.filter.Graph | None = None
+        self._held = np.empty(0, np.float32)
+        self._taken = self._pushed = self._given = 0
+
+    def push(self, samples: Samples) -> Samples:
+        """Take samples; return those of the stretched speech that are settled."""
+        self._taken += len(samples)
+        held = np.concatenate([self._held, samples.astype(np.float32, copy=False)])
+        full = len(held) - len(held) % self._piece
+        self._held = held[full:]
+        return self._stretched(held[:full])
+
+    def finish(self) -> Samples:
+        """Return the rest, pushed out by silence, and begin anew."""
+        missing = ceil(round(self._taken / self._speed, _DIGITS)) - self._given
+        parts, came = [np.empty(0, np.float32)], 0
+        rest = np.pad(self._held, (0, -len(self._held) % self._piece))
+        while came < missing:
+            parts.append(self._stretched(rest))
+            came += len(parts[-1])
+            rest = np.zeros(self._piece, np.float32)
+        self._begin()
+        return np.concatenate(parts)[:missing]
+
+    def _stretched(self, samples: Samples) -> Samples:
+        graph, parts = self._opened(), [np.empty(0, np.float32)]
+        for at in range(0, len(samples), self._piece):
+            piece = np.ascontiguousarray(samples[np.newaxis, at : at + self._piece])
+            frame = av.AudioFrame.from_ndarray(piece, format="flt", layout="mono")
+            frame.sample_rate, frame.pts = self._rate, self._pushed
+            frame.time_base = Fraction(1, self._rate)
+            self._pushed += self._piece
+            graph.push(frame)
+            parts += _pulled(graph)
+        made = np.concatenate(parts)
+        self._given += len(made)
+        return made
+
+    def _opened(self) -> av.filter.Graph:
+        """The filters, opened at first use: that is no work for a loop."""
+        if self._graph is None:
+            graph = self._graph = av.filter.Graph()
+            graph.threads = 1
+            last = graph.add_abuffer(
+                sample_rate=self._rate,
+                format="flt",
+                layout="mono",
+                time_base=Fraction(1, self._rate),
+            )
+            for tempo in _tempos(self._speed):
+                stage = graph.add("atempo", f"{tempo:.12f}")
+                last.link_to(stage)
+                last = stage
+            last.link_to(graph.add("abuffersink"))
+            graph.configure()
+        return self._graph
+
+
+def _pulled(graph: av.filter.Graph) -> list[Samples]:
+    """All that has come out."""
+    parts: list[Samples] = []
+    while True:
+        try:
+            frame = cast(av.AudioFrame, graph.pull())
+            parts.append(frame.to_ndarray().reshape(-1).astype(np.float32, copy=False))
+        except NothingYetError:
+            return parts
+
+
+class StretchingEncoder:
+    """Stretches in front of ``encoder``, which may resample. Belongs in a thread."""
+
+    inline = False
+
+    def __init__(self, encoder: AudioEncoder, from_rate: int, speed: float) -> None:
+        self._encoder = encoder
+        self.sample_rate, self.delay_samples = encoder.sample_rate, encoder.delay_samples
+        self._stretch = TimeStretch(from_rate, speed)
+
+    def encode(self, samples: Samples) -> list[Packet]:
+        """See AudioEncoder; ``samples`` are at the codec's rate."""
+        return self._encoder.encode(self._stretch.push(samples)) if len(samples) else []
+
+    def flush(self) -> list[Packet]:
+        """See AudioEncoder."""
+        packets = self._encoder.encode(self._stretch.finish())
+        return packets + self._encoder.flush()

@@ -1,0 +1,87 @@
+// The form that makes a voice of a clip: recorded here, or a file; with somebody's consent.
+
+import { Recording } from "./clip.js";
+import { apiKey } from "./link.js";
+
+export class CloneForm {
+  /** `onMade(name)`: the voice can be spoken with. */
+  constructor(root, onMade) {
+    this.at = (name) => root.getElementById(`clone-${name}`);
+    this.onMade = onMade;
+    this.recording = null;
+    this.clip = null;
+    this.busy = false;
+    this.at("record").addEventListener("click", () => this.#toggle());
+    this.at("file").addEventListener("change", () => {
+      this.clip = this.at("file").files[0] ?? null;
+    });
+    this.at("form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#submit();
+    });
+  }
+
+  #say(text) {
+    this.at("status").textContent = text;
+  }
+
+  async #toggle() {
+    const button = this.at("record");
+    try {
+      if (this.recording) {
+        const recording = this.recording;
+        this.recording = null;
+        this.clip = await recording.stop();
+        this.at("file").value = "";
+        this.#say(`Recorded ${recording.seconds.toFixed(1)} seconds.`);
+      } else {
+        this.recording = await Recording.start((seconds) => {
+          button.textContent = `Stop (${Math.floor(seconds)} s)`;
+        });
+        this.#say("Recording: read out what is said in the clip.");
+      }
+    } catch {
+      this.recording = null;
+      this.#say("The microphone cannot be used.");
+    }
+    button.setAttribute("aria-pressed", String(this.recording !== null));
+    if (!this.recording) button.textContent = "Record";
+  }
+
+  async #submit() {
+    if (this.busy) return;
+    if (this.recording) await this.#toggle();
+    if (!this.clip) return this.#say("Record a clip, or choose a file.");
+    this.busy = true;
+    this.at("submit").setAttribute("aria-disabled", "true");
+    this.#say("Making the voice …");
+    try {
+      const name = this.at("name").value.trim();
+      const headers = apiKey() ? { Authorization: `Bearer ${apiKey()}` } : {};
+      const request = { method: "POST", headers, body: this.#body(name) };
+      const answer = await fetch("/v1/audio/voices", request);
+      const told = await answer.json();
+      if (!answer.ok) return this.#say(`${told.error.message} (${told.error.code})`);
+      this.#say(`${told.name} can speak now.`);
+      this.at("form").reset();
+      this.clip = null;
+      this.onMade(told.name);
+    } catch {
+      this.#say("The server cannot be reached.");
+    } finally {
+      this.busy = false;
+      this.at("submit").setAttribute("aria-disabled", "false");
+    }
+  }
+
+  #body(name) {
+    const body = new FormData();
+    body.append("name", name);
+    body.append("audio_sample", this.clip);
+    const text = this.at("text").value.trim();
+    if (text) body.append("ref_text", text);
+    body.append("consent_by", this.at("by").value.trim());
+    body.append("consent_statement", this.at("statement").textContent);
+    return body;
+  }
+}

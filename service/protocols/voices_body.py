@@ -1,0 +1,171 @@
+"""What a client says of a voice that it adds, as JSON or as a form with a file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from service.voices.clip import decode_base64
+from service.voices.cloning import NewVoice
+from service.voices.file import Consent
+from streaming.errors import ErrorCode, RequestError
+
+_MAX_FIELDS = 16
+_FIELD_BYTES = 64 * 1024
+_CONSENT = {"consent_by": "by", "consent_statement": "statement", "consent_at": "at"}
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
+
+
+class ConsentBody(BaseModel):
+    """Who allows the voice to be used."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    by: Annotated[str, Field(min_length=1, max_length=256)] = Field(
+        description="Whose voice it is, or who may decide for them."
+    )
+    statement: Annotated[str, Field(min_length=1, max_length=2000)] = Field(
+        description="What they agreed to, in words."
+    )
+    at: Annotated[str, Field(max_length=64)] | None = Field(
+        None, description="When, as an ISO 8601 date and time; without it, now."
+    )
+
+    @field_validator("at")
+    @classmethod
+    def _check_time(cls, value: str | None) -> str | None:
+        if value is not None:
+            datetime.fromisoformat(value)
+        return value
+
+
+class VoiceBody(BaseModel):
+    """The body of `POST /v1/audio/voices`. As a form, `audio_sample` is a file and the consent's
+    fields are `consent_by`, `consent_statement` and `consent_at`.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)] = Field(
+        description="What it is asked for by: letters, digits, spaces, dots, dashes."
+    )
+    audio_sample: str = Field(
+        description="The clip: WAV, FLAC, MP3 or Ogg, 1 to 30 s, at most 10 MiB; in base64, bare "
+        "or as a `data:` address."
+    )
+    ref_text: Annotated[str, Field(max_length=4000)] | None = Field(
+        None, description="What is said in the clip, word for word. The voice is better with it."
+    )
+    language: Annotated[str, Field(max_length=64)] | None = Field(None, description="For people.")
+    description: Annotated[str, Field(max_length=1000)] | None = Field(
+        None, description="For people."
+    )
+    consent: ConsentBody | None = Field(
+        None, description="Required: no voice is kept without the consent of whose it is."
+    )
+
+
+async def read_new_voice(request: Request, max_clip_bytes: int) -> NewVoice:
+    """The voice that a request brings. Raises RequestError, RequestValidationError."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        fields, clip = await _read_form(request)
+        body = _checked({"audio_sample": "", **fields} if clip is not None else fields)
+    else:
+        try:
+            body = VoiceBody.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise RequestValidationError(_located(error)) from error
+        clip = None
+    if body.consent is None:
+        raise RequestError(
+            ErrorCode.CONSENT_REQUIRED,
+            "A voice is kept only with the consent of whose it is.",
+            param="consent",
+        )
+    if clip is None:
+        clip = decode_base64(body.audio_sample, max_clip_bytes, "audio_sample")
+    at = body.consent.at or datetime.now(UTC).isoformat(timespec="seconds")
+    consent = Consent(body.consent.by, body.consent.statement, at)
+    text = (body.ref_text or "").strip() or None
+    return NewVoice(body.name, clip, consent, text, body.language, body.description)
+
+
+async def _read_form(request: Request) -> tuple[dict[str, Any], bytes | None]:
+    """The form's fields as JSON would have them, and its file. Nothing is put on the disk."""
+    body = await request.body()
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    parser = MultiPartParser(
+        request.headers, stream(), max_files=1, max_fields=_MAX_FIELDS, max_part_size=_FIELD_BYTES
+    )
+    parser.spool_max_size = len(body) + 1
+    try:
+        return await _form_fields(await parser.parse())
+    except (MultiPartException, KeyError, ValueError) as error:
+        raise RequestError(ErrorCode.INVALID_MESSAGE, "The form cannot be read.") from error
+    finally:  # the parser forgets files whose part has no end
+        for file in parser._files_to_close_on_error:
+            file.close()
+
+
+async def _form_fields(form: FormData) -> tuple[dict[str, Any], bytes | None]:
+    fields: dict[str, Any] = {}
+    clip: bytes | None = None
+    for name, value in form.multi_items():
+        if isinstance(value, UploadFile):
+            clip = await value.read()
+            if name != "audio_sample":
+                raise RequestError(
+                    ErrorCode.INVALID_MESSAGE, "A field is not known.", param=name[:128]
+                )
+        elif name in _CONSENT:
+            fields.setdefault("consent", {})[_CONSENT[name]] = value
+        else:
+            fields[name] = value
+    return fields, clip
+
+
+def _checked(fields: dict[str, Any]) -> VoiceBody:
+    try:
+        return VoiceBody.model_validate(fields)
+    except ValidationError as error:
+        raise RequestValidationError(_located(error)) from error
+
+
+def _located(error: ValidationError) -> list[dict[str, Any]]:
+    """Complaints as FastAPI has them: the place begins with ``body``."""
+    return [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
+
+
+def openapi_body() -> dict[str, Any]:
+    """The request's body in OpenAPI, in both forms and without references."""
+    schema = VoiceBody.model_json_schema()
+    consent = schema.pop("$defs")["ConsentBody"]
+    schema["properties"]["consent"] = {
+        **consent,
+        "description": schema["properties"]["consent"]["description"],
+    }
+    schema["required"].append("consent")
+    flat = {k: v for k, v in schema["properties"].items() if k != "consent"}
+    for field, name in _CONSENT.items():
+        flat[field] = consent["properties"][name]
+    flat["audio_sample"] = {"type": "string", "format": "binary", "description": "The clip."}
+    required = [n for n in schema["required"] if n != "consent"]
+    form = {
+        "type": "object",
+        "title": "VoiceForm",
+        "properties": flat,
+        "required": [*required, "consent_by", "consent_statement"],
+    }
+    content = {"application/json": {"schema": schema}, "multipart/form-data": {"schema": form}}
+    return {"requestBody": {"required": True, "content": content}}

@@ -1,0 +1,167 @@
+"""How far a socket's client has read, which is not how far we have written.
+
+TCP takes a minute and more of audio for a client that does not read. So a WebSocket ping
+follows the audio: its pong says that everything before it has been read, by the client's own
+library, whatever kernels and proxies hold in between (RFC 6455, 5.5.2 and 5.5.3).
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any, Protocol
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
+from websockets.frames import Frame
+from websockets.http11 import Request
+
+#: Where in an ASGI scope's extensions the socket itself is.
+EXTENSION = "talkwire.pings"
+#: So much audio may go out without a ping while more is waiting.
+_PING_BYTES = 32 * 1024
+#: Longer than the server's keep-alive pings, which are told apart by that.
+_PAYLOAD_BYTES = 8
+
+#: Told how many of its audio's samples, as they were sent, the client has read.
+OnRead = Callable[[int], None]
+
+
+class Pinging(Protocol):
+    """A socket that can be asked how far its client is."""
+
+    on_pong: Callable[[bytes], None] | None
+
+    def ping(self, payload: bytes) -> None:
+        """Send a ping after all that was sent before."""
+
+    def abort_in(self, seconds: float) -> None:
+        """Drop the connection then, if it is still there, with all that has not been taken."""
+
+
+class PingingSocket(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, found by the application in its scope (``EXTENSION``)."""
+
+    on_pong: Callable[[bytes], None] | None = None
+    _aborting: TimerHandle | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self.on_pong = None
+        if self._aborting is not None:
+            self._aborting.cancel()
+        super().connection_lost(exc)
+
+    def handle_connect(self, event: Request) -> None:
+        """See uvicorn."""
+        super().handle_connect(event)
+        if hasattr(self, "scope"):
+            extensions: dict[str, Any] = self.scope["extensions"]
+            extensions[EXTENSION] = self
+
+    def handle_pong(self, event: Frame) -> None:
+        """See uvicorn, whose own pings are left to it."""
+        if self.on_pong is not None and len(event.data) == _PAYLOAD_BYTES:
+            self.on_pong(bytes(event.data))
+        else:
+            super().handle_pong(event)
+
+    def ping(self, payload: bytes) -> None:
+        """See Pinging."""
+        if self.close_sent or self.transport.is_closing():
+            return
+        try:
+            self.conn.send_ping(payload)
+        except InvalidState:  # it is being closed
+            return
+        self.transport.write(b"".join(self.conn.data_to_send()))
+
+    def abort_in(self, seconds: float) -> None:
+        """See Pinging."""
+        if not self.disconnected:
+            self._aborting = self.loop.call_later(seconds, self.transport.abort)
+
+
+class Reading:
+    """One socket's audio: what was written of each context, and what has been read.
+
+    ``link`` is None where nothing can be known; then nobody is told anything and nobody is
+    ever stuck. ``now`` is monotonic seconds.
+    """
+
+    def __init__(self, link: Pinging | None = None) -> None:
+        self._link = link
+        self._followers: dict[int, OnRead] = {}
+        self._written: dict[int, int] = {}
+        self._unpinged: dict[int, int] = {}
+        self._unpinged_bytes = 0
+        self._pings: deque[tuple[bytes, dict[int, int]]] = deque()
+        self._count = 0
+        self._waiting_since: float | None = None
+        self._has_ponged = False
+        if link is not None:
+            link.on_pong = self._on_pong
+
+    def follow(self, handle: int, on_read: OnRead) -> None:
+        """Tell ``on_read`` of the context with this handle from now on. Pongs come on the
+        connection's behalf; ``on_read`` is called on that of whoever is served now.
+        """
+        if self._link is not None:
+            context = copy_context()
+            self._followers[handle] = lambda samples: context.run(on_read, samples)
+            self._written[handle] = 0
+            on_read(0)
+
+    def forget(self, handle: int) -> None:
+        """The context is over."""
+        self._followers.pop(handle, None)
+        self._written.pop(handle, None)
+
+    def on_written(self, handle: int, samples: int, size: int, now: float, *, more: bool) -> None:
+        """Audio was written; ``more`` waits already. A ping follows what may be the last."""
+        if self._link is None:
+            return
+        if handle in self._written:
+            self._written[handle] += samples
+            self._unpinged[handle] = self._written[handle]
+        self._unpinged_bytes += size
+        if more and self._unpinged_bytes < _PING_BYTES:
+            return
+        self._count += 1
+        payload = self._count.to_bytes(_PAYLOAD_BYTES, "big")
+        self._pings.append((payload, self._unpinged))
+        self._unpinged, self._unpinged_bytes = {}, 0
+        if self._waiting_since is None:
+            self._waiting_since = now
+        self._link.ping(payload)
+
+    def _on_pong(self, payload: bytes) -> None:
+        """Pongs may be left out for all but the last ping; unknown ones say nothing."""
+        if not any(sent == payload for sent, _ in self._pings):
+            return
+        self._has_ponged = True
+        read: dict[int, int] = {}
+        while True:
+            sent, samples = self._pings.popleft()
+            read |= samples
+            if sent == payload:
+                break
+        for handle, count in read.items():
+            if on_read := self._followers.get(handle):
+                on_read(count)
+
+    def stuck_s(self, now: float) -> float:
+        """For how long the client has not read on though there was something to read."""
+        if self._has_ponged or not self._pings:
+            self._has_ponged = False
+            self._waiting_since = now if self._pings else None
+        return 0.0 if self._waiting_since is None else now - self._waiting_since
+
+    def give_up_in(self, seconds: float) -> None:
+        """Drop a connection that is being closed, if its client has not taken all by then: the
+        transport would wait for ever.
+        """
+        if self._link is not None:
+            self._link.abort_in(seconds)

@@ -1,0 +1,1 @@
+"""Voices: clips read safely, codes kept with consent, and names to speak with."""

@@ -1,0 +1,189 @@
+"""From a clip to a voice: read it, encode it, perhaps hear its words, and try the model with it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Protocol
+
+from service.engines import RunningCodec, RunningTalker
+from service.voices.clip import ClipReader, decode_base64
+from service.voices.file import Consent, Voice
+from service.voices.library import VoiceLibrary
+from streaming.errors import ErrorCode, RequestError, TalkwireError
+from streaming.ports import Reference, SpeechRequest
+from streaming.spec import Samples
+
+log = logging.getLogger(__name__)
+#: One-off references that are remembered, so that a client may send the same with each text.
+_REMEMBERED = 32
+_LETTERS = "abcdefghij"
+
+
+class Transcriber(Protocol):
+    """What hears which words are said in a clip; it may start with the first one."""
+
+    def check(self) -> None:
+        """Raise BackendError if it cannot work. Cheap."""
+
+    async def stop(self) -> None:
+        """End it."""
+
+    async def transcribe(self, samples: Samples, sample_rate: int) -> str:
+        """The words, or nothing. Raises CapacityError, BackendError."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewVoice:
+    """What a client says of a voice that it adds. It is its ``tenant``'s alone, who may have
+    ``max_voices`` of them; None: everybody's, and as many as there is room for.
+    """
+
+    name: str
+    clip: bytes
+    consent: Consent
+    text: str | None = None
+    language: str | None = None
+    description: str | None = None
+    tenant: str | None = None
+    max_voices: int | None = None
+
+
+class Cloner:
+    """Makes references of clips, and voices of references.
+
+    ``longest_text``: characters that one utterance may have. Without a ``transcriber`` a clip
+    that comes without its text is used without one.
+    """
+
+    def __init__(
+        self,
+        library: VoiceLibrary,
+        reader: ClipReader,
+        codec: RunningCodec,
+        talker: RunningTalker,
+        longest_text: int,
+        transcriber: Transcriber | None = None,
+    ) -> None:
+        self._library, self._reader = library, reader
+        self._codec, self._talker = codec, talker
+        self._longest_text, self._transcriber = longest_text, transcriber
+        self._known: OrderedDict[bytes, Reference] = OrderedDict()
+        self._adding: set[tuple[str | None, str]] = set()
+
+    @property
+    def max_clip_bytes(self) -> int:
+        """The largest clip that is read."""
+        return self._reader.limits.max_bytes
+
+    def require_able(self, param: str) -> None:
+        """Raise RequestError (``unsupported``) if this model's codec has no encoder."""
+        if not self._codec.can_encode:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED, "The served model cannot clone voices.", param=param
+            )
+
+    def prepare(
+        self, audio: str, text: str | None, param: str
+    ) -> Callable[[], Coroutine[None, None, Reference]]:
+        """How to make the reference that a request brings in base64. Raises RequestError."""
+        self.require_able(param)
+        clip = decode_base64(audio, self.max_clip_bytes, param)
+        return partial(self.one_off, clip, (text or "").strip() or None)
+
+    async def one_off(self, clip: bytes, text: str | None) -> Reference:
+        """A reference for one request. The last few are remembered, in memory alone.
+
+        Raises RequestError, CapacityError, BackendError.
+        """
+        digest = hashlib.sha256(clip + b"\0" + (text or "").encode(errors="replace")).digest()
+        if digest not in self._known:
+            self._known[digest] = (await self._reference(clip, text))[0]
+        self._known.move_to_end(digest)
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        return self._known[digest]
+
+    async def add(self, new: NewVoice) -> Voice:
+        """Add a voice; it can be spoken with when this returns.
+
+        Raises RequestError, CapacityError, BackendError; then nothing has been added.
+        """
+        self._library.require_free(new.name, new.tenant)
+        if (new.tenant, new.name) in self._adding:
+            raise RequestError(
+                ErrorCode.VOICE_EXISTS, "A voice of that name is being added.", param="name"
+            )
+        self._require_room(new)
+        self._adding.add((new.tenant, new.name))
+        try:
+            reference, source = await self._reference(new.clip, new.text)
+            voice = Voice(
+                self._library.new_id(),
+                new.name,
+                reference.codes,
+                reference.text,
+                new.language,
+                new.description,
+                created_at=int(time.time()),
+                codec=self._codec.fingerprint,
+                text_source=source,
+                consent=new.consent,
+                tenant=new.tenant,
+            )
+            await self._library.add(voice)
+        finally:
+            self._adding.discard((new.tenant, new.name))
+        log.info("voice added", extra={"voice": voice.id})
+        return voice
+
+    def _require_room(self, new: NewVoice) -> None:
+        if new.max_voices is None:
+            return
+        adding = sum(tenant == new.tenant for tenant, _ in self._adding)
+        if len(self._library.own_names(new.tenant)) + adding >= new.max_voices:
+            message = f"This tenant may keep {new.max_voices} voices at most."
+            raise RequestError(ErrorCode.TOO_MANY_VOICES, message)
+
+    async def _reference(
+        self, clip: bytes, text: str | None
+    ) -> tuple[Reference, Literal["given", "recognised"] | None]:
+        """The reference, and where its text is from."""
+        samples = await self._reader.read(clip)
+        codes = await self._codec.encode(samples)
+        source: Literal["given", "recognised"] | None = "given" if text else None
+        if not text and (text := await self._heard(samples)):
+            source = "recognised"
+        reference = Reference(codes, text or None)
+        self._try(reference)
+        return reference, source
+
+    async def _heard(self, samples: Samples) -> str | None:
+        """What the transcriber heard. A voice without a text is better than none."""
+        if self._transcriber is None:
+            return None
+        try:
+            return await self._transcriber.transcribe(samples, self._codec.spec.sample_rate)
+        except TalkwireError as error:
+            log.warning("a clip has no transcript: %s", error)
+            return None
+
+    def _try(self, reference: Reference) -> None:
+        """Whether the model takes the longest text in this voice."""
+        words = (_LETTERS + " ") * (self._longest_text // (len(_LETTERS) + 1) + 1)
+        request = SpeechRequest("trial", words[: self._longest_text], reference=reference)
+        try:
+            self._talker.check(request)
+        except RequestError as error:
+            if error.code is ErrorCode.TEXT_TOO_LONG:
+                message = "The clip and its text are too long for this model."
+                raise RequestError(ErrorCode.INVALID_AUDIO, message) from error
+            if error.code is ErrorCode.INVALID_TEXT:
+                message = "The clip's text cannot be used."
+                raise RequestError(ErrorCode.INVALID_TEXT, message, param="ref_text") from error
+            raise

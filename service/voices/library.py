@@ -1,0 +1,281 @@
+"""All voices that can be asked for by name: the checkpoint's own, and those that were added.
+
+Everything is kept in memory, which is bounded: a voice is at most some 12 KiB of codes, and
+``max_voices`` of them may be added. A voice that is deleted is gone at once: from the names,
+from memory and from the disk. An utterance that speaks with it just then is spoken to its
+end; the next one hears ``unknown_voice``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from service.voices.file import MAX_FILE_BYTES, Voice, VoiceFileError, unpack_built_in
+from service.voices.folder import VoiceFolder
+from streaming.delay import apply_delay
+from streaming.errors import BackendError, ErrorCode, RequestError
+from streaming.spec import CodecSpec
+from talker.intake import DEFAULT_VOICE
+from talker.prompts import ReferenceVoice
+
+log = logging.getLogger(__name__)
+#: Folders may be shared among servers: what others did is seen after so long at the latest.
+REFRESH_S = 5.0
+
+
+class VoiceLibrary:
+    """Implements ``talker.intake.VoiceSource``. All methods belong to one event loop.
+
+    ``folder`` None: added voices last as long as the service runs.
+    """
+
+    def __init__(self, folder: Path | None, max_voices: int, refresh_s: float = REFRESH_S) -> None:
+        self._folder = None if folder is None else VoiceFolder(folder)
+        self._max_voices, self._refresh_s = max_voices, refresh_s
+        self._built_in: dict[str, Voice] = {}
+        self._added: dict[str, Voice] = {}
+        #: Of added voices, by whose they are and their name.
+        self._ids: dict[tuple[str | None, str], str] = {}
+        self._spoken: dict[str, ReferenceVoice] = {}
+        #: Ids in the folder that are of no use here, told of once.
+        self._foreign: set[str] = set()
+        self._spec: CodecSpec | None = None
+        self._codec = ""
+        self._lock = asyncio.Lock()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def open(self, spec: CodecSpec, codec: str, checkpoint: Path | None) -> None:
+        """Load everything. ``codec`` is its fingerprint: voices of other codecs are passed
+        over. Raises BackendError (``storage_failed``) if the folder cannot be used.
+        """
+        self._spec, self._codec = spec, codec
+        if checkpoint is not None:
+            for voice in await asyncio.to_thread(_read_built_in, checkpoint / "voices"):
+                if self._fits(voice):
+                    self._built_in[voice.name] = voice
+                    self._spoken[voice.name] = self._reference(voice)
+        if self._folder is not None:
+            try:
+                await asyncio.to_thread(self._folder.open)
+                await self._refresh()
+            except OSError as error:
+                message = f"The setting voices_dir names no folder that can be used ({error})."
+                raise BackendError(ErrorCode.STORAGE_FAILED, message) from error
+            self._refreshing = asyncio.create_task(self._keep_refreshing())
+        log.info("voices", extra={"built_in": len(self._built_in), "added": len(self._added)})
+
+    async def close(self) -> None:
+        """Look into the folder no more."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._refreshing
+
+    # -- speaking
+
+    def names(self) -> list[str]:
+        """The names that are everybody's, without ``default``: the checkpoint's, then the added
+        ones.
+        """
+        built_in = (name for name in self._built_in if name != DEFAULT_VOICE)
+        return [*built_in, *self._added_names(None)]
+
+    def own_names(self, tenant: str | None) -> list[str]:
+        """The names that a tenant has given; only it knows of them."""
+        return [] if tenant is None else self._added_names(tenant)
+
+    def _added_names(self, tenant: str | None) -> list[str]:
+        return sorted(name for owner, name in self._ids if owner == tenant)
+
+    def get(self, name: str) -> ReferenceVoice | None:
+        """What to speak with. ``default`` is the checkpoint's default voice, if it has one; ids
+        do as well as the names of added voices that are everybody's. A tenant's voices are
+        found by their ids alone, which ``resolve`` gives to the tenant and to nobody else.
+        """
+        if name == DEFAULT_VOICE:
+            chosen = (v.name for v in self._built_in.values() if v.is_default)
+            name = next(chosen, DEFAULT_VOICE)
+        return self._spoken.get(self._ids.get((None, name), name))
+
+    def resolve(self, key: str, tenant: str | None) -> str:
+        """What to ``get`` for what ``tenant`` calls ``key``. Raises RequestError
+        (``unknown_voice``) if it is another's; a key that is nobody's comes back as it is.
+        """
+        own = None if tenant is None else self._ids.get((tenant, key))
+        if own is None and not self._is_visible(key, tenant):
+            raise RequestError(
+                ErrorCode.UNKNOWN_VOICE, "There is no voice of that name.", param="voice"
+            )
+        return own or key
+
+    def is_known(self, key: str, tenant: str | None) -> bool:
+        """Whether ``tenant`` can speak with what it calls ``key``."""
+        if tenant is not None and (tenant, key) in self._ids:
+            return True
+        return self._is_visible(key, tenant) and self.get(key) is not None
+
+    def _is_visible(self, id: str, tenant: str | None) -> bool:
+        added = self._added.get(id)
+        return added is None or added.tenant in (None, tenant)
+
+    # -- listing and changing
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether added voices are kept when the service ends."""
+        return self._folder is not None
+
+    def voices(self, tenant: str | None = None) -> list[Voice]:
+        """All voices that ``tenant`` may know of, in the order of ``names`` and ``own_names``."""
+        owners = (None,) if tenant is None else (None, tenant)
+        ids = [self._ids[owner, name] for owner in owners for name in self._added_names(owner)]
+        return [*self._built_in.values(), *(self._added[id] for id in ids)]
+
+    def find(self, key: str, tenant: str | None = None) -> Voice:
+        """The voice that ``tenant`` calls by that name or id. Raises RequestError
+        (``unknown_voice``).
+        """
+        own = None if tenant is None else self._ids.get((tenant, key))
+        id = own or self._ids.get((None, key), key)
+        voice = self._built_in.get(key) or self._added.get(id)
+        if voice is None or voice.tenant not in (None, tenant):
+            raise RequestError(
+                ErrorCode.UNKNOWN_VOICE, "There is no voice of that name or id.", param="id"
+            )
+        return voice
+
+    def require_free(self, name: str, tenant: str | None = None) -> None:
+        """Raise RequestError (``voice_exists``, ``too_many_voices``) if it cannot be added."""
+        is_taken = (None, name) in self._ids or (tenant, name) in self._ids
+        if is_taken or name == DEFAULT_VOICE or name in self._built_in:
+            raise RequestError(
+                ErrorCode.VOICE_EXISTS, "There is a voice of that name already.", param="name"
+            )
+        if len(self._added) >= self._max_voices:
+            raise RequestError(
+                ErrorCode.TOO_MANY_VOICES, f"This server keeps {self._max_voices} voices at most."
+            )
+
+    @staticmethod
+    def new_id() -> str:
+        """An id for a voice that is about to be added."""
+        return f"voice_{secrets.token_hex(8)}"
+
+    async def add(self, voice: Voice) -> None:
+        """Keep a voice; it can be spoken with when this returns.
+
+        Raises RequestError as ``require_free`` does, BackendError (``storage_failed``).
+        """
+        async with self._lock:
+            self.require_free(voice.name, voice.tenant)
+            if self._folder is not None:
+                try:
+                    await asyncio.shield(asyncio.to_thread(self._folder.write, voice))
+                except OSError as error:
+                    raise _storage_failed("written", error) from error
+            self._take(voice)
+
+    async def remove(
+        self, key: str, tenant: str | None = None, *, everybodys: bool = True
+    ) -> Voice:
+        """Delete an added voice for good and return what it was; ``everybodys``: also one that
+        is not the tenant's alone.
+
+        Raises RequestError (``unknown_voice``; ``unsupported`` for one of the checkpoint's,
+        ``forbidden``), BackendError (``storage_failed``): then nothing has changed.
+        """
+        async with self._lock:
+            voice = self.find(key, tenant)
+            if voice.id not in self._added:
+                raise RequestError(
+                    ErrorCode.UNSUPPORTED,
+                    "A voice of the checkpoint cannot be deleted.",
+                    param="id",
+                )
+            if voice.tenant is None and not everybodys:
+                raise RequestError(
+                    ErrorCode.FORBIDDEN, "This voice is everybody's: it takes an admin's key."
+                )
+            if self._folder is not None:
+                try:
+                    await asyncio.shield(asyncio.to_thread(self._folder.delete, voice.id))
+                except OSError as error:
+                    raise _storage_failed("removed", error) from error
+            self._drop(voice.id)
+            return voice
+
+    def _take(self, voice: Voice) -> None:
+        self._added[voice.id] = voice
+        self._ids[voice.tenant, voice.name] = voice.id
+        self._spoken[voice.id] = self._reference(voice)
+
+    def _drop(self, id: str) -> None:
+        voice = self._added.pop(id)
+        del self._ids[voice.tenant, voice.name], self._spoken[id]
+
+    # -- the folder
+
+    async def _keep_refreshing(self) -> None:
+        while True:
+            await asyncio.sleep(self._refresh_s)
+            try:
+                await self._refresh()
+            except OSError as error:
+                log.error("the folder of voices cannot be read: %s", error)
+
+    async def _refresh(self) -> None:
+        """Take over what other servers have added to the folder and removed from it."""
+        assert self._folder is not None
+        async with self._lock:
+            known = [*self._added, *self._foreign]
+            changes = await asyncio.to_thread(self._folder.changes, known)
+            for id in changes.gone:
+                self._foreign.discard(id)
+                if id in self._added:
+                    self._drop(id)
+            for voice in changes.new:
+                if voice.codec != self._codec or not self._fits(voice):
+                    log.warning("a voice is of another codec: %s", voice.id)
+                    self._foreign.add(voice.id)
+                    continue
+                with suppress(RequestError):  # the name is taken, or there is no room
+                    self.require_free(voice.name, voice.tenant)
+                    self._take(voice)
+
+    def _fits(self, voice: Voice) -> bool:
+        spec = self._spec
+        assert spec is not None
+        codes = voice.codes
+        fits = codes.shape[0] == spec.num_codebooks and bool(
+            ((codes >= 0) & (codes < spec.codebook_size)).all()
+        )
+        if not fits:
+            log.error("a voice does not fit the codec: %s", voice.id)
+        return fits
+
+    def _reference(self, voice: Voice) -> ReferenceVoice:
+        assert self._spec is not None
+        size = self._spec.codebook_size
+        return ReferenceVoice(apply_delay(voice.codes.T, size, size + 1), voice.text)
+
+
+def _read_built_in(folder: Path) -> Iterable[Voice]:
+    voices = []
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise VoiceFileError("it is too large")
+            voices.append(unpack_built_in(path.read_bytes()))
+        except (OSError, VoiceFileError) as error:
+            log.error("a voice of the checkpoint cannot be used: %s: %s", path.name, error)
+    return voices
+
+
+def _storage_failed(verb: str, error: OSError) -> BackendError:
+    log.error("a voice could not be %s: %s", verb, error)
+    return BackendError(ErrorCode.STORAGE_FAILED, f"The voice's file could not be {verb}.")

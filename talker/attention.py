@@ -1,0 +1,126 @@
+"""What the talker is reading while it speaks: a tap on its alignment heads.
+
+Some heads of a text-to-speech model look, while a frame is spoken, at the text that it speaks.
+A checkpoint names them in generation_config.json as Whisper's do, ``"alignment_heads":
+[[layer, head], ...]``. For those heads the queries and keys of every step are kept, and the
+keys go into a table of our own that has the KV cache's slots: a key is found by the same
+block table, and lives exactly as long, as the cached block that it belongs to. So prefix
+caching, chunked prompts, preemption and pausing need no care, whichever attention backend
+lays out the cache itself. The table costs ``head_dim`` numbers per head and slot.
+
+Letters: N tokens of a step, R rows that want to know, H heads on this rank, L the longest
+text, D a head's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+#: Where a request's text span travels in vLLM's ``SamplingParams.extra_args``.
+SPAN_KEY = "talkwire_text"
+#: Attention so many ids about the peak counts towards the place; what is further away is
+#: not what is being spoken.
+_NEAR = 2
+
+
+class AttentionTap(nn.Module):
+    """Listens in on the attention of ``layers``; ``heads`` are (layer, head) of the whole model.
+
+    Under tensor parallelism each rank has the heads that it computes, and ``spot`` adds up
+    over the ranks, so it must be called on all of them alike.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    store: Tensor
+
+    def __init__(
+        self,
+        layers: Sequence[Any],
+        heads: Sequence[tuple[int, int]],
+        most_tokens: int,
+        dtype: torch.dtype,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        super().__init__()
+        self._heads, self._ranks, taken = len(heads), ranks, 0
+        self._scale = layers[0].self_attn.scaling
+        for layer in sorted({layer for layer, _ in heads}):
+            attention = layers[layer].self_attn
+            first = rank * attention.num_heads
+            wanted = (head - first for at, head in heads if at == layer)
+            mine = [head for head in wanted if 0 <= head < attention.num_heads]
+            if mine:
+                attention.attn.register_forward_pre_hook(_Listener(self, attention, mine, taken))
+                taken += len(mine)
+        size = (most_tokens, taken, layers[0].self_attn.head_dim)
+        self.register_buffer("queries", torch.zeros(size, dtype=dtype), persistent=False)
+        self.register_buffer("keys", torch.zeros(size, dtype=dtype), persistent=False)
+        self.register_buffer("store", torch.zeros(0, *size[1:], dtype=dtype), persistent=False)
+
+    def make_room(self, slots: int) -> None:
+        """The KV cache has so many slots. Frees what was there before."""
+        shape = (slots, *self.keys.shape[1:])
+        self.store = torch.zeros(shape, dtype=self.keys.dtype, device=self.keys.device)
+
+    def remember(self, slots: Tensor) -> None:
+        """Put this step's keys where the KV cache put its own: ``slots`` ``[N]`` int64."""
+        self.store[slots] = self.keys[: len(slots)]
+
+    def spot(
+        self, tokens: Tensor, tables: Tensor, block_size: int, spans: Sequence[tuple[int, int]]
+    ) -> Tensor:
+        """Where in its text each of R rows is: ``[R]`` float32, in ids from the span's start.
+
+        ``tokens`` ``[R]`` are the rows' last tokens of this step, ``tables`` ``[R, blocks]``
+        their requests' blocks, and ``spans`` (first position, how many ids) their texts.
+        """
+        device = tables.device
+        start, count = torch.tensor(spans, device=device).unbind(1)
+        offset = torch.arange(max(n for _, n in spans), device=device)
+        place = start[:, None] + torch.minimum(offset, count[:, None] - 1)
+        slots = tables.long().gather(1, place // block_size) * block_size + place % block_size
+        scores = torch.einsum(
+            "rhd,rlhd->rhl", self.queries[tokens].float(), self.store[slots].float()
+        )
+        outside = (offset >= count[:, None])[:, None]
+        weight = (scores * self._scale).masked_fill(outside, float("-inf")).softmax(-1).sum(1)
+        if self._ranks > 1:
+            from vllm.distributed import tensor_model_parallel_all_reduce
+
+            weight = tensor_model_parallel_all_reduce(weight)
+        near = (offset - weight.argmax(1, keepdim=True)).abs() <= _NEAR
+        weight = weight * near
+        centre: Tensor = (weight * offset).sum(1) / weight.sum(1)
+        return centre
+
+
+class _Listener:
+    """A forward pre-hook of vLLM's ``Attention``: copies the heads' queries and keys.
+
+    The copies are within what is compiled or captured as a CUDA graph, so they go to buffers
+    that stay where they are.
+    """
+
+    def __init__(self, tap: AttentionTap, attention: Any, heads: list[int], first: int) -> None:
+        self._tap, self._size = tap, attention.head_dim
+        shared = attention.num_heads // attention.num_kv_heads
+        self._places = [(first + i, head, head // shared) for i, head in enumerate(heads)]
+
+    def __call__(self, module: Any, inputs: tuple[Tensor, ...]) -> None:
+        queries, keys, size = inputs[0], inputs[1], self._size
+        count = queries.shape[0]
+        for place, head, kv_head in self._places:
+            self._tap.queries[:count, place].copy_(queries[:, head * size : (head + 1) * size])
+            self._tap.keys[:count, place].copy_(keys[:, kv_head * size : (kv_head + 1) * size])
+
+
+def text_span(params: Any) -> tuple[int, int] | None:
+    """A request's (first position, how many ids) of text, if it wants to know its place."""
+    span = (params.extra_args or {}).get(SPAN_KEY)
+    return None if span is None else (int(span[0]), int(span[1]))

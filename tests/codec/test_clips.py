@@ -1,0 +1,170 @@
+"""Clips on their way through real worker processes, beside windows that must not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from codec.clips import encoder_loader
+from codec.encoder import HiggsEncoder
+from codec.engine import CodecWorkerEngine
+from codec.fake import FakeDecoder
+from ipc.supervisor import Watch
+from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
+from streaming.spec import CodecSpec, Samples
+from streaming.window import DecodeWindow
+
+#: What odd_worker.py is made of, and the orders that it takes from a clip's first sample.
+SPEC = CodecSpec(24_000, 6, 2, 1000, 3)
+CLIP_DIE, CLIP_ERR, CLIP_BAD, CLIP_SLOW = -1.0, -0.5, -0.25, -0.125
+FAKE = FakeDecoder(SPEC)
+
+
+@asynccontextmanager
+async def odd(model: str = "fake", **options: object) -> AsyncIterator[CodecWorkerEngine]:
+    engine = CodecWorkerEngine(
+        model,
+        module="odd_worker",
+        env={"PYTHONPATH": str(Path(__file__).parent)},
+        watch=Watch(hang_timeout_s=20.0, stop_timeout_s=2.0),
+        **options,
+    )
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def clip(first: float = 0.5, frames: int = 5) -> Samples:
+    samples = np.random.default_rng(frames).uniform(-0.9, 0.9, frames * 6 - 2)
+    samples[0] = first
+    return samples.astype(np.float32)
+
+
+def window() -> DecodeWindow:
+    return DecodeWindow(np.ones((2, 10), np.int16), 3, 4, 3)
+
+
+async def until(condition: object) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # type: ignore[operator]
+            await asyncio.sleep(0.01)
+
+
+async def test_clips_come_back_as_codes() -> None:
+    async with odd() as engine:
+        assert engine.can_encode
+        assert engine.fingerprint == FAKE.fingerprint
+        clips = [clip(frames=frames) for frames in (1, 5, 40)]
+        answers = await asyncio.gather(*(engine.encode(one) for one in clips))
+        for one, codes in zip(clips, answers, strict=True):
+            assert codes.dtype == np.int16
+            assert np.array_equal(codes, FAKE.encode(one))
+
+
+async def test_windows_do_not_wait_for_clips() -> None:
+    async with odd() as engine:
+        slow = asyncio.create_task(engine.encode(clip(CLIP_SLOW)))
+        for _ in range(5):
+            await engine.decode(window(), time.monotonic())
+        assert not slow.done()
+        assert (await slow).shape == (2, 5)
+
+
+async def test_a_bad_clip_fails_alone() -> None:
+    async with odd() as engine:
+        with pytest.raises(RequestError) as refused:
+            await engine.encode(clip(CLIP_BAD))
+        assert refused.value.code is ErrorCode.INVALID_AUDIO
+        with pytest.raises(BackendError) as failed:
+            await engine.encode(clip(CLIP_ERR))
+        assert failed.value.code is ErrorCode.CODEC_FAILED
+        assert "told" not in failed.value.message
+        assert (await engine.encode(clip())).shape == (2, 5)
+        assert engine.restarts == 0
+
+
+async def test_a_clip_that_kills_the_worker_is_given_up_and_the_next_one_is_not() -> None:
+    async with odd() as engine:
+        poison = asyncio.create_task(engine.encode(clip(CLIP_DIE)))
+        behind = asyncio.create_task(engine.encode(clip(frames=7)))
+        with pytest.raises(BackendError) as failed:
+            await poison
+        assert failed.value.code is ErrorCode.CODEC_FAILED
+        assert np.array_equal(await behind, FAKE.encode(clip(frames=7)))
+        assert engine.restarts == 1
+
+
+async def test_there_is_a_limit_and_who_leaves_frees_a_place() -> None:
+    async with odd(max_clips=2) as engine:
+        first = asyncio.create_task(engine.encode(clip(CLIP_SLOW)))
+        second = asyncio.create_task(engine.encode(clip()))
+        await asyncio.sleep(0)
+        with pytest.raises(CapacityError) as full:
+            await engine.encode(clip())
+        assert (full.value.code, full.value.retry_after_ms) == (ErrorCode.OVERLOADED, 2000)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        third = asyncio.create_task(engine.encode(clip(frames=3)))
+        assert (await first).shape == (2, 5)
+        assert (await third).shape == (2, 3)
+
+
+async def test_patience_ends() -> None:
+    async with odd(patience_s=0.2) as engine:
+        with pytest.raises(BackendError, match="in time"):
+            await engine.encode(clip(CLIP_SLOW))
+
+
+async def test_a_checkpoint_without_encoder_says_so() -> None:
+    async with odd("deaf") as engine:
+        assert not engine.can_encode
+        with pytest.raises(RequestError) as refused:
+            await engine.encode(clip())
+        assert refused.value.code is ErrorCode.UNSUPPORTED
+
+
+@pytest.mark.parametrize("bad", [np.zeros(0, np.float32), np.zeros((2, 6), np.float32)])
+async def test_what_is_no_clip_is_not_sent(bad: Samples) -> None:
+    async with odd() as engine:
+        with pytest.raises(RequestError) as refused:
+            await engine.encode(bad)
+        assert refused.value.code is ErrorCode.INVALID_AUDIO
+
+
+async def test_the_end_is_told() -> None:
+    async with odd() as engine:
+        waiting = asyncio.create_task(engine.encode(clip(CLIP_SLOW)))
+        await until(lambda: engine._encodes._pending)
+        await engine.stop()
+        with pytest.raises(BackendError):
+            await waiting
+        with pytest.raises(BackendError):
+            await engine.encode(clip())
+
+
+async def test_the_real_worker_encodes_as_the_encoder_does(checkpoint: Path) -> None:
+    engine = CodecWorkerEngine(str(checkpoint))
+    await engine.start()
+    try:
+        samples = np.random.default_rng(3).normal(0, 0.1, 24_000 + 7).astype(np.float32)
+        assert engine.can_encode
+        assert len(engine.fingerprint) == 32
+        codes = await engine.encode(samples)
+        assert np.array_equal(codes, HiggsEncoder.load(str(checkpoint)).encode(samples))
+        assert codes.shape == (8, 26)
+    finally:
+        await engine.stop()
+
+
+def test_a_folder_without_encoder_is_told_apart(tmp_path: Path, checkpoint: Path) -> None:
+    assert encoder_loader(str(checkpoint), "cpu") is not None
+    assert encoder_loader(str(tmp_path), "cpu") is None

@@ -1,0 +1,232 @@
+"""The encoder: equal to transformers' class, and the decoder's inverse as far as one goes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from codec.checkpoint import BUNDLED_PREFIX, find_codec, load_tensors
+from codec.config import CodecConfig
+from codec.decoder import HiggsDecoder
+from codec.encoder import HiggsEncoder, can_encode
+from codec.encoder_config import EncoderConfig, parse_encoder_config
+from codec.encoder_shapes import encoder_shapes
+from codec.errors import CheckpointError, ClipError
+from codec.semantic import resample
+from streaming.spec import Samples
+from tests.codec.encoder_oracle import resample as resample_by_definition
+
+HOP = 960
+ORACLE = Path(__file__).with_name("encoder_oracle.py")
+
+
+@pytest.fixture(scope="module")
+def encoder(checkpoint: Path) -> HiggsEncoder:
+    return HiggsEncoder.load(str(checkpoint))
+
+
+@pytest.fixture(scope="module")
+def speech(decoder: HiggsDecoder) -> Samples:
+    """What the codec itself makes of slowly changing codes: a sound that it can encode."""
+    rng = np.random.default_rng(5)
+    codes = np.repeat(rng.integers(0, 1024, (8, 20)), 3, axis=1).astype(np.int16)
+    return decoder.decode([codes])[0]
+
+
+def clips(speech: Samples) -> dict[str, Samples]:
+    rng = np.random.default_rng(6)
+    seconds = np.arange(int(1.7 * 24_000)) / 24_000
+    sweep = 0.3 * np.sin(2 * np.pi * (100 * seconds + 900 * seconds**2))
+    return {
+        "speech": speech,
+        "noise": rng.normal(0, 0.1, 37 * HOP).astype(np.float32),
+        "sweep": sweep[: len(sweep) // HOP * HOP].astype(np.float32),
+        "silence": np.zeros(25 * HOP, np.float32),
+    }
+
+
+def run_oracle(*arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(ORACLE), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_equals_transformers(checkpoint: Path, speech: Samples, tmp_path: Path) -> None:
+    """In float64 every code; in float32 rounding may choose between near neighbours."""
+    given = clips(speech)
+    np.savez(tmp_path / "clips.npz", **given)
+    run_oracle("encode", str(checkpoint), str(tmp_path / "clips.npz"), str(tmp_path / "out.npz"))
+    expected = np.load(tmp_path / "out.npz")
+    found = find_codec(checkpoint)
+    config = found.encoder_config()
+    tensors = load_tensors(found, encoder_shapes(config))
+    for dtype, least in ((torch.float64, 1.0), (torch.float32, 0.995)):
+        mine = HiggsEncoder(config, tensors, dtype=dtype)
+        for name, clip in given.items():
+            theirs = expected[f"{name}-{dtype}".replace("torch.", "")]
+            codes = mine.encode(clip)
+            assert codes.shape == theirs.shape == (8, len(clip) // HOP)
+            assert np.mean(codes == theirs) >= least, (name, dtype)
+    assert len(np.unique(expected["speech-float64"][0])) > 10
+
+
+def test_knows_every_tensor_of_the_full_size_class(tmp_path: Path) -> None:
+    run_oracle("shapes", str(tmp_path / "shapes.json"))
+    theirs = json.loads((tmp_path / "shapes.json").read_text())
+    conv = "semantic_model.encoder.pos_conv_embed.conv."
+    theirs[f"{conv}weight"] = theirs.pop(f"{conv}parametrizations.weight.original1")
+    mine = encoder_shapes(parse_encoder_config({}, CodecConfig()))
+    assert {name: theirs.get(name) for name in mine} == {n: list(s) for n, s in mine.items()}
+    unused = ("acoustic_decoder.", "decoder_semantic.", "fc1.", "fc2.")
+    left = {name for name in theirs.keys() - mine.keys() if not name.startswith(unused)}
+    statistics = ("cluster_size", "embed_avg", "inited", "original0", "masked_spec_embed")
+    assert {name for name in left if not name.endswith(statistics)} == set()
+
+
+def test_resamples_by_the_definition() -> None:
+    rng = np.random.default_rng(0)
+    for old, new, count in ((24_000, 16_000, 961), (16_000, 24_000, 500), (44_100, 16_000, 700)):
+        wave = torch.from_numpy(rng.normal(size=count))[None]
+        expected = resample_by_definition(wave[None], old, new)[0]
+        mine = resample(wave, old, new)
+        assert mine.shape == expected.shape
+        assert (mine - expected).abs().max() < 1e-12
+    assert resample(wave, 24_000, 24_000) is wave
+
+
+def test_resamples_as_torchaudio_does() -> None:
+    """torchaudio 2.11's ``functional.resample(x, 24000, 16000)``, once worked out with it."""
+    wave = torch.sin(0.05 * torch.arange(24, dtype=torch.float64) ** 1.3)[None]
+    expected = (
+        0.003600816278843563, 0.08350693585618298, 0.20789054767444393, 0.3459409444810401,
+        0.491609306470655, 0.6339318284000549, 0.7644469138985566, 0.8739808856710104,
+        0.953574123133884, 0.9954258257813516, 0.9929866970057711, 0.9420563886459499,
+        0.8417366384844199, 0.6919379147980316, 0.5017149415410997, 0.27341437749941383,
+    )  # fmt: skip
+    assert np.allclose(resample(wave, 24_000, 16_000)[0].numpy(), expected, rtol=0, atol=1e-12)
+
+
+def test_speech_survives_a_round_trip(
+    encoder: HiggsEncoder, decoder: HiggsDecoder, speech: Samples
+) -> None:
+    """Not bit by bit, the codec is lossy: but the envelope of its spectrum comes back."""
+    again = decoder.decode([encoder.encode(speech)])[0]
+    assert len(again) == len(speech)
+
+    def bands(samples: Samples) -> np.ndarray:
+        spectrum = np.abs(np.fft.rfft(samples.reshape(-1, HOP) * np.hanning(HOP), axis=1)) ** 2
+        return np.log(spectrum[:, : 24 * 16].reshape(len(spectrum), 24, -1).mean(2) + 1e-6)
+
+    def alike(one: np.ndarray, two: np.ndarray) -> float:
+        return float(np.corrcoef(one.ravel(), two.ravel())[0, 1])
+
+    heard, meant = bands(again), bands(speech)
+    others = alike(np.roll(heard, 17, axis=0), meant)
+    assert alike(heard, meant) > 0.8 > others
+
+
+def test_fills_the_last_frame_up(encoder: HiggsEncoder) -> None:
+    clip = np.random.default_rng(1).normal(0, 0.1, 30 * HOP).astype(np.float32)
+    clip[29 * HOP + 10 :] = 0
+    cut = encoder.encode(clip[: 29 * HOP + 10])
+    assert cut.shape == (8, 30)
+    assert np.array_equal(cut, encoder.encode(clip))
+
+
+def test_every_length_has_its_frames(encoder: HiggsEncoder) -> None:
+    for frames in range(1, 12):
+        assert encoder.encode(np.zeros(frames * HOP, np.float32)).shape == (8, frames)
+
+
+@pytest.mark.parametrize(
+    "bad", [np.zeros(0, np.float32), np.zeros((2, 960), np.float32), np.full(960, np.nan)]
+)
+def test_refuses_what_is_no_clip(encoder: HiggsEncoder, bad: np.ndarray) -> None:
+    with pytest.raises(ClipError):
+        encoder.encode(bad)
+
+
+OLDER = {
+    "acoustic_encoder.conv1.": "acoustic_encoder.block.0.",
+    "acoustic_encoder.snake1.": "acoustic_encoder.block.6.",
+    "acoustic_encoder.conv2.": "acoustic_encoder.block.7.",
+    "acoustic_encoder.block.2.res_unit3.conv2.": "acoustic_encoder.block.3.block.2.block.3.",
+    "acoustic_encoder.block.0.snake1.": "acoustic_encoder.block.1.block.3.",
+    "acoustic_encoder.block.4.conv1.": "acoustic_encoder.block.5.block.4.",
+    "encoder_semantic.conv.": "encoder_semantic.conv.conv.",
+    "encoder_semantic.conv_blocks.1.conv.": "encoder_semantic.conv_blocks.1.conv.conv.",
+    "encoder_semantic.conv_blocks.0.res_units.1.conv1.": (
+        "encoder_semantic.conv_blocks.0.res_units.1.conv1.conv."
+    ),
+}
+
+
+def older_checkpoint(checkpoint: Path, folder: Path, drop: str = "\0") -> Path:
+    """The embedded codec under older names, the positions' weight norm in its older form."""
+    found = find_codec(checkpoint)
+    tensors = {}
+    with safe_open(checkpoint / "model.safetensors", "pt") as file:
+        for key in file.keys():  # noqa: SIM118
+            name = key.removeprefix(BUNDLED_PREFIX)
+            if name == key or drop in name:
+                continue
+            for new, old in OLDER.items():
+                if name.startswith(new):
+                    name = old + name.removeprefix(new)
+            name = name.replace("parametrizations.weight.original0", "weight_g")
+            name = name.replace("parametrizations.weight.original1", "weight_v")
+            tensors[found.prefix + name] = file.get_tensor(key)
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text((checkpoint / "config.json").read_text())
+    return folder
+
+
+def test_knows_older_names(checkpoint: Path, encoder: HiggsEncoder, tmp_path: Path) -> None:
+    folder = older_checkpoint(checkpoint, tmp_path)
+    clip = np.random.default_rng(2).normal(0, 0.1, 20 * HOP).astype(np.float32)
+    assert can_encode(find_codec(folder))
+    assert np.array_equal(HiggsEncoder.load(str(folder)).encode(clip), encoder.encode(clip))
+
+
+def test_says_when_there_is_no_encoder(checkpoint: Path, tmp_path: Path) -> None:
+    assert can_encode(find_codec(checkpoint))
+    folder = older_checkpoint(checkpoint, tmp_path, drop="feed_forward")
+    assert not can_encode(find_codec(folder))
+    with pytest.raises(CheckpointError, match="lacks semantic_model"):
+        HiggsEncoder.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"semantic_model_config": {"do_stable_layer_norm": True}},
+        {"semantic_model_config": {"feat_extract_norm": "layer"}},
+        {"semantic_model_config": {"num_attention_heads": 7}},
+        {"semantic_model_config": "base"},
+        {"channel_ratios": [1, 2]},
+        {"strides": [1, 2]},
+        {"strides": "x"},
+        {"downsample_factor": 0},
+    ],
+)
+def test_refuses_unknown_variants(raw: dict) -> None:
+    with pytest.raises(CheckpointError):
+        parse_encoder_config(raw, CodecConfig())
+
+
+def test_full_size_by_default() -> None:
+    config = parse_encoder_config({}, CodecConfig())
+    assert config == EncoderConfig(CodecConfig())
+    assert (config.semantic_stride, config.hubert.layers, config.hubert.hidden) == (2, 12, 768)

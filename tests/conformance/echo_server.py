@@ -1,0 +1,102 @@
+"""The service's own WebSocket stack around a dialect that says everything back.
+
+Suites that test WebSockets need a server that echoes. This is the real listener, middleware,
+handshake, reader, writer and outbox (``service.front_door``, ``service.socket``); only the
+dialect is another. ``python -m tests.conformance.echo_server`` prints its port and serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import uvicorn
+from fastapi import FastAPI, WebSocket
+from fastapi.responses import JSONResponse
+
+from codec.fake import FakeCodecEngine
+from service.front_door import server_config
+from service.handshake import serve_socket
+from service.metrics import Metrics
+from service.origin import OriginGuard
+from service.outbox import Item
+from service.runtime import Runtime
+from service.settings import Settings
+from service.socket import Socket
+from streaming.errors import TalkwireError
+from talker.fake import FakeTalker
+from tests.service.live import SPEC
+
+
+class Echo:
+    """See service.socket.Dialect."""
+
+    is_idle = True
+
+    def __init__(self, socket: Socket) -> None:
+        self._outbox = socket.outbox
+
+    def open(self) -> None: ...
+
+    def on_text(self, text: str) -> None:
+        self._outbox.put(Item(text))
+
+    def on_bytes(self, data: bytes) -> None:
+        self._outbox.put(Item(data))
+
+    def on_tick(self, now: float) -> None: ...
+
+    def on_drain(self, deadline_ms: int) -> None: ...
+
+    def word(self, error: TalkwireError) -> str:
+        return error.message
+
+    def close(self) -> None: ...
+
+
+def _app(runtime: Runtime) -> FastAPI:
+    app = FastAPI()
+    app.add_middleware(OriginGuard, allowed=runtime.settings.allowed_origins)
+
+    @app.websocket("/")
+    async def echo(websocket: WebSocket) -> None:
+        await serve_socket(
+            websocket,
+            runtime,
+            lambda socket, tasks: Echo(socket),
+            lambda error: JSONResponse({}, 503),
+        )
+
+    return app
+
+
+@contextlib.asynccontextmanager
+async def echo_server(**settings: int) -> AsyncIterator[int]:
+    """Serve until the block ends; yields the port."""
+    chosen = Settings(**{"max_outbox_bytes": 128 << 20, **settings})  # type: ignore[arg-type]
+    metrics = Metrics("test", "echo")
+    runtime = Runtime(chosen, FakeTalker(), FakeCodecEngine(SPEC, 0.0, lambda stats: None), metrics)
+    await runtime.start()
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(server_config(_app(runtime), chosen, 1))
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serving
+        await runtime.stop()
+
+
+async def _main() -> None:
+    async with echo_server(max_message_bytes=32 << 20) as port:
+        print(port, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_main())

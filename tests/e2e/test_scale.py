@@ -1,0 +1,111 @@
+"""The service on more than one engine process: the same speech, and what comes after a death."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psutil
+import pytest
+
+from clients.errors import ServerError
+from clients.native import NativeClient
+from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions
+from tests.e2e.live import Service, service
+
+#: A start imports torch in up to five processes, one after the other.
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(1200)]
+TEXTS = (
+    "The quick brown fox jumps over the lazy dog.",
+    "Hello there, how are you today?",
+    "This is the third of six sentences, and a longer one.",
+    "A short one.",
+    "Rain is falling on the old stone bridge.",
+    "We will see what comes of it in the morning.",
+)
+_RESTARTS = 'tts_worker_restarts_total{worker="talker"}'
+#: Greedy and with all the lookahead there is: equal codes are equal samples.
+EXACT = {
+    "audio": AudioOptions(),
+    "sampling": SamplingOptions(temperature=0.0),
+    "chunking": ChunkingOptions(lookahead_frames=10),
+    "max_lead_ms": 100_000,
+}
+
+
+async def speak_all(url: str) -> list[bytes]:
+    """All texts at once, each in a context of its own."""
+    async with NativeClient.connect(url) as client:
+
+        async def speak(text: str) -> bytes:
+            return b"".join([chunk.pcm async for chunk in client.speak(text, **EXACT)])
+
+        return await asyncio.gather(*(speak(text) for text in TEXTS))
+
+
+def processes(running: Service, title: str) -> list[psutil.Process]:
+    """vLLM's processes of that kind, which name themselves, in the order of their names."""
+    everyone = psutil.Process(running.process.pid).children(recursive=True)
+    named = {(p.cmdline() or [""])[0].strip(): p for p in everyone}
+    return [named[name] for name in sorted(named) if name.startswith(title)]
+
+
+def busy_s(process: psutil.Process) -> float:
+    return float(sum(process.cpu_times()[:2]))
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[bytes]:
+    """What one engine says; it has ended before the others start, to spare memory."""
+    with service() as running:
+        heard = asyncio.run(speak_all(running.url))
+    return heard
+
+
+@pytest.mark.parametrize(
+    ("setting", "title"),
+    [
+        ("TALKWIRE_TALKER_DATA_PARALLEL_SIZE", "VLLM::EngineCore"),
+        ("TALKWIRE_TALKER_TENSOR_PARALLEL_SIZE", "VLLM::Worker"),
+    ],
+    ids=["data", "tensor"],
+)
+def test_two_speak_as_one_and_come_back_when_one_of_them_dies(
+    setting: str, title: str, alone: list[bytes]
+) -> None:
+    with service(**{setting: "2"}) as running:
+        pair = processes(running, title)
+        assert len(pair) == 2
+        before = [busy_s(process) for process in pair]
+        heard = asyncio.run(speak_all(running.url))
+        assert [len(pcm) for pcm in heard] == [len(pcm) for pcm in alone]
+        assert heard == alone
+        worked = [busy_s(p) - start for p, start in zip(pair, before, strict=True)]
+        assert min(worked) > 0.1, "one of the two was idle"
+
+        restarts = running.metric(_RESTARTS)
+        old = psutil.Process(running.worker("talker.process").pid)
+        family = [old, *old.children(recursive=True)]
+        asyncio.run(killed_while_speaking(running, pair[1]))
+        running.until_ready()
+        assert running.metric(_RESTARTS) == restarts + 1
+        _, left = psutil.wait_procs(family, timeout=60)
+        assert not left, "processes of the engine that died are still there"
+        assert asyncio.run(speak_all(running.url)) == alone
+
+
+async def killed_while_speaking(running: Service, victim: psutil.Process) -> None:
+    """Every context under way is told so, by name and with leave to try again."""
+    async with NativeClient.connect(running.url) as client:
+        streams = [client.speak(" ".join(TEXTS), **EXACT) for _ in range(4)]
+        await asyncio.gather(*(anext(stream) for stream in streams))
+        victim.kill()
+
+        async def rest(number: int) -> str:
+            with pytest.raises(ServerError) as caught:
+                async for _ in streams[number]:
+                    pass
+            assert caught.value.retryable
+            return str(caught.value.code)
+
+        codes = await asyncio.gather(*(rest(n) for n in range(len(streams))))
+    assert set(codes) == {"engine_restarting"}

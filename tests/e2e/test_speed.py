@@ -1,0 +1,55 @@
+"""The real voice, slower and faster: as high as before, as long as asked, and understood."""
+
+from __future__ import annotations
+
+from math import ceil
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from clients.native import NativeClient
+from embedded.evaluation.ears import Ears
+from embedded.evaluation.metrics import letter_error_rate
+from streaming.spec import Encoding, Samples
+from streaming.wire import AudioOptions, SamplingOptions
+from tests.e2e.live import Service
+from tests.e2e.sentences import SENTENCES
+from tests.service.audio_signal import RATE
+from tests.service.test_audio_stretch import pitch_hz
+
+SPEEDS = (1.0, 0.5, 0.75, 1.5, 2.0)
+
+
+async def spoken(client: NativeClient, text: str, speed: float) -> Samples:
+    options = {
+        "audio": AudioOptions(Encoding.PCM_F32LE, speed=speed),
+        "sampling": SamplingOptions(temperature=0),
+        "mode": "whole",
+    }
+    data = b"".join([chunk.pcm async for chunk in client.speak(text, **options)])
+    return np.frombuffer(data, "<f4")
+
+
+async def test_other_speeds_are_the_same_voice_and_the_same_words(
+    speaking: Service, ears: Ears
+) -> None:
+    heard: dict[float, list[str]] = {speed: [] for speed in SPEEDS}
+    pitches: dict[float, list[float]] = {speed: [] for speed in SPEEDS}
+    async with NativeClient.connect(speaking.url) as client:
+        for text in SENTENCES[:5]:
+            lengths = {}
+            for speed in SPEEDS:
+                samples = await spoken(client, text, speed)
+                lengths[speed] = len(samples)
+                pitches[speed].append(pitch_hz(samples))
+                heard[speed] += ears.hear([samples], RATE)
+            for speed in SPEEDS:
+                assert lengths[speed] == ceil(lengths[1.0] / speed)
+    errors = {
+        speed: fmean(map(letter_error_rate, SENTENCES[:5], words)) for speed, words in heard.items()
+    }
+    print(errors, {speed: np.round(found, 1) for speed, found in pitches.items()})
+    for speed in SPEEDS:
+        assert np.median(pitches[speed]) == pytest.approx(np.median(pitches[1.0]), rel=0.03)
+        assert errors[speed] <= errors[1.0] + 0.2, heard[speed]

@@ -1,0 +1,201 @@
+"""The figures of the voice's evaluation, against speech whose figures are known."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from embedded.evaluation.ears import Ears, NoEars
+from embedded.evaluation.metrics import (
+    audible_s,
+    intelligibility,
+    letter_error_rate,
+    mel_distance_db,
+    pitch_match,
+    word_errors,
+    words_of,
+)
+from embedded.evaluation.pitch import pitch_track
+from embedded.evaluation.report import (
+    CodecFigures,
+    Evaluation,
+    SeamFigure,
+    SpeechFigures,
+    TalkerFigures,
+    VoiceFigures,
+    to_data,
+    to_markdown,
+)
+from embedded.evaluation.source import NoSource, Source
+from embedded.evaluation.voices import CheckpointVoices
+from streaming.spec import CodecSpec, Samples
+
+RATE = 24_000
+WORDS = st.lists(st.sampled_from(["tea", "two", "three", "please", "no"]), max_size=8)
+
+
+def glide(low_hz: float, high_hz: float, seconds: float = 1.0, rate: int = RATE) -> Samples:
+    """A buzz of ten harmonics whose pitch rises evenly."""
+    pitch = np.linspace(low_hz, high_hz, round(seconds * rate))
+    phase = 2 * np.pi * np.cumsum(pitch) / rate
+    return sum(np.cos(k * phase) / k for k in range(1, 11)).astype(np.float32) / 6
+
+
+def noise(seconds: float = 1.0, seed: int = 0) -> Samples:
+    rng = np.random.default_rng(seed)
+    return (0.1 * rng.standard_normal(round(seconds * RATE))).astype(np.float32)
+
+
+def test_words_are_compared_as_they_are_said() -> None:
+    assert word_errors("It's 3 km, Dr. Lee!", "it's three kilometers doctor lee") == (0, 5)
+    assert word_errors("one two three", "one three") == (1, 3)
+    assert word_errors("one two", "one two two") == (1, 2)
+    assert word_errors("one", "") == (1, 1)
+    assert words_of("🙂") == []
+
+
+@given(WORDS, WORDS)
+def test_word_errors_are_a_distance(one: list[str], other: list[str]) -> None:
+    said, heard = " ".join(one), " ".join(other)
+    errors, count = word_errors(said, heard)
+    assert count == len(one)
+    assert errors == word_errors(heard, said)[0]
+    assert abs(len(one) - len(other)) <= errors <= max(len(one), len(other))
+    assert (errors == 0) == (one == other)
+
+
+def test_letters_are_of_the_words_that_are_said() -> None:
+    assert letter_error_rate("3 km", "three kilometers") == 0
+    assert letter_error_rate("a bird.", "a bard!") == 1 / 6
+    assert letter_error_rate("a bird.", "") == 1
+
+
+def test_a_rate_is_over_all_words_and_not_over_sentences() -> None:
+    heard = intelligibility(["one", "two three four"], ["", "two three four"])
+    assert heard.word_error_rate == pytest.approx(1 / 4)
+    assert heard.whole == pytest.approx(1 / 2)
+
+
+def test_audible_speech_is_without_the_silence_around_it() -> None:
+    silence = np.zeros(RATE // 2, np.float32)
+    speech = np.concatenate([silence, glide(100, 100, 0.7), silence])
+    assert audible_s(speech, RATE) == pytest.approx(0.7, abs=0.02)
+    assert audible_s(silence, RATE) == 0
+    assert audible_s(np.zeros(0, np.float32), RATE) == 0
+
+
+@pytest.mark.parametrize("rate", [16_000, 24_000])
+@pytest.mark.parametrize(("low", "high"), [(80, 80), (200, 200), (350, 350), (90, 140), (280, 180)])
+def test_pitch_is_found_within_a_hertz(low: float, high: float, rate: int) -> None:
+    found = pitch_track(glide(low, high, rate=rate), rate)[10:90]
+    wanted = np.linspace(low, high, 101)[10:90]
+    assert (found > 0).all()
+    assert np.abs(found - wanted).max() < 2.5
+    assert np.abs(found - wanted).mean() < 1
+
+
+def test_noise_and_silence_have_no_pitch() -> None:
+    assert (pitch_track(noise(), RATE) > 0).mean() < 0.05
+    assert not pitch_track(np.zeros(RATE, np.float32), RATE).any()
+
+
+def test_melodies_are_compared() -> None:
+    up, down = glide(100, 180), glide(180, 100)
+    same = pitch_match(up, glide(110, 198), RATE)
+    assert same is not None
+    assert same.correlation > 0.99
+    assert same.agreement > 0.95
+    against = pitch_match(up, down, RATE)
+    assert against is not None
+    assert against.correlation < -0.99
+    half = np.concatenate([up[: RATE // 2], 0 * up[RATE // 2 :]])
+    silent = pitch_match(up, half, RATE)
+    assert silent is not None
+    assert silent.agreement == pytest.approx(0.5, abs=0.06)
+    assert pitch_match(up, noise(), RATE) is None
+
+
+def test_mel_distance_grows_with_what_is_added_and_ignores_level_and_a_small_delay() -> None:
+    speech = glide(100, 180) + 0.02 * noise()
+    assert mel_distance_db(speech, speech, RATE) == pytest.approx(0, abs=1e-9)
+    assert mel_distance_db(speech, speech / 3, RATE) < 0.01
+    late = np.concatenate([np.zeros(480, np.float32), speech])
+    assert mel_distance_db(speech, late, RATE) < 0.1
+    little = mel_distance_db(speech, speech + 0.02 * noise(seed=1), RATE)
+    much = mel_distance_db(speech, speech + 0.5 * noise(seed=1), RATE)
+    assert 0.1 < little < much
+
+
+def test_a_checkpoints_voices(tmp_path: Path) -> None:
+    (tmp_path / "voices").mkdir()
+    codes = np.arange(12, dtype=np.int16).reshape(3, 4)
+    for name, default in (("ann", "false"), ("bob", "true")):
+        save_file(
+            {"codes": codes},
+            tmp_path / "voices" / f"{name}.safetensors",
+            {"name": name, "text": f"I am {name}.", "default": default},
+        )
+    spec = CodecSpec(RATE, 960, 3, 1024, 10)
+    voices = CheckpointVoices(tmp_path, spec)
+    assert voices.names() == ("ann", "bob")
+    bob = voices.get("bob")
+    assert bob is not None
+    assert bob.transcript == "I am bob."
+    assert bob.rows.shape == (4 + 3 - 1, 3)
+    assert bob.rows[:4, 0].tolist() == codes[0].tolist()
+    assert bob.rows[2:, 2].tolist() == codes[2].tolist()
+    assert voices.get("default") == bob
+    assert voices.get("cat") is None
+    assert CheckpointVoices(tmp_path / "none", spec).names() == ()
+
+
+def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoEars, match="make test"):
+        Ears(tmp_path / "python")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NoSource, match="apt-get install flite"):
+        Source("slt", RATE)
+
+
+@pytest.mark.skipif(shutil.which("flite") is None, reason="flite is not installed")
+def test_the_source_speaks_numbers_in_words() -> None:
+    """flite reads "3 km" as it likes; the voice learned from the words."""
+    source = Source("slt", RATE)
+    speech = source.speak("3 km")
+    assert np.array_equal(speech, source.speak("three kilometers"))
+    assert 0.5 < audible_s(speech, RATE) < 2
+    assert 120 < np.median([hz for hz in pitch_track(speech, RATE) if hz]) < 260
+
+
+def test_the_page_and_its_data_agree() -> None:
+    speech = SpeechFigures(0.125, 0.5, 0, 9.0, 171.0, 2.0, ("hello",))
+    codec = CodecFigures(SpeechFigures(0.25, 0.5, 0, 9.0, 170.0, 1.5, ("hello",)), 0.91, 0.95, 3.5)
+    talker = TalkerFigures(SpeechFigures(0.375, 0.5, 1, 9.0, None, None, ("",)), 2, (1.0, 0.9, 1.1))
+    evaluation = Evaluation(
+        "checkpoint",
+        "sha256:0",
+        "ears",
+        {"cpu": "a"},
+        "greedy",
+        ("Hello.",),
+        1,
+        0.5,
+        (VoiceFigures("ann", "slt", speech, codec, talker),
+         VoiceFigures("bob", None, None, None, talker)),
+        (SeamFigure(0, 15.9, 3.1), SeamFigure(10, float("inf"), float("inf"))),
+    )  # fmt: skip
+    page = to_markdown(evaluation)
+    assert "| ann | flite slt | 12.5% | 50% | - | - | 1 |" in page
+    assert "| ann | **talker** | 37.5% | 50% | 2 | 1 | 1.00 (0.90 to 1.10) |" in page
+    assert "| bob | - | - | - | - | - | - |" in page
+    assert "| 10 | equal | equal |" in page
+    data = json.loads(json.dumps(to_data(evaluation), allow_nan=False))
+    assert data["voices"][0]["codec"]["pitch_correlation"] == 0.91
+    assert data["seams"][1]["snr_db"] is None

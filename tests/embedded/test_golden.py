@@ -1,0 +1,38 @@
+"""The shipped checkpoint still says what it said. If it was meant to change:
+``.venv/bin/python tests/embedded/golden.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import golden
+
+RENEW = "if that was meant: .venv/bin/python tests/embedded/golden.py"
+KEPT = json.loads(golden.GOLDEN.read_text(encoding="utf-8"))
+
+
+def test_the_weights_are_those_that_were_pinned() -> None:
+    assert golden.weights() == KEPT["weights"], RENEW
+
+
+def test_the_same_frames_come_out() -> None:
+    said = golden.speak(KEPT["text"])
+    assert said["ids"] == KEPT["ids"], f"front end or tokenizer changed; {RENEW}"
+    assert said["rows"] == KEPT["rows"], f"the talker's weights or maths changed; {RENEW}"
+    assert np.array(said["levels_db"]) == pytest.approx(KEPT["levels_db"], abs=0.05), (
+        f"the codec's weights or maths changed; {RENEW}"
+    )
+
+
+def test_it_is_speech_and_not_silence() -> None:
+    """A golden file of nothing would keep nothing."""
+    assert max(KEPT["levels_db"]) > -35
+    assert len({tuple(row) for row in KEPT["rows"]}) > len(KEPT["rows"]) // 2

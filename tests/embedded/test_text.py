@@ -1,0 +1,188 @@
+"""The text front end: what it says, in which alphabet, and for which piece of the source."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import string
+from pathlib import Path
+
+import num2words
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedded import text
+from embedded.reading import abbreviations, addresses, amounts, lexicon, numbers, signs, units
+from embedded.reading.words import read_word, spell
+from embedded.text import Normalised, normalise
+from talker.control_tags import CONTROL_TAGS, split_tags
+
+_CASES = [
+    line.split(" =>", 1)
+    for line in Path(__file__).with_name("reading_cases.txt").read_text().splitlines()
+    if " =>" in line and not line.startswith("# ")
+]
+_SPOKEN = re.compile(r"(?:[a-z]+(?:'[a-z]+)*(?:[,.?!]? |[,.?!]?$))*")
+_PIECES = [
+    *(case[0] for case in _CASES), " ", "\n", "\n\n", ", ", ".", "...", "-", "–", "—", "/", ":",
+    "'", '"', "(", ")", "$", "%", "#", "@", "1", "12", "1999", "07", "a", "A", "I", "st", "St.",
+    "no.", "No.", "pm", "p.m.", "a.m.", "Mr.", "etc.", "km", "min.", "May", "Nov.", "XIV", "é",
+    "\u0301", "\u200d", "🙂", "ﬁ", "½", "²", "°", "日", "\ud800", "\x00", "<|sfx:cough|>", "<|",
+]  # fmt: skip
+written = st.one_of(
+    st.text(max_size=60),
+    st.text(string.printable, max_size=60),
+    st.text("0123456789.,:-/$%+() 'stndrhpkm", max_size=40),
+    st.lists(st.sampled_from(_PIECES), max_size=8).map("".join),
+    st.lists(st.sampled_from(_PIECES), max_size=8).map(" ".join),
+)
+
+
+@pytest.mark.parametrize(("source", "spoken"), _CASES)
+def test_written_cases(source: str, spoken: str) -> None:
+    assert normalise(source.replace("\\n", "\n")).text == spoken.strip()
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(_CASES) >= 120
+
+
+@given(written)
+def test_only_the_voices_alphabet_comes_out_and_spans_hold(source: str) -> None:
+    spoken = normalise(source)
+    assert _SPOKEN.fullmatch(spoken.text), spoken.text
+    check_spans(source, spoken)
+
+
+@given(written)
+def test_what_is_normal_stays_as_it_is(source: str) -> None:
+    once = normalise(source).text
+    assert normalise(once).text == once
+
+
+def check_spans(source: str, spoken: Normalised) -> None:
+    words = [(match.start(), match.end()) for match in re.finditer(r"[a-z']+", spoken.text)]
+    assert [(span.start, span.end) for span in spoken.spans] == words
+    sources = [(span.source_start, span.source_end) for span in spoken.spans]
+    assert all(0 <= start < end <= len(source) for start, end in sources)
+    for before, after in itertools.pairwise(sources):
+        assert before == after or before[1] <= after[0]
+
+
+@given(written)
+def test_the_short_way_for_most_words_changes_nothing(source: str) -> None:
+    quick = normalise(source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "_BY_LETTER", text._LETTERS)
+        assert normalise(source) == quick
+
+
+def test_spans_name_what_a_word_is_said_for() -> None:
+    source = "Café costs $3.50, Dr. Lee… 1,234 €"
+    spoken = normalise(source)
+    said = [
+        (spoken.text[s.start : s.end], source[s.source_start : s.source_end]) for s in spoken.spans
+    ]
+    assert said[:3] == [("cafe", "Café"), ("costs", "costs"), ("three", "$3.50")]
+    assert ("doctor", "Dr.") in said
+    assert ("lee", "Lee") in said
+    assert said[-1] == ("euros", "1,234 €")
+
+
+def test_a_combining_mark_belongs_to_its_letter() -> None:
+    source = "cafe\u0301 au"
+    assert source[slice(*_source(normalise(source), 0))] == "cafe\u0301"
+
+
+def _source(spoken: Normalised, word: int) -> tuple[int, int]:
+    return spoken.spans[word].source_start, spoken.spans[word].source_end
+
+
+@given(st.integers(0, 10**12 - 1))
+def test_cardinals_agree_with_num2words(number: int) -> None:
+    assert normalise(f"{number:,}").text == _plain(num2words.num2words(number))
+
+
+@given(st.integers(0, 10**12 - 1))
+def test_ordinals_agree_with_num2words(number: int) -> None:
+    ending = _ordinal_ending(number)
+    wanted = _plain(num2words.num2words(number, to="ordinal"))
+    assert normalise(f"{number:,}{ending}").text == wanted
+
+
+def _ordinal_ending(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return "th"
+    return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+
+
+@given(st.integers(1100, 2099))
+def test_years_agree_with_num2words(number: int) -> None:
+    wanted = _plain(num2words.num2words(number, to="year"))
+    assert normalise(f"in {number}").text == f"in {wanted}"
+
+
+@given(st.integers(0, 10**6 - 1), st.text(string.digits, min_size=1, max_size=8))
+def test_decimals_agree_with_num2words(whole: int, fraction: str) -> None:
+    digits = " ".join(num2words.num2words(int(digit)) for digit in fraction)
+    wanted = f"{_plain(num2words.num2words(whole))} point {digits}"
+    assert normalise(f"{whole:,}.{fraction}").text == wanted
+
+
+@given(st.integers(2, 10**6 - 1), st.integers(2, 99))
+def test_dollars_agree_with_num2words(dollars: int, cents: int) -> None:
+    wanted = _plain(num2words.num2words(dollars)) + " dollars and "
+    wanted += _plain(num2words.num2words(cents)) + " cents"
+    assert normalise(f"${dollars:,}.{cents:02}").text == wanted
+
+
+def _plain(words: str) -> str:
+    return words.replace("-", " ").replace(",", "").replace(" and ", " ")
+
+
+def test_every_reading_in_the_tables_is_read_as_itself() -> None:
+    tables = (lexicon.LETTERS, lexicon.ABBREVIATED, lexicon.WORDS, lexicon.DOTTED)
+    named = (lexicon.NUMBERED, lexicon.DAYS, signs._NAMES, signs._SLASHED, addresses._SIGNS)
+    readings = {reading for table in (*tables, *named, units.PER) for reading in table.values()}
+    readings |= {form for forms in units.UNITS.values() for form in forms}
+    readings |= {x for c in amounts.CURRENCIES.values() for x in (c.one, c.many, c.cent, c.cents)}
+    readings |= {x for row in abbreviations._LATIN.values() for x in row if x.isalpha()}
+    readings |= {numbers.cardinal(n) for n in range(1000)} | set(lexicon.MONTHS)
+    for reading in readings:
+        assert normalise(reading).text == reading
+
+
+@given(st.text(string.ascii_letters, min_size=1, max_size=8))
+def test_a_word_as_read_is_read_as_itself(token: str) -> None:
+    spoken = read_word(token)
+    assert " ".join(map(read_word, spoken.split())) == spoken
+
+
+@given(st.text(string.ascii_uppercase, min_size=1, max_size=6))
+def test_a_spelled_acronym_has_a_name_for_each_letter(acronym: str) -> None:
+    names = spell(acronym).replace("double you", "w").split()
+    assert len(names) == len(acronym)
+
+
+_REPEATED = [
+    "1", "1.", "1,", "a.", "A.", "1-", "-", "(", "1/", "1:1", "@a.", "'", " ", "\n", "M", "US$",
+    "http://", "a@a.", "+1 ", "a-", "May ", "1 ", "/", "I", "%", "J. ", "<", "1 1/2 ",
+    "US ", "U.S. ", "Dr. A ", "5 May ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", _REPEATED)
+def test_long_texts_take_time_in_proportion(unit: str) -> None:
+    """A rule that tries everything again at each place would not come back within the limit."""
+    source = unit * (20_000 // len(unit))
+    check_spans(source, normalise(source))
+
+
+def test_the_control_tags_are_never_seen_by_it() -> None:
+    """The prompt builder cuts them out first; text between them is text like any other."""
+    for tag in CONTROL_TAGS:
+        before, cut, after = split_tags(f"It's 5 {tag} km.")
+        assert cut == tag
+        assert normalise(before).text == "it's five"
+        assert normalise(after).text == "kilometers."

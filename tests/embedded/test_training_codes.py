@@ -1,0 +1,117 @@
+"""Codebooks and training sequences, against plain rules and the service's own delay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from embedded.training.features import PITCH_CODES, WIDTH
+from embedded.training.quantise import ACTIVE, COMPONENTS, LATENT, Quantiser, fit, noise_of
+from embedded.training.scripts import NOTHING, Utterance, delayed, scripts_of, write
+from embedded.training.talker import BOC, BOOKS, EOC, VOCABULARY
+from streaming.delay import apply_delay
+
+
+@pytest.fixture(scope="module")
+def points() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    mixed = torch.randn(4000, 60, generator=generator) @ torch.randn(60, WIDTH, generator=generator)
+    return mixed / 8
+
+
+@pytest.fixture(scope="module")
+def quantiser(points: torch.Tensor) -> Quantiser:
+    return fit(points.numpy(), seed=0, rounds=3)
+
+
+def test_codes_are_the_nearest_of_the_rest(points: torch.Tensor, quantiser: Quantiser) -> None:
+    """As the codec's class searches: each codebook in turn, over the whole latent."""
+    some, pitch = points[:50], torch.arange(50) * 16 % PITCH_CODES
+    codes = quantiser.encode(some, pitch)
+    table = quantiser.books[1][pitch]
+    rest = torch.zeros(50, LATENT)
+    rest[:, :COMPONENTS] = quantiser.components(some)
+    rest = rest + table
+    for book in range(BOOKS):
+        distance = torch.cdist(rest.double(), quantiser.books[book].double())
+        assert torch.equal(distance.argmin(1), codes[:, book]), f"codebook {book}"
+        rest = rest - quantiser.books[book][codes[:, book]]
+
+
+def test_three_codebooks_describe_a_frame_better_than_one(
+    points: torch.Tensor, quantiser: Quantiser
+) -> None:
+    codes = quantiser.encode(points, torch.zeros(len(points), dtype=torch.long))
+    wanted = quantiser.components(points)
+    first = quantiser.books[0][codes[:, 0], :COMPONENTS]
+    whole = quantiser.latents(codes)[:, :COMPONENTS]
+    errors = [float((made - wanted).pow(2).mean()) for made in (first, whole)]
+    assert errors[1] < 0.8 * errors[0] < float(wanted.pow(2).mean())
+    assert not quantiser.books[ACTIVE:].any()
+    assert noise_of(codes).unique().numel() > 8
+
+
+def test_envelopes_come_back(points: torch.Tensor, quantiser: Quantiser) -> None:
+    back = quantiser.envelopes(quantiser.components(points))
+    missed = (back - points).pow(2).mean() / points.pow(2).mean()
+    assert missed < 0.3  # 40 components of 60
+
+
+def utterance(text: str, frames: int, seed: int) -> Utterance:
+    random = np.random.default_rng(seed)
+    place = np.linspace(0, len(text), frames).astype(np.float32)
+    return Utterance(text, random.integers(0, 1024, (frames, BOOKS)), place)
+
+
+def test_rows_are_delayed_as_the_service_delays_them() -> None:
+    codes = utterance("hello", 9, 0).codes
+    ours = delayed(codes)
+    assert np.array_equal(ours, apply_delay(codes.astype(np.int16), BOC, EOC))
+
+
+def test_a_sequence_reads_as_a_prompt_does() -> None:
+    first, second = utterance("one.", 6, 1), utterance("two!", 5, 2)
+    random = np.random.default_rng(0)
+    script = write([second], reference=first, transcript=True, random=random, corruption=0.0)
+    names = {number: name for name, number in VOCABULARY.items()}
+    text = "".join(
+        "#" if is_row else names[int(number)]
+        for number, is_row in zip(script.ids, script.is_row, strict=True)
+    )
+    rows = "#" * (6 + 7), "#" * (5 + 7)
+    assert text == f"<|tts|><|ref_text|>one.<|ref_audio|>{rows[0]}<|text|>two!<|audio|>{rows[1]}"
+    begin = len(script) - 13
+    assert names[int(script.ids[begin])] == "<|audio|>"
+    wanted = delayed(second.codes)
+    for t in range(5):
+        for book in range(ACTIVE):
+            expected = wanted[t, book] if t >= book else NOTHING
+            assert script.targets[begin + t, book] == expected
+    assert script.targets[begin + 5, 0] == EOC
+    assert (script.targets[begin + 6 :, 0] == NOTHING).all()
+    assert EOC not in script.targets[:, 1:]
+    looked = script.look[begin : begin + 5] - (begin - 4)
+    assert np.allclose(looked, second.place, atol=1e-4)
+
+
+def test_a_reference_without_its_text_teaches_nothing_itself() -> None:
+    first, second = utterance("one.", 6, 1), utterance("two!", 5, 2)
+    random = np.random.default_rng(0)
+    script = write([second], reference=first, transcript=False, random=random)
+    start = len(script) - 12 - 6
+    assert (script.targets[:start] == NOTHING).all()
+    assert (script.look[:start] < 0).all()
+    assert (script.targets[start:] != NOTHING).any()
+
+
+def test_only_the_default_voice_speaks_without_a_reference() -> None:
+    group = [utterance(f"{i} is said.".replace(str(i), "abcdefgh"[i]), 8, i) for i in range(4)]
+    random = np.random.default_rng(3)
+    plain = {True: 0, False: 0}
+    for default in (True, False):
+        for _ in range(60):
+            for script in scripts_of(group, default, random, 500):
+                plain[default] += VOCABULARY["<|ref_audio|>"] not in script.ids
+    assert plain[True] > 20
+    assert plain[False] == 0

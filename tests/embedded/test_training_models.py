@@ -1,0 +1,219 @@
+"""What is trained is what is shipped: networks against transformers, files against the service."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soxr
+import torch
+from safetensors.torch import load_file
+from transformers import Qwen3Config, Qwen3Model
+
+from embedded.training import export
+from embedded.training.codec import (
+    Example,
+    Heard,
+    decoder_error,
+    encoder_error,
+    parts,
+    train_decoder,
+    train_encoder,
+)
+from embedded.training.progress import Progress
+from embedded.training.quantise import COMPONENTS, LATENT, PITCH
+from embedded.training.scripts import Script, Utterance, write
+from embedded.training.synthesis import HOP
+from embedded.training.talker import Shape, TalkerNet
+from embedded.training.talker_training import collated, losses
+from embedded.training.tokenizer_model import new_model, resample
+from talker.prompts import PromptBuilder
+from talker.shape import read_shape
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def small() -> TalkerNet:
+    torch.manual_seed(0)
+    net = TalkerNet(Shape(hidden=32, layers=2, heads=2, kv_heads=1, head=16, ffn=48, guided=(0, 1)))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    return net
+
+
+def test_the_backbone_is_qwen3() -> None:
+    net = small()
+    s = net.shape
+    theirs = Qwen3Model(
+        Qwen3Config(
+            hidden_size=s.hidden, num_hidden_layers=s.layers, num_attention_heads=s.heads,
+            num_key_value_heads=s.kv_heads, head_dim=s.head, intermediate_size=s.ffn,
+            vocab_size=64, rms_norm_eps=1e-6, attn_implementation="eager",
+            rope_parameters={"rope_type": "default", "rope_theta": s.theta},
+        )
+    ).eval()  # fmt: skip
+    found = theirs.load_state_dict(
+        {k: v for k, v in net.state_dict().items() if k.startswith(("layers.", "norm."))},
+        strict=False,
+    )
+    assert found.missing_keys == ["embed_tokens.weight"]
+    assert not found.unexpected_keys
+    x = torch.randn(2, 30, s.hidden)
+    with torch.no_grad():
+        ours, seen = net(x, guide=True)
+        assert torch.allclose(ours, theirs(inputs_embeds=x).last_hidden_state, atol=1e-5)
+    assert len(seen) == 2
+    assert seen[0].shape == (2, 30, 30)
+
+
+def script(seed: int) -> Script:
+    random = np.random.default_rng(seed)
+    said = Utterance(
+        "go on.", random.integers(0, 1024, (9, 8)), np.linspace(0, 6, 9, dtype=np.float32)
+    )
+    return write([said], reference=None, transcript=False, random=random)
+
+
+def test_learning_lowers_the_losses_and_padding_does_not_matter() -> None:
+    net, batch = small(), [script(0), script(1)]
+    before, guide_before, count = losses(net, batch)
+    assert int(count) == 2 * 10 + 2 * 2  # nine codes and an EOC; three more books, a row later each
+    ids, _rows, is_row, targets, look = collated([*batch, write_longer()])
+    assert ids.shape[1] > collated(batch)[0].shape[1]
+    assert not is_row[0, -5:].any()
+    assert (targets[0, -5:] < 0).all()
+    assert (look[0, -5:] < 0).all()
+    optimiser = torch.optim.AdamW(net.parameters(), 5e-3)
+    for _ in range(25):
+        books, guide, _ = losses(net, batch)
+        (books.sum() + guide).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    after, guide_after, _ = losses(net, batch)
+    assert (after < before - 0.3).all()
+    assert guide_after < guide_before
+
+
+def write_longer() -> Script:
+    random = np.random.default_rng(2)
+    said = Utterance("go on and on.", random.integers(0, 1024, (30, 8)), np.zeros(30, np.float32))
+    return write([said], reference=None, transcript=False, random=random)
+
+
+def _trained(folder: Path, until: tuple[int, ...]) -> torch.Tensor:
+    for steps in until:
+        torch.manual_seed(0)
+        module = torch.nn.Linear(4, 4)
+        adam = torch.optim.AdamW(module.parameters(), 1e-2)
+        progress = Progress("line", folder, until[-1], every=steps)
+        progress.restore(module, adam)
+        for step in progress:
+            module(torch.full((1, 4), float(step))).pow(2).sum().backward()
+            adam.step()
+            adam.zero_grad()
+            if progress.due:
+                progress.keep(module, adam)
+            if step + 1 == steps:
+                break
+    return module.weight.detach().clone()
+
+
+def test_a_resumed_run_ends_where_an_unbroken_one_does(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert torch.equal(_trained(tmp_path / "a", (12,)), _trained(tmp_path / "b", (4, 12)))
+
+
+def test_a_run_that_diverges_stops(tmp_path: Path) -> None:
+    with pytest.raises(ArithmeticError, match="loss is nan at step 0"):
+        Progress("x", tmp_path, 3).note(loss=float("nan"))
+
+
+def test_the_codec_learns_both_ways(tmp_path: Path) -> None:
+    """A few steps on one sound: what is decoded comes nearer to it, and so does what is encoded."""
+    torch.manual_seed(0)
+    model = new_model(decoder_hidden=32, encoder_hidden=4)
+    random = np.random.default_rng(0)
+    latents = torch.from_numpy(random.standard_normal((24, LATENT))).half()
+    sound = torch.from_numpy(random.standard_normal(24 * HOP) * 0.05).half()
+    said, heard = Example(latents, sound), Heard(sound, latents[:, : COMPONENTS + PITCH])
+    before = sum(decoder_error(model, [said])[:2]), sum(encoder_error(model, [heard]))
+    small = {"size": 2, "frames": 8}
+    train_decoder(model, [said] * 17, Progress("decoder", tmp_path, 60), **small)
+    train_encoder(model, [heard] * 13, Progress("encoder", tmp_path, 12), **small)
+    after = sum(decoder_error(model, [said])[:2]), sum(encoder_error(model, [heard]))
+    assert after[0] < before[0] - 0.05
+    assert after[1] < before[1]
+    assert {f.name for f in tmp_path.iterdir()} == {f"{n}.state.safetensors" for n in parts(model)}
+
+
+def test_resampling_keeps_what_fits_and_removes_what_does_not() -> None:
+    time = np.arange(24000) / 24000
+    low, high = np.sin(2 * np.pi * 1000 * time), np.sin(2 * np.pi * 11000 * time)
+    made = resample(torch.tensor(low)[None], 24000, 16000)[0].numpy()
+    wanted = soxr.resample(low, 24000, 16000)
+    assert len(made) == 16000
+    assert np.abs(made - wanted)[200:-200].max() < 5e-3
+    assert resample(torch.tensor(high)[None], 24000, 16000).abs()[0, 200:-200].max() < 0.02
+
+
+def test_the_tokenizer_writes_prompts(tmp_path: Path) -> None:
+    codec = SimpleNamespace(config=SimpleNamespace(to_dict=dict))
+    export.tokenizer().save(str(tmp_path / "tokenizer.json"))
+    shape = read_shape(export.config(small(), codec))
+    builder = PromptBuilder(tmp_path / "tokenizer.json", shape, 2048)
+    assert (
+        builder.build("Hé, it\u2019s; <|audio|>!").ids[2:-1]
+        == builder.build("he, it's, audio !").ids[2:-1]
+    )
+
+
+_WHOLE = """
+import sys, torch
+from pathlib import Path
+from safetensors.torch import save_file
+from embedded.training import export, tokenizer_model
+from embedded.training.quantise import BOOKS, CODES, COMPONENTS, LATENT, Quantiser
+from embedded.training.synthesis import HOP
+from embedded.training.talker import Shape, TalkerNet
+from embedded.training.features import WIDTH
+torch.manual_seed(0)
+books = torch.randn(BOOKS, CODES, LATENT)
+table = Quantiser(torch.zeros(WIDTH), torch.eye(WIDTH)[:, :COMPONENTS], torch.ones(()), books)
+model = tokenizer_model.new_model(32, 4)
+tokenizer_model.set_books(model, table)
+export.write_voices = lambda *_: None
+export.write(Path(sys.argv[1]), TalkerNet(Shape(layers=2)), model, table, {"temperature": 0.5})
+codes = torch.randint(0, 1024, (1, 8, 6))
+with torch.inference_mode():
+    model = model.bfloat16().float()
+    samples = model.decode(codes).audio_values[0, 0].contiguous()
+save_file({"codes": codes[0], "samples": samples}, sys.argv[1] + "/expected.safetensors")
+"""
+
+
+def test_the_service_loads_what_is_exported(tmp_path: Path) -> None:
+    """And its decoder makes the samples that the class made in training."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _WHOLE, str(tmp_path)],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    from codec.decoder import HiggsDecoder
+
+    expected = load_file(tmp_path / "expected.safetensors")
+    codes, wanted = expected["codes"].to(torch.int16).numpy(), expected["samples"].numpy()
+    made = HiggsDecoder.load(str(tmp_path)).decode([codes])[0]
+    assert made.shape == wanted.shape
+    assert np.abs(made - wanted).max() < 1e-4
+    written = load_file(tmp_path / "model.safetensors")
+    assert "body.layers.1.mlp.up_proj.weight" in written
+    assert all(tensor.dtype != torch.float32 for tensor in written.values())

@@ -1,0 +1,89 @@
+"""A codec worker with a LiteralDecoder that is killed or stopped at given steps of its work.
+
+The file named by FAULTS has a line for each life: ``STEP COUNT SIGNAL``, the signal that the
+worker sends itself at the COUNT-th time that it comes to this STEP. Lives beyond the last line
+are long, but none outlives a window of the voice POISON. The steps, in the order of a window's
+life::
+
+    received   the window has come
+    chosen     it is about to be told as being decoded
+    decoding   that has been told
+    decoded    its samples are about to be sent
+    answered   they have been sent
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from codec.fake import LiteralDecoder
+from codec.messages import Decode, Decoded, Decoding
+from codec.worker import main
+from ipc.child import ChildLink
+from streaming.spec import Samples
+from streaming.window import DecodeWindow
+from tests.faults.history import SPEC
+
+STEPS = ("received", "chosen", "decoding", "decoded", "answered")
+POISON = 666
+
+
+class Decoder(LiteralDecoder):
+    """Dies of POISON."""
+
+    def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+        if any(window.codes[0, 0] == POISON for window in windows):
+            os._exit(1)
+        return super().decode_windows(windows)
+
+
+class Fate:
+    """When this life ends."""
+
+    def __init__(self, file: Path) -> None:
+        first, *rest = file.read_text().splitlines() or [""]
+        file.write_text("\n".join(rest))
+        self._step, count, number = (first or "never 1 9").split()
+        self._count, self._signal = int(count), int(number)
+        self._seen: Counter[str] = Counter()
+
+    def at(self, step: str) -> None:
+        self._seen[step] += 1
+        if step == self._step and self._seen[step] == self._count:
+            os.kill(os.getpid(), self._signal)
+
+
+_send, _receive = ChildLink.send, ChildLink.receive
+
+
+def meet(fate: Fate) -> None:
+    """Let fate see what goes through the link to the gateway."""
+
+    def send(self: ChildLink[Any], message: msgspec.Struct) -> None:
+        before, after = {Decoding: ("chosen", "decoding"), Decoded: ("decoded", "answered")}.get(
+            type(message), ("", "")
+        )
+        fate.at(before)
+        _send(self, message)
+        fate.at(after)
+
+    def receive(self: ChildLink[Any], *, wait: bool) -> list[Any]:
+        messages = _receive(self, wait=wait)
+        for message in messages:
+            if isinstance(message, Decode):
+                fate.at("received")
+        return messages
+
+    ChildLink.send, ChildLink.receive = send, receive  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    meet(Fate(Path(os.environ["FAULTS"])))
+    sys.exit(main(load=lambda model, device: Decoder(SPEC), find_encoder=lambda *_: None))

@@ -1,0 +1,142 @@
+"""What one context was heard to say, and everything that is wrong with it.
+
+Its samples come from a LabelTalker and a LiteralDecoder, so each says whose it is and which. A
+history is right if its samples are those that were asked for, in order, once each and without
+a gap: all of them if it ended as complete, a beginning of them if it was cancelled or broke
+off; and if nothing came after its end. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from streaming.spec import CodecSpec
+from talker.fake import labelled
+
+Pcm = npt.NDArray[np.int16]
+#: Frames of 4 ms: a hundred thousand of them are quickly heard.
+SPEC = CodecSpec(24_000, 96, 8, 1024, 0)
+_BOOKS, _CODE_BITS = SPEC.num_codebooks, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A message of audio, with its numbers where the protocol has them."""
+
+    pcm: Pcm
+    sequence: int | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The protocol said that the context is over."""
+
+    reason: Literal["complete", "cancelled", "broken"]
+
+
+Event = Heard | Ended
+Kind = Literal["lost", "doubled", "swapped", "foreign", "torn", "late", "short", "extra", "number"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong, and at which of the context's samples."""
+
+    kind: Kind
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a context was asked to say: ``frames`` of each part."""
+
+    voice: int
+    frames: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """For a LabelTalker: a sentence for each part."""
+        return "".join(
+            f"Voice {self.voice} says part {part} of {frames} frames. "
+            for part, frames in enumerate(self.frames)
+        )
+
+    def pcm(self) -> Pcm:
+        """The samples that a client must hear."""
+        codes = np.concatenate(
+            [labelled(self.voice, part, frames) for part, frames in enumerate(self.frames)]
+        )
+        groups = np.arange(SPEC.hop_length // _BOOKS, dtype=np.int16) << _CODE_BITS
+        return (groups[None, :, None] | codes[:, None, :]).reshape(-1)
+
+
+def faults(script: Script, history: Sequence[Event]) -> list[Fault]:
+    """Everything that is wrong, in order; nothing is wrong with an empty list."""
+    ended: Ended | None = None
+    found: list[Fault] = []
+    heard: list[Pcm] = []
+    at = 0
+    for event in history:
+        if isinstance(event, Ended):
+            ended = ended or event
+            continue
+        if ended is not None and len(event.pcm):
+            found.append(Fault("late", at))
+        if event.sequence is not None and (event.sequence, event.offset) != (len(heard), at):
+            found.append(Fault("number", at))
+        heard.append(event.pcm)
+        at += len(event.pcm)
+    got, want = np.concatenate([np.zeros(0, np.int16), *heard]), script.pcm()
+    if wrong := _first_fault(script, got, want):
+        found.append(wrong)
+    elif len(got) < len(want) and ended == Ended("complete"):
+        found.append(Fault("short", len(got)))
+    return sorted(found, key=lambda fault: fault.at)
+
+
+def _first_fault(script: Script, got: Pcm, want: Pcm) -> Fault | None:
+    """The first sample that is not the one that had to come, and what came of it."""
+    both = min(len(got), len(want))
+    differs = np.flatnonzero(got[:both] != want[:both])
+    if not len(differs):
+        return Fault("extra", both) if len(got) > len(want) else None
+    at = int(differs[0])
+    label, place = _next_label(got, at - at % _BOOKS)
+    if label is None:
+        return Fault("torn", at)
+    if label[0] != script.voice:
+        return Fault("foreign", at)
+    meant = _position(script, label)
+    if meant is None:
+        return Fault("foreign", at)
+    if meant < place:
+        return Fault("doubled", at)
+    group = want[at - at % _BOOKS :][:_BOOKS].tobytes()
+    return Fault("swapped" if group in got[at:].tobytes() else "lost", at)
+
+
+def _next_label(got: Pcm, start: int) -> tuple[tuple[int, int, int, int] | None, int]:
+    """The first whole label from ``start`` on (voice, part, frame, group), and where it is."""
+    for at in range(start, min(start + 4 * _BOOKS, len(got) - _BOOKS + 1)):
+        samples = got[at : at + _BOOKS].astype(np.int64)
+        groups, codes = samples >> _CODE_BITS, samples & ((1 << _CODE_BITS) - 1)
+        whole = (groups == groups[0]).all() and codes[5] == codes[:5].sum() % 1024
+        if whole and (samples >= 0).all() and not codes[6:].any():
+            frame = int(codes[3] + 1024 * codes[4])
+            return (int(codes[0] + 1024 * codes[1]), int(codes[2]), frame, int(groups[0])), at
+    return None, start
+
+
+def _position(script: Script, label: tuple[int, int, int, int]) -> int | None:
+    """Where in the context the samples of a label belong."""
+    _, part, frame, group = label
+    if part >= len(script.frames) or frame >= script.frames[part]:
+        return None
+    before = sum(script.frames[:part]) + frame
+    return before * SPEC.hop_length + group * _BOOKS

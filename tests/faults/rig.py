@@ -1,0 +1,258 @@
+"""A gateway whose audio says whose it is, and listeners that write down what they hear of it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import httpx
+import numpy as np
+import uvicorn
+from websockets.asyncio.client import connect
+from websockets.exceptions import WebSocketException
+
+from codec.engine import CodecWorkerEngine
+from codec.fake import FakeCodecEngine, LiteralDecoder
+from service.app import create_app
+from service.engines import RunningCodec
+from service.front_door import bound_sending, server_config
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings
+from streaming.wire_format import HEADER_BYTES, AudioHeader
+from talker.fake import FakeTalker, LabelTalker
+from tests.faults.history import SPEC, Ended, Event, Fault, Heard, Script, faults
+
+#: Ends a hang; no test waits for it.
+PATIENCE_S = 240.0
+#: The clock of playback is not what most tests are about.
+FAR_AHEAD: dict[str, Any] = {"default_lead_ms": 10**8, "max_lead_ms": 10**8}
+_DROPPED = (OSError, WebSocketException, httpx.HTTPError)
+
+
+@dataclass
+class Gateway:
+    """A running gateway. ``port`` is where it listens, and a proxy may stand before it."""
+
+    runtime: Runtime
+    talker: FakeTalker
+    codec: RunningCodec
+    port: int
+    server: uvicorn.Server
+
+    def is_free(self) -> bool:
+        """Whether every gauge of work is at zero, and no connection is held."""
+        now = self.runtime.snapshot()
+        work = (now.contexts, now.talker_working, now.talker_waiting, now.codec_windows)
+        held = self.server.server_state.connections
+        return not any((*work, now.connections, len(held), self.talker.outstanding))
+
+    async def until_free(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.is_free():
+                await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def gateway(
+    talker: FakeTalker | None = None,
+    codec: FakeCodecEngine | CodecWorkerEngine | None = None,
+    **settings: Any,
+) -> AsyncIterator[Gateway]:
+    """Serve on a free port until the block ends."""
+    talker = talker or LabelTalker(row_s=0.0004, capacity=64, max_frames=1 << 20)
+    codec = codec or FakeCodecEngine(SPEC, decoder=LiteralDecoder(SPEC))
+    settings.setdefault("admission", "fixed")  # the machine's pace is not the question here
+    runtime = Runtime(Settings(**settings), talker, codec, Metrics("test", "fake"))
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    bound_sending(listener, runtime.settings.slow_consumer_s)
+    server = uvicorn.Server(server_config(create_app(runtime), runtime.settings, grace_s=2))
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await runtime.ready.wait()
+        yield Gateway(runtime, talker, codec, listener.getsockname()[1], server)
+    finally:
+        server.should_exit = True
+        await serving
+
+
+@dataclass
+class Listener:
+    """What was heard of one context. ``cancel_after`` so many samples it is cancelled;
+    ``on_audio`` is awaited after each message of audio.
+    """
+
+    script: Script
+    cancel_after: int | None = None
+    on_audio: Callable[[Listener], Awaitable[None]] | None = None
+    history: list[Event] = field(default_factory=list)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    samples: int = 0
+
+    @property
+    def ended(self) -> str | None:
+        """How it ended, once it has."""
+        return next((event.reason for event in self.history if isinstance(event, Ended)), None)
+
+    def faults(self) -> list[Fault]:
+        return faults(self.script, self.history)
+
+    async def hear(self, data: bytes, header: AudioHeader | None = None) -> None:
+        numbers = (header.sequence, header.sample_offset) if header else (None, None)
+        self.history.append(Heard(np.frombuffer(data, "<i2"), *numbers))
+        self.samples += len(data) // 2
+        if self.on_audio is not None:
+            await self.on_audio(self)
+
+    def wants_cancel(self) -> bool:
+        return self.cancel_after is not None and self.samples >= self.cancel_after
+
+    def end(self, reason: Literal["complete", "cancelled", "broken"]) -> None:
+        self.history.append(Ended(reason))
+
+
+def assert_right(listeners: list[Listener], ended: str | None = None) -> None:
+    """Not one sample is wrong, and all have ended (as ``ended``, where it is given)."""
+    assert [listener.faults() for listener in listeners] == [[]] * len(listeners)
+    for listener in listeners:
+        wanted = {ended} if ended else {"complete"}
+        if listener.cancel_after is not None:  # it may cross the end
+            wanted.add("cancelled")
+        assert listener.ended in wanted, listener.errors
+
+
+async def native(port: int, listeners: list[Listener], **options: Any) -> None:
+    """All contexts at once on one socket; returns when all have ended and what follows was
+    heard too, or (``broken``) when the socket breaks.
+    """
+    with contextlib.suppress(*_DROPPED):
+        async with connect(
+            f"ws://127.0.0.1:{port}/v1/tts/stream", compression=None, **options
+        ) as wire:
+            await _native(wire, {str(n): one for n, one in enumerate(listeners)})
+    for listener in listeners:
+        if listener.ended is None:
+            listener.end("broken")
+
+
+async def _native(wire: Any, listeners: dict[str, Listener]) -> None:
+    async def send(kind: str, **fields: Any) -> None:
+        await wire.send(json.dumps({"type": kind, **fields}))
+
+    for context_id, listener in listeners.items():
+        await send("context.create", context_id=context_id)
+        await send("text.append", context_id=context_id, text=listener.script.text)
+        await send("context.end", context_id=context_id)
+    handles: dict[int, Listener] = {}
+    asked: set[str] = set()
+    while True:
+        message = await wire.recv()
+        if isinstance(message, bytes):
+            header = AudioHeader.unpack(message)
+            await handles[header.handle].hear(message[HEADER_BYTES:], header)
+        else:
+            _take_news(json.loads(message), listeners, handles)
+        for context_id, listener in listeners.items():
+            if listener.wants_cancel() and listener.ended is None and context_id not in asked:
+                asked.add(context_id)
+                await send("context.cancel", context_id=context_id)
+        if all(listener.ended for listener in listeners.values()):
+            break
+    await send("ping", id="last")  # what was sent before its answer would be late
+    while True:
+        message = await wire.recv()
+        if isinstance(message, bytes):
+            header = AudioHeader.unpack(message)
+            await handles[header.handle].hear(message[HEADER_BYTES:], header)
+        elif json.loads(message)["type"] == "pong":
+            return
+
+
+def _take_news(
+    news: dict[str, Any], listeners: dict[str, Listener], handles: dict[int, Listener]
+) -> None:
+    listener = listeners.get(news.get("context_id", ""))
+    match news["type"]:
+        case "context.created":
+            assert listener is not None
+            handles[news["handle"]] = listener
+        case "context.done":
+            assert listener is not None
+            listener.end("complete" if news["reason"] == "complete" else "broken")
+        case "context.cancelled":
+            assert listener is not None
+            listener.end("cancelled")
+        case "error" if news["code"] == "context_closed":
+            pass  # the cancel crossed the end
+        case "error":
+            for one in listeners.values() if listener is None else (listener,):
+                one.errors.append(news)
+                if listener is not None and news["code"] in ("overloaded", "draining"):
+                    one.end("broken")  # refused: nothing follows
+
+
+async def openai(port: int, listener: Listener) -> None:
+    """One request of OpenAI's speech API, heard while it comes; a cancel is to leave."""
+    body = {"input": listener.script.text, "response_format": "pcm"}
+    url = f"http://127.0.0.1:{port}/v1/audio/speech"
+    try:
+        async with (
+            httpx.AsyncClient(timeout=PATIENCE_S) as http,
+            http.stream("POST", url, json=body) as answer,
+        ):
+            if answer.status_code != 200:
+                listener.errors.append(json.loads(await answer.aread())["error"])
+                return listener.end("broken")
+            rest = b""
+            async for piece in answer.aiter_raw():
+                data = rest + piece
+                rest = data[len(data) & ~1 :]
+                await listener.hear(data[: len(data) & ~1])
+                if listener.wants_cancel():
+                    return listener.end("cancelled")
+        listener.end("complete")
+    except _DROPPED:
+        listener.end("broken")
+
+
+async def cartesia(port: int, listeners: list[Listener]) -> None:
+    """All contexts at once on one socket of Cartesia's dialect."""
+    url = f"ws://127.0.0.1:{port}/tts/websocket?cartesia_version=2025-04-16"
+    contexts = {f"c{number}": one for number, one in enumerate(listeners)}
+    with contextlib.suppress(*_DROPPED):
+        async with connect(url, compression=None) as wire:
+            for context_id, listener in contexts.items():
+                await wire.send(json.dumps(_cartesia_request(context_id, listener.script.text)))
+            while not all(listener.ended for listener in listeners):
+                news = json.loads(await wire.recv())
+                listener = contexts[news["context_id"]]
+                if news["type"] == "chunk":
+                    await listener.hear(base64.b64decode(news["data"]))
+                elif news["type"] == "error":
+                    listener.errors.append(news)
+                    listener.end("broken")
+                elif news["type"] == "done":
+                    listener.end("complete")
+    for listener in listeners:
+        if listener.ended is None:
+            listener.end("broken")
+
+
+def _cartesia_request(context_id: str, text: str) -> dict[str, Any]:
+    return {
+        "context_id": context_id,
+        "model_id": "sonic-3",
+        "transcript": text,
+        "voice": {"mode": "id", "id": "default"},
+        "output_format": {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000},
+        "language": "en",
+        "continue": False,
+    }

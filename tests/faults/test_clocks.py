@@ -1,0 +1,69 @@
+"""Intervals are measured on a clock that cannot jump; the time of day is for dates alone."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("streaming", "ipc", "codec", "talker", "asr", "service", "clients")
+#: Modules that ask for the time of day, and what for: dates in answers and files, and the days
+#: on which keys end.
+DATES = {
+    "service/auth/authority.py": "until when keys are valid",
+    "service/auth/issuing.py": "when keys were made and end",
+    "service/logs.py": "the date of log lines",
+    "service/protocols/cartesia.py": "the date of voices",
+    "service/protocols/openai.py": "the date of models",
+    "service/protocols/voices_body.py": "the date of consent",
+    "service/voices/cloning.py": "the date of voices",
+}
+WALL = {"time", "now", "utcnow", "today", "localtime", "gmtime", "ctime"}
+#: Of these modules and classes only.
+OWNERS = {"time", "datetime", "date"}
+
+
+def asks_for_the_time_of_day(source: str) -> bool:
+    """Whether it calls, or hands on, anything that tells the time of day."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in WALL:
+            owner = node.value
+            name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+            if name in OWNERS:
+                return True
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module == "time"
+            and WALL & {alias.name for alias in node.names}
+        ):
+            return True
+    return False
+
+
+def test_the_search_finds_what_it_should() -> None:
+    for guilty in (
+        "import time\nx = time.time()",
+        "import datetime\nx = datetime.datetime.now()",
+        "from datetime import datetime\nx = datetime.now(UTC)",
+        "from time import time",
+        "import time\nf(clock=time.time)",
+    ):
+        assert asks_for_the_time_of_day(guilty), guilty
+    for innocent in (
+        "import time\nx = time.monotonic()",
+        "import asyncio\nx = loop.time()",
+        "from time import monotonic",
+        "x = datetime.fromisoformat(text)",
+        "x = words.time",
+    ):
+        assert not asks_for_the_time_of_day(innocent), innocent
+
+
+def test_only_dates_are_taken_from_the_time_of_day() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if asks_for_the_time_of_day(path.read_text())
+    }
+    assert found <= set(DATES), found - set(DATES)

@@ -1,0 +1,73 @@
+"""R4: a codec worker that is killed or stopped, at whatever step, costs nobody a sample."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+from pathlib import Path
+
+import pytest
+
+from codec.engine import WATCH, CodecWorkerEngine
+from ipc.supervisor import Watch
+from tests.faults.faulty_worker import STEPS
+from tests.faults.history import Script
+from tests.faults.rig import (
+    FAR_AHEAD,
+    Gateway,
+    Listener,
+    assert_right,
+    cartesia,
+    gateway,
+    native,
+    openai,
+)
+
+ROOT = str(Path(__file__).parents[2])
+#: Every life counts as healthy, so that the next one follows at once.
+PATIENT = Watch(WATCH.start_timeout_s, still_timeout_s=WATCH.still_timeout_s, healthy_s=0.0)
+
+
+def engine(lives: list[tuple[str, int, signal.Signals]], folder: Path) -> CodecWorkerEngine:
+    faults = folder / "faults"
+    faults.write_text("\n".join(f"{step} {count} {int(number)}" for step, count, number in lives))
+    env = {"FAULTS": str(faults), "PYTHONPATH": ROOT}
+    return CodecWorkerEngine("any", module="tests.faults.faulty_worker", env=env, watch=PATIENT)
+
+
+async def speak_on(server: Gateway, deaths: int) -> int:
+    """Streams of three protocols side by side, until the workers have died so often."""
+    voices, rounds = itertools.count(1), 0
+    while server.codec.restarts < deaths or not rounds:
+        one, two, vendor, plain = (Listener(Script(next(voices), (300, 500))) for _ in range(4))
+        await asyncio.gather(
+            native(server.port, [one, two]),
+            cartesia(server.port, [vendor]),
+            openai(server.port, plain),
+        )
+        assert_right([one, two, vendor, plain], "complete")
+        rounds += 1
+    await server.until_free()
+    return rounds
+
+
+async def survive(lives: list[tuple[str, int, signal.Signals]], folder: Path) -> None:
+    codec = engine(lives, folder)
+    async with gateway(codec=codec, **FAR_AHEAD) as server:
+        await speak_on(server, len(lives))
+        assert codec.restarts == len(lives)
+        await speak_on(server, 0)
+        assert server.runtime.is_ready
+
+
+async def test_killed_or_stopped_it_costs_nobody_a_sample(tmp_path: Path) -> None:
+    lives = [("decoding", 9, signal.SIGKILL), ("decoded", 12, signal.SIGSTOP)]
+    await survive(lives, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_at_every_step(number: signal.Signals, tmp_path: Path) -> None:
+    await survive([(step, 9 + n, number) for n, step in enumerate(STEPS)], tmp_path)

@@ -1,0 +1,86 @@
+"""R5: when the talker dies or hangs, everybody is told when to come again, and can."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from clients.errors import ServerError
+from clients.native import NativeClient
+from streaming.wire import AudioOptions
+from tests.e2e.live import Service, service
+
+#: A busy machine is no reason to refuse three clients here.
+FIXED = {"TALKWIRE_ADMISSION": "fixed"}
+TEXT = "This is a long text, so that there is time for something to happen. " * 3
+
+
+def readiness(own: Service) -> int:
+    try:
+        url = f"http://127.0.0.1:{own.port}/health/ready"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return int(refused.code)
+
+
+async def is_told(client: NativeClient, begun: asyncio.Event) -> ServerError:
+    """Speak until it breaks."""
+    speech = client.speak(TEXT, audio=AudioOptions())
+    await anext(speech)
+    begun.set()
+    with pytest.raises(ServerError) as caught:
+        [chunk async for chunk in speech]
+    return caught.value
+
+
+async def die(own: Service, victim: psutil.Process, number: signal.Signals) -> None:
+    """Everybody hears of it, in a closed code, with a hint; readiness is gone and comes back."""
+    async with (
+        NativeClient.connect(own.url) as one,
+        NativeClient.connect(own.url) as two,
+        NativeClient.connect(own.url) as three,
+    ):
+        begun = [asyncio.Event() for _ in range(3)]
+        speaking = [
+            asyncio.create_task(is_told(client, event))
+            for client, event in zip((one, two, three), begun, strict=True)
+        ]
+        for event in begun:
+            await event.wait()
+        victim.send_signal(number)
+        errors = await asyncio.gather(*speaking)
+        status = await asyncio.to_thread(readiness, own)
+    assert [error.code for error in errors] == ["engine_restarting"] * 3
+    assert all(error.retryable and error.retry_after_ms for error in errors)
+    assert status == 503
+    await asyncio.to_thread(own.until_ready)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+async def test_a_talker_that_dies_or_hangs(tmp_path: Path) -> None:
+    with service(**FIXED) as own:
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            await die(own, own.worker("talker.process"), number)
+        said = await asyncio.to_thread(own.say, "It is back.", tmp_path / "back.wav")
+        assert said["audio_s"] > 0.3
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+async def test_an_engine_core_that_dies_or_hangs(tmp_path: Path) -> None:
+    """With AsyncLLM the engine is a process of its own, below the talker's."""
+    with service(TALKWIRE_TALKER_ENGINE="async", **FIXED) as own:
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            talker = own.worker("talker.process")
+            core = max(talker.children(), key=lambda child: child.memory_info().rss)
+            await die(own, core, number)
+        said = await asyncio.to_thread(own.say, "It is back.", tmp_path / "back.wav")
+        assert said["audio_s"] > 0.3

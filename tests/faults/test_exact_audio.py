@@ -1,0 +1,55 @@
+"""R1: every sample of every context is heard once, in order, by the client that asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import numpy as np
+import pytest
+
+from codec.fake import FakeCodecEngine, LiteralDecoder
+from tests.faults.history import SPEC, Script
+from tests.faults.rig import FAR_AHEAD, Listener, assert_right, cartesia, gateway, native, openai
+
+
+def listeners(count: int, frames: int, seed: int, voices: itertools.count[int]) -> list[Listener]:
+    """Contexts of two to five parts with ``frames`` in all; every fourth is cancelled."""
+    random, made = np.random.default_rng(seed), []
+    for number in range(count):
+        cuts = np.sort(random.choice(np.arange(1, frames), random.integers(1, 5), replace=False))
+        parts = np.diff([0, *cuts, frames])
+        cancel = int(random.integers(0, frames * SPEC.hop_length)) if number % 4 == 3 else None
+        made.append(Listener(Script(next(voices), tuple(int(n) for n in parts)), cancel))
+    return made
+
+
+async def everybody(frames: int, rounds: int) -> int:
+    """``rounds`` of 24 contexts of ``frames`` frames in three protocols; the frames heard."""
+    voices, heard = itertools.count(1), 0
+    codec = FakeCodecEngine(SPEC, 0.002, decoder=LiteralDecoder(SPEC))
+    async with gateway(codec=codec, **FAR_AHEAD) as server:
+        for seed in range(rounds):
+            many = [listeners(4, frames, 3 * seed + n, voices) for n in range(3)]
+            for one in (vendor := listeners(6, frames, 3 * seed, voices)):
+                one.cancel_after = None  # what Cartesia's cancel promises is tested elsewhere
+            plain = listeners(6, frames, 3 * seed + 2, voices)
+            await asyncio.gather(
+                *(native(server.port, group) for group in many),
+                cartesia(server.port, vendor),
+                *(openai(server.port, one) for one in plain),
+            )
+            everyone = [*itertools.chain(*many), *vendor, *plain]
+            assert_right(everyone)
+            heard += sum(one.samples for one in everyone) // SPEC.hop_length
+            await server.until_free()
+    return heard
+
+
+async def test_a_hundred_thousand_frames_are_right() -> None:
+    assert await everybody(frames=2400, rounds=2) > 100_000
+
+
+@pytest.mark.nightly
+async def test_a_million_frames_are_right() -> None:
+    assert await everybody(frames=2400, rounds=20) > 1_000_000

@@ -1,0 +1,35 @@
+"""Fuzz by coverage: ``python -m tests.fuzz.run TARGET FOLDER [libFuzzer's options]``.
+
+FOLDER keeps what was found interesting. Atheris is needed, which is in an environment of its own:
+``make fuzz``.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(
+    include=["streaming", "service", "embedded", "talker", "codec", "ipc", "json", "starlette",
+             "python_multipart", "tomllib"]
+):  # fmt: skip
+    from tests.fuzz.seeds import seeds
+    from tests.fuzz.targets import TARGETS
+
+
+def main() -> None:
+    """Run until libFuzzer ends it; a case that breaks the target is left in the folder."""
+    name, folder = sys.argv[1], Path(sys.argv[2])
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(seeds()[name]):
+        (folder / f"seed-{number}").write_bytes(seed)
+    logging.disable()
+    atheris.Setup([sys.argv[0], str(folder), *sys.argv[3:]], TARGETS[name])
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""The gateway around fake engines, for a fuzzer outside: prints its address and serves until it is
+ended. ``python -m tests.fuzz.serve``
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from talker.fake import FakeTalker
+from tests.service.live import gateway
+
+
+async def _main() -> None:
+    talker = FakeTalker(frames_per_character=0.02, has_word_timings=True)
+    async with gateway(talker, max_voices=20) as server:
+        print(server.http, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_main())

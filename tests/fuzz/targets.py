@@ -1,0 +1,257 @@
+"""The parsers that read what strangers send, each as a function of bytes.
+
+A target returns when the bytes were read or refused as documented, and raises at anything else:
+an exception of another kind, an error outside the closed list, a broken promise about the result.
+``python -m tests.fuzz.run`` feeds them by coverage, test_corpus.py by the committed cases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+
+from codec import messages as codec_messages
+from embedded.text import normalise
+from ipc.framing import FramingError, MessageReader
+from service.http_route import request_fault
+from service.origin import is_allowed, parse_origins
+from service.protocols.cartesia_messages import context_of
+from service.protocols.cartesia_messages import parse_message as parse_cartesia
+from service.protocols.deepgram_text import joined
+from service.protocols.elevenlabs_messages import parse_message as parse_elevenlabs
+from service.protocols.elevenlabs_request import SpeechBody as ElevenLabsBody
+from service.protocols.openai_batch import BatchBody
+from service.protocols.openai_request import SpeechBody as OpenAiBody
+from service.protocols.vllm_omni_config import SessionConfig
+from service.protocols.vllm_omni_socket import _parsed as parse_vllm_omni
+from service.protocols.voices_body import read_new_voice
+from service.settings import SettingsError, load_settings
+from service.voices.clip import decode_base64
+from service.voices.file import VoiceFileError, unpack, unpack_built_in
+from streaming.delay import DelayReverter
+from streaming.errors import ErrorCode, TalkwireError
+from streaming.segment import Segmenter, SegmentSettings
+from streaming.wire_format import AudioHeader, parse_client_message, parse_server_message
+from talker import messages as talker_messages
+from talker.control_tags import CONTROL_TAGS, split_tags
+
+Target = Callable[[bytes], object]
+
+
+def _told(error: TalkwireError) -> None:
+    """What a client would be told: a code of the list and a sentence of ours, of ours alone."""
+    assert isinstance(error.code, ErrorCode)
+    assert error.message.isprintable()
+    assert len(error.message) < 300
+    assert error.param is None or len(error.param) <= 128
+
+
+def _text(data: bytes) -> str:
+    """What a WebSocket may deliver: valid Unicode, without surrogates."""
+    return data.decode("utf-8", errors="replace")
+
+
+def wire(data: bytes) -> None:
+    """The native protocol's messages of a client."""
+    try:
+        parse_client_message(_text(data))
+        parse_client_message(data)
+    except TalkwireError as error:
+        _told(error)
+
+
+def wire_of_server(data: bytes) -> None:
+    """What our clients read: a server's messages and binary headers."""
+    for read in (parse_server_message, AudioHeader.unpack):
+        with contextlib.suppress(ValueError):
+            read(data)  # type: ignore[operator]
+
+
+def segmenter(data: bytes) -> None:
+    """Utterances are the text, whatever pieces it comes in."""
+    size, text = 1 + data[0] % 7 if data else 1, _text(data[1:])
+    settings = SegmentSettings(max_chars=40)
+    whole, pieces = Segmenter(settings), Segmenter(settings)
+    once = [*whole.push(text), *whole.flush()]
+    several = [
+        utterance
+        for at in range(0, len(text), size)
+        for utterance in pieces.push(text[at : at + size])
+    ]
+    assert once == [*several, *pieces.flush()]
+    assert "".join("".join(once).split()) == "".join(text.split())
+
+
+def tags(data: bytes) -> None:
+    """Only the documented tags are tags."""
+    pieces = split_tags(_text(data))
+    assert "".join(pieces) == _text(data)
+    assert set(pieces[1::2]) <= CONTROL_TAGS
+
+
+def front_end(data: bytes) -> None:
+    """The embedded voice's reading: letters and marks, with spans in order, and stable."""
+    text = _text(data[:400])
+    read = normalise(text)
+    assert set(read.text) <= set("abcdefghijklmnopqrstuvwxyz' ,.?!")
+    at = source = 0
+    for span in read.spans:
+        assert at <= span.start < span.end <= len(read.text)
+        assert source <= span.source_start < span.source_end <= len(text)
+        at, source = span.end, span.source_start
+    assert normalise(read.text).text == read.text
+
+
+def _body(model: type[BaseModel], data: bytes) -> None:
+    """As FastAPI does it: JSON by the standard library, then the model."""
+    try:
+        model.model_validate(json.loads(data))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        _told(request_fault({**fault, "loc": ("body", *fault["loc"])}))
+    except (ValueError, RecursionError):
+        _told(request_fault({"type": "json_invalid"}))
+
+
+def http_bodies(data: bytes) -> None:
+    """The bodies of OpenAI's and ElevenLabs' requests."""
+    for model in (OpenAiBody, BatchBody, ElevenLabsBody, SessionConfig):
+        _body(model, data)
+
+
+def vendor_messages(data: bytes) -> None:
+    """The messages of other vendors' sockets."""
+    text = _text(data)
+    for parse in (parse_elevenlabs, parse_cartesia, parse_vllm_omni):
+        try:
+            parse(text)
+        except TalkwireError as error:
+            _told(error)
+    context_of(text)
+    tail = ""
+    for piece in text.split("\n"):
+        _, tail = joined(tail, piece)
+
+
+def voice_body(data: bytes) -> None:
+    """``POST /v1/audio/voices``, as JSON and as a form whose boundary is ``x``."""
+    for kind in ("application/json", "multipart/form-data; boundary=x"):
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": data, "more_body": False}
+
+        scope = {"type": "http", "headers": [(b"content-type", kind.encode())]}
+        try:
+            asyncio.run(read_new_voice(Request(scope, receive), 1 << 20))
+        except TalkwireError as error:
+            _told(error)
+        except RequestValidationError as error:
+            _told(request_fault(error.errors()[0]))
+
+
+def clip_address(data: bytes) -> None:
+    """A clip in base64 or a ``data:`` address."""
+    try:
+        assert len(decode_base64(_text(data), 1000, "audio")) <= 1000
+    except TalkwireError as error:
+        _told(error)
+
+
+def voice_file(data: bytes) -> None:
+    """A stored voice: safetensors with a checksum."""
+    for read in (unpack, unpack_built_in):
+        try:
+            voice = read(data)
+            assert voice.codes.dtype == np.int16
+        except VoiceFileError:
+            pass
+
+
+def settings(data: bytes) -> None:
+    """A file of settings. Names and values are the operator's, and so is the text of faults."""
+    try:
+        values = tomllib.loads(_text(data))
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return
+    with contextlib.suppress(SettingsError):
+        load_settings(**{name: value for name, value in values.items() if name != "config"})
+
+
+def origin(data: bytes) -> None:
+    """The headers ``Origin`` and ``Host``; and the setting. A foreign page stays outside."""
+    first, _, host = data.decode("latin-1").partition("\n")
+    allowed = is_allowed([first], host or None, ("https://example.org",))
+    name = host.strip().lower().rpartition(":")[0] or host.strip().lower()
+    assert not allowed or "example.org" in first.lower() or name in first.lower()
+    with contextlib.suppress(ValueError):
+        parse_origins(first)
+
+
+def ipc(data: bytes) -> None:
+    """What processes of ours say to each other, though nobody else can reach their sockets."""
+    unions = (codec_messages.ToWorker, codec_messages.FromWorker)
+    for union in (*unions, talker_messages.ToChild, talker_messages.FromChild):
+        reader: MessageReader[Any] = MessageReader(union)
+        try:
+            for message in [*reader.feed(data[:7]), *reader.feed(data[7:])]:
+                _unpack(message)
+        except FramingError:
+            pass
+
+
+def _unpack(message: object) -> None:
+    try:
+        if isinstance(message, codec_messages.Decode):
+            codec_messages.window_of(message)
+        elif isinstance(message, codec_messages.Encoded):
+            codec_messages.codes_of(message)
+        elif isinstance(message, codec_messages.Decoded | codec_messages.Encode):
+            codec_messages.samples_of(message)
+    except ValueError:
+        pass
+
+
+def rows(data: bytes) -> None:
+    """Rows of any codes: no special code is ever in a frame."""
+    codes = np.frombuffer(data[: len(data) // 8 * 8], "<i2").reshape(-1, 4).astype(np.int16)
+    reverter = DelayReverter(4, 1024)
+    for row in codes:
+        try:
+            frame = reverter.push(row)
+        except ValueError:
+            assert row.min() < 0
+            return
+        assert frame is None or (frame.max() < 1024 and frame.min() >= 0)
+
+
+def wav(data: bytes) -> None:
+    """The clip reader of the sandbox on a WAV's header; other formats are read in a child only."""
+    from service.voices.clip_child import Refused, Wanted, read_clip
+
+    clip = b"RIFF" + data[4:8] + b"WAVE" + data[12:4096]
+    try:
+        samples, _ = read_clip(clip, Wanted(24_000, 1 << 16, 0, 9))
+        assert np.isfinite(samples).all()
+    except (Refused, MemoryError):
+        pass
+
+
+TARGETS: dict[str, Target] = {
+    target.__name__: target
+    for target in (
+        wire, wire_of_server, segmenter, tags, front_end, http_bodies, vendor_messages, voice_body,
+        clip_address, voice_file, settings, origin, ipc, rows, wav,
+    )
+}  # fmt: skip
+
+if __name__ == "__main__":
+    print(*TARGETS, sep="\n")

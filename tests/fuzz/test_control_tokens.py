@@ -1,0 +1,102 @@
+"""A client's text cannot say what only the prompt may: no control id but the 43 documented tags,
+through whatever door, spelling or cut it comes. Judged by the ids that the engine would be given.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import httpx
+import pytest
+from tokenizers import Tokenizer
+
+from service.settings import EMBEDDED_MODEL
+from talker.control_tags import CONTROL_TAGS
+from tests.fuzz.speaking import CONSENT, SpyTalker, clips, everywhere, natively
+from tests.service.live import gateway
+from tests.talker import tiny
+
+#: What Higgs Audio v3's and Qwen3's vocabularies add, as published, beyond the test's own.
+PUBLISHED = (
+    "<|tts|>", "<|audio|>", "<|audio_end|>", "<|text|>", "<|ref_audio|>", "<|ref_text|>",
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
+    "<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>",
+    "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>", "<tool_call>",
+    "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>",
+    "<|repo_name|>", "<|file_sep|>", "<tool_response>", "</tool_response>", "<think>", "</think>",
+)  # fmt: skip
+WIDE = {ord(c): ord(c) + 0xFEE0 for c in "<|>/abcdefghijklmnopqrstuvwxyz_"}
+JOINER, SPACE, HYPHEN = "\N{ZERO WIDTH JOINER}", "\N{ZERO WIDTH SPACE}", "\N{SOFT HYPHEN}"
+
+
+def spellings(token: str) -> list[str]:
+    middle = len(token) // 2
+    wide = token.translate(WIDE)
+    assert unicodedata.normalize("NFKC", wide) == token
+    return [
+        token, wide, token.upper(), token + token, token[:3] + token + token[3:],
+        *(token[:middle] + glue + token[middle:] for glue in (JOINER, SPACE, HYPHEN)),
+        JOINER.join(token), token.replace("<", "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}"),
+        token.replace("|", "\N{DIVIDES}"), f"\\u003c{token[1:]}", f"&lt;{token[1:]}",
+    ]  # fmt: skip
+
+
+@pytest.fixture(
+    scope="module",
+    params=["a Higgs v3 tokenizer", pytest.param("embedded", marks=pytest.mark.long)],
+)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "embedded":
+        return EMBEDDED_MODEL
+    return tiny.write_checkpoint(tmp_path_factory.mktemp("higgs"))
+
+
+def hostile(spy: SpyTalker) -> list[str]:
+    """Every added token of the vocabulary and of the published ones, in every spelling, with a
+    few tags that may pass.
+    """
+    tokens = sorted({*spy.control, *PUBLISHED} - CONTROL_TAGS)
+    words = [f"say {spelling} it" for token in tokens for spelling in spellings(token)]
+    words += [f"say {tag} it" for tag in sorted(CONTROL_TAGS)]
+    return [". ".join(words[at : at + 60]) + ". " for at in range(0, len(words), 60)]
+
+
+def test_the_texts_are_hostile(checkpoint: Path) -> None:
+    """A tokenizer that is merely told to add no special tokens makes control ids of them."""
+    spy = SpyTalker(checkpoint)
+    naive = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    made = {i for text in hostile(spy) for i in naive.encode(text, add_special_tokens=False).ids}
+    assert made >= set(spy.control.values())
+
+
+@pytest.mark.long
+async def test_no_text_makes_a_control_id_whole_or_in_pieces(checkpoint: Path) -> None:
+    spy = SpyTalker(checkpoint)
+    async with gateway(spy) as server:
+        for text in hostile(spy):
+            for size in (len(text), 1, 5):
+                pieces = [text[at : at + size] for at in range(0, len(text), size)]
+                await natively(server, pieces)
+    spy.assert_only_tags()
+    said = {i for ids in spy.ids for i in ids}
+    passed = {spy.control[tag] for tag in CONTROL_TAGS if tag in spy.control}
+    assert passed <= said, "the documented tags do pass"
+
+
+async def test_no_door_lets_a_control_id_through(checkpoint: Path) -> None:
+    spy = SpyTalker(checkpoint)
+    async with gateway(spy) as server, httpx.AsyncClient(base_url=server.http, timeout=60) as http:
+        text = hostile(spy)[0][:1500]
+        for answer in await everywhere(server, http, text):
+            assert answer.status_code < 500, answer.text
+        spy.assert_only_tags()
+        assert len(spy.ids) > 15
+        # a voice that is kept, with such words in its clip
+        clip = clips.as_base64(clips.wav(clips.tone(1.5)))
+        voice = {"name": "anna", "audio_sample": clip, "consent": CONSENT, "ref_text": text[:300]}
+        assert (await http.post("/v1/audio/voices", json=voice)).status_code == 201
+        before = len(spy.ids)
+        await natively(server, ["Hello there. "], voice="anna")
+        assert len(spy.ids) > before
+        spy.assert_only_tags()

@@ -1,0 +1,104 @@
+"""What the project is made of: no door for foreign code in its sources, no package unhashed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = (
+    "asr", "clients", "codec", "embedded", "ipc", "loadtest", "service", "streaming", "talker",
+    "benchmarks", "deploy", "requirements",
+)  # fmt: skip
+#: Modules that run what they read.
+MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+#: Functions that do, or that let a shell or another's code in.
+CALLS = {
+    "eval", "exec", "compile", "__import__", "torch.load", "torch.hub.load", "yaml.load",
+    "yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen", "tempfile.mktemp",
+    "joblib.load", "pandas.read_pickle", "xml.etree.ElementTree.parse",
+}  # fmt: skip
+ARGUMENTS = {"trust_remote_code", "shell", "allow_pickle", "weights_only"}
+
+
+def sources() -> list[Path]:
+    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
+    assert len(files) > 150
+    return files
+
+
+def named(node: ast.expr) -> str:
+    """``a.b.c`` of a call's function; "?" stands for what is no name."""
+    if isinstance(node, ast.Attribute):
+        return f"{named(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def doors(code: str) -> Iterator[str]:
+    """What in a source would let foreign code in."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in MODULES)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in MODULES:
+            yield str(node.module)
+        elif isinstance(node, ast.Call):
+            if named(node.func) in CALLS:
+                yield named(node.func)
+            for keyword in node.keywords:
+                is_false = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+                wanted = keyword.arg == "weights_only"
+                if keyword.arg in ARGUMENTS and is_false is wanted:
+                    yield f"{keyword.arg}="
+
+
+def test_no_source_lets_foreign_code_in() -> None:
+    found = {str(file.relative_to(ROOT)): list(doors(file.read_text())) for file in sources()}
+    assert {file: what for file, what in found.items() if what} == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle", "from pickle import loads", "import torch\ntorch.load('x')",
+        "f(trust_remote_code=True)", "f(trust_remote_code=x)", "subprocess.run('a', shell=True)",
+        "eval('1')", "np.load(f, allow_pickle=True)", "torch_load(f, weights_only=False)",
+    ],
+)  # fmt: skip
+def test_the_look_finds_doors(code: str) -> None:
+    assert list(doors(code))
+    assert not list(doors("subprocess.run(['a'], shell=False)\nnp.load(f, allow_pickle=False)"))
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda file: file.name
+)
+def test_every_package_is_pinned_and_hashed(file: Path) -> None:
+    """torch-cpu.txt alone has no hashes, and says why."""
+    text = re.sub(r"\\\n\s*", " ", file.read_text())
+    lines = [
+        line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
+    ]
+    assert lines
+    for line in lines:
+        assert re.match(r"[A-Za-z0-9._-]+==[^\s]+", line), line
+        assert file.name == "torch-cpu.txt" or re.search(r"--hash=sha256:[0-9a-f]{64}", line), line
+
+
+def test_every_installation_asks_for_the_hashes() -> None:
+    """Whatever installs one of the lists."""
+    scripts = [
+        *ROOT.glob("requirements/*.sh"), *ROOT.glob("deploy/**/*.sh"), *ROOT.glob("tests/**/*.sh"),
+    ]  # fmt: skip
+    seen = 0
+    for script in scripts:
+        text = script.read_text().replace("\\\n", " ")
+        for line in re.findall(r".*pip.* install .*-r .*", text):
+            if "torch" in line or '"$list"' in line:
+                continue  # torch-cpu.txt
+            seen += 1
+            assert "--require-hashes" in line, (script, line)
+    assert seen >= 4

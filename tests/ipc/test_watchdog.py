@@ -1,0 +1,124 @@
+"""When a child is taken for hung: by scripted looks, and by the kernel's own words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from ipc.watchdog import Vitals, Watchdog, read_vitals
+
+IDLE, BUSY = "time.sleep(600)", "while True: pass"
+
+
+def verdict(looks: list[tuple[float, float, Vitals | None]], patience_s: float = 2.0) -> list:
+    """``(now, heard, vitals)`` of each look; the child may be idle and silent for 0.75 s."""
+    dog = Watchdog()
+    return [dog.look(now, heard, patience_s, 0.75, vitals) for now, heard, vitals in looks]
+
+
+def every(step_s: float, until_s: float) -> list[float]:
+    return [step_s * n for n in range(1, round(until_s / step_s) + 1)]
+
+
+def test_a_child_that_speaks_is_well() -> None:
+    looks = [(now, now - 0.2, Vitals("S", 5)) for now in every(0.25, 60)]
+    assert set(verdict(looks)) == {None}
+
+
+def test_a_silent_child_that_waits_for_nothing_is_found_within_a_second() -> None:
+    found = verdict([(now, 0.0, Vitals("S", 5)) for now in every(0.2, 1.0)])
+    assert found[:3] == [None] * 3
+    assert found[-1] == "idle"
+
+
+@pytest.mark.parametrize("state", ["R", "D", "t"])
+def test_a_child_that_waits_its_turn_is_given_time(state: str) -> None:
+    found = verdict([(now, 0.0, Vitals(state, 5)) for now in every(0.2, 2.4)])
+    assert set(found[:9]) == {None}
+    assert found[-1] == "silent"
+
+
+def test_a_child_that_computes_is_given_time() -> None:
+    looks = [(now, 0.0, Vitals("S", int(100 * now))) for now in every(0.2, 1.8)]
+    assert set(verdict(looks)) == {None}
+
+
+def test_a_stopped_child_is_found_though_it_was_heard_just_now() -> None:
+    looks = [(now, now, Vitals("S", 5, is_stopped=True)) for now in every(0.2, 0.8)]
+    assert verdict(looks) == [None, None, "stopped", "stopped"]
+    once = [(0.2, 0.0, Vitals("T", 5, True)), (0.4, 0.4, Vitals("S", 5))] * 3
+    assert set(verdict(once)) == {None}
+
+
+def test_whoever_was_held_up_himself_looks_again() -> None:
+    assert verdict([(0.2, 0.1, None), (9.0, 0.3, None), (9.2, 9.1, None)]) == [None] * 3
+    assert verdict([(0.2, 0.1, None), (9.0, 0.3, None), (9.2, 0.3, None)])[-1] == "silent"
+    late = [(0.2, 0.1, Vitals("S", 5)), (9.0, 0.3, Vitals("S", 5)), (9.1, 9.1, Vitals("S", 5))]
+    assert verdict(late, patience_s=60) == [None] * 3
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def start(processes: list[subprocess.Popen[bytes]], code: str) -> int:
+    command = [sys.executable, "-c", f"import time, subprocess, sys; {code}"]
+    processes.append(subprocess.Popen(command, start_new_session=True))
+    return processes[-1].pid
+
+
+def until(pid: int, state: str) -> Vitals:
+    deadline = time.monotonic() + 60
+    while (vitals := read_vitals(pid)) is None or vitals.state != state:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return vitals
+
+
+def test_the_kernel_tells_idle_busy_and_stopped(processes: list[subprocess.Popen[bytes]]) -> None:
+    pid = start(processes, IDLE)
+    assert not until(pid, "S").is_stopped
+    os.kill(pid, signal.SIGSTOP)
+    assert until(pid, "T").is_stopped
+    os.kill(pid, signal.SIGCONT)
+    assert not until(pid, "S").is_stopped
+    busy = start(processes, f"\n{BUSY}")
+    before = until(busy, "R").ticks
+    deadline = time.monotonic() + 60
+    while (now := read_vitals(busy)) is not None and now.ticks <= before:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_stopped_grandchild_is_seen(processes: list[subprocess.Popen[bytes]]) -> None:
+    pid = start(processes, f"print(subprocess.run([sys.executable, '-c', 'import time; {IDLE}']))")
+    deadline = time.monotonic() + 60
+    while not (found := children(pid)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    until(found[0], "S")
+    os.kill(found[0], signal.SIGSTOP)
+    until(found[0], "T")
+    assert until(pid, "S").is_stopped
+
+
+def children(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children") as listing:
+        return [int(child) for child in listing.read().split()]
+
+
+def test_nobody_has_no_vitals(processes: list[subprocess.Popen[bytes]]) -> None:
+    pid = start(processes, "pass")
+    processes.pop().wait()
+    assert read_vitals(pid) is None

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Try the official clients and agent frameworks against the real service, in an environment of their own
+# (.venv-clients); the service is .venv's. Arguments are pytest's: tests/official/run.sh -k openai
+# Settings (environment): PYTHON, the interpreter to make the environment with (3.11 or 3.12).
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-python3}
+venv=.venv-clients
+
+stamp="$venv/.lists-$(cksum < requirements/clients.txt | cut -d' ' -f1)"
+if [ ! -f "$stamp" ]; then
+  if ! [ -x "$venv/bin/python" ]; then
+    "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || {
+      echo "talkwire: Pipecat's environment takes Python 3.11 or 3.12: make test-clients PYTHON=python3.12" >&2
+      exit 1
+    }
+    "$python" -m venv "$venv"
+  fi
+  echo "talkwire: installing $(grep -c '==' requirements/clients.txt) packages from requirements/clients.txt"
+  "$venv/bin/python" -m pip --disable-pip-version-check -qq install --no-deps --require-hashes \
+    -r requirements/clients.txt
+  rm -f "$venv"/.lists-*
+  touch "$stamp"
+fi
+# Installed from the tree; the sources are read where they are.
+stamp="$venv/.pipecat-talkwire-$(cksum < clients/pipecat/pyproject.toml | cut -d' ' -f1)"
+if [ ! -f "$stamp" ]; then
+  "$venv/bin/python" -m pip --disable-pip-version-check -qq install --no-deps --no-build-isolation -e clients/pipecat
+  rm -f "$venv"/.pipecat-talkwire-*
+  touch "$stamp"
+fi
+what=(tests/official)
+for word in "$@"; do
+  if [ -e "${word%%::*}" ]; then what=(); fi
+done
+exec "$venv/bin/python" -m pytest -c tests/official/pytest.ini "${what[@]}" "$@"

@@ -1,0 +1,215 @@
+"""Agent frameworks' own ElevenLabs services, against the real service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import pytest
+from livekit.agents import APIConnectOptions, APIStatusError
+from livekit.plugins import elevenlabs
+from pipecat.frames.frames import (
+    InterruptionFrame,
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+    LLMTextFrame,
+    TTSAudioRawFrame,
+    TTSStartedFrame,
+    TTSUpdateSettingsFrame,
+)
+from pipecat.services.elevenlabs.tts import ElevenLabsHttpTTSService, ElevenLabsTTSService
+from pipecat.services.tts_service import TextAggregationMode
+
+from tests.e2e.live import Service
+from tests.e2e.sentences import SENTENCES
+from tests.official.ears import Ears
+from tests.official.livekit_speech import listen, say
+from tests.official.pipecat_checks import assert_a_turn_with_its_words, assert_turn_after_turn
+from tests.official.pipecat_pipeline import conversation
+from tests.official.turns import ONE, OTHER, TURN, tokens
+
+#: A busy machine may take longer than Pipecat waits.
+PATIENCE = {"stop_frame_timeout_s": 60.0}
+
+
+def pipecat(speaking: Service, **more: Any) -> ElevenLabsTTSService:
+    settings = ElevenLabsTTSService.Settings(voice="default", **more.pop("settings", {}))
+    url = f"ws://127.0.0.1:{speaking.port}"
+    return ElevenLabsTTSService(api_key="any", url=url, settings=settings, **PATIENCE, **more)
+
+
+# -- Pipecat
+
+
+async def test_pipecat_speaks_a_turn_with_its_words(speaking: Service, ears: Ears) -> None:
+    async with conversation(pipecat(speaking)) as talk:
+        await talk.say(*tokens(TURN))
+    assert_a_turn_with_its_words(talk, ears)
+
+
+async def test_pipecat_speaks_turn_after_turn(speaking: Service, ears: Ears) -> None:
+    await assert_turn_after_turn(pipecat(speaking), ears)
+    speaking.until("nothing is left", "tts_contexts_active ", 0)
+
+
+async def test_pipecat_interrupts(speaking: Service, ears: Ears) -> None:
+    async with conversation(pipecat(speaking)) as talk:
+        text = " ".join(sentence.capitalize() for sentence in SENTENCES)
+        await talk.queue(LLMFullResponseStartFrame(), LLMTextFrame(text))
+        await talk.until(lambda: bool(talk.of(TTSAudioRawFrame)), "it speaks")
+        assert speaking.metric("tts_contexts_active ") == 1
+        await talk.queue(InterruptionFrame())
+        await talk.until(lambda: bool(talk.of(InterruptionFrame)), "it was interrupted")
+        speaking.until("the server works no more", "tts_contexts_active ", 0)
+        assert talk.pcm_after(InterruptionFrame) == b""
+        await talk.say(OTHER)
+        await talk.until_stopped(1)
+    assert ears.which(talk.pcm_after(InterruptionFrame)) == OTHER
+    assert talk.errors() == []
+
+
+async def test_pipecat_interrupts_what_was_said_to_its_end(speaking: Service, ears: Ears) -> None:
+    async with conversation(pipecat(speaking)) as talk:
+        await talk.say(" ".join(sentence.capitalize() for sentence in SENTENCES))
+        await talk.until(lambda: bool(talk.of(TTSAudioRawFrame)), "it speaks")
+        await talk.queue(InterruptionFrame())
+        await talk.until(lambda: bool(talk.of(InterruptionFrame)), "it was interrupted")
+        speaking.until("the server works no more", "tts_contexts_active ", 0)
+        await talk.say(OTHER)
+        await talk.until_stopped(1)
+    assert ears.which(talk.pcm_after(InterruptionFrame)) == OTHER
+
+
+async def test_pipecat_sends_tokens(speaking: Service, ears: Ears) -> None:
+    tts = pipecat(speaking, text_aggregation_mode=TextAggregationMode.TOKEN)
+    async with conversation(tts) as talk:
+        await talk.queue(LLMFullResponseStartFrame())
+        await talk.queue(*(LLMTextFrame(token) for token in tokens(f"{ONE} {OTHER[:5]}")))
+        await talk.until(lambda: bool(talk.of(TTSAudioRawFrame)), "it speaks before the end")
+        await talk.queue(LLMTextFrame(OTHER[5:]), LLMFullResponseEndFrame())
+    pcm = talk.pcm()
+    assert ears.which(pcm) == TURN
+    assert talk.text() == f"{ONE} {OTHER}"
+    assert talk.errors() == []
+
+
+async def test_pipecat_changes_a_voices_settings_within_a_conversation(
+    speaking: Service, ears: Ears
+) -> None:
+    faster = TTSUpdateSettingsFrame(delta=ElevenLabsTTSService.Settings(speed=2.0))
+    async with conversation(pipecat(speaking, settings={"speed": 1.0})) as talk:
+        await talk.say(ONE)
+        await talk.until_stopped(1)
+        await talk.queue(faster)
+        await talk.say(ONE)
+        await talk.until_stopped(2)
+    first, second = [talk.pcm(frame.context_id) for frame in talk.of(TTSStartedFrame)]
+    assert ears.which(first) == ONE
+    assert len(second) < 0.75 * len(first)
+
+
+async def test_pipecat_at_a_telephones_rate(speaking: Service, ears: Ears) -> None:
+    async with conversation(pipecat(speaking), rate=8_000) as talk:
+        await talk.say(ONE)
+    assert {frame.sample_rate for frame in talk.of(TTSAudioRawFrame)} == {8_000}
+    assert ears.which(talk.pcm(), 8_000) == ONE
+
+
+async def test_pipecat_is_told_of_a_voice_that_is_not_there(speaking: Service) -> None:
+    async with conversation(pipecat(speaking)) as talk:
+        unknown = ElevenLabsTTSService.Settings(voice="nobody")
+        await talk.queue(TTSUpdateSettingsFrame(delta=unknown))
+        await talk.say(ONE)
+        await talk.until(lambda: any("404" in error for error in talk.errors()), "it is told")
+    assert talk.pcm() == b""
+
+
+async def test_pipecat_speaks_over_http(speaking: Service, ears: Ears) -> None:
+    async with aiohttp.ClientSession() as session:
+        tts = ElevenLabsHttpTTSService(
+            api_key="any",
+            aiohttp_session=session,
+            base_url=f"http://127.0.0.1:{speaking.port}",
+            settings=ElevenLabsHttpTTSService.Settings(voice="default"),
+            **PATIENCE,
+        )
+        async with conversation(tts) as talk:
+            await talk.say(TURN)
+    assert ears.which(talk.pcm()) == TURN
+    assert talk.text() == TURN
+    assert talk.errors() == []
+
+
+# -- LiveKit
+
+
+def livekit(
+    speaking: Service, session: aiohttp.ClientSession, voice: str = "default", **more: Any
+) -> elevenlabs.TTS:
+    url = f"http://127.0.0.1:{speaking.port}/v1"
+    return elevenlabs.TTS(voice_id=voice, api_key="any", base_url=url, http_session=session, **more)
+
+
+@pytest.mark.parametrize("encoding", ["mp3_22050_32", "pcm_24000", "opus_48000_64"])
+async def test_livekit_speaks_a_turn_with_its_words(
+    speaking: Service, session: aiohttp.ClientSession, ears: Ears, encoding: str
+) -> None:
+    plugin = livekit(speaking, session, encoding=encoding)
+    speech = await say(plugin, *tokens(TURN))
+    assert ears.which(speech.pcm, speech.rate) == TURN
+    assert speech.text == TURN
+    starts = [word.start_time for word in speech.words]
+    assert starts == sorted(starts)
+    assert 0.5 < (starts[-1] - starts[0]) / (len(speech.pcm) / 2 / speech.rate) < 1
+    again = await say(plugin, OTHER)  # on the same socket
+    assert ears.which(again.pcm, again.rate) == OTHER
+    await plugin.aclose()
+    speaking.until("nothing is left", "tts_contexts_active ", 0)
+
+
+async def test_livekit_streams_words_and_not_sentences(
+    speaking: Service, session: aiohttp.ClientSession, ears: Ears
+) -> None:
+    plugin = livekit(speaking, session, auto_mode=False)
+    speech = await say(plugin, *tokens(TURN))
+    assert ears.which(speech.pcm, speech.rate) == TURN
+    await plugin.aclose()
+
+
+async def test_livekit_speaks_in_one_piece(
+    speaking: Service, session: aiohttp.ClientSession, ears: Ears
+) -> None:
+    plugin = livekit(speaking, session)
+    speech = await listen(plugin.synthesize(ONE))
+    assert ears.which(speech.pcm, speech.rate) == ONE
+    await plugin.aclose()
+
+
+async def test_livekit_stops_listening_and_the_next_turn_is_heard(
+    speaking: Service, session: aiohttp.ClientSession, ears: Ears
+) -> None:
+    plugin = livekit(speaking, session)
+    stream = plugin.stream()
+    stream.push_text(" ".join(sentence.capitalize() for sentence in SENTENCES))
+    await listen(stream, enough=lambda speech: len(speech.pcm) > 1000)
+    await stream.aclose()
+    speech = await say(plugin, OTHER)
+    assert ears.which(speech.pcm, speech.rate) == OTHER
+    await plugin.aclose()
+    speaking.until("nothing is left", "tts_contexts_active ", 0)
+
+
+async def test_livekit_lists_voices_and_is_told_of_one_that_is_not_there(
+    speaking: Service, session: aiohttp.ClientSession
+) -> None:
+    voices = await livekit(speaking, session).list_voices()
+    assert "default" in [voice.id for voice in voices]
+    plugin = livekit(speaking, session, "nobody")
+    once = APIConnectOptions(max_retry=0)
+    stream = plugin.stream(conn_options=once)
+    stream.push_text(ONE)
+    stream.end_input()
+    with pytest.raises(APIStatusError) as refused:
+        await listen(stream)
+    assert refused.value.status_code == 404
+    await stream.aclose()

@@ -1,0 +1,255 @@
+"""``pipecat-talkwire``'s connection: lost, refused, left; and its pure halves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from pipecat.frames.frames import (
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+    LLMTextFrame,
+    TTSAudioRawFrame,
+    TTSTextFrame,
+)
+from pipecat.utils.errors import ErrorCategory
+from pipecat_talkwire import TalkwireTTSService, wire
+from pipecat_talkwire.contexts import Contexts
+from websockets.asyncio.server import Server, ServerConnection, serve
+
+from tests.e2e.live import Service
+from tests.e2e.sentences import SENTENCES
+from tests.official.ears import Ears
+from tests.official.pipecat_pipeline import conversation
+from tests.official.turns import ONE, OTHER
+
+
+class Cable:
+    """A TCP connection to the service that can be cut."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._writers: list[asyncio.StreamWriter] = []
+        self._joined: list[asyncio.Event] = []
+        self.connections = 0
+
+    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers += [writer, far_writer]
+        self._joined.append(apart := asyncio.Event())
+        await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
+        apart.set()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    async def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+        for apart in self._joined:
+            await apart.wait()
+
+
+@asynccontextmanager
+async def cable(port: int) -> AsyncIterator[tuple[Cable, str]]:
+    laid = Cable(port)
+    server = await asyncio.start_server(laid.join, "127.0.0.1", 0)
+    near = server.sockets[0].getsockname()[1]
+    try:
+        yield laid, f"ws://127.0.0.1:{near}/v1/tts/stream"
+    finally:
+        await laid.cut()
+        server.close()
+
+
+async def test_a_lost_connection_costs_the_turn_and_no_more(speaking: Service, ears: Ears) -> None:
+    async with cable(speaking.port) as (line, url):
+        async with conversation(TalkwireTTSService(url=url)) as talk:
+            await talk.queue(LLMFullResponseStartFrame(), LLMTextFrame(" ".join(SENTENCES)))
+            await talk.until(lambda: bool(talk.of(TTSAudioRawFrame)), "it speaks")
+            await line.cut()
+            await talk.until_stopped(1)
+            await talk.queue(LLMTextFrame(" "), LLMFullResponseEndFrame())
+            await talk.say(OTHER)
+        assert line.connections == 2
+    assert ears.which(talk.pcm(talk.contexts()[-1])) == OTHER
+    speaking.until("what was lost is not worked on", "tts_contexts_active ", 0)
+
+
+# -- a scripted server
+
+
+def header(handle: int, sample_offset: int) -> bytes:
+    """As docs/protocol.md draws it."""
+    return struct.pack("<BBHII", 0x11, 0, handle, 0, sample_offset)
+
+
+GREETING: dict[str, Any] = {
+    "type": "session.created",
+    "session_id": "s",
+    "limits": {"max_message_bytes": 2048, "session_idle_s": 300.0},
+    "a_field_of_the_future": [1],
+}
+
+
+class Script:
+    """A server that answers what a test tells it to, and keeps what it was told."""
+
+    def __init__(self, greeting: dict[str, Any] = GREETING) -> None:
+        self.greeting = greeting
+        self.connections = 0
+        self.heard: list[dict[str, Any]] = []
+
+    async def converse(self, socket: ServerConnection) -> None:
+        self.connections += 1
+        await socket.send(json.dumps(self.greeting))
+        await self.after_greeting(socket)
+        handle = -1
+        async for data in socket:
+            message = json.loads(data)
+            self.heard.append(message)
+            if message["type"] == "context.create":
+                handle += 1
+                created = {"type": "context.created", "handle": handle}
+                await socket.send(json.dumps({**message, **created}))
+            elif message["type"] == "context.end":
+                await self.speak(socket, message["context_id"], handle)
+
+    async def after_greeting(self, socket: ServerConnection) -> None:
+        """Nothing, unless a test has something."""
+
+    async def speak(self, socket: ServerConnection, context_id: str, handle: int) -> None:
+        await socket.send(header(handle, 0) + bytes(4800))
+        await socket.send(json.dumps({"type": "a.type.of.the.future", "context_id": context_id}))
+        done = {"type": "context.done", "context_id": context_id, "reason": "complete"}
+        await socket.send(json.dumps(done))
+
+    def texts(self) -> str:
+        return "".join(m["text"] for m in self.heard if m["type"] == "text.append")
+
+
+@asynccontextmanager
+async def scripted(script: Script) -> AsyncIterator[str]:
+    server: Server
+    async with serve(script.converse, "127.0.0.1", 0, subprotocols=[wire.SUBPROTOCOL]) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        yield f"ws://127.0.0.1:{port}/"
+
+
+async def test_an_older_server_has_no_word_timings_and_is_not_asked() -> None:
+    script = Script()
+    async with scripted(script) as url:
+        tts = TalkwireTTSService(url=url, word_timestamps=True)
+        async with conversation(tts) as talk:
+            await talk.say(ONE)
+    create = script.heard[0]
+    assert create["audio"] == {"encoding": "pcm_s16le", "sample_rate": 24_000}
+    assert set(create) == {"type", "context_id", "audio"}
+    assert [m["type"] for m in script.heard[1:]] == ["text.append", "context.end"]
+    assert [frame.text for frame in talk.of(TTSTextFrame)] == [ONE]
+    assert talk.pcm() == bytes(4800)
+    assert talk.errors() == []
+
+
+async def test_long_texts_are_split_to_the_servers_limit() -> None:
+    script = Script()
+    text = "\x01\x02" * 1000
+    async with scripted(script) as url, conversation(TalkwireTTSService(url=url)) as talk:
+        await talk.say(text)
+    assert script.texts() == text + " "
+    assert all(len(json.dumps(message)) < 2048 for message in script.heard)
+
+
+async def test_a_server_that_goes_away_is_left_when_its_context_is_done() -> None:
+    class Leaving(Script):
+        async def speak(self, socket: ServerConnection, context_id: str, handle: int) -> None:
+            if self.connections == 1:
+                await socket.send('{"type":"going_away","deadline_ms":10000}')
+            await super().speak(socket, context_id, handle)
+
+    script = Leaving()
+    async with scripted(script) as url, conversation(TalkwireTTSService(url=url)) as talk:
+        await talk.say(ONE)
+        await talk.until_stopped(1)
+        await talk.say(OTHER)
+    assert script.connections == 2
+    assert script.texts() == f"{ONE} {OTHER} "
+    assert talk.pcm() == bytes(9600)
+    assert talk.errors() == []
+
+
+async def test_what_a_full_server_refuses_ends_the_turn() -> None:
+    class Full(Script):
+        async def converse(self, socket: ServerConnection) -> None:
+            await socket.send(json.dumps(self.greeting))
+            async for data in socket:
+                message = json.loads(data)
+                self.heard.append(message)
+                code = "overloaded" if message["type"] == "context.create" else "unknown_context"
+                error = {"type": "error", "code": code, "message": "…", "request_id": "r-1"}
+                await socket.send(json.dumps({**error, "context_id": message["context_id"]}))
+
+    script = Full()
+    async with scripted(script) as url, conversation(TalkwireTTSService(url=url)) as talk:
+        await talk.say(ONE)
+        await talk.until_stopped(1)
+    assert sum("overloaded" in error and "r-1" in error for error in talk.errors()) == 1
+    assert not any("unknown_context" in error for error in talk.errors())
+    assert talk.up[0].category is ErrorCategory.RATE_LIMIT
+
+
+async def test_a_peer_that_speaks_another_protocol_is_not_spoken_to() -> None:
+    script = Script({"type": "welcome"})
+    async with scripted(script) as url, conversation(TalkwireTTSService(url=url)) as talk:
+        await talk.say(ONE)
+        await talk.until_stopped(1)
+    assert any("welcome" in error for error in talk.errors())
+
+
+# -- without a connection
+
+
+def test_the_header_is_the_servers() -> None:
+    packed = header(65535, 2**32 - 1) + b"\1\2"
+    assert wire.read_audio(packed) == wire.Audio(65535, 2**32 - 1, b"\1\2")
+    for broken in (packed[:11], b"\x21" + packed[1:], b""):
+        with pytest.raises(wire.ProtocolError):
+            wire.read_audio(broken)
+
+
+@pytest.mark.parametrize("data", ["{", "[]", '{"type":1}', "{}", "null"])
+def test_what_is_no_message_is_refused(data: str) -> None:
+    with pytest.raises(wire.ProtocolError):
+        wire.read(data)
+    with pytest.raises(wire.ProtocolError):
+        wire.read_greeting(data)
+
+
+def test_a_forgotten_contexts_audio_is_nobodys() -> None:
+    contexts = Contexts()
+    contexts.add("a")
+    contexts.on_created("a", 0)
+    assert contexts.forget("a")
+    assert contexts.of_handle(0) is None
+    assert not contexts.forget("a")
+    contexts.on_created("a", 0)  # crossed the cancel
+    assert contexts.of_handle(0) is None
+    contexts.add("b")
+    contexts.on_created("b", 0)  # the handle is free again
+    assert contexts.of_handle(0) is contexts.get("b") is not None
+    contexts.clear()
+    assert len(contexts) == 0

@@ -1,0 +1,85 @@
+"""Clips as clients send them: good ones in every format, and bombs."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import wave
+
+import av
+import numpy as np
+
+from service.audio.factory import make_stream_encoder
+from streaming.spec import Samples
+
+RATE = 24_000
+
+
+def tone(seconds: float = 2.0, hertz: float = 440.0, rate: int = RATE) -> Samples:
+    """A tone that grows louder, so that no two stretches of it are alike."""
+    t = np.arange(int(seconds * rate)) / rate
+    samples: Samples = (np.sin(2 * np.pi * hertz * t) * (0.2 + 0.5 * t / seconds)).astype("f4")
+    return samples
+
+
+def wav(samples: Samples, rate: int = RATE, channels: int = 1) -> bytes:
+    """s16 by the standard library."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(channels)
+        out.setsampwidth(2)
+        out.setframerate(rate)
+        steps = np.rint(samples * 32767).astype("<i2")
+        out.writeframes(np.repeat(steps[:, None], channels, 1).tobytes())
+    return file.getvalue()
+
+
+def float_wav(samples: np.ndarray, rate: int = RATE) -> bytes:
+    """IEEE float, as the format's description has it."""
+    data = samples.astype("<f4").tobytes()
+    head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16,
+                       3, 1, rate, 4 * rate, 4, 32, b"data", len(data))  # fmt: skip
+    return head + data
+
+
+def encoded(kind: str, samples: Samples, rate: int = RATE) -> bytes:
+    """``flac``, ``mp3`` or ``ogg_opus`` by the service's own encoders."""
+    encoder = make_stream_encoder(kind, rate)
+    packets = [*encoder.encode(samples), *encoder.flush()]
+    return b"".join(packet.data for packet in packets)
+
+
+def vorbis(samples: Samples, rate: int = RATE) -> bytes:
+    """Ogg Vorbis in stereo, by ffmpeg's own encoder."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="ogg") as out:
+        stream = out.add_stream("vorbis", rate=rate, options={"strict": "-2"})
+        stream.layout = "stereo"  # type: ignore[union-attr]
+        for at in range(0, len(samples) - 63, 64):
+            block = np.repeat(samples[None, at : at + 64], 2, axis=0)
+            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(block), "fltp", "stereo")
+            frame.sample_rate, frame.pts = rate, at
+            out.mux(stream.encode(frame))  # type: ignore[arg-type]
+        out.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def every_format(samples: Samples) -> dict[str, bytes]:
+    return {
+        "wav": wav(samples),
+        "float_wav": float_wav(samples),
+        "flac": encoded("flac", samples),
+        "mp3": encoded("mp3", samples),
+        "opus": encoded("ogg_opus", samples),
+        "vorbis": vorbis(samples),
+    }
+
+
+def flac_bomb(seconds: int) -> bytes:
+    """Silence: a few bytes for each block of 24 ms."""
+    return encoded("flac", np.zeros(seconds * RATE, np.float32))
+
+
+def as_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

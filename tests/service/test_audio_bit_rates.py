@@ -1,0 +1,87 @@
+"""Bit rates that a client chooses, measured on what a decoder reads."""
+
+from __future__ import annotations
+
+import io
+
+import av
+import pytest
+
+from service.audio.factory import make_stream_encoder
+from streaming.errors import ErrorCode, RequestError
+from tests.service.audio_signal import RATE, joined, run, voice
+
+SECONDS = 4
+SPEECH = voice(SECONDS * RATE)
+
+
+def bits_per_second(name: str, bit_rate: int | None, sample_rate: int | None = None) -> float:
+    encoder = make_stream_encoder(name, RATE, sample_rate, bit_rate=bit_rate)
+    return 8 * len(joined(run(encoder, SPEECH, [4800] * 10))) / SECONDS
+
+
+@pytest.mark.parametrize(
+    ("sample_rate", "bit_rate"),
+    [(8_000, 8_000), (22_050, 32_000), (24_000, 160_000), (44_100, 192_000), (48_000, 320_000)],
+)
+def test_mp3_frames_say_their_bit_rate(sample_rate: int, bit_rate: int) -> None:
+    encoder = make_stream_encoder("mp3", RATE, sample_rate, bit_rate=bit_rate)
+    data = joined(run(encoder, SPEECH))
+    with av.open(io.BytesIO(data)) as file:
+        packets = [packet for packet in file.demux(audio=0) if packet.size]
+        assert file.streams.audio[0].codec_context.bit_rate == bit_rate
+        assert file.streams.audio[0].rate == sample_rate
+    assert 8 * len(data) / SECONDS == pytest.approx(bit_rate, rel=0.06)
+    assert len(packets) > 50
+
+
+#: A page for each of fifty packets a second.
+OGG = 50 * 8 * 28
+
+
+@pytest.mark.parametrize(("name", "around"), [("opus", 0), ("ogg_opus", OGG)])
+def test_opus_takes_more_bits_for_more(name: str, around: int) -> None:
+    low, usual, high = (bits_per_second(name, rate) for rate in (12_000, None, 128_000))
+    assert low < 0.6 * usual
+    assert high > 1.5 * usual
+    assert low < around + 1.4 * 12_000
+
+
+def test_aac_takes_more_bits_for_more() -> None:
+    low, usual, high = (bits_per_second("aac", rate) for rate in (16_000, None, 128_000))
+    assert low < 0.6 * usual < 0.6 * high
+
+
+@pytest.mark.parametrize(
+    ("name", "sample_rate", "bit_rate"),
+    [
+        ("mp3", 24_000, 192_000),
+        ("mp3", 44_100, 16_000),
+        ("mp3", 8_000, 80_000),
+        ("mp3", 24_000, 33_000),
+        ("opus", 24_000, 5_999),
+        ("ogg_opus", 24_000, 256_001),
+        ("aac", 8_000, 48_001),
+        ("pcm_s16le", 24_000, 384_000),
+        ("flac", 24_000, 64_000),
+        ("wav", 24_000, 384_000),
+    ],
+)
+def test_what_a_format_cannot_have_is_refused(name: str, sample_rate: int, bit_rate: int) -> None:
+    with pytest.raises(RequestError) as caught:
+        make_stream_encoder(name, RATE, sample_rate, bit_rate=bit_rate)
+    assert (caught.value.code, caught.value.param) == (ErrorCode.UNSUPPORTED, "bitrate")
+
+
+@pytest.mark.parametrize("name", ["mp3", "opus", "aac"])
+@pytest.mark.parametrize("sample_rate", [8_000, 16_000, 24_000, 48_000])
+def test_what_is_offered_can_be_had(name: str, sample_rate: int) -> None:
+    """The ends of the ranges that a refusal names are no promise that the encoder breaks."""
+    with pytest.raises(RequestError) as caught:
+        make_stream_encoder(name, RATE, sample_rate, bit_rate=1)
+    numbers = [
+        int(word) for word in caught.value.message.replace(",", "").split() if word.isdigit()
+    ]
+    for bit_rate in (min(numbers), max(numbers)):
+        encoder = make_stream_encoder(name, RATE, sample_rate, bit_rate=bit_rate)
+        assert joined(run(encoder, SPEECH[:RATE]))

@@ -1,0 +1,135 @@
+"""Speech at another tempo: as long as it says, as high as it was, and all of it there."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+import pytest
+
+from service.audio.factory import make_stream_encoder
+from service.audio.packet import AudioEncoder
+from service.audio.stretch import FASTEST, SLOWEST, TimeStretch, held_back_s
+from streaming.errors import ErrorCode, RequestError
+from streaming.spec import Samples
+from tests.service.audio_signal import RATE, decoded_file, joined, run, voice
+
+SPEEDS = (0.25, 0.4, 0.5, 0.8, 0.97, 1.1, 1.5, 2.0, 2.4, 4.0)
+PIECES = (1, 239, 241, 0, 960, 7, 4000)
+
+
+def stretched(samples: Samples, speed: float, rate: int = RATE) -> Samples:
+    stretch = TimeStretch(rate, speed)
+    return np.concatenate([stretch.push(samples), stretch.finish()])
+
+
+def pitch_hz(samples: Samples) -> float:
+    """The median fundamental of the voiced parts, by autocorrelation."""
+    size, found = 2048, []
+    for at in range(0, len(samples) - size, size // 4):
+        part = samples[at : at + size] * np.hanning(size)
+        if np.sqrt((part**2).mean()) > 0.02:
+            likeness = np.fft.irfft(np.abs(np.fft.rfft(part, 4 * size)) ** 2)
+            low, high = RATE // 400, RATE // 60
+            found.append(RATE / (low + int(np.argmax(likeness[low:high]))))
+    return float(np.median(found))
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+@pytest.mark.parametrize("length", [0, 1, 500, 40_001])
+def test_lengths_are_exact_and_the_pieces_do_not_matter(speed: float, length: int) -> None:
+    speech = voice(length)
+    stretch, parts = TimeStretch(RATE, speed), []
+    for piece in np.split(speech, np.cumsum(PIECES)):
+        parts.append(stretch.push(piece))
+    parts.append(stretch.finish())
+    whole = stretched(speech, speed)
+    assert len(whole) == ceil(length / speed - 1e-6)
+    assert np.array_equal(np.concatenate(parts), whole)
+    again = np.concatenate([stretch.push(speech), stretch.finish()])
+    assert np.array_equal(again, whole), "the next utterance begins anew"
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_the_voice_keeps_its_pitch_and_its_loudness(speed: float) -> None:
+    speech = voice(4 * RATE)
+    slow = stretched(speech, speed)
+    assert pitch_hz(slow) == pytest.approx(pitch_hz(speech), rel=0.04)
+    wrong = np.interp(np.arange(0, len(speech), speed), np.arange(len(speech)), speech)
+    if not 0.9 < speed < 1.1:  # the measure would notice a tape that runs faster
+        assert pitch_hz(wrong.astype(np.float32)) != pytest.approx(pitch_hz(speech), rel=0.08)
+    loudness = [np.sqrt((one**2).mean()) for one in (slow, speech)]
+    assert loudness[0] == pytest.approx(loudness[1], rel=0.1)
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_a_tone_keeps_its_frequency(speed: float) -> None:
+    tone = (0.3 * np.sin(2 * np.pi * 220 * np.arange(4 * RATE) / RATE)).astype(np.float32)
+    middle = stretched(tone, speed)[3000:-6000]
+    spectrum = np.abs(np.fft.rfft(middle * np.hanning(len(middle)), 1 << 19))
+    assert np.argmax(spectrum) * RATE / (1 << 19) == pytest.approx(220, abs=0.5)
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_everything_is_heard_when_it_should_be(speed: float) -> None:
+    """A tone that rises tells at each moment which place of the speech is heard."""
+    low_hz, high_hz, seconds = 300.0, 3000.0, 4.0
+    time_s = np.arange(int(seconds * RATE)) / RATE
+    rise = (high_hz - low_hz) / seconds
+    tone = 0.3 * np.sin(2 * np.pi * (low_hz + rise * time_s / 2) * time_s).astype(np.float32)
+    heard, size = stretched(tone.astype(np.float32), speed), 1024
+    errors_s = []
+    for at in range(0, len(heard) - 4 * size, size):
+        part = heard[at : at + size] * np.hanning(size)
+        hz = np.argmax(np.abs(np.fft.rfft(part, 16 * size))) * RATE / (16 * size)
+        errors_s.append((hz - low_hz) / rise - (at + size / 2) * speed / RATE)
+    most_s = 0.03 if 0.5 <= speed <= 2 else 0.1  # of speech
+    assert np.abs(errors_s).max() < most_s
+    ends = np.diff(errors_s)
+    assert np.abs(ends).max() < 2 * most_s
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+@pytest.mark.parametrize("rate", [16_000, 24_000, 44_100])
+def test_no_more_is_held_back_than_it_says(speed: float, rate: int) -> None:
+    stretch, given = TimeStretch(rate, speed), 0
+    worst_s = 0.0
+    for taken, piece in enumerate(np.split(voice(3 * rate // 100 * 100, rate), 300), 1):
+        given += len(stretch.push(piece))
+        worst_s = max(worst_s, (taken * len(piece) / speed - given) / rate)
+    assert worst_s <= held_back_s(speed, rate)
+    assert worst_s > held_back_s(speed, rate) / 2
+
+
+def test_at_its_own_speed_nothing_is_touched() -> None:
+    speech = voice(12_345)
+    assert held_back_s(1.0, RATE) == 0
+    encoder = make_stream_encoder("pcm_f32le", RATE, speed=1.0)
+    assert encoder.inline
+    assert joined(run(encoder, speech)) == speech.tobytes()
+
+
+@pytest.mark.parametrize("speed", [0.0, 0.2499, 4.001, float("nan")])
+def test_other_speeds_are_refused(speed: float) -> None:
+    with pytest.raises(ValueError):
+        TimeStretch(RATE, speed)
+    with pytest.raises(RequestError) as caught:
+        make_stream_encoder("mp3", RATE, speed=speed)
+    assert (caught.value.code, caught.value.param) == (ErrorCode.UNSUPPORTED, "speed")
+
+
+@pytest.mark.parametrize("speed", [SLOWEST, 1.25, FASTEST])
+def test_every_encoder_takes_it(speed: float) -> None:
+    speech = voice(20_001)
+    plain = joined(run(make_stream_encoder("pcm_f32le", RATE, speed=speed), speech))
+    assert plain == stretched(speech, speed).tobytes()
+
+    def told(encoder: AudioEncoder) -> int:
+        return sum(packet.samples - packet.padding for packet in run(encoder, speech, [960] * 9))
+
+    length = ceil(20_001 / speed)
+    for name in ("pcm_s16le", "wav", "flac", "mp3", "ogg_opus", "aac", "opus"):
+        assert told(make_stream_encoder(name, RATE, speed=speed)) == length, name
+    assert told(make_stream_encoder("pcm_mulaw", RATE, speed=speed)) == ceil(length / 3)
+    flac = decoded_file(joined(run(make_stream_encoder("flac", RATE, speed=speed), speech)))[0]
+    assert np.allclose(flac, stretched(speech, speed), atol=1e-4)

@@ -1,0 +1,340 @@
+"""Keys, their file, their limits and where they are found: without a service."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service.auth.accounts import Accounts
+from service.auth.caller import Caller
+from service.auth.credentials import answered_subprotocol, presented_key
+from service.auth.failures import Failures
+from service.auth.issuing import issue, parse_expiry
+from service.auth.key_file import KeyFileError, read
+from service.auth.keys import ApiKey, KeyRing, Limits, Scope, digest_of, new_secret
+from service.cli import app
+from service.exposure import exposure_fault
+from service.hosts import is_known, is_loopback, parse_hosts
+from service.settings import Settings
+from streaming.errors import CapacityError, ErrorCode
+from tests.service.keyring import entry, write_keys
+
+COMMANDS = CliRunner()
+
+
+def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    where = ["--file", str(file)]
+    made = COMMANDS.invoke(
+        app, ["keys", "create", *where, "--tenant", "acme", "--expires", "90d", "--max-contexts=3"]
+    )
+    assert made.exit_code == 0, made.output
+    secret = made.stdout.strip()
+    assert len(secret) > 64
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    text = file.read_text()
+    assert secret not in text
+    assert hashlib.sha256(secret.encode()).hexdigest() in text
+    key = read(file).ring().find(secret)
+    assert key is not None
+    assert (key.tenant, key.scopes) == ("acme", {Scope.SPEAK})
+    assert key.limits == Limits(max_contexts=3)
+    assert key.expires_at is not None
+    now = datetime.now(UTC).timestamp()
+    assert key.is_valid(now)
+    assert not key.is_valid(now + 91 * 86400)
+
+    (row,) = json.loads(COMMANDS.invoke(app, ["keys", "list", *where, "--json"]).stdout)
+    assert (row["id"], row["state"]) == (key.id, "valid")
+    assert secret not in json.dumps(row)
+    assert key.digest.hex() not in json.dumps(row)
+    assert COMMANDS.invoke(app, ["keys", "revoke", *where, key.id]).exit_code == 0
+    revoked = read(file).ring().find(secret)
+    assert revoked is not None
+    assert not revoked.is_valid(now)
+    (row,) = json.loads(COMMANDS.invoke(app, ["keys", "list", *where, "--json"]).stdout)
+    assert row["state"] == "revoked"
+
+
+def test_a_second_key_leaves_the_first_and_tenants_alone(tmp_path: Path) -> None:
+    file = write_keys(tmp_path / "keys.json", entry("old", "acme"), acme={"max_share": 0.5})
+    file.chmod(0o640)
+    asked = ["keys", "create", "--file", str(file), "--tenant", "b", "--scope", "admin"]
+    made = COMMANDS.invoke(app, asked)
+    ring = read(file).ring()
+    assert ring.find("old") is not None
+    new = ring.find(made.stdout.strip())
+    assert new is not None
+    assert new.scopes == {Scope.ADMIN}
+    assert ring.tenants == {"acme": Limits(max_share=0.5), "b": Limits()}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert os.listdir(tmp_path) == ["keys.json"]
+
+
+def test_keys_that_are_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+
+    def make(number: int) -> str:
+        return issue(file, f"t{number}", [Scope.SPEAK], None, Limits())[1]
+
+    with ThreadPoolExecutor(8) as pool:
+        secrets = list(pool.map(make, range(24)))
+    ring = read(file).ring()
+    assert [ring.find(secret) is not None for secret in secrets] == [True] * 24
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["create", "--tenant", "a b"], 2),
+        (["create", "--tenant", "a", "--expires", "soon"], 2),
+        (["create", "--tenant", "a", "--max-contexts", "0"], 2),
+        (["revoke", "key_none"], 1),
+    ],
+)
+def test_what_cannot_be_done_changes_nothing(
+    arguments: list[str], code: int, tmp_path: Path
+) -> None:
+    file = write_keys(tmp_path / "keys.json", entry("old", "acme"))
+    before = file.read_bytes()
+    done = COMMANDS.invoke(app, ["keys", arguments[0], "--file", str(file), *arguments[1:]])
+    assert done.exit_code == code, done.output
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"keys": [{"id": "a"}]}',
+        '{"keys": [], "extra": 1}',
+        json.dumps({"keys": [entry("x", "t"), entry("x", "t")]}),
+        json.dumps({"keys": [entry("x", "t", "root")]}),
+        json.dumps({"keys": [entry("x", "t", expires_at="2026-01-01T00:00:00")]}),
+        json.dumps({"tenants": {"a/b": {}}}),
+        json.dumps({"tenants": {"a": {"max_share": 2}}}),
+    ],
+)
+def test_a_file_is_taken_whole_or_not_at_all(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text(content)
+    with pytest.raises(KeyFileError) as wrong:
+        read(file)
+    assert digest_of("x").hex() not in str(wrong.value)
+
+
+def test_keys_are_all_different_and_digests_are_compared_whole() -> None:
+    assert len({new_secret() for _ in range(100)}) == 100
+    ring = KeyRing([ApiKey("k", "t", digest_of("secret"))])
+    assert ring.find("secret") is not None
+    for other in ("", "Secret", "secret ", "secre", digest_of("secret").hex()):
+        assert ring.find(other) is None
+    assert "secret" not in repr(ring.find("secret"))
+    assert digest_of("secret").hex() not in repr(ring.find("secret"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "subprotocols", "query", "names", "key"),
+    [
+        ({"authorization": "Bearer k"}, (), b"", (), "k"),
+        ({"authorization": "bearer  k "}, (), b"", (), "k"),
+        ({"authorization": "Token k"}, (), b"", (), "k"),
+        ({"authorization": "Basic k"}, (), b"", (), None),
+        ({"authorization": "Basic x", "X-API-Key": "k"}, (), b"", (), "k"),
+        ({"xi-api-key": "k"}, (), b"", (), "k"),
+        ({"xi-api-key": ""}, (), b"", (), None),
+        ({}, ("token", "k"), b"", (), "k"),
+        ({}, ("talkwire.tts.v1", "talkwire.key.k"), b"", (), "k"),
+        ({}, ("talkwire.tts.v1",), b"", (), None),
+        ({}, (), b"api_key=k", (), None),
+        ({}, (), b"cartesia_version=1&api_key=k", ("api_key",), "k"),
+        ({"authorization": "Bearer h"}, (), b"api_key=q", ("api_key",), "h"),
+    ],
+)
+def test_keys_are_found_where_clients_put_them(
+    headers: dict[str, str],
+    subprotocols: tuple[str, ...],
+    query: bytes,
+    names: tuple[str, ...],
+    key: str | None,
+) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    assert presented_key(raw, subprotocols, query, names) == key
+
+
+def test_only_an_offer_with_a_key_is_answered() -> None:
+    assert answered_subprotocol(["token", "k"]) == "token"
+    assert answered_subprotocol(["token"]) is None
+    assert answered_subprotocol([]) is None
+
+
+# -- limits
+
+
+def accounts(tenant: Limits, key: Limits | None = None) -> Accounts:
+    ring = KeyRing([ApiKey("k", "t", b"", limits=key or Limits())], {"t": tenant})
+    return Accounts(lambda: ring)
+
+
+CALLER = Caller("k", "t", frozenset())
+
+
+def test_a_share_is_of_the_capacity_and_never_nothing() -> None:
+    mine = accounts(Limits(max_share=0.5))
+    for _ in range(4):
+        mine.enter_context(CALLER, 8)
+    with pytest.raises(CapacityError) as full:
+        mine.enter_context(CALLER, 8)
+    assert full.value.code is ErrorCode.RATE_LIMITED
+    mine.leave_context(CALLER)
+    mine.enter_context(CALLER, 8)
+    accounts(Limits(max_share=0.01)).enter_context(CALLER, 8)
+
+
+@pytest.mark.parametrize(("tenant", "key"), [(1, 5), (5, 1), (None, 1), (1, None)])
+def test_the_tightest_limit_holds(tenant: int | None, key: int | None) -> None:
+    mine = accounts(Limits(max_contexts=tenant), Limits(max_contexts=key))
+    mine.enter_context(CALLER, 100)
+    with pytest.raises(CapacityError):
+        mine.enter_context(CALLER, 100)
+    mine.leave_context(CALLER)
+    assert mine.limits(CALLER).max_contexts == 1
+    ((_, account),) = mine.tenants()
+    assert (account.contexts, account.refusals) == (0, tenant == 1)
+
+
+def test_text_is_taken_while_any_allowance_is_left_and_the_debt_is_waited_for() -> None:
+    mine = accounts(Limits(characters_per_minute=60))
+    mine.take_text(CALLER, 59, 100.0)
+    mine.take_text(CALLER, 61, 100.0)  # one was left; now there is a debt of 60
+    with pytest.raises(CapacityError) as over:
+        mine.take_text(CALLER, 1, 100.0)
+    assert over.value.retry_after_ms == 61_000
+    with pytest.raises(CapacityError):
+        mine.take_text(CALLER, 1, 159.0)
+    mine.take_text(CALLER, 0, 159.0)
+    mine.take_text(CALLER, 1, 100.0 + over.value.retry_after_ms / 1000)
+
+
+def test_a_minute_never_gives_more_than_a_minutes_allowance_and_one_text() -> None:
+    mine, taken = accounts(Limits(characters_per_minute=600)), 0
+    for step in range(600):  # a minute, ten times a second
+        try:
+            mine.take_text(CALLER, 7, step / 10)
+            taken += 7
+        except CapacityError:
+            pass
+    assert 1190 <= taken <= 1207  # what was in hand, and what came since
+
+
+def test_text_that_was_refused_is_given_back() -> None:
+    mine = accounts(Limits(characters_per_minute=10))
+    mine.take_text(CALLER, 50, 0.0)
+    mine.give_text_back(CALLER, 50)
+    mine.take_text(CALLER, 10, 0.0)
+    ((_, account),) = mine.tenants()
+    assert account.characters == 10
+
+
+def test_wrong_keys_are_counted_by_address() -> None:
+    failures = Failures(per_minute=3)
+    assert [failures.add("a", 0.0) for _ in range(3)] == [0, 0, 0]
+    assert failures.add("a", 0.0) == pytest.approx(20)
+    assert failures.add("b", 0.0) == 0
+    assert failures.add("a", 20.0) == 0
+    for number in range(10_000):
+        failures.add(str(number), 30.0)
+    assert len(failures._spent) <= 4096
+
+
+# -- hosts and exposure
+
+
+@pytest.mark.parametrize(
+    ("host", "bound", "allowed", "known"),
+    [
+        ("127.0.0.1:8000", "127.0.0.1", (), True),
+        ("localhost", "127.0.0.1", (), True),
+        ("[::1]:8000", "127.0.0.1", (), True),
+        ("evil.example", "127.0.0.1", (), False),
+        ("127.0.0.1.evil.example", "127.0.0.1", (), False),
+        ("localhost.evil.example:80", "127.0.0.1", (), False),
+        ("", "127.0.0.1", (), False),
+        ("10.0.0.5:8000", "10.0.0.5", (), True),
+        ("speech.example.org", "10.0.0.5", (), False),
+        ("speech.example.org.", "10.0.0.5", ("speech.example.org",), True),
+        ("a.example.org", "10.0.0.5", ("*.example.org",), True),
+        ("example.org", "10.0.0.5", ("*.example.org",), False),
+        ("evilexample.org", "10.0.0.5", ("*.example.org",), False),
+        ("anything", "0.0.0.0", (), True),
+        ("anything", "0.0.0.0", ("speech.example.org",), False),
+        ("anything", "10.0.0.5", ("*",), True),
+    ],
+)
+def test_hosts(host: str, bound: str, allowed: tuple[str, ...], known: bool) -> None:
+    assert is_known([host] if host else [], bound, allowed) is known
+    if host and known and bound != "0.0.0.0" and allowed != ("*",):
+        assert not is_known([host, "evil.example"], bound, allowed)
+
+
+def test_hosts_are_read_as_people_write_them() -> None:
+    assert parse_hosts("Speech.Example.org:443, [::2],") == ("speech.example.org", "::2")
+    with pytest.raises(ValueError, match="not a host"):
+        parse_hosts("https://speech.example.org/")
+    assert not is_loopback("128.0.0.1")
+    assert is_loopback("127.9.9.9")
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({}, None),
+        ({"host": "::1"}, None),
+        ({"host": "localhost"}, None),
+        ({"host": "0.0.0.0"}, "host 0.0.0.0"),
+        ({"host": "::"}, "host ::"),
+        ({"host": "10.0.0.5"}, "api_keys_file"),
+        ({"admin_host": "0.0.0.0"}, None),
+        ({"admin_host": "0.0.0.0", "admin_port": 1}, "admin_host"),
+        ({"host": "0.0.0.0", "auth": "off"}, None),
+        ({"host": "0.0.0.0", "api_keys_file": "k.json"}, None),
+        ({"auth": "off", "api_keys_file": "k.json"}, "auth is off"),
+    ],
+)
+def test_nobody_serves_others_by_mistake(settings: dict[str, object], word: str | None) -> None:
+    fault = exposure_fault(Settings(**settings))  # type: ignore[arg-type]
+    assert fault is None if word is None else word in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("settings", "public"),
+    [
+        ({}, True),
+        ({"host": "0.0.0.0", "auth": "off"}, False),
+        ({"api_keys_file": "k.json"}, False),
+        ({"api_keys_file": "k.json", "metrics_public": True}, True),
+        ({"metrics_public": False}, False),
+    ],
+)
+def test_metrics_are_public_on_loopback_without_keys_alone(
+    settings: dict[str, object], public: bool
+) -> None:
+    assert Settings(**settings).metrics_are_public is public  # type: ignore[arg-type]
+
+
+def test_expiry_is_written_in_several_ways() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert parse_expiry("12h", now) == now + timedelta(hours=12)
+    assert parse_expiry("2026-02-01", now) == datetime(2026, 2, 1, tzinfo=UTC)
+    for wrong in ("12x", "999999d", "", "tomorrow"):
+        with pytest.raises(ValueError, match="expires"):
+            parse_expiry(wrong, now) if wrong != "999999d" else parse_expiry("9999999d", now)

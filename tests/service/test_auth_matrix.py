@@ -1,0 +1,207 @@
+"""Every route there is, with every kind of key there is, over real connections.
+
+What each route should take is said here once more, in other words than the gate's table: a new
+route fails until both agree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import pytest_asyncio
+from fastapi import FastAPI
+from starlette.routing import WebSocketRoute
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from service.admin import create_admin_app
+from service.app import create_app
+from service.gate import ADMIN, PUBLIC
+from service.page import PAGES
+from tests.service.keyring import bearer, entry, write_keys
+from tests.service.live import Gateway, gateway
+
+OPEN = {"/health/live", "/health/ready", "/health/startup", *PAGES}
+OTHER_SCOPES = {
+    ("GET", "/metrics"): "admin",
+    ("POST", "/v1/audio/voices"): "voices:write",
+    ("DELETE", "/v1/audio/voices/{id}"): "voices:write",
+}
+ANY_KEY = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
+ALL_SCOPES = ("speak", "voices:write", "admin")
+REFUSED = {
+    "none": 401,
+    "wrong": 401,
+    "revoked": 401,
+    "expired": 401,
+    "scopeless": 403,
+    "right": None,
+    "other": None,
+}
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+
+    @property
+    def address(self) -> str:
+        """One of those that the route is for."""
+        name, _, rest = self.path.partition("{")
+        return f"{name}x{rest.partition('}')[2]}" if rest else name
+
+
+def routes_of(app: FastAPI) -> list[Route]:
+    found: list[Route] = []
+    for route in app.routes:
+        path = str(getattr(route, "path", route))
+        if isinstance(route, WebSocketRoute):
+            found.append(Route("WS", path))
+        else:
+            found += [Route(m, path) for m in sorted(getattr(route, "methods", None) or {"?"})]
+    return found
+
+
+def scope_of(route: Route) -> str:
+    method = "GET" if route.method == "HEAD" else route.method
+    return OTHER_SCOPES.get((method, route.path), "speak")
+
+
+def all_but(scope: str) -> str:
+    """The key that lacks just this scope."""
+    return f"all-but-{scope.replace(':', '-')}"
+
+
+def keys(path: Path) -> Path:
+    scoped = [
+        entry(all_but(left_out), "acme", *(s for s in ALL_SCOPES if s != left_out))
+        for left_out in ALL_SCOPES
+    ]
+    return write_keys(
+        path,
+        entry("right", "acme", *ALL_SCOPES),
+        entry("other", "globex", *ALL_SCOPES),
+        entry("revoked", "acme", *ALL_SCOPES, revoked_at="2026-01-01T00:00:00+00:00"),
+        entry("expired", "acme", *ALL_SCOPES, expires_s=-1),
+        *scoped,
+    )
+
+
+@pytest_asyncio.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with gateway(
+        api_keys_file=keys(tmp_path / "keys.json"), max_failed_keys_per_minute=100_000
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def http() -> httpx.AsyncClient:
+    """One for all: each would make a TLS context of its own, which takes long."""
+    return httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+
+
+async def ask(
+    server: Gateway, http: httpx.AsyncClient, route: Route, key: str | None
+) -> tuple[int, Any]:
+    """The status of the answer (101 for an accepted handshake), and its body."""
+    headers = {} if key is None else bearer(key)
+    address = server.http + route.address
+    if route.method == "WS":
+        try:
+            async with connect(address.replace("http", "ws", 1), additional_headers=headers):
+                return 101, None
+        except InvalidStatus as refused:
+            return refused.response.status_code, json.loads(refused.response.body or b"null")
+    body = {"json": {}} if route.method == "POST" else {}
+    answer = await http.request(route.method, address, headers=headers, **body)
+    is_json = answer.content and "json" in answer.headers.get("content-type", "")
+    return answer.status_code, answer.json() if is_json else None
+
+
+def told(route: Route, body: Any) -> str:
+    """The error's code, out of the shape that this route's clients know. Fails for another."""
+    if route.path == "/v1/audio/speech/stream":
+        assert body["type"] == "error"
+        return str(body["code"])
+    if route.path.startswith(("/v1/text-to-speech", "/v1/voices")):
+        assert body["detail"]["status"] == body["detail"]["code"]
+        return str(body["detail"]["code"])
+    if route.path.startswith("/v1/speak"):
+        assert {"err_code", "err_msg", "request_id"} <= set(body)
+        return str(body["err_code"]).lower()
+    if route.path.startswith(("/tts", "/voices")):
+        assert {"title", "message", "status_code", "request_id"} <= set(body)
+        return str(body["error_code"])
+    if route.path.startswith(("/v1/audio", "/v1/models")):
+        assert {"message", "type", "param", "code"} == set(body["error"])
+    return str(body["error"]["code"])
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+async def test_every_route_with_every_kind_of_key(
+    guarded: Gateway, http: httpx.AsyncClient, kind: str
+) -> None:
+    routes = routes_of(create_app(guarded.runtime))
+    assert len(routes) > 60  # that is, this looks at something
+    for route in routes:
+        if kind == "scopeless" and route.path in ANY_KEY:
+            continue  # there is no scope to lack
+        key = {"none": None, "scopeless": all_but(scope_of(route))}.get(kind, kind)
+        status, body = await ask(guarded, http, route, key)
+        wanted = None if route.path in OPEN else REFUSED[kind]
+        if wanted is None:
+            assert status not in (401, 403), (kind, route, body)
+            continue
+        assert status == wanted, (kind, route, status, body)
+        if body is not None:  # HEAD has none
+            code = "unauthorized" if wanted == 401 else "forbidden"
+            assert told(route, body) == code, (kind, route)
+
+
+async def test_without_a_key_one_does_not_learn_what_there_is(
+    guarded: Gateway, http: httpx.AsyncClient
+) -> None:
+    for address in ("/v1/nothing", "/admin/drain", "/health/../metrics", "//metrics", "/static/x"):
+        for method in ("GET", "POST", "OPTIONS"):
+            assert (await ask(guarded, http, Route(method, address), None))[0] == 401, (
+                method,
+                address,
+            )
+        assert (await ask(guarded, http, Route("WS", address), None))[0] == 401, address
+    assert (await ask(guarded, http, Route("GET", "/v1/nothing"), "right"))[0] == 404
+
+
+async def test_a_route_that_nobody_decided_on_is_closed_to_everybody(guarded: Gateway) -> None:
+    app = create_app(guarded.runtime)
+
+    @app.get("/new")
+    async def new() -> str:
+        return "new"
+
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as straight:
+        assert (await straight.get("/new", headers=bearer("right"))).status_code == 403
+
+
+@pytest.mark.parametrize(("make", "table"), [("public", PUBLIC), ("admin", ADMIN)])
+async def test_the_gates_table_has_every_route_and_no_other(
+    guarded: Gateway, make: str, table: Any
+) -> None:
+    runtime = guarded.runtime
+    app = create_app(runtime) if make == "public" else create_admin_app(runtime, lambda: None)
+    there = set(routes_of(app))
+    assert {tuple(route) for route in there} <= set(table)
+    assert {key for key in table if key[0] != "HEAD"} <= {tuple(route) for route in there}
+
+
+async def test_without_keys_nothing_is_asked_for(http: httpx.AsyncClient) -> None:
+    async with gateway() as server:
+        for route in routes_of(create_app(server.runtime)):
+            status, body = await ask(server, http, route, None)
+            assert status not in (401, 403), (route, body)

@@ -1,0 +1,335 @@
+"""How keys come in, how they lose their force, and how sockets end, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
+
+from clients.errors import RefusedError
+from clients.native import NativeClient
+from clients.sync import SyncClient
+from service.admin import create_admin_app
+from service.logs import set_up
+from talker.fake import FakeTalker
+from tests.service.keyring import bearer, entry, write_keys
+from tests.service.live import Gateway, client, gateway
+
+PATIENCE_S = 30
+
+
+async def status(url: str, **options: Any) -> int:
+    """101, or why not."""
+    try:
+        async with connect(url, **options):
+            return 101
+    except InvalidStatus as refused:
+        return refused.response.status_code
+
+
+async def raw(server: Gateway, head: str) -> str:
+    """The first line of the answer to a request written by hand."""
+    port = int(server.http.rsplit(":", 1)[1])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        line = await reader.readline()
+    writer.close()
+    return line.decode().strip()
+
+
+# -- where keys come in
+
+
+async def test_every_clients_way_of_sending_its_key(tmp_path: Path) -> None:
+    async with gateway(api_keys_file=write_keys(tmp_path / "k.json", entry("k", "t"))) as server:
+        ws = server.http.replace("http", "ws", 1)
+        speak, native, cartesia = f"{ws}/v1/speak", server.url, f"{ws}/tts/websocket"
+        ways: list[tuple[str, dict[str, Any]]] = [
+            (native, {"additional_headers": bearer("k")}),
+            (speak, {"additional_headers": {"Authorization": "Token k"}}),
+            (cartesia, {"additional_headers": {"X-API-Key": "k"}}),
+            (
+                f"{ws}/v1/text-to-speech/default/stream-input",
+                {"additional_headers": {"xi-api-key": "k"}},
+            ),
+            (f"{cartesia}?api_key=k&cartesia_version=2025-04-16", {}),
+            (f"{cartesia}?access_token=k", {}),
+        ]
+        for url, options in ways:
+            assert await status(url, **options) == 101, url
+        for url in (f"{native}?api_key=k", f"{speak}?api_key=k", f"{cartesia}?key=k", cartesia):
+            assert await status(url) == 401, url
+        async with connect(speak, subprotocols=[Subprotocol("token"), Subprotocol("k")]) as one:
+            assert one.subprotocol == "token"  # a browser insists on an answer
+        offer = [Subprotocol("talkwire.tts.v1"), Subprotocol("talkwire.key.k")]
+        async with connect(native, subprotocols=offer) as two:
+            assert two.subprotocol == "talkwire.tts.v1"
+        assert await status(native, subprotocols=[offer[0], Subprotocol("talkwire.key.x")]) == 401
+
+
+async def test_our_clients_take_a_key(tmp_path: Path) -> None:
+    async with gateway(api_keys_file=write_keys(tmp_path / "k.json", entry("k", "t"))) as server:
+        async with NativeClient.connect(server.url, api_key="k") as talk:
+            assert b"".join([chunk.pcm async for chunk in talk.speak("Hello there.")])
+        with pytest.raises(RefusedError) as refused:
+            async with NativeClient.connect(server.url, api_key="x"):
+                pass
+        assert refused.value.status == 401
+
+        def aside() -> bytes:
+            with SyncClient.connect(server.url, api_key="k") as blocking:
+                return b"".join(chunk.pcm for chunk in blocking.speak("Hello there."))
+
+        assert await asyncio.to_thread(aside)
+
+
+async def test_a_refusal_answers_though_a_large_body_is_on_its_way(tmp_path: Path) -> None:
+    async with gateway(api_keys_file=write_keys(tmp_path / "k.json", entry("k", "t"))) as server:
+        async with httpx.AsyncClient() as http:
+            answer = await http.post(
+                f"{server.http}/v1/audio/voices", content=b"x" * 200_000, headers=bearer("wrong")
+            )
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_wrong_keys_are_told_to_slow_down_and_right_ones_are_served(tmp_path: Path) -> None:
+    keys = write_keys(tmp_path / "k.json", entry("k", "t"))
+    async with gateway(api_keys_file=keys, max_failed_keys_per_minute=3) as server:
+        seen = [await status(server.url, additional_headers=bearer("x")) for _ in range(5)]
+        assert seen == [401, 401, 401, 429, 429]
+        assert await status(server.url) == 401  # none is not a wrong one
+        assert await status(server.url, additional_headers=bearer("k")) == 101
+
+
+# -- by which name
+
+
+async def test_a_page_that_points_its_own_name_here_gets_nothing() -> None:
+    async with gateway() as server:
+        for path in ("/", "/v1/models", "/v1/audio/voices"):
+            assert "403" in await raw(server, f"GET {path} HTTP/1.1\nHost: evil.example")
+            assert "200" in await raw(server, f"GET {path} HTTP/1.1\nHost: localhost:8000")
+        handshake = (
+            "GET /v1/tts/stream HTTP/1.1\nHost: {0}\nOrigin: http://{0}\nUpgrade: websocket\n"
+            "Connection: Upgrade\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: " + "A" * 22 + "=="
+        )
+        assert "403" in await raw(server, handshake.format("evil.example"))
+        assert "101" in await raw(server, handshake.format("127.0.0.1:1"))
+        # probes come by the pod's address
+        assert "200" in await raw(server, "GET /health/ready HTTP/1.1\nHost: 10.1.2.3:8000")
+    async with gateway(allowed_hosts="speech.example.org") as server:
+        assert "200" in await raw(server, "GET / HTTP/1.1\nHost: speech.example.org")
+
+
+# -- when keys lose their force
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_revoked_key_closes_its_sockets_and_leaves_others(tmp_path: Path) -> None:
+    file = write_keys(tmp_path / "k.json", entry("a", "t"), entry("b", "t"))
+    async with (
+        gateway(FakeTalker(row_s=0.05, frames_per_character=50), api_keys_file=file) as server,
+        client(server.url, additional_headers=bearer("a")) as gone,
+        client(server.url, additional_headers=bearer("b")) as stays,
+    ):
+        await gone.create()
+        await gone.send("text.append", context_id="c", text="Speaking on and on. ")
+        await gone.until("audio.started")
+        revoked = entry("a", "t", revoked_at="2026-01-01T00:00:00+00:00")
+        write_keys(file, revoked, entry("b", "t"))
+        server.runtime.authority.reload_soon()
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await gone.error())["code"] == "unauthorized"
+            with pytest.raises(ConnectionClosed) as closed:
+                await gone.next()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+        assert await status(server.url, additional_headers=bearer("a")) == 401
+        await server.until_free()
+        await stays.create()
+
+
+async def test_a_key_that_expires_is_treated_so(tmp_path: Path) -> None:
+    file = write_keys(tmp_path / "k.json", entry("a", "t", expires_s=3600))
+    async with (
+        gateway(api_keys_file=file) as server,
+        client(server.url, additional_headers=bearer("a")) as talk,
+    ):
+        write_keys(file, entry("a", "t", expires_s=-1))
+        server.runtime.authority.reload_soon()
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await talk.error())["code"] == "unauthorized"
+
+
+async def test_a_changed_file_is_seen_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
+    file = write_keys(tmp_path / "k.json", entry("a", "t"))
+    async with gateway(api_keys_file=file) as server:
+        authority = server.runtime.authority
+        write_keys(file, entry("a", "t"), entry("b", "u"))  # by itself, without being told
+        await until(lambda: authority.key_count == 2)
+        assert await status(server.url, additional_headers=bearer("b")) == 101
+        file.write_text('{"keys": [{"id": "half')
+        await until(lambda: not authority.is_current)
+        assert "tts_api_keys_current 0.0" in server.runtime.metrics.render().decode()
+        for key in ("a", "b"):
+            assert await status(server.url, additional_headers=bearer(key)) == 101
+        file.unlink()
+        authority.reload_soon()
+        await asyncio.sleep(0.1)
+        assert await status(server.url, additional_headers=bearer("a")) == 101
+        write_keys(file, entry("b", "u"))
+        await until(lambda: authority.is_current)
+        assert await status(server.url, additional_headers=bearer("a")) == 401
+        tenants = {name for name, _ in authority.accounts.tenants()}
+        assert tenants == {"u"}
+
+
+# -- how old sockets may become
+
+
+async def test_an_old_socket_is_told_finishes_its_contexts_and_closes() -> None:
+    talker = FakeTalker(row_s=0.02)
+    async with gateway(talker, max_session_s=0.3) as server, client(server.url) as talk:
+        handle = await talk.create()
+        await talk.send("text.append", context_id="c", text="A sentence that takes its time.")
+        await talk.send("context.end", context_id="c")
+        assert (await talk.until("going_away"))["deadline_ms"] == 30_000
+        await talk.until("context.done")
+        assert len(talk.samples(handle)) == len(server.whole("A sentence that takes its time."))
+        with pytest.raises(ConnectionClosed) as closed:
+            await talk.next()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1001
+        async with client(server.url):  # it was not the server that went
+            assert server.runtime.is_ready
+
+
+# -- the admin listener
+
+
+@contextlib.asynccontextmanager
+async def administered(server: Gateway) -> AsyncIterator[tuple[httpx.AsyncClient, list[int]]]:
+    """A client of the gateway's admin listener, and how often it was asked to end."""
+    ends: list[int] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    app = create_admin_app(server.runtime, lambda: ends.append(1))
+    admin = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+    admin.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
+    serving = asyncio.create_task(admin.serve(sockets=[listener]))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        async with httpx.AsyncClient(base_url=url) as http:
+            yield http, ends
+    finally:
+        admin.should_exit = True
+        await serving
+
+
+async def test_draining_can_be_asked_for_and_taken_back() -> None:
+    async with (
+        gateway(FakeTalker(row_s=0.05)) as server,
+        administered(server) as (http, ends),
+        client(server.url) as talk,
+    ):
+        handle = await talk.create()
+        await talk.send("text.append", context_id="c", text="One sentence to finish.")
+        await talk.send("context.end", context_id="c")
+        await talk.until("audio.started")
+        told = await http.post("/admin/drain")
+        assert (told.status_code, told.json()["contexts"]) == (202, 1)
+        await talk.until("going_away")
+        assert (await http.get("/health/ready")).status_code == 503
+        assert "tts_draining 1.0" in (await http.get("/metrics")).text
+        assert await status(server.url) == 503
+        await talk.until("context.done")
+        assert len(talk.samples(handle)) == len(server.whole("One sentence to finish."))
+        undone = await http.delete("/admin/drain")
+        assert (undone.status_code, undone.json()["draining"]) == (200, False)
+        assert (await http.get("/health/ready")).status_code == 200
+        assert await status(server.url) == 101
+        assert ends == []
+        await http.post("/admin/drain", params={"exit": "true"})
+        assert ends == [1]
+
+
+async def test_once_it_ends_the_server_cannot_be_called_back() -> None:
+    async with gateway() as server, administered(server) as (http, _):
+        await server.runtime.drain()
+        assert (await http.delete("/admin/drain")).status_code == 409
+        assert (await http.get("/admin/drain")).json()["draining"] is True
+
+
+async def test_a_web_page_cannot_drain_the_server() -> None:
+    async with gateway() as server, administered(server) as (http, _):
+        for method in ("POST", "DELETE"):
+            page = await http.request(
+                method, "/admin/drain", headers={"Origin": "http://x.example"}
+            )
+            assert (page.status_code, page.json()["error"]["code"]) == (403, "forbidden_origin")
+        assert server.runtime.is_ready
+
+
+async def test_draining_takes_an_admins_key_where_there_are_keys(tmp_path: Path) -> None:
+    file = write_keys(tmp_path / "k.json", entry("ops", "t", "admin"), entry("k", "t"))
+    async with gateway(api_keys_file=file) as server, administered(server) as (http, _):
+        for method in ("GET", "POST", "DELETE"):
+            for key, wanted in ((None, 401), ("k", 403), ("ops", None)):
+                headers = {} if key is None else bearer(key)
+                answer = await http.request(method, "/admin/drain", headers=headers)
+                assert answer.status_code == wanted or (wanted is None and answer.is_success)
+        assert (await http.get("/metrics")).status_code == 200
+        assert (await http.get("/v1/models", headers=bearer("ops"))).status_code == 404
+        assert (await http.get("/docs")).status_code == 401
+
+
+# -- logs
+
+
+async def test_logs_name_the_key_and_never_tell_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "talkwire_very-secret"
+    file = write_keys(tmp_path / "k.json", entry(secret, "t") | {"id": "key_7"})
+    with as_it_logs("debug"):
+        async with gateway(api_keys_file=file) as server:
+            async with client(server.url, additional_headers=bearer(secret)) as talk:
+                await talk.send("text.append", context_id="none", text="x")
+                await talk.error()
+            cartesia = server.http.replace("http", "ws", 1) + "/tts/websocket"
+            assert await status(f"{cartesia}?api_key={secret}") == 101
+            assert await status(server.url, additional_headers=bearer(secret + "x")) == 401
+    lines = capsys.readouterr().err.splitlines()
+    assert {"key_7", "unknown"} <= {json.loads(line).get("key") for line in lines}
+    assert not [line for line in lines if secret in line]
+
+
+@contextlib.contextmanager
+def as_it_logs(level: str) -> Iterator[None]:
+    """Logging as ``talkwire serve`` sets it up."""
+    root = logging.getLogger()
+    handlers, before = root.handlers[:], root.level
+    try:
+        set_up(level, "json")
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(before)

@@ -1,0 +1,337 @@
+"""What tenants may use, and what they do not know of each other, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from talker.fake import FakeTalker
+from tests.service.clips import tone, wav
+from tests.service.keyring import bearer, entry, write_keys
+from tests.service.live import Gateway, client, gateway
+
+VOICES = "/v1/audio/voices"
+ALL = ("speak", "voices:write", "admin")
+SLOW = {"row_s": 0.05, "frames_per_character": 50}
+
+
+def new_voice(name: str = "anna") -> dict[str, Any]:
+    return {
+        "name": name,
+        "audio_sample": base64.b64encode(wav(tone())).decode(),
+        "ref_text": "A tone.",
+        "consent": {"by": "Anna", "statement": "Yes."},
+    }
+
+
+def talk_as(server: Gateway, key: str) -> Any:
+    return client(server.url, additional_headers=bearer(key))
+
+
+@pytest_asyncio.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(timeout=60) as made:
+        yield made
+
+
+async def tenant_metrics(server: Gateway) -> dict[tuple[str, str], float]:
+    families = text_string_to_metric_families(server.runtime.metrics.render().decode())
+    samples = [s for f in families if f.name.startswith("tts_tenant") for s in f.samples]
+    return {(s.name, s.labels["tenant"]): s.value for s in samples}
+
+
+# -- voices
+
+
+async def test_a_tenants_voice_does_not_exist_for_others(
+    tmp_path: Path, http: httpx.AsyncClient
+) -> None:
+    file = write_keys(tmp_path / "keys.json", entry("a", "acme", *ALL), entry("b", "globex", *ALL))
+    folder = tmp_path / "voices"
+    async with gateway(api_keys_file=file, voices_dir=folder) as server:
+        base = server.http
+        added = await http.post(base + VOICES, json=new_voice(), headers=bearer("a"))
+        assert added.status_code == 201
+        ours = added.json()["id"]
+        strange = f"voice_{'0' * 16}"
+        for name in ("anna", ours):
+            # what is another's is answered just as what is nobody's
+            for path in (f"{VOICES}/", "/v1/voices/", "/voices/"):
+                other, nobodys = [
+                    await http.get(f"{base}{path}{key}", headers=bearer("b"))
+                    for key in (name, strange)
+                ]
+                assert (other.status_code, nobodys.status_code) == (404, 404), path
+                assert _told(other) == _told(nobodys)
+                mine = await http.get(f"{base}{path}{name}", headers=bearer("a"))
+                assert mine.status_code == 200, path
+            other, nobodys = [
+                await http.delete(f"{base}{VOICES}/{key}", headers=bearer("b"))
+                for key in (name, strange)
+            ]
+            assert (other.status_code, _told(other)) == (404, _told(nobodys))
+            for speech in ({"input": "Hello.", "voice": name},):
+                other, nobodys = [
+                    await http.post(
+                        f"{base}/v1/audio/speech", json=speech | {"voice": key}, headers=bearer("b")
+                    )
+                    for key in (name, strange)
+                ]
+                assert (other.status_code, _told(other)) == (400, _told(nobodys))
+                mine = await http.post(f"{base}/v1/audio/speech", json=speech, headers=bearer("a"))
+                assert mine.status_code == 200
+            el = f"{base}/v1/text-to-speech/{name}"
+            assert (
+                await http.post(el, json={"text": "Hi."}, headers={"xi-api-key": "b"})
+            ).status_code == 404
+            assert (
+                await http.post(el, json={"text": "Hi."}, headers={"xi-api-key": "a"})
+            ).status_code == 200
+        for path in (VOICES, "/v1/voices", "/voices"):
+            assert ours in (await http.get(base + path, headers=bearer("a"))).text
+            seen = (await http.get(base + path, headers=bearer("b"))).text
+            assert "anna" not in seen
+            assert ours not in seen
+        async with talk_as(server, "b") as talk:
+            for number, name in enumerate(("anna", ours)):
+                await talk.send("context.create", context_id=str(number), voice=name)
+                assert (await talk.error())["code"] == "unknown_voice"
+        # the name is free for the other, and stands for the other's own
+        theirs = await http.post(base + VOICES, json=new_voice(), headers=bearer("b"))
+        assert theirs.status_code == 201
+        twice = await http.post(base + VOICES, json=new_voice(), headers=bearer("b"))
+        assert twice.status_code == 409
+        gone = await http.delete(f"{base}{VOICES}/anna", headers=bearer("b"))
+        assert gone.json()["id"] == theirs.json()["id"]
+        assert (await http.get(f"{base}{VOICES}/anna", headers=bearer("a"))).json()["id"] == ours
+    # whose it is lasts, and without keys nobody is that tenant
+    async with gateway(api_keys_file=file, voices_dir=folder) as server:
+        for key, status in (("a", 200), ("b", 404)):
+            found = await http.get(f"{server.http}{VOICES}/{ours}", headers=bearer(key))
+            assert found.status_code == status
+    async with gateway(voices_dir=folder) as server:
+        assert (await http.get(f"{server.http}{VOICES}/{ours}")).status_code == 404
+
+
+def _told(answer: httpx.Response) -> Any:
+    """An error without what differs from request to request."""
+    body = json.loads(answer.text)
+    body.pop("request_id", None)
+    if isinstance(body.get("detail"), dict):
+        body["detail"].pop("request_id", None)
+    return body
+
+
+async def test_voices_from_before_there_were_keys_are_everybodys(
+    tmp_path: Path, http: httpx.AsyncClient
+) -> None:
+    folder = tmp_path / "voices"
+    async with gateway(voices_dir=folder) as server:
+        assert (await http.post(server.http + VOICES, json=new_voice())).status_code == 201
+    file = write_keys(
+        tmp_path / "keys.json",
+        entry("a", "acme", "speak", "voices:write", limits={"max_voices": 1}),
+        entry("root", "ops", *ALL),
+    )
+    async with gateway(api_keys_file=file, voices_dir=folder) as server:
+        one = f"{server.http}{VOICES}/anna"
+        assert (await http.get(one, headers=bearer("a"))).status_code == 200
+        taken = await http.post(server.http + VOICES, json=new_voice(), headers=bearer("a"))
+        assert taken.json()["error"]["code"] == "voice_exists"
+        refused = await http.delete(one, headers=bearer("a"))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden")
+        assert (await http.delete(one, headers=bearer("root"))).status_code == 200
+        for name, status in (("one", 201), ("two", 409)):
+            added = await http.post(server.http + VOICES, json=new_voice(name), headers=bearer("a"))
+            assert added.status_code == status
+
+
+# -- contexts, connections, text
+
+
+async def test_a_share_leaves_room_for_others_and_comes_back(tmp_path: Path) -> None:
+    file = write_keys(
+        tmp_path / "keys.json",
+        *(entry(key, "acme") for key in ("a1", "a2")),
+        entry("b", "globex"),
+        acme={"max_share": 0.5},
+    )
+    async with (
+        gateway(FakeTalker(**SLOW), api_keys_file=file, max_contexts=4) as server,
+        talk_as(server, "a1") as first,
+        talk_as(server, "a2") as second,
+        talk_as(server, "b") as other,
+    ):
+        await first.create("1")
+        await second.create("1")
+        await first.send("context.create", context_id="2")
+        error = await first.error()
+        assert (error["code"], error["retryable"]) == ("rate_limited", True)
+        assert error["retry_after_ms"] > 0
+        for number in range(2):  # the half that is left is the other's
+            await other.create(str(number))
+        await other.send("context.create", context_id="3")
+        assert (await other.error())["code"] == "overloaded"
+        scraped = await tenant_metrics(server)
+        assert scraped["tts_tenant_contexts_active", "acme"] == 2
+        assert scraped["tts_tenant_refusals_total", "acme"] == 1
+        assert scraped["tts_tenant_refusals_total", "globex"] == 0
+        await first.send("context.cancel", context_id="1")
+        await first.until("context.cancelled", "1")
+        await second.create("2")
+        for talk in (first, second, other):
+            await talk.socket.close()
+        await server.until_free()
+        await _until_idle(server)
+
+
+async def _until_idle(server: Gateway) -> None:
+    async with asyncio.timeout(30):
+        while any(
+            value for (name, _), value in (await tenant_metrics(server)).items() if "active" in name
+        ):
+            await asyncio.sleep(0.01)
+
+
+#: One for each dialect: the address, and what asks for a context there.
+FIRST_WORDS = {
+    "/tts/websocket": [
+        {
+            "context_id": "c",
+            "transcript": "Hello there. ",
+            "continue": True,
+            "voice": "default",
+            "output_format": {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000},
+        }
+    ],
+    "/v1/text-to-speech/default/multi-stream-input?output_format=pcm_24000": [
+        {"text": "Hello there. ", "context_id": "c"}
+    ],
+    "/v1/text-to-speech/default/stream-input?output_format=pcm_24000": [{"text": "Hello there. "}],
+    "/v1/speak": [{"type": "Speak", "text": "Hello there."}],
+    "/v1/audio/speech/stream": [
+        {"type": "session.config", "response_format": "pcm"},
+        {"type": "input.text", "text": "Hello there. How are you?"},
+        {"type": "input.done"},
+    ],
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("limits", [{"max_contexts": 1}, {"characters_per_minute": 1}])
+async def test_limits_hold_in_every_dialect_and_leave_nothing_behind(
+    tmp_path: Path, http: httpx.AsyncClient, limits: dict[str, int]
+) -> None:
+    file = write_keys(tmp_path / "keys.json", entry("a", "acme", limits=limits))
+    async with gateway(FakeTalker(**SLOW), api_keys_file=file) as server:
+        async with talk_as(server, "a") as talk:
+            await talk.create()
+            await talk.send("text.append", context_id="c", text="Using it up. ")
+            await talk.until("audio.started")
+            for address, messages in FIRST_WORDS.items():
+                url = server.http.replace("http", "ws", 1) + address
+                async with connect(url, additional_headers=bearer("a")) as socket:
+                    for message in messages:
+                        await socket.send(json.dumps(message))
+                    assert "rate_limited" in (await _until_error(socket)).lower(), address
+            for path, body in (
+                ("/v1/audio/speech", {"input": "Hi."}),
+                ("/v1/text-to-speech/default", {"text": "Hi."}),
+                ("/v1/speak", {"text": "Hi."}),
+            ):
+                refused = await http.post(server.http + path, json=body, headers=bearer("a"))
+                assert refused.status_code == 429, refused.text
+                assert int(refused.headers["retry-after"]) >= 1
+        await server.until_free()
+        await _until_idle(server)
+
+
+async def _until_error(socket: Any) -> str:
+    async with asyncio.timeout(30):
+        while True:
+            message = await socket.recv()
+            if isinstance(message, str) and "rror" in message and "rate" in message.lower():
+                return message
+
+
+async def test_the_greeting_tells_the_tightest_limits(tmp_path: Path) -> None:
+    file = write_keys(
+        tmp_path / "keys.json",
+        entry("a", "acme", limits={"max_connections": 2, "characters_per_minute": 900}),
+        acme={"max_share": 0.5, "max_connections": 5, "characters_per_minute": 600},
+    )
+    async with gateway(api_keys_file=file, max_contexts=6, max_session_s=77) as server:
+        url = server.url
+        async with connect(url, additional_headers=bearer("a")) as one:
+            limits = json.loads(await one.recv())["limits"]
+            assert (limits["key_contexts"], limits["key_connections"]) == (3, 2)
+            assert (limits["characters_per_minute"], limits["max_session_s"]) == (600, 77)
+            async with connect(url, additional_headers=bearer("a")):
+                with pytest.raises(InvalidStatus) as full:
+                    await connect(url, additional_headers=bearer("a"))
+                assert full.value.response.status_code == 429
+                assert full.value.response.headers["retry-after"] == "1"
+        await _until_idle(server)
+        async with talk_as(server, "a"):  # and the places are free again
+            pass
+
+
+async def test_text_over_the_allowance_is_not_added_and_not_heard(tmp_path: Path) -> None:
+    file = write_keys(
+        tmp_path / "keys.json", entry("a", "acme", limits={"characters_per_minute": 20})
+    )
+    async with gateway(api_keys_file=file) as server, talk_as(server, "a") as talk:
+        handle = await talk.create()
+        for text in ("One sentence to say. ", "Not this one. "):
+            await talk.send("text.append", context_id="c", text=text)
+        assert (await talk.error())["code"] == "rate_limited"
+        await talk.send("context.end", context_id="c")
+        await talk.until("context.done")
+        heard, meant = talk.samples(handle), server.whole("One sentence to say.")
+        assert len(heard) == len(meant)
+        assert np.allclose(heard, meant, atol=0.5)
+        assert (await tenant_metrics(server))["tts_tenant_characters_total", "acme"] == 21
+
+
+async def test_a_batch_waits_for_its_own_tenants_places(
+    tmp_path: Path, http: httpx.AsyncClient
+) -> None:
+    file = write_keys(tmp_path / "keys.json", entry("a", "acme", limits={"max_contexts": 1}))
+    async with gateway(api_keys_file=file) as server:
+        body = {"items": [{"input": f"Number {n}."} for n in range(3)]}
+        done = await http.post(
+            f"{server.http}/v1/audio/speech/batch", json=body, headers=bearer("a")
+        )
+        assert done.json()["succeeded"] == 3, done.text
+        await _until_idle(server)
+
+
+@pytest.mark.long
+async def test_a_client_that_is_cut_off_gives_everything_back(tmp_path: Path) -> None:
+    file = write_keys(tmp_path / "keys.json", entry("a", "acme"))
+    async with (
+        gateway(FakeTalker(**SLOW), api_keys_file=file) as server,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        talks = [await stack.enter_async_context(talk_as(server, "a")) for _ in range(3)]
+        for talk in talks:
+            await talk.create()
+            await talk.send("text.append", context_id="c", text="Speaking on and on. ")
+            await talk.until("audio.started")
+        for talk in talks:
+            talk.socket.transport.abort()
+        await server.until_free()
+        await _until_idle(server)

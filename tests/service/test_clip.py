@@ -1,0 +1,341 @@
+"""Clips are read in a sandbox: every format, every bomb, every lie in a header."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from service.voices import clip as clip_module
+from service.voices.clip import REFUSALS, ClipLimits, ClipReader, decode_base64
+from streaming.errors import CapacityError, ErrorCode, RequestError
+from tests.service import clips
+
+CHILD = Path(clip_module.__file__).with_name("clip_child.py")
+TONE = clips.tone()
+GOOD = clips.every_format(TONE)
+
+
+def pitch(samples: np.ndarray) -> float:
+    return float(np.abs(np.fft.rfft(samples)).argmax() * clips.RATE / len(samples))
+
+
+async def read(data: bytes, **limits: float) -> np.ndarray:
+    return await ClipReader(clips.RATE, ClipLimits(**limits)).read(data)  # type: ignore[arg-type]
+
+
+async def refusal(data: bytes, **limits: float) -> str:
+    with pytest.raises(RequestError) as refused:
+        await read(data, **limits)
+    assert refused.value.code is ErrorCode.INVALID_AUDIO
+    return next(name for name, text in REFUSALS.items() if text == refused.value.message)
+
+
+@pytest.mark.parametrize("kind", GOOD)
+async def test_every_format_is_heard(kind: str) -> None:
+    samples = await read(GOOD[kind])
+    assert samples.dtype == np.float32
+    assert abs(len(samples) - len(TONE)) <= 2400  # codecs put up to a tenth of a second around it
+    assert abs(pitch(samples) - 440) < 2
+    assert 0.2 < samples.std() < 0.5
+    if "wav" in kind or kind == "flac":
+        assert np.abs(samples - TONE).max() < 1e-4
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(8_000, 1), (44_100, 2), (48_000, 6), (96_000, 1)])
+async def test_other_rates_and_channels_become_ours(rate: int, channels: int) -> None:
+    samples = await read(clips.wav(clips.tone(rate=rate), rate, channels))
+    assert abs(len(samples) - len(TONE)) <= 2
+    middle = slice(2400, -2400)
+    assert np.abs(samples[: len(TONE)][middle] - TONE[: len(samples)][middle]).max() < 5e-3
+
+
+async def test_a_recording_that_was_cut_off_is_still_one() -> None:
+    for kind in ("wav", "flac", "mp3", "opus"):
+        samples = await read(GOOD[kind][: int(len(GOOD[kind]) * 0.8)])
+        assert 1.3 * clips.RATE < len(samples) < 1.8 * clips.RATE, kind
+    streamed = bytearray(GOOD["wav"])
+    streamed[4:8] = streamed[40:44] = b"\xff\xff\xff\xff"  # a length that was not known yet
+    assert np.abs(await read(bytes(streamed)) - TONE).max() < 1e-4
+
+
+async def test_bombs_and_lies_are_refused() -> None:
+    assert await refusal(b"") == "unknown_format"
+    assert await refusal(b"<html>") == "unknown_format"
+    assert await refusal(b"#EXTM3U\nfile:///etc/passwd\n") == "unknown_format"
+    assert await refusal(clips.wav(clips.tone(0.5))) == "too_short"
+    assert await refusal(clips.wav(clips.tone(31.0))) == "too_long"
+    assert await refusal(clips.flac_bomb(600)) == "too_long"
+    assert await refusal(clips.flac_bomb(5)) == "silent"
+    assert await refusal(GOOD["wav"], max_bytes=1000) == "too_large"
+    assert await refusal(clips.float_wav(np.full(48_000, np.nan))) == "not_finite"
+    assert await refusal(b"fLaC" + bytes(5000)) == "damaged"
+    assert await refusal(b"RIFF\0\0\0\0WAVEfmt ") in ("damaged", "no_audio")
+
+
+@pytest.mark.parametrize("rate", [0, 1, 7999, 192_001, 2**31 - 1, 2**32 - 1])
+async def test_forged_rates_are_refused(rate: int) -> None:
+    forged = bytearray(GOOD["wav"])
+    forged[24:28] = struct.pack("<I", rate)
+    assert await refusal(bytes(forged)) in ("bad_rate", "damaged", "no_audio")
+
+
+async def test_forged_channels_are_refused() -> None:
+    forged = bytearray(GOOD["wav"])
+    forged[22:24] = struct.pack("<H", 65535)
+    assert await refusal(bytes(forged)) in ("too_many_channels", "damaged", "no_audio")
+
+
+async def test_loud_samples_are_cut() -> None:
+    samples = await read(clips.float_wav(TONE * 1e30))
+    assert np.abs(samples).max() <= 1.0
+
+
+async def test_few_children_at_once_and_a_short_line() -> None:
+    reader = ClipReader(clips.RATE, at_once=1, waiting=1)
+    first, second = (asyncio.create_task(reader.read(GOOD["wav"])) for _ in range(2))
+    await asyncio.sleep(0)
+    with pytest.raises(CapacityError) as full:
+        await reader.read(GOOD["wav"])
+    assert full.value.code is ErrorCode.OVERLOADED
+    assert len(await first) == len(await second) == len(TONE)
+    assert len(await reader.read(GOOD["flac"])) == len(TONE)
+
+
+def children() -> list[psutil.Process]:
+    return [c for c in psutil.Process().children() if str(CHILD) in c.cmdline()]
+
+
+async def test_who_leaves_takes_the_child_along() -> None:
+    reader = ClipReader(clips.RATE)
+    task = asyncio.create_task(reader.read(GOOD["wav"]))
+    while not children():
+        await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not children()
+
+
+async def test_a_child_that_hangs_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stuck = tmp_path / "stuck.py"
+    stuck.write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(clip_module, "_CHILD", stuck)
+    with pytest.raises(RequestError):
+        await ClipReader(clips.RATE, wall_s=0.5).read(GOOD["wav"])
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "",
+        "nonsense",
+        "[]\n",
+        '{"samples": 5}\n',
+        '{"samples": 1}\n\0\0\xc0\x7f',
+        '{"refused": "<script>"}\n',
+        "x" * 5_000_000,
+    ],
+)
+async def test_a_child_is_not_believed(
+    says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    liar = tmp_path / "liar.py"
+    liar.write_text(f"import sys\nsys.stdout.buffer.write({says.encode('latin-1')!r})\n")
+    monkeypatch.setattr(clip_module, "_CHILD", liar)
+    with pytest.raises(RequestError) as refused:
+        await ClipReader(clips.RATE).read(GOOD["wav"])
+    assert refused.value.message in REFUSALS.values()
+
+
+SANDBOX = """
+import os, resource, socket, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+import clip_child
+clip_child.load_everything()
+clip_child.give_up_rights()
+def refused(what):
+    try:
+        what()
+    except (OSError, MemoryError, ValueError):
+        return True
+    return False
+print([
+    refused(lambda: open("/etc/passwd")),
+    refused(lambda: open(sys.argv[2], "w")),
+    refused(lambda: socket.socket()),
+    refused(lambda: subprocess.run(["true"])),
+    refused(lambda: bytearray(2 << 30)),
+    refused(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))),
+    os.geteuid() != 0,
+])
+"""
+
+
+def test_the_child_can_do_nothing_else(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SANDBOX, str(CHILD.parent), str(tmp_path / "new")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{[True] * 7}\n"
+
+
+#: How a valid file is changed: cut off somewhere, bytes replaced, a stretch taken out. Places
+#: count from 0 to 1 through the file, or are bytes of its first two hundred.
+_PLACE = st.one_of(st.integers(0, 200), st.floats(0, 1))
+MUTATIONS = st.tuples(
+    st.one_of(st.just(1.0), _PLACE),
+    st.lists(st.tuples(_PLACE, st.integers(0, 255)), max_size=8),
+    st.tuples(_PLACE, st.integers(0, 64)),
+)
+Mutation = tuple[float, list[tuple[float, int]], tuple[float, int]]
+UNCHANGED: Mutation = (1.0, [], (0, 0))
+
+
+def mutated(data: bytes, mutation: Mutation) -> bytes:
+    def place(where: float) -> int:
+        return where if isinstance(where, int) else int(where * (len(data) - 1))
+
+    cut, changes, (hole, size) = mutation
+    changed = bytearray(data)
+    for at, value in changes:
+        changed[place(at)] = value
+    del changed[place(hole) : place(hole) + size]
+    return bytes(changed if cut == 1.0 else changed[: place(cut)])
+
+
+#: Reads clips, one a line, in one process, as long as it lives: what a child does, only faster.
+FUZZED = """
+import base64, sys
+sys.path.insert(0, sys.argv[1])
+import av, clip_child
+av.logging.set_level(None)
+wanted = clip_child.Wanted(24000, 10 << 20, 1.0, 30.0)
+clip_child.load_everything()
+clip_child.give_up_rights()
+for line in sys.stdin:
+    try:
+        answer = clip_child.read_clip(base64.b64decode(line), wanted)[1]
+    except clip_child.Refused as refusal:
+        answer = str(refusal)
+    except MemoryError:
+        answer = "too_large"
+    print(answer, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def fuzzed():  # type: ignore[no-untyped-def]
+    """Bytes in, an answer out; the process is started again when it has died or was stopped."""
+    state: dict[str, subprocess.Popen[str]] = {}
+    died: list[int] = []
+
+    def ask(data: bytes) -> str:
+        child = state.get("child")
+        if child is None or child.poll() is not None:
+            if child is not None:
+                child.communicate()
+            child = state["child"] = subprocess.Popen(
+                [sys.executable, "-c", FUZZED, str(CHILD.parent)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(clips.as_base64(data) + "\n")
+        child.stdin.flush()
+        answer = child.stdout.readline().strip()
+        if not answer:
+            died.append(child.wait())
+            # its time was up, after many clips: that is no fault of this one
+            return "again" if died[-1] in (-24, -14, -9) else f"died {died[-1]}"
+        return answer
+
+    yield ask
+    if child := state.get("child"):
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_fuzzed_clips_get_an_answer(kind: str, fuzzed) -> None:  # type: ignore[no-untyped-def]
+    allowed = {*REFUSALS, "wav", "flac", "mp3", "ogg"}
+    heard = set()
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(MUTATIONS)
+    @example(UNCHANGED)
+    def check(mutation: Mutation) -> None:
+        data = mutated(GOOD[kind], mutation)
+        answer = fuzzed(data)
+        if answer == "again":
+            answer = fuzzed(data)
+        assert answer in allowed
+        heard.add(answer)
+
+    check()
+    assert heard & {"wav", "flac", "mp3", "ogg"}
+    assert heard & set(REFUSALS)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(sorted(GOOD)), MUTATIONS)
+def test_fuzzed_clips_through_real_children(kind: str, mutation: Mutation) -> None:
+    data = mutated(GOOD[kind], mutation)
+
+    async def once() -> np.ndarray | RequestError:
+        try:
+            return await ClipReader(clips.RATE).read(data)
+        except RequestError as refused:
+            return refused
+
+    answer = asyncio.run(once())
+    if isinstance(answer, RequestError):
+        assert answer.code is ErrorCode.INVALID_AUDIO
+        assert answer.message in REFUSALS.values()
+    else:
+        assert np.isfinite(answer).all()
+
+
+def test_base64_and_addresses() -> None:
+    data = GOOD["mp3"][:1000]
+    text = clips.as_base64(data)
+    assert decode_base64(text, 1000, "ref_audio") == data
+    assert decode_base64(f"data:audio/mpeg;base64,{text}", 1000, "ref_audio") == data
+    for address in ("https://x.example/a.wav", "http://127.0.0.1/", "file:///etc/passwd"):
+        with pytest.raises(RequestError) as refused:
+            decode_base64(address, 1000, "ref_audio")
+        assert (refused.value.code, refused.value.param) == (ErrorCode.UNSUPPORTED, "ref_audio")
+    for bad in ("data:audio/wav", "åäö", "a b c", "abc", text + "\n", "=" * 8):
+        with pytest.raises(RequestError) as refused:
+            decode_base64(bad, 1000, "ref_audio")
+        assert refused.value.code is ErrorCode.INVALID_AUDIO
+    with pytest.raises(RequestError, match="too large"):
+        decode_base64("A" * 2000, 1000, "ref_audio")
+
+
+def test_the_answer_is_a_line_and_samples() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", str(CHILD), "24000", "10000000", "1", "30"],
+        input=GOOD["flac"],
+        capture_output=True,
+        check=True,
+    )
+    head, _, body = done.stdout.partition(b"\n")
+    assert json.loads(head) == {"format": "flac", "samples": len(TONE)}
+    assert np.abs(np.frombuffer(body, "<f4") - TONE).max() < 1e-4
+    assert not done.stderr

@@ -1,0 +1,231 @@
+"""ElevenLabs' speech and voices over HTTP; the official client is in tests/official."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from typing import Any
+
+import av
+import httpx
+import numpy as np
+import pytest
+
+from streaming.errors import BackendError, ErrorCode
+from streaming.spec import Samples
+from talker.fake import FakeTalker
+from tests.service.listening import PADDING, decoded
+from tests.service.live import Gateway, gateway
+from tests.service.test_elevenlabs_alignment import check, speaking
+from tests.service.vendor_talk import s16
+
+TEXT = "A sentence to say. And a second one, which is longer than the first."
+SENTENCES = ("A sentence to say.", "And a second one, which is longer than the first.")
+EXACT = {"first_lookahead_frames": 3, "lookahead_frames": 3}
+PLAIN = ("", "/stream")
+TIMED = ("/with-timestamps", "/stream/with-timestamps")
+ALL = (*PLAIN, *TIMED)
+
+
+async def post(
+    server: Gateway,
+    path: str = "",
+    voice: str = "default",
+    name: str | None = "pcm_24000",
+    **body: Any,
+) -> httpx.Response:
+    params = {} if name is None else {"output_format": name}
+    async with httpx.AsyncClient(headers={"xi-api-key": "any"}) as http:
+        address = f"{server.http}/v1/text-to-speech/{voice}{path}"
+        return await http.post(address, params=params, json={"text": TEXT, **body})
+
+
+def whole(server: Gateway, seed: int = 0) -> Samples:
+    return np.concatenate([server.whole(sentence, seed) for sentence in SENTENCES])
+
+
+@pytest.mark.parametrize("path", PLAIN)
+async def test_the_body_is_the_audio(path: str) -> None:
+    async with gateway(**EXACT) as server:
+        answer = await post(
+            server,
+            path,
+            model_id="eleven_flash_v2_5",
+            voice_settings={"stability": 0.5, "speed": 1.0},
+            seed=7,
+            previous_text="Before.",
+            apply_text_normalization="auto",
+        )
+        assert answer.content == s16(whole(server, 7))
+        assert answer.headers["content-type"] == "audio/pcm"
+        assert answer.headers["transfer-encoding"] == "chunked"
+        await server.until_free()
+
+
+@pytest.mark.parametrize(
+    ("name", "format_", "rate", "bit_rate"),
+    [
+        (None, "mp3", 44_100, 128_000),
+        ("mp3_22050_32", "mp3", 22_050, 32_000),
+        ("mp3_44100_192", "mp3", 44_100, 192_000),
+        ("opus_48000_64", "ogg", 48_000, None),
+        ("wav_44100", "wav", 44_100, None),
+    ],
+)
+async def test_each_format_is_that_format(
+    name: str | None, format_: str, rate: int, bit_rate: int | None
+) -> None:
+    async with gateway(**EXACT) as server:
+        answer = await post(server, name=name)
+        assert answer.headers["content-type"].startswith("audio/")
+        with av.open(io.BytesIO(answer.content)) as file:
+            assert file.format.name == format_
+            if bit_rate is not None:
+                assert file.streams.audio[0].codec_context.bit_rate == bit_rate
+        got, its_rate = decoded(answer.content)
+        assert its_rate == rate
+        assert abs(len(got) - len(whole(server))) <= PADDING
+
+
+async def test_whole_timestamps_are_one_object() -> None:
+    async with gateway(speaking(), **EXACT) as server:
+        answer = await post(server, "/with-timestamps")
+        assert answer.headers["content-type"] == "application/json"
+        body = answer.json()
+        assert base64.b64decode(body["audio_base64"]) == s16(whole(server))
+        assert body["normalized_alignment"] == body["alignment"]
+        check(words_of([body]), TEXT)
+
+
+@pytest.mark.parametrize("name", ["pcm_24000", "mp3_22050_32"])
+async def test_streamed_timestamps_are_lines_whose_times_count_on(name: str) -> None:
+    async with gateway(speaking(row_s=0.001), **EXACT) as server:
+        answer = await post(server, "/stream/with-timestamps", name=name)
+        lines = [json.loads(line) for line in answer.text.splitlines()]
+        assert len(lines) > 1
+        check(words_of(lines), TEXT)
+        audio = b"".join(base64.b64decode(line["audio_base64"]) for line in lines)
+        if name == "pcm_24000":
+            assert audio == s16(whole(server))
+        else:
+            assert abs(len(decoded(audio)[0]) - len(whole(server))) <= PADDING
+
+
+def words_of(bodies: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Words and when they begin, in ms."""
+    chars: list[str] = []
+    begins: list[float] = []
+    ends: list[float] = []
+    for body in bodies:
+        if (alignment := body["alignment"]) is not None:
+            chars += alignment["characters"]
+            begins += alignment["character_start_times_seconds"]
+            ends += alignment["character_end_times_seconds"]
+    assert begins == sorted(begins)
+    assert all(begin <= end for begin, end in zip(begins, ends, strict=True))
+    words, spoken = [], "".join(chars)
+    at = 0
+    for word in spoken.split():
+        at = spoken.index(word, at)
+        words.append((word, round(1000 * begins[at])))
+        at += len(word)
+    return words
+
+
+@pytest.mark.parametrize("path", TIMED)
+async def test_a_model_without_word_timings_has_null(path: str) -> None:
+    async with gateway(**EXACT) as server:
+        answer = await post(server, path)
+        lines = [json.loads(line) for line in answer.text.splitlines()]
+        assert {line["alignment"] for line in lines} == {None}
+        audio = b"".join(base64.b64decode(line["audio_base64"]) for line in lines)
+        assert audio == s16(whole(server))
+
+
+async def test_speed() -> None:
+    async with gateway(speaking(), **EXACT) as server:
+        answer = await post(server, "/with-timestamps", voice_settings={"speed": 1.25})
+        body = answer.json()
+        samples = len(base64.b64decode(body["audio_base64"])) // 2
+        assert samples == pytest.approx(len(whole(server)) / 1.25, abs=4)
+        check(words_of([body]), TEXT, frame_ms=40 / 1.25)
+
+
+REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
+    ({"text": 5}, 422, "invalid_message", "text"),
+    ({"text": ""}, 400, "invalid_text", None),
+    ({"text": "...?!"}, 400, "invalid_text", None),
+    ({"text": "x" * 101}, 413, "text_too_long", "text"),
+    ({"voice": "nobody"}, 404, "unknown_voice", "voice_id"),
+    ({"name": "midi"}, 400, "unsupported", "output_format"),
+    ({"name": "opus_24000_32"}, 400, "unsupported", "output_format"),
+    ({"voice_settings": {"speed": 9}}, 422, "invalid_message", "voice_settings"),
+    ({"seed": -1}, 422, "invalid_message", "seed"),
+    (
+        {"pronunciation_dictionary_locators": [{"pronunciation_dictionary_id": "x"}]},
+        400,
+        "unsupported",
+        "pronunciation_dictionary_locators",
+    ),
+    ({"audio_effects": {"x": 1}}, 400, "unsupported", "audio_effects"),
+]
+
+
+@pytest.mark.parametrize(("fields", "status", "code", "param"), REFUSED)
+async def test_what_cannot_be_served_is_refused_by_name(
+    fields: dict[str, Any], status: int, code: str, param: str | None
+) -> None:
+    async with gateway(max_text_chars=100) as server:
+        for path in ALL:
+            answer = await post(server, path, **fields)
+            detail = answer.json()["detail"]
+            assert (answer.status_code, detail["status"]) == (status, code)
+            assert detail.get("param") == param
+            assert detail["message"]
+            assert detail["request_id"] == answer.headers["x-request-id"]
+        await server.until_free()
+
+
+async def test_a_server_that_cannot_speak_now_says_when() -> None:
+    async with gateway(FakeTalker(row_s=0.01), max_contexts=1) as server:
+        server.runtime.admission.enter()
+        answer = await post(server)
+        assert (answer.status_code, answer.json()["detail"]["code"]) == (429, "overloaded")
+        assert int(answer.headers["retry-after"]) >= 1
+        server.runtime.admission.leave(0.1)
+        server.codec.is_ready = False
+        answer = await post(server)
+        assert (answer.status_code, answer.json()["detail"]["code"]) == (503, "not_ready")
+
+
+async def test_an_engine_that_fails_first_has_a_status_and_later_breaks_the_body_off() -> None:
+    async with gateway(FakeTalker(fail_after=0)) as server:
+        answer = await post(server, text="This will !fail.")
+        assert (answer.status_code, answer.json()["detail"]["code"]) == (500, "engine_failed")
+    async with gateway(FakeTalker(fail_after=40, row_s=0.001)) as server:
+        for path in (*PLAIN, "/stream/with-timestamps"):
+            with pytest.raises(httpx.RemoteProtocolError):
+                await post(server, path, text="This will !fail, but only after a while.")
+        answer = await post(server, "/with-timestamps", text="This will !fail after a while.")
+        assert answer.json()["detail"]["code"] == "engine_failed"
+
+
+async def test_voices_are_listed_and_found() -> None:
+    talker = FakeTalker()
+    talker.voices = ("default", "anna")
+    async with gateway(talker) as server, httpx.AsyncClient() as http:
+        listed = (await http.get(server.http + "/v1/voices")).json()["voices"]
+        assert [voice["voice_id"] for voice in listed] == ["default", "anna"]
+        assert all(voice["name"] and voice["category"] for voice in listed)
+        found = await http.get(server.http + "/v1/voices/anna")
+        assert found.json() == listed[1]
+        missing = await http.get(server.http + "/v1/voices/nobody")
+        assert (missing.status_code, missing.json()["detail"]["status"]) == (404, "unknown_voice")
+
+
+async def test_a_codec_that_fails_is_told() -> None:
+    async with gateway() as server:
+        server.codec.fail_with = BackendError(ErrorCode.CODEC_FAILED, "The codec broke.")
+        answer = await post(server)
+        assert (answer.status_code, answer.json()["detail"]["code"]) == (500, "codec_failed")

@@ -1,0 +1,203 @@
+"""Connections that ask for nothing: bounded in time and number, whatever they trickle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from websockets.asyncio.client import connect
+from websockets.frames import Frame, Opcode
+
+from service import front_door, http_route
+from service.front_door import _SPARE, GuardedSocket, server_config
+from service.serve import Unable, _checked
+from service.settings import Settings, SettingsError, load_settings
+from tests.service.live import Gateway, client, gateway
+
+UPGRADE = (
+    b"GET /v1/tts/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    b"Sec-WebSocket-Version: 13\r\n"
+)
+POST = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+Raw = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@contextlib.asynccontextmanager
+async def raw(server: Gateway) -> AsyncIterator[Raw]:
+    url = httpx.URL(server.http)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """All that comes until the server closes; a connection left open ends the test."""
+    data = b""
+    async with asyncio.timeout(30):
+        with contextlib.suppress(ConnectionError):
+            while piece := await reader.read(65536):
+                data += piece
+    return data
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GET / HT", UPGRADE, b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 100],
+    ids=["nothing", "half a line", "half a handshake", "half a head"],
+)
+async def test_a_head_that_never_ends_is_cut_off(said: bytes) -> None:
+    async with gateway(handshake_s=0.3) as server, raw(server) as (reader, writer):
+        writer.write(said)
+        assert await rest(reader) == b""
+
+
+async def test_trickling_does_not_help() -> None:
+    async with gateway(handshake_s=0.5) as server, raw(server) as (reader, writer):
+
+        async def trickle() -> None:
+            for byte in UPGRADE * 1000:
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.01)
+
+        trickling = asyncio.create_task(trickle())
+        assert await rest(reader) == b""
+        trickling.cancel()
+
+
+async def test_a_request_on_a_kept_connection_has_its_deadline_too() -> None:
+    async with gateway(handshake_s=0.5) as server, raw(server) as (reader, writer):
+        writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\nGET /health/live HTTP/1.1\r\n")
+        assert (await rest(reader)).count(b"200 OK") == 1
+
+
+@pytest.mark.parametrize("length", [b"Content-Length: 100", b"Transfer-Encoding: chunked"])
+async def test_a_body_that_never_comes_is_told(
+    length: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_route, "_BODY_S", 0.3)
+    async with gateway() as server, raw(server) as (reader, writer):
+        writer.write(POST + b"Connection: close\r\n" + length + b"\r\n\r\n")
+        answer = await rest(reader)
+        assert b'"code":"idle_timeout"' in answer.replace(b" ", b"")
+        assert server.runtime.admission.active == 0
+
+
+async def test_a_body_that_nobody_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_door, "_BODY_S", 0.3)
+    async with gateway() as server, raw(server) as (reader, writer):
+        writer.write(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n")
+        assert b"404" in await rest(reader)
+
+
+async def test_only_so_many_wait_and_who_speaks_is_served() -> None:
+    most = _SPARE + 2
+    async with gateway(max_connections=2) as server, contextlib.AsyncExitStack() as stack:
+        silent = [await stack.enter_async_context(raw(server)) for _ in range(most + 20)]
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(server.http + "/health/ready")).status_code == 200
+        async with client(server.url) as talk:
+            assert len(await talk.say("Hello there.")) > 0
+        for reader, _ in silent[:20]:  # the oldest went
+            assert await rest(reader) == b""
+        assert not silent[-1][0].at_eof()
+
+
+async def test_an_accepted_socket_is_not_held_to_the_handshakes_deadline() -> None:
+    async with gateway(handshake_s=0.2) as server, client(server.url) as talk:
+        await asyncio.sleep(0.6)
+        await talk.send("ping", id="x")
+        assert (await talk.until("pong"))["id"] == "x"
+
+
+async def test_a_slow_answer_is_not_held_to_it_either() -> None:
+    async with gateway(handshake_s=0.2) as server, httpx.AsyncClient(timeout=30) as http:
+        server.talker._row_s = 0.02  # a second of work
+        body = {"input": "Hello there, my dear.", "response_format": "pcm"}
+        answer = await http.post(server.http + "/v1/audio/speech", json=body)
+        assert answer.status_code == 200
+        assert len(answer.content) > 24_000
+
+
+def test_empty_fragments_are_not_kept() -> None:
+    """A message of endlessly many empty fragments is within every limit of size."""
+    kept = GuardedSocket.__new__(GuardedSocket)
+    kept.frames = []
+    for _ in range(1000):
+        kept.handle_cont(Frame(Opcode.CONT, b"", fin=False))
+    kept.handle_cont(Frame(Opcode.CONT, b"x", fin=False))
+    assert kept.frames == [b"x"]
+
+
+async def test_empty_fragments_through_a_real_socket() -> None:
+    async with gateway() as server, raw(server) as (reader, writer):
+        writer.write(UPGRADE + b"\r\n")
+        async with asyncio.timeout(30):
+            assert b"101" in await reader.readuntil(b"\r\n\r\n")
+            mask = bytes(4)
+            text = b'{"type":"ping","id":"whole"}'
+            writer.write(b"\x01\x80" + mask + (b"\x00\x80" + mask) * 20_000)
+            writer.write(bytes((0x80, 0x80 | len(text))) + mask + text)
+            while b'"whole"' not in await reader.read(65536):
+                pass
+
+
+async def test_compression_that_is_offered_is_not_accepted() -> None:
+    async with (
+        gateway() as server,
+        connect(server.url, compression="deflate") as socket,
+    ):
+        assert socket.response is not None
+        assert "Sec-WebSocket-Extensions" not in socket.response.headers
+
+
+def test_a_key_needs_its_certificate(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="tls_key"):
+        load_settings(tls_key=tmp_path / "key.pem")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    files = folder / "certificate.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+         "-out", str(files[0]), "-keyout", str(files[1])],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return files
+
+
+async def test_speech_over_tls(certificate: tuple[Path, Path]) -> None:
+    file, key = certificate
+    trust = ssl.create_default_context(cafile=str(file))
+    async with gateway(tls_certificate=file, tls_key=key) as server:
+        url = server.url.replace("ws://127.0.0.1", "wss://localhost")
+        async with client(url, ssl=trust) as talk:
+            assert len(await talk.say("Hello there.")) > 0
+            secured = talk.socket.transport.get_extra_info("ssl_object")
+            assert secured.version() in ("TLSv1.2", "TLSv1.3")
+        async with httpx.AsyncClient(verify=trust) as http:
+            address = server.http.replace("http://127.0.0.1", "https://localhost")
+            assert (await http.get(address + "/health/ready")).status_code == 200
+
+
+def test_a_certificate_that_cannot_be_read_ends_the_start(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    for file in (broken, tmp_path / "nowhere.pem"):
+        with pytest.raises(Unable, match="the TLS certificate or its key cannot be used"):
+            _checked(server_config(FastAPI(), Settings(tls_certificate=file), 1))

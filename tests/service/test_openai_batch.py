@@ -1,0 +1,255 @@
+"""Several texts in one request: what comes of each, and what is told of the whole."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import wave
+from typing import Any
+
+import httpx
+import pytest
+
+from service.protocols.openai_batch import BatchOptions
+from service.protocols.openai_request import SpeechBody
+from streaming.errors import BackendError, ErrorCode
+from talker.fake import FakeTalker
+from tests.service.live import SPEC, Gateway, client, gateway
+from tests.service.test_openai import s16
+from tests.service.test_speed import stretched
+
+PATH = "/v1/audio/speech/batch"
+TEXTS = ["The first text.", "Another one, which is longer.", "Third."]
+
+
+def items(*texts: str) -> list[dict[str, Any]]:
+    return [{"input": text} for text in texts]
+
+
+async def post(server: Gateway, body: dict[str, Any]) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=20) as http:
+        return await http.post(server.http + PATH, json=body)
+
+
+def pcm(result: dict[str, Any]) -> bytes:
+    """The samples of a successful WAV."""
+    assert (result["status"], result["media_type"]) == ("success", "audio/wav")
+    with wave.open(io.BytesIO(base64.b64decode(result["audio_data"], validate=True))) as file:
+        assert file.getframerate() == SPEC.sample_rate
+        return file.readframes(1 << 30)
+
+
+async def test_each_text_is_spoken_whole_and_in_its_place() -> None:
+    async with gateway(FakeTalker(row_s=0.0005), codec_delay_s=0.001) as server:
+        answer = await post(server, {"items": items(*TEXTS * 3), "seed": 5})
+        assert answer.headers["content-type"] == "application/json"
+        body = answer.json()
+        assert body["id"].startswith("speech-batch-")
+        assert [result["index"] for result in body["results"]] == list(range(9))
+        assert (body["total"], body["succeeded"], body["failed"]) == (9, 9, 0)
+        for result, text in zip(body["results"], TEXTS * 3, strict=True):
+            whole = server.whole(text, 5)
+            assert pcm(result) == s16(whole)
+            frames = len(whole) // SPEC.hop_length
+            assert result["usage"] == {
+                "input_tokens": len(text),
+                "output_tokens": frames,
+                "total_tokens": len(text) + frames,
+            }
+        await server.until_free()
+
+
+async def test_an_items_word_wins_over_the_batchs() -> None:
+    batch = [
+        {"input": TEXTS[0]},
+        {"input": TEXTS[1], "seed": 9, "response_format": "pcm"},
+        {"input": TEXTS[2], "speed": 2.0},
+        {"input": TEXTS[0], "response_format": "mp3", "bitrate": 160_000, "voice": "alloy"},
+    ]
+    async with gateway() as server:
+        answer = await post(server, {"items": batch, "seed": 3, "voice": "default"})
+        first, second, third, fourth = answer.json()["results"]
+        assert pcm(first) == s16(server.whole(TEXTS[0], 3))
+        assert second["media_type"] == "audio/pcm"
+        assert base64.b64decode(second["audio_data"]) == s16(server.whole(TEXTS[1], 9))
+        fast = server.whole(TEXTS[2], 3)
+        assert pcm(third) == s16(stretched(fast, 2.0))
+        assert third["usage"]["output_tokens"] == len(fast) // SPEC.hop_length
+        assert fourth["media_type"] == "audio/mpeg"
+        assert len(base64.b64decode(fourth["audio_data"])) > 10_000
+
+
+async def test_what_cannot_be_spoken_is_told_of_that_item_alone() -> None:
+    batch = [
+        {"input": "..."},
+        {"input": TEXTS[0]},
+        {"input": TEXTS[0], "voice": "nobody"},
+        {"input": "This will !fail now."},
+        {"input": TEXTS[0], "instructions": "Whisper."},
+        {"input": TEXTS[1], "bitrate": 64_000},
+        {"input": TEXTS[2]},
+    ]
+    async with gateway() as server, httpx.AsyncClient() as http:
+        body = (await post(server, {"items": batch})).json()
+        errors = {
+            result["index"]: (result["code"], result.get("param"))
+            for result in body["results"]
+            if result["status"] == "error"
+        }
+        assert errors == {
+            0: ("invalid_text", "input"),
+            2: ("unknown_voice", "voice"),
+            3: ("engine_failed", None),
+            4: ("unsupported", "instructions"),
+            5: ("unsupported", "bitrate"),
+        }
+        assert (body["total"], body["succeeded"], body["failed"]) == (7, 2, 5)
+        assert all(result["error"] for result in body["results"] if "error" in result)
+        assert pcm(body["results"][6]) == s16(server.whole(TEXTS[2]))
+        counted = (await http.get(server.http + "/metrics")).text
+        assert 'tts_errors_total{code="unsupported"} 2.0' in counted
+        await server.until_free()
+
+
+async def test_nothing_to_speak_at_all_needs_no_place() -> None:
+    async with gateway(max_contexts=1) as server:
+        server.runtime.admission.enter()
+        answer = await post(server, {"items": [{"input": "x", "voice": "nobody"}]})
+        assert answer.json()["failed"] == 1
+        server.runtime.admission.leave(0.1)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        ({}, 400, "invalid_message", "items"),
+        ({"items": []}, 400, "invalid_message", "items"),
+        ({"items": [{}]}, 400, "invalid_message", "items"),
+        ({"items": [{"input": "x", "colour": 1}]}, 400, "invalid_message", "items"),
+        ({"items": [{"input": "x"}] * 5}, 400, "invalid_parameter", "items"),
+        ({"items": items("x" * 60, "y" * 60)}, 413, "text_too_long", "items"),
+        ({"items": items("x"), "model": "other"}, 404, "unknown_model", "model"),
+        ({"items": items("x"), "speed": 5}, 400, "invalid_message", "speed"),
+        ({"items": items("x"), "stream": True}, 400, "invalid_message", "stream"),
+    ],
+)
+async def test_what_is_wrong_with_the_whole_is_a_status(
+    body: dict[str, Any], status: int, code: str, param: str
+) -> None:
+    async with gateway(max_batch_items=4, max_text_chars=100) as server:
+        answer = await post(server, body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
+
+
+async def test_a_full_server_refuses_the_batch() -> None:
+    async with gateway(max_contexts=1) as server, client(server.url) as talk:
+        await talk.create()
+        answer = await post(server, {"items": items(*TEXTS)})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "overloaded")
+        assert int(answer.headers["retry-after-ms"]) >= 50
+
+
+@pytest.mark.parametrize(("at_once", "places"), [(2, 16), (4, 3), (4, 1)])
+async def test_no_more_run_at_once_than_may(at_once: int, places: int) -> None:
+    """Others keep their places, and the batch waits for those that it lacks."""
+    settings = {"max_batch_contexts": at_once, "max_contexts": places}
+    async with gateway(FakeTalker(row_s=0.0005), **settings) as server:
+        most, done = 0, asyncio.Event()
+
+        async def watch() -> None:
+            nonlocal most
+            while not done.is_set():
+                most = max(most, server.runtime.admission.active)
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(watch())
+        body = (await post(server, {"items": items(*TEXTS * 3)})).json()
+        done.set()
+        await watching
+        assert body["succeeded"] == 9
+        assert most == min(at_once, places)
+        await server.until_free()
+
+
+async def test_results_come_while_others_are_made() -> None:
+    talker = FakeTalker(row_s=0.002)
+    async with gateway(talker, max_batch_contexts=1) as server, httpx.AsyncClient() as http:
+        body = {"items": items(TEXTS[2], TEXTS[1] * 8)}
+        async with http.stream("POST", server.http + PATH, json=body) as answer:
+            came = b""
+            async for piece in answer.aiter_raw():
+                came += piece
+                if b'"index":0' in came:
+                    break
+            assert b'"index":1' not in came
+            assert server.runtime.admission.active == 1
+        await server.until_free()
+
+
+async def test_a_client_that_leaves_ends_all_of_it() -> None:
+    talker = FakeTalker(row_s=0.002, frames_per_character=50)
+    async with gateway(talker) as server, httpx.AsyncClient() as http:
+        body = {"items": items(*TEXTS * 4)}
+        async with http.stream("POST", server.http + PATH, json=body) as answer:
+            await anext(answer.aiter_raw())
+            async with asyncio.timeout(5):
+                while server.talker.outstanding < 4:
+                    await asyncio.sleep(0.005)
+        await server.until_free()
+        assert server.runtime.connections == 0
+        made = server.talker.rows_made
+        await asyncio.sleep(0.05)
+        assert server.talker.rows_made == made
+
+
+async def test_items_that_find_the_server_going_are_told_so() -> None:
+    async with gateway(FakeTalker(row_s=0.005), max_batch_contexts=1) as server:
+        answering = asyncio.create_task(post(server, {"items": items(*TEXTS)}))
+        async with asyncio.timeout(5):
+            while not server.talker.outstanding:
+                await asyncio.sleep(0.001)
+        draining = asyncio.create_task(server.runtime.drain())
+        body = (await answering).json()
+        await draining
+        codes = [result.get("code") for result in body["results"]]
+        assert codes == [None, "draining", "draining"]
+
+
+async def test_failures_of_the_codec_are_the_items() -> None:
+    async with gateway() as server:
+        server.codec.fail_with = BackendError(ErrorCode.CODEC_FAILED, "Told.")
+        body = (await post(server, {"items": items(*TEXTS)})).json()
+        assert [result["code"] for result in body["results"]] == ["codec_failed"] * 3
+        server.codec.fail_with = RuntimeError("secret at 0xdeadbeef")
+        answer = await post(server, {"items": items(*TEXTS)})
+        assert [result["code"] for result in answer.json()["results"]] == ["internal"] * 3
+        assert "secret" not in answer.text
+        await server.until_free()
+
+
+async def test_long_items_are_not_held_to_real_time() -> None:
+    """Nobody listens to them while they are made, so no lead limits them."""
+    text = "One two three four five six. " * 30
+    async with gateway(max_lead_ms=500, default_lead_ms=500) as server:
+        async with asyncio.timeout(15):
+            body = (await post(server, {"items": items(text)})).json()
+        assert len(pcm(body["results"][0])) // 2 > 20 * SPEC.sample_rate
+
+
+def test_options_are_those_of_a_single_text() -> None:
+    mine = BatchOptions.model_json_schema()["properties"]
+    single = SpeechBody.model_json_schema()["properties"]
+    for name, schema in mine.items():
+        assert limits(schema) == limits(single[name]), name
+
+
+def limits(schema: dict[str, Any]) -> list[Any]:
+    choices = schema.get("anyOf", [schema])
+    kept = [
+        {k: v for k, v in choice.items() if k not in ("title", "description", "default")}
+        for choice in choices
+        if choice.get("type") != "null"
+    ]
+    return kept

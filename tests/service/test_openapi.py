@@ -1,0 +1,35 @@
+"""The OpenAPI document tells of every refusal; ``make test-fuzz`` holds the service against it."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.service.live import gateway
+
+
+async def test_every_refusal_is_documented_with_its_body() -> None:
+    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+        document = (await http.get("/openapi.json")).json()
+    operations = [
+        (path, verb, operation)
+        for path, verbs in document["paths"].items()
+        for verb, operation in verbs.items()
+        if path.startswith(("/v1", "/tts", "/voices"))
+    ]
+    assert len(operations) > 15
+    for path, verb, operation in operations:
+        answers = operation["responses"]
+        assert {"4XX", "5XX"} <= set(answers), (path, verb)
+        assert "422" not in answers, "FastAPI's own shape is not what is answered"
+
+
+@pytest.mark.parametrize("name", ["%0d%0aX-Evil:%20a", "%E4%BD%A0", "%00", "a%7F"])
+async def test_a_parameter_of_any_name_is_refused_by_deepgrams_door(name: str) -> None:
+    """Its name goes into a header, where it may neither end a line nor be refused by the server."""
+    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+        answer = await http.post(f"/v1/speak?{name}=1", json={"text": "Hello."})
+        assert answer.status_code == 400
+        assert answer.json()["err_code"] == "UNSUPPORTED"
+        assert answer.headers["dg-error"].isprintable()
+        assert "x-evil" not in answer.headers

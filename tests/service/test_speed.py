@@ -1,0 +1,171 @@
+"""Faster and slower speech through the whole gateway: lengths, credit, cancels."""
+
+from __future__ import annotations
+
+import asyncio
+from math import ceil
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from service.audio.stretch import TimeStretch, held_back_s
+from streaming.spec import Samples
+from talker.fake import FakeTalker
+from tests.service.live import SPEC, Gateway, client, gateway
+from tests.service.test_openai import EXACT as SERVER_EXACT
+from tests.service.test_openai import SENTENCES, TEXT, official, parsed, s16, whole
+
+RATE = SPEC.sample_rate
+EXACT = {"lookahead_frames": SPEC.receptive_field_frames}
+SPEEDS = [0.5, 1.3, 2.0, 4]
+
+
+def stretched(samples: Samples, speed: float) -> Samples:
+    stretch = TimeStretch(RATE, speed)
+    return np.concatenate([stretch.push(samples), stretch.finish()])
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+async def test_each_utterance_is_stretched_whole(speed: float) -> None:
+    async with gateway() as server, client(server.url) as talk:
+        audio = {"encoding": "pcm_f32le", "speed": speed}
+        handle = await talk.create(chunking=EXACT, audio=audio)
+        await talk.send("text.append", context_id="c", text=TEXT)
+        await talk.send("context.end", context_id="c")
+        metrics = await talk.until("metrics")
+        await talk.until("context.done")
+        want = [stretched(server.whole(sentence), speed) for sentence in SENTENCES]
+        assert np.array_equal(talk.samples(handle), np.concatenate(want))
+        heard_ms = sum(map(len, want)) * 1000 / RATE
+        assert metrics["audio_ms"] == pytest.approx(heard_ms, abs=0.2)
+
+
+@pytest.mark.parametrize("speed", [0.2, 4.5, "2", None])
+async def test_other_speeds_are_no_message(speed: Any) -> None:
+    async with gateway() as server, client(server.url) as talk:
+        await talk.send("context.create", context_id="c", audio={"speed": speed})
+        error = await talk.error()
+        assert (error["code"], error["param"]) == ("invalid_message", "audio.speed")
+
+
+@pytest.mark.parametrize(
+    "audio",
+    [
+        {"encoding": "pcm_s16le", "bitrate": 64_000},
+        {"encoding": "opus", "bitrate": 5_000},
+        {"encoding": "opus", "bitrate": 300_000},
+    ],
+)
+async def test_bit_rates_that_cannot_be_had(audio: dict[str, Any]) -> None:
+    async with gateway() as server, client(server.url) as talk:
+        await talk.send("context.create", context_id="c", audio=audio)
+        error = await talk.error()
+        assert (error["code"], error["param"]) == ("unsupported", "audio.bitrate")
+
+
+async def test_opus_has_the_bit_rate_that_was_asked_for() -> None:
+    size: dict[int, int] = {}
+    async with gateway() as server, client(server.url) as talk:
+        for bitrate in (12_000, 96_000):
+            audio = {"encoding": "opus", "bitrate": bitrate}
+            handle = await talk.create(str(bitrate), audio=audio)
+            await talk.send("text.append", context_id=str(bitrate), text=TEXT)
+            await talk.send("context.end", context_id=str(bitrate))
+            await talk.until("context.done")
+            packets = [data for _, data in talk.audio[handle]]
+            size[bitrate] = sum(map(len, packets)) * 8 // len(packets) * 50
+    assert size[12_000] < 18_000
+    assert size[96_000] > 60_000
+
+
+@pytest.mark.parametrize("speed", [0.5, 2.0])
+async def test_reports_are_counted_in_what_the_client_heard(speed: float) -> None:
+    async with gateway() as server, client(server.url) as talk:
+        handle = await talk.create(audio={"encoding": "pcm_f32le", "speed": speed})
+        await talk.send("text.append", context_id="c", text=TEXT)
+        await talk.send("context.flush", context_id="c", flush_id="f")
+        await talk.until("flush.done")
+        sent = len(talk.samples(handle))
+        first = ceil(len(server.whole(SENTENCES[0])) / speed)
+        await talk.send("playback", context_id="c", played_samples=first)
+        await talk.send("context.cancel", context_id="c", played_ms=first * 1000 / RATE)
+        cancelled = await talk.until("context.cancelled")
+        assert cancelled["sent_ms"] == pytest.approx(sent * 1000 / RATE, abs=0.2)
+        assert cancelled["played_ms"] == pytest.approx(first * 1000 / RATE, abs=0.2)
+        assert cancelled["text_spoken"].strip() == SENTENCES[0]
+        assert cancelled["text_spoken"] + cancelled["text_remaining"] == TEXT
+
+
+@pytest.mark.parametrize("speed", [0.5, 2.0])
+async def test_after_a_cancel_not_one_sample_comes(speed: float) -> None:
+    talker = FakeTalker(row_s=0.0005, frames_per_character=20)
+    async with gateway(talker) as server, client(server.url) as talk:
+        for number in range(4):
+            name = f"c{number}"
+            audio = {"encoding": "pcm_f32le", "frame_ms": 10, "speed": speed}
+            handle = await talk.create(name, audio=audio)
+            await talk.send("text.append", context_id=name, text=TEXT * 3)
+            await talk.send("context.end", context_id=name)
+            while len(talk.audio.get(handle, [])) < 5 * number + 1:
+                await talk.next()
+            await talk.send("context.cancel", context_id=name)
+            cancelled = await talk.until("context.cancelled", name)
+            got_ms = len(talk.samples(handle)) * 1000 / RATE
+            assert cancelled["sent_ms"] == pytest.approx(got_ms, abs=0.2)
+            await talk.until("metrics", name)
+            await asyncio.sleep(0.05)
+            await talk.send("ping", id=name)
+            pong = await talk.next()
+            assert isinstance(pong, dict), "audio after context.cancelled"
+        await server.until_free()
+
+
+async def lead_s(server: Gateway, speed: float) -> float:
+    """How far the audio runs ahead of a listener who reports nothing, at its most."""
+    async with client(server.url) as talk:
+        audio = {"encoding": "pcm_f32le", "speed": speed}
+        handle = await talk.create(audio=audio, max_lead_ms=2000)
+        await talk.send("text.append", context_id="c", text=TEXT * 5)
+        await talk.send("context.end", context_id="c")
+        await talk.until("audio.started")
+        await asyncio.sleep(0.4)
+        await talk.send("ping", id="now")
+        await talk.until("pong")
+        got = len(talk.samples(handle)) / RATE
+        await talk.send("context.cancel", context_id="c")
+        await talk.until("context.cancelled")
+        return got
+
+
+async def test_the_lead_is_in_seconds_of_the_listeners() -> None:
+    talker = FakeTalker(frames_per_character=10)
+    async with gateway(talker) as server:
+        for speed in (0.5, 2.0):
+            got = await lead_s(server, speed)
+            largest_chunk_s = 1.5 * 50 * SPEC.frame_s / speed
+            assert 1.9 - held_back_s(speed, RATE) < got
+            assert got < 2.0 + largest_chunk_s + 1.0  # and what was played meanwhile
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+async def test_openais_clients_choose_it(speed: float) -> None:
+    async with gateway(**SERVER_EXACT) as server, official(server) as api:
+        request: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": TEXT}
+        spoken = await api.audio.speech.create(**request, response_format="pcm", speed=speed)
+        assert spoken.content == s16(stretched(whole(server), speed))
+        body = request | {"response_format": "pcm", "speed": speed, "stream_format": "sse"}
+        async with httpx.AsyncClient() as http:
+            answer = await http.post(server.http + "/v1/audio/speech", json=body)
+        usage = parsed(answer.text)[-1]["usage"]
+        assert usage["output_tokens"] == len(whole(server)) // SPEC.hop_length
+        await server.until_free()
+
+
+async def test_http_has_bit_rates_too() -> None:
+    body = {"input": TEXT, "response_format": "mp3", "bitrate": 160_000}
+    async with gateway() as server, httpx.AsyncClient() as http:
+        large = await http.post(server.http + "/v1/audio/speech", json=body)
+        small = await http.post(server.http + "/v1/audio/speech", json=body | {"bitrate": 16_000})
+    assert len(large.content) > 8 * len(small.content)

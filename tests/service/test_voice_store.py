@@ -1,0 +1,293 @@
+"""The voices' files and the library over them: nothing damaged is spoken with, nothing is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from service.voices.file import Consent, Voice, VoiceFileError, pack, unpack, unpack_built_in
+from service.voices.folder import VoiceFolder
+from service.voices.library import VoiceLibrary
+from streaming.delay import revert_delay
+from streaming.errors import BackendError, ErrorCode, RequestError
+from streaming.spec import CodecSpec
+
+SPEC = CodecSpec(24_000, 960, 8, 1024, 3)
+CODES = np.random.default_rng(0).integers(0, 1024, (8, 50)).astype(np.int16)
+
+
+def voice(name: str = "anna", **changes: object) -> Voice:
+    made = Voice(
+        VoiceLibrary.new_id(),
+        name,
+        CODES,
+        "What is said.",
+        "en",
+        "A description.",
+        created_at=1_800_000_000,
+        codec="c1",
+        text_source="given",
+        consent=Consent("Anna", "Yes, I agree: “always”.", "2026-11-20T10:00:00+00:00"),
+    )
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def same(one: Voice, two: Voice) -> bool:
+    plain = [dataclasses.replace(v, codes=np.zeros((1, 1), np.int16)) for v in (one, two)]
+    return np.array_equal(one.codes, two.codes) and repr(plain[0]) == repr(plain[1])
+
+
+@asynccontextmanager
+async def library(
+    folder: Path | None,
+    checkpoint: Path | None = None,
+    codec: str = "c1",
+    max_voices: int = 100,
+    refresh_s: float = 3600.0,
+) -> AsyncIterator[VoiceLibrary]:
+    made = VoiceLibrary(folder, max_voices, refresh_s)
+    await made.open(SPEC, codec, checkpoint)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def test_a_file_says_all_that_a_voice_is(tmp_path: Path) -> None:
+    for one in (voice(), voice(text=None, text_source=None, language=None, description=None),
+                voice(text_source="recognised")):  # fmt: skip
+        assert same(unpack(pack(one)), one)
+    file = tmp_path / "v.safetensors"
+    file.write_bytes(pack(voice()))
+    assert np.array_equal(load_file(file)["codes"], CODES)  # any reader of the format can
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(0, 10**6), st.integers(0, 255))
+def test_any_changed_byte_is_found(at: int, value: int) -> None:
+    whole = pack(dataclasses.replace(voice(), id="voice_0123456789abcdef"))
+    data = bytearray(whole)
+    data[at % len(data)] = value
+    if bytes(data) == whole:
+        return
+    try:
+        found = unpack(bytes(data))
+    except VoiceFileError:
+        return
+    # spaces that pad the header, or another spelling of the same JSON
+    assert same(found, unpack(whole))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.binary(max_size=300))
+def test_what_is_no_file_is_refused(data: bytes) -> None:
+    for read in (unpack, unpack_built_in):
+        with pytest.raises(VoiceFileError):
+            read(data)
+
+
+def test_cut_and_oversized_files_are_refused() -> None:
+    data = pack(voice())
+    for cut in (0, 7, 8, 100, len(data) - 1):
+        with pytest.raises(VoiceFileError):
+            unpack(data[:cut])
+    with pytest.raises(VoiceFileError, match="large"):
+        unpack(pack(voice(codes=np.zeros((8, 100_000), np.int16))))
+
+
+async def test_added_voices_are_there_after_a_restart(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "voices"
+    anna, bert = voice("anna"), voice("bert")
+    async with library(folder) as one:
+        await one.add(anna)
+        await one.add(bert)
+        assert one.names() == ["anna", "bert"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in folder.iterdir())
+    async with library(folder) as two:
+        assert [same(a, b) for a, b in zip(two.voices(), [anna, bert], strict=True)] == [True] * 2
+        spoken = two.get("anna")
+        assert spoken is not None
+        assert np.array_equal(revert_delay(spoken.rows).T, CODES)
+        assert spoken.rows[0].tolist() == [CODES[0, 0], *[1024] * 7]
+        assert two.get(anna.id) is spoken
+        await two.remove(anna.id)
+        assert two.get("anna") is two.get(anna.id) is None
+    async with library(folder) as three:
+        assert three.names() == ["bert"]
+
+
+async def test_damaged_files_are_left_alone_and_not_spoken_with(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with library(tmp_path) as one:
+        await one.add(voice("anna"))
+        await one.add(voice("bert"))
+        damaged = tmp_path / f"{one.find('anna').id}.safetensors"
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+    (tmp_path / "voice_0000000000000000.unfinished").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "voice_1111111111111111.safetensors").symlink_to(damaged)
+    async with library(tmp_path, refresh_s=0.01) as two:
+        assert two.names() == ["bert"]
+        await two._refresh()
+    assert sum("cannot be used" in record.message for record in caplog.records) == 1
+    assert damaged.exists()
+    assert not (tmp_path / "voice_0000000000000000.unfinished").exists()
+    assert (tmp_path / "notes.txt").exists()
+
+
+async def test_a_file_under_another_voices_id_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "voice_0000000000000000.safetensors").write_bytes(pack(voice()))
+    async with library(tmp_path) as one:
+        assert one.names() == []
+
+
+async def test_voices_of_another_codec_are_passed_over(tmp_path: Path) -> None:
+    async with library(tmp_path, codec="c2") as one:
+        await one.add(voice("anna", codec="c2"))
+    async with library(tmp_path) as two:
+        assert two.names() == []
+        await two.add(voice("anna"))
+        assert len(os.listdir(tmp_path)) == 2
+        await two._refresh()
+        assert two.names() == ["anna"]
+
+
+async def test_servers_share_a_folder(tmp_path: Path) -> None:
+    async with library(tmp_path) as one, library(tmp_path) as two:
+        anna = voice("anna")
+        await one.add(anna)
+        await two._refresh()
+        assert two.names() == ["anna"]
+        await two.remove("anna")
+        await one._refresh()
+        assert one.names() == []
+        with pytest.raises(RequestError) as refused:
+            await one.remove(anna.id)
+        assert refused.value.code is ErrorCode.UNKNOWN_VOICE
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "open"])
+async def test_a_full_disk_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with library(tmp_path) as one:
+        target = "pathlib.Path.rename" if call == "rename" else f"service.voices.folder.os.{call}"
+        with monkeypatch.context() as patched:
+            patched.setattr(target, full)
+            with pytest.raises(BackendError) as failed:
+                await one.add(voice())
+        assert failed.value.code is ErrorCode.STORAGE_FAILED
+        assert failed.value.retryable
+        assert (one.names(), os.listdir(tmp_path)) == ([], [])
+        await one.add(voice())
+        with monkeypatch.context() as patched:
+            patched.setattr("pathlib.Path.unlink", full)
+            with pytest.raises(BackendError):
+                await one.remove("anna")
+        assert one.names() == ["anna"]
+
+
+def test_a_limit_of_the_system_leaves_nothing(tmp_path: Path) -> None:
+    """The kernel itself refuses the write: a file may have 100 bytes."""
+    (tmp_path / "voice.bin").write_bytes(pack(voice()))
+    script = """
+import resource, signal, sys
+from pathlib import Path
+from service.voices.file import unpack
+from service.voices.folder import VoiceFolder
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+voice = unpack(Path(sys.argv[1], "voice.bin").read_bytes())
+folder = VoiceFolder(Path(sys.argv[1], "store"))
+folder.open()
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    folder.write(voice)
+except OSError as error:
+    print(error.errno, list(Path(sys.argv[1], "store").iterdir()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "27 []\n"
+
+
+async def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BackendError, match="voices_dir"):
+        async with library(tmp_path / "file"):
+            pass
+
+
+def test_only_ids_become_file_names(tmp_path: Path) -> None:
+    folder = VoiceFolder(tmp_path)
+    for bad in ("../x", "voice_", "voice_0123456789ABCDEF", "voice_0123456789abcdef/"):
+        with pytest.raises(ValueError):
+            folder.delete(bad)
+
+
+async def test_there_is_a_limit_and_names_are_used_once(tmp_path: Path) -> None:
+    async with library(None, max_voices=2) as one:
+        await one.add(voice("anna"))
+        for name, code in (("anna", ErrorCode.VOICE_EXISTS), ("default", ErrorCode.VOICE_EXISTS)):
+            with pytest.raises(RequestError) as refused:
+                await one.add(voice(name))
+            assert refused.value.code is code
+        await one.add(voice("bert"))
+        with pytest.raises(RequestError) as refused:
+            await one.add(voice("carl"))
+        assert refused.value.code is ErrorCode.TOO_MANY_VOICES
+    async with library(tmp_path, max_voices=2) as two:
+        await two.add(voice("anna"))
+        await two.add(voice("bert"))
+    async with library(tmp_path, max_voices=1) as three:
+        assert len(three.names()) == 1
+
+
+def built_in(folder: Path, file: str, codes: np.ndarray, **metadata: str) -> None:
+    (folder / "voices").mkdir(exist_ok=True)
+    save_file({"codes": codes}, folder / "voices" / f"{file}.safetensors", metadata)
+
+
+async def test_voices_of_the_checkpoint(tmp_path: Path) -> None:
+    built_in(tmp_path, "a", CODES, name="wren", text="Said.", language="en", description="High.")
+    built_in(tmp_path, "b", CODES[:, :20], name="owl", text="Hoo.", default="true")
+    built_in(tmp_path, "c", CODES)
+    built_in(tmp_path, "d", CODES[:4].copy(), name="few")
+    built_in(tmp_path, "e", CODES + np.int16(5), name="high")
+    (tmp_path / "voices" / "f.safetensors").write_text("none")
+    async with library(None, tmp_path) as one:
+        assert one.names() == ["wren", "owl"]
+        default, owl, wren = one.get("default"), one.get("owl"), one.get("wren")
+        assert default is owl is not None
+        assert owl.transcript == "Hoo."
+        assert wren is not None
+        assert wren.rows.shape == (57, 8)
+        found = one.find("wren")
+        assert (found.id, found.language, found.description, found.consent) == (
+            "wren", "en", "High.", None,
+        )  # fmt: skip
+        with pytest.raises(RequestError) as refused:
+            await one.remove("wren")
+        assert refused.value.code is ErrorCode.UNSUPPORTED
+        with pytest.raises(RequestError):
+            await one.add(voice("owl"))
+    async with library(None, tmp_path / "nowhere") as two:
+        assert (two.names(), two.get("default")) == ([], None)

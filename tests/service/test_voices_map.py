@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codec.fake import FakeCodecEngine
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings, SettingsError, load_settings
+from service.voices_map import resolve_voice
+from talker.fake import FakeTalker
+from tests.service.live import SPEC
+from tests.service.test_voices import SPEAK, server
+
+
+def runtime(**settings: Any) -> Runtime:
+    talker = FakeTalker()
+    talker.voices = ("anna", "bert")
+    codec = FakeCodecEngine(SPEC, 0.0, lambda stats: None)
+    return Runtime(Settings(**settings), talker, codec, Metrics("test", "fake"))
+
+
+def test_a_name_stands_for_itself_its_alias_or_nothing() -> None:
+    mine = runtime(voice_aliases={"x1": "bert", "bert": "anna"})
+    assert [resolve_voice(name, mine) for name in ("anna", "x1", "bert", "x2", "", None)] == [
+        "anna",
+        "bert",
+        "anna",
+        "x2",
+        "anna",
+        "anna",
+    ]
+
+
+def test_unknown_names_may_be_the_default_voice() -> None:
+    mine = runtime(voice_aliases={"x1": "bert", "x3": "gone"}, unknown_voice="default")
+    assert [resolve_voice(name, mine) for name in ("bert", "x1", "x2", "x3")] == [
+        "bert",
+        "bert",
+        "anna",
+        "anna",
+    ]
+
+
+def test_aliases_come_from_the_environment_and_from_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "talkwire.toml"
+    file.write_text('unknown_voice = "default"\n[voice_aliases]\nx1 = "anna"\n')
+    settings = load_settings(file)
+    assert (settings.voice_aliases, settings.unknown_voice) == ({"x1": "anna"}, "default")
+    monkeypatch.setenv("TALKWIRE_VOICE_ALIASES", json.dumps({"x2": "bert"}))
+    assert load_settings(file).voice_aliases == {"x2": "bert"}
+
+
+@pytest.mark.parametrize("value", ["x1=anna", "[1]", '{"x1": 5}'])
+def test_what_is_no_table_of_names_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TALKWIRE_VOICE_ALIASES", value)
+    with pytest.raises(SettingsError, match="voice_aliases"):
+        load_settings()
+
+
+async def test_added_voices_are_listed_and_spoken_with_in_every_vendors_shape() -> None:
+    async with server(unknown_voice="default") as s:
+        added = (await s.add(language="en", description="A test.")).json()
+        listed = (await s.http.get("/v1/voices")).json()["voices"]
+        assert listed == [
+            {
+                "voice_id": "default",
+                "name": "default",
+                "category": "premade",
+                "description": None,
+                "labels": {},
+            },
+            {
+                "voice_id": added["id"],
+                "name": added["name"],
+                "category": "cloned",
+                "description": "A test.",
+                "labels": {"language": "en"},
+            },
+        ]
+        _, theirs = (await s.http.get("/voices")).json()["data"]
+        assert (theirs["id"], theirs["name"]) == (added["id"], added["name"])
+        assert (theirs["description"], theirs["language"]) == ("A test.", "en")
+        for key, found in ((added["id"], 1), (added["name"], 1), ("nobody", 0)):
+            assert (await s.http.get(f"/v1/voices/{key}")).json() == listed[found]
+            speech = await s.http.post(
+                f"/v1/text-to-speech/{key}",
+                params={"output_format": "pcm_24000"},
+                json={"text": SPEAK["input"], "seed": 7},
+            )
+            named = {"voice": added["name"]} if found else {}
+            assert speech.content == (await s.speak(**named)).content
+        default, mine = await s.speak(), await s.speak(voice=added["name"])
+        assert default.content != mine.content

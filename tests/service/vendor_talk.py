@@ -1,0 +1,71 @@
+"""A bare client for sockets that speak JSON with audio in base64, without the service's code."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from streaming.spec import Samples
+
+
+class VendorTalk:
+    """``audio`` is the field that holds base64."""
+
+    def __init__(self, socket: ClientConnection, audio: str, context: str) -> None:
+        self.socket, self._audio, self._context = socket, audio, context
+        self.sounds: dict[str | None, bytes] = {}
+        self.messages: list[dict[str, Any]] = []
+        self.patience_s = 10.0
+
+    async def send(self, **message: Any) -> None:
+        await self.socket.send(json.dumps(message))
+
+    async def next(self) -> dict[str, Any]:
+        """The next message; audio is kept besides."""
+        async with asyncio.timeout(self.patience_s):
+            message = dict(json.loads(await self.socket.recv()))
+        self.messages.append(message)
+        context = message.get(self._context)
+        sound = base64.b64decode(message.get(self._audio) or "", validate=True)
+        self.sounds[context] = self.sounds.get(context, b"") + sound
+        return message
+
+    async def until(self, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """Read on until such a message."""
+        while not wanted(message := await self.next()):
+            pass
+        return message
+
+    async def rest(self) -> list[dict[str, Any]]:
+        """Everything up to the close."""
+        before = len(self.messages)
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await self.next()
+        return self.messages[before:]
+
+    def pcm(self, context: str | None = None, kind: str = "<i2") -> Samples:
+        """A context's samples so far, as float."""
+        samples = np.frombuffer(self.sounds.get(context, b""), kind).astype(np.float32)
+        return samples / np.float32(32767) if kind == "<i2" else samples
+
+
+@contextlib.asynccontextmanager
+async def vendor(
+    url: str, audio: str = "audio", context: str = "contextId", **options: Any
+) -> AsyncIterator[VendorTalk]:
+    """A connected client; ``url`` may begin with http."""
+    async with connect(url.replace("http://", "ws://"), compression=None, **options) as socket:
+        yield VendorTalk(socket, audio, context)
+
+
+def s16(samples: Samples) -> bytes:
+    return np.rint(samples * np.float32(32767)).astype("<i2").tobytes()

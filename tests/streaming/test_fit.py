@@ -1,0 +1,81 @@
+"""Utterances that are too long in words are parted, and nothing is lost."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.fit import fit
+from streaming.segment import Segmenter, SegmentSettings
+
+WORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "tea", "12", "99,999", "9" * 30, "yes,", "no.", "<|a:b|>", '"hm."']),
+        st.sampled_from([" ", "  ", "\n"]),
+    ),
+    max_size=20,
+).map(lambda pairs: "".join(word + space for word, space in pairs).strip())
+
+
+def spoken_lengths(text: str) -> list[int]:
+    """A front end in small: digits take six characters each, tags none, a word is said as one."""
+    lengths, said = [0], 0
+    for match in re.finditer(r"\s+|\S+", text):
+        piece = match[0]
+        said += 0 if piece.startswith("<|") else sum(6 if char.isdigit() else 1 for char in piece)
+        inner = [said - len(piece) + at for at in range(1, len(piece))]
+        lengths += [*(inner if piece.isspace() else [-1] * len(inner)), said]
+    return lengths
+
+
+def said(text: str) -> int:
+    return spoken_lengths(text)[-1]
+
+
+@given(WORDS, st.integers(12, 60))
+def test_nothing_is_lost_and_nothing_too_long_that_can_be_parted(text: str, most: int) -> None:
+    parts = fit(text, spoken_lengths(text), most)
+    assert "".join("".join(parts).split()) == "".join(text.split())
+    for part in parts:
+        assert part == part.strip() != ""
+        spaces = [
+            at.start() for at in re.finditer(r"\s", part) if part[at.start() - 2 :][:2] != "|>"
+        ]
+        assert said(part) <= most or not spaces
+        assert said(part) < 2 * most + 6
+
+
+@given(WORDS)
+def test_what_fits_is_left_alone(text: str) -> None:
+    assert fit(text, spoken_lengths(text), max(1, said(text))) == ([text] if text else [])
+
+
+@given(WORDS, st.integers(20, 60), st.lists(st.integers(0, 200), max_size=4))
+def test_the_segmenters_result_does_not_depend_on_how_the_text_was_split(
+    text: str, most: int, cuts: list[int]
+) -> None:
+    settings = SegmentSettings(most, 1, 1, spoken_lengths)
+    whole, parts = Segmenter(settings), Segmenter(settings)
+    expected = whole.push(text) + whole.flush()
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    got = [x for start, end in pairwise(edges) for x in parts.push(text[start:end])]
+    assert got + parts.flush() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("12 12 12 12", ["12 12", "12 12"]),  # even, not as much as goes
+        ("a b 12, c d 12 12 12", ["a b 12,", "c d 12", "12 12"]),
+        ("tea <|a:b|> 12 12 12", ["tea <|a:b|> 12", "12 12"]),
+        ("99,999", ["99,999"]),  # said as one: 31, but not twice too long
+        ("9" * 20, ["9" * 4] * 5),
+        ("a " + "9" * 20 + " b", ["a", *["9" * 4] * 5, "b"]),
+    ],
+)
+def test_examples(text: str, parts: list[str]) -> None:
+    assert fit(text, spoken_lengths(text), 28) == parts

@@ -1,0 +1,96 @@
+"""The path over words: the cheapest there is, and settled for good."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.word_path import WordPath
+
+BEGINS = [0, 4, 6, 11, 12]
+TOTAL = 16
+places = st.lists(st.floats(-3, TOTAL + 4) | st.just(float("nan")), min_size=1, max_size=14)
+
+
+def misfit(word: int, place: float) -> float:
+    """By the words of the module's head: nothing inside the word, a bound far outside."""
+    low = BEGINS[word] if word else -np.inf
+    high = BEGINS[word + 1] if word + 1 < len(BEGINS) else np.inf
+    if np.isnan(place) or low <= place <= high:
+        return 0.0
+    return float(min(5.0, min(abs(place - low), abs(place - high)) ** 2 / 2))
+
+
+def cheapest(frames: list[float], ends: list[int] | None = None) -> float:
+    """The cost of the best path, by recursion over its definition."""
+
+    @lru_cache
+    def best(frame: int, word: int) -> float:
+        here = misfit(word, frames[frame])
+        if frame == 0:
+            return here + word if word < 3 else np.inf
+        before = (
+            best(frame - 1, word - step) + max(0, step - 1) for step in range(4) if word - step >= 0
+        )
+        return here + min(before)
+
+    words = range(len(BEGINS)) if ends is None else ends
+    return min(best(len(frames) - 1, word) for word in words)
+
+
+def cost(frames: list[float], begins: list[float]) -> float:
+    """What a path costs that enters words at these times."""
+    entered = np.ceil(np.array(begins) - 1e-9).astype(int)
+    words = [int((entered <= frame).sum()) - 1 for frame in range(len(frames))]
+    steps = [words[0] + 1, *np.diff(words)]
+    passed = sum(max(0, int(step) - 1) for step in steps)
+    return passed + sum(misfit(w, p) for w, p in zip(words, frames, strict=True))
+
+
+@given(places)
+def test_the_path_is_the_cheapest(frames: list[float]) -> None:
+    path = WordPath(BEGINS)
+    for place in frames:
+        path.push(place)
+    begins = path.settle(len(frames))
+    assert begins == sorted(begins)
+    assert begins[0] == 0
+    # where a begin lies exactly on a frame, that frame is the word's first
+    assert cost(frames, [np.floor(b) + 1 if b % 1 else b for b in begins]) == pytest.approx(
+        cheapest(frames), abs=1e-6
+    ) or any(float(b).is_integer() for b in begins[1:])
+
+
+@given(places)
+def test_with_its_end_known_the_path_ends_there(frames: list[float]) -> None:
+    path = WordPath(BEGINS)
+    for place in frames:
+        path.push(place)
+    begins = path.settle(len(frames), at_end=True)
+    if np.isfinite(cheapest(frames, [len(BEGINS) - 1])):
+        assert len(begins) == len(BEGINS)
+
+
+@given(places, st.lists(st.integers(0, 4), min_size=14, max_size=14))
+def test_what_is_settled_stays_and_joins_up(frames: list[float], lags: list[int]) -> None:
+    path, begins = WordPath(BEGINS), list[float]()
+    for count, (place, lag) in enumerate(zip(frames, lags, strict=False), 1):
+        path.push(place)
+        begins += path.settle(count - lag)
+        assert begins == sorted(begins)
+        assert len(begins) <= len(BEGINS)
+    begins += path.settle(len(frames), at_end=True)
+    assert begins == sorted(begins)
+    assert path.frames == len(frames)
+    assert path.settle(len(frames)) == []
+
+
+def test_a_beginning_lies_between_two_frames_where_its_character_does() -> None:
+    path = WordPath([0, 10])
+    for place in (6.0, 9.0, 13.0, 14.0):
+        path.push(place)
+    assert path.settle(4) == [0.0, 1.25]

@@ -1,0 +1,177 @@
+"""Words and their timings, from where in its text a talker is and from what is heard."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.spec import CodecSpec, Samples
+from streaming.words import WordTiming, WordTracker, find_words
+
+CODEC = CodecSpec(24_000, 960, 4, 1024, 3)
+FRAME_MS = 40.0
+TEXT = "the quick brown fox jumps over a lazy dog, and then it sleeps."
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", []),
+        ("one", ["one"]),
+        ("  Don't stop, now!  ", ["Don't", "stop,", "now!"]),
+        ("well - yes — no", ["well", "yes", "no"]),
+        ("it costs $3.50 (or 5 %).", ["it", "costs", "$3.50", "(or", "5", "%)."]),
+        ("salt & pepper", ["salt", "&", "pepper"]),
+        ("a\n\nb\tc", ["a", "b", "c"]),
+        ("<|emotion:awe|>Look <|prosody:pause|> up <|sfx:laughter|>haha", ["Look", "up", "haha"]),
+        ("<|nothing|> here", ["<|nothing|>", "here"]),
+        ("你好，世界。ok", ["你", "好，", "世", "界。", "ok"]),
+        ("\U0001f600 ... !", []),
+    ],
+)
+def test_words_are_what_is_spoken_between_spaces(text: str, words: list[str]) -> None:
+    assert [text[start:end] for start, end in find_words(text)] == words
+
+
+@given(st.text(alphabet="ab.-, \n$你。", max_size=30))
+def test_no_letter_is_lost_and_no_word_overlaps(text: str) -> None:
+    words = find_words(text)
+    assert all(a[1] <= b[0] for a, b in pairwise(words))
+    for at, char in enumerate(text):
+        assert not char.isalnum() or sum(a <= at < b for a, b in words) == 1
+
+
+def sound(frames: int, *pauses: tuple[int, int]) -> Samples:
+    """So many frames of sound, with silence between these parts (of 10 ms)."""
+    samples = np.tile(np.float32([0.3, -0.3]), frames * CODEC.hop_length // 2)
+    for start, end in pauses:
+        samples[start * 240 : end * 240] = 0.001
+    return samples
+
+
+def spoken(beginnings: list[float], frames: int, text: str = TEXT) -> np.ndarray:
+    """Places of frames, where words begin at these frames, and in between at an even pace."""
+    starts = [start for start, _ in find_words(text)]
+    assert len(starts) == len(beginnings)
+    return np.interp(np.arange(frames), [*beginnings, frames], [*starts, len(text)]).astype("f4")
+
+
+def follow(
+    places: np.ndarray,
+    samples: Samples,
+    cuts: list[int] = [],  # noqa: B006 (never changed)
+    *,
+    ahead: int = 9,
+    text: str = TEXT,
+    cut_off: bool = False,
+) -> list[WordTiming]:
+    """Rows come ``ahead`` of the samples, which are sent in chunks; checks what may be told."""
+    tracker = WordTracker(text, 0, CODEC, CODEC.sample_rate)
+    told: list[WordTiming] = []
+    frames, pushed = len(places), 0
+    for start, end in pairwise([0, *cuts, frames]):
+        tracker.push(places[pushed : end + ahead])
+        pushed = min(end + ahead, frames)
+        hop = CODEC.hop_length
+        told += tracker.on_sent(samples[start * hop : end * hop], start * hop)
+        assert all(word.end_ms <= end * FRAME_MS for word in told)
+    return told + tracker.finish(cut_off=cut_off)
+
+
+def begins(told: list[WordTiming]) -> list[float]:
+    return [word.start_ms / FRAME_MS for word in told]
+
+
+evenly = st.lists(st.floats(1.2, 9.0), min_size=13, max_size=13).map(
+    lambda steps: [0.0, *np.cumsum(steps[:-1]).tolist()]
+)
+
+
+@given(evenly, st.sets(st.integers(1, 60)))
+def test_words_begin_where_their_first_characters_are_spoken_however_it_is_cut(
+    beginnings: list[float], cuts: set[int]
+) -> None:
+    frames = int(beginnings[-1]) + 8
+    told = follow(spoken(beginnings, frames), sound(frames), sorted(c for c in cuts if c < frames))
+    assert [word.text for word in told] == TEXT.split()
+    assert [TEXT[word.start : word.end] for word in told] == TEXT.split()
+    assert begins(told) == pytest.approx(beginnings, abs=1.01)
+    assert all(a.end_ms <= b.start_ms for a, b in pairwise(told))
+    assert [a.end_ms for a in told[:-1]] == [b.start_ms for b in told[1:]]
+    assert told[-1].end_ms == frames * FRAME_MS
+
+
+def test_stray_frames_do_not_move_the_words() -> None:
+    rng = np.random.default_rng(3)
+    beginnings = [5.0 * i for i in range(13)]
+    clean = spoken(beginnings, 70)
+    for _ in range(50):
+        places = clean.copy()
+        stray = rng.random(len(places)) < 0.06
+        places[stray] = rng.random(int(stray.sum())) * len(TEXT)
+        told = follow(places, sound(70), list(range(5, 70, 5)))
+        assert [word.text for word in told] == TEXT.split()
+        off = np.abs(np.array(begins(told)) - beginnings)
+        assert np.median(off) < 0.5
+        assert np.percentile(off, 75) <= 1
+        assert off.max() <= 8
+
+
+def test_frames_without_a_place_take_the_pace_of_the_others() -> None:
+    beginnings = [6.0 * i for i in range(13)]
+    places = spoken(beginnings, 80)
+    places[20:23] = np.nan
+    told = follow(places, sound(80), [10, 21, 40])
+    assert begins(told) == pytest.approx(beginnings, abs=3)
+
+
+def test_a_word_ends_where_a_pause_begins_and_the_next_begins_after_it() -> None:
+    text, pause = "one, two", (44, 68)
+    for second in (15.2, 17.0, 18.6):  # the talker moves on within the pause, or a little late
+        told = follow(spoken([0.0, second], 30, text), sound(30, pause), [12, 24], text=text)
+        assert [(w.text, w.start_ms, w.end_ms) for w in told] == [
+            ("one,", 0.0, 440.0),
+            ("two", 680.0, 1200.0),
+        ]
+
+
+def test_silence_at_the_edges_of_an_utterance_belongs_to_no_word() -> None:
+    text = "one two"
+    told = follow(spoken([0.0, 10.0], 25, text), sound(25, (0, 7), (88, 100)), text=text)
+    assert [(w.start_ms, w.end_ms) for w in told] == [(70.0, 400.0), (400.0, 880.0)]
+
+
+def test_the_silence_in_a_consonant_does_not_move_the_next_word() -> None:
+    text = "stop it"
+    told = follow(spoken([0.0, 8.0], 20, text), sound(20, (26, 33)), text=text)
+    assert [(w.start_ms, w.end_ms) for w in told] == [(0.0, 260.0), (320.0, 800.0)]
+
+
+def test_an_utterance_that_is_cut_off_has_only_the_words_that_were_begun() -> None:
+    places = spoken([5.0 * i for i in range(13)], 66)[:23]
+    told = follow(places, sound(23), [10], cut_off=True)
+    assert [word.text for word in told] == TEXT.split()[:5]
+    assert told[-1].end_ms == 23 * FRAME_MS
+    whole = follow(places, sound(23), [10])
+    assert [word.text for word in whole] == TEXT.split()
+    assert all(a.end_ms <= b.start_ms for a, b in pairwise(whole))
+
+
+def test_times_count_from_the_context_s_first_sample_and_as_they_are_heard() -> None:
+    tracker = WordTracker("two words", 100, CODEC, 2 * CODEC.sample_rate)
+    tracker.push(spoken([0.0, 10.0], 20, "two words"))
+    told = [*tracker.on_sent(sound(20), 48_000), *tracker.finish(cut_off=False)]
+    assert told == [
+        WordTiming("two", 100, 103, 1000.0, 1200.0),
+        WordTiming("words", 104, 109, 1200.0, 1400.0),
+    ]
+
+
+def test_a_text_without_words_has_none() -> None:
+    tracker = WordTracker("...", 0, CODEC, CODEC.sample_rate)
+    tracker.push(np.zeros(5, np.float32))
+    assert tracker.on_sent(sound(5), 0) + tracker.finish(cut_off=False) == []

@@ -1,0 +1,101 @@
+"""Conversations by the plain loop: what each utterance must be, after those before it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from harness import GREEDY, MAX_ROWS, Voices, text
+
+from streaming.ports import Sampling
+from streaming.spec import Codes
+from talker.checkpoint import open_checkpoint
+from talker.prompts import PromptBuilder
+from talker.reference import Chance, ReferenceTalker, Spoken
+
+#: Utterances that are gone on from are short: the plain loop takes milliseconds for a row.
+_SHORT_ROWS = 40
+#: A decision closer than this is not worth comparing.
+_MARGIN = 2e-5
+
+
+@dataclass
+class Talk:
+    """One conversation. ``ids`` and ``said`` are its prompt so far and the rows in it; nothing
+    is shared with the engine but the prompt of a single utterance.
+    """
+
+    oracle: TalkOracle
+    voice: str = "default"
+    sampling: Sampling = GREEDY
+    ids: list[int] = field(default_factory=list)
+    said: list[tuple[Codes, int]] = field(default_factory=list)
+    last: tuple[list[int], Codes] | None = None
+
+    def say(self, words: str, rows: int = MAX_ROWS) -> Spoken:
+        """What must come out; the conversation is as it was."""
+        return self._say(words, rows)[0]
+
+    def go_on(self, words: str, rows: int = MAX_ROWS) -> Spoken:
+        """The same, and it is part of the conversation from now on."""
+        spoken, ids, turn = self._say(words, rows)
+        assert spoken.finish == "stop"
+        self.ids, self.last = ids, (turn, spoken.rows[:-1])
+        self._add(spoken.rows[:-1])
+        return spoken
+
+    def start_over(self) -> None:
+        """Nothing is left but the last utterance."""
+        assert self.last is not None
+        turn, rows = self.last
+        self.ids, self.said = [*self._head(), *turn], []
+        self._add(rows)
+
+    def next_text(self, start: int) -> str:
+        """A text that ends by itself and can be told by its margins, from number ``start`` on."""
+        for number in itertools.count(start):
+            spoken = self.oracle.speak(self, text(number), _SHORT_ROWS)[0]
+            if spoken.finish == "stop" and spoken.margin > _MARGIN:
+                return text(number)
+        raise AssertionError
+
+    def _say(self, words: str, rows: int) -> tuple[Spoken, list[int], list[int]]:
+        spoken, ids, turn = self.oracle.speak(self, words, rows)
+        assert spoken.margin > _MARGIN, "too close to call: choose another text"
+        return spoken, ids, turn
+
+    def _add(self, rows: Codes) -> None:
+        self.said.append((rows, len(self.ids)))
+        self.ids += [0] * len(rows)
+
+    def _head(self) -> list[int]:
+        """What stands before the first turn: all of a prompt but what two texts make differ."""
+        one, two = (self.oracle.prompts.build(t, Voices().get(self.voice)).ids for t in "ab")
+        same = next(i for i, (a, b) in enumerate(zip(one, two, strict=True)) if a != b)
+        return list(one[: same - 1])
+
+
+class TalkOracle:
+    """The plain loop, and the prompts of single utterances."""
+
+    def __init__(self, folder: Path, max_positions: int = 1024) -> None:
+        torch.set_num_threads(1)  # the work of one row is too little to share
+        checkpoint = open_checkpoint(str(folder))
+        self.prompts = PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, max_positions)
+        self._talker = ReferenceTalker(folder)
+
+    def speak(self, talk: Talk, words: str, rows: int) -> tuple[Spoken, list[int], list[int]]:
+        """The utterance, the whole prompt's ids and those of its last turn."""
+        prompt = self.prompts.build(words, Voices().get(talk.voice))
+        turn = list(self.prompts.build(words).ids[1:])  # all but <|tts|>
+        ids = [*talk.ids, *turn] if talk.ids else list(prompt.ids)
+        draw, chance = talk.sampling, None
+        if draw.temperature != 0:
+            assert draw.seed is not None
+            chance = Chance(draw.seed, draw.temperature or 1, draw.top_k or 50, draw.top_p or 0.95)
+        spoken = self._talker.speak(
+            tuple(ids), rows, chance, prompt.voice, prompt.voice_at, said=talk.said
+        )
+        return spoken, ids, turn

@@ -1,0 +1,258 @@
+"""Conversations in real talker processes against the plain loop on the whole prompt.
+
+Every code of every utterance must be equal, whatever has happened in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from harness import GREEDY, Heard, hear, idle, running, text, until, warm
+from talks import Talk, TalkOracle
+
+from streaming.errors import BackendError, ErrorCode
+from streaming.ports import Sampling, SpeechRequest, TalkerRows
+from talker.engine import TalkerProcessEngine
+
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+#: Blocks of the KV cache on a CPU; only whole ones are found again.
+BLOCK = 32
+#: Texts of which greedy speech does not come to its end within 100 rows.
+LONG = (0, 1, 2, 5, 7, 9, 13, 0)
+
+
+@pytest.fixture(scope="module")
+def oracle(tiny_checkpoint: Path) -> TalkOracle:
+    return TalkOracle(tiny_checkpoint)
+
+
+@pytest.fixture(scope="module", params=["inprocess", "async"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(tiny_checkpoint: Path, kind: str) -> AsyncIterator[TalkerProcessEngine]:
+    async with running(tiny_checkpoint, engine=kind, continuity="on") as started:
+        yield started
+
+
+class Speaker:
+    """A conversation in the engine and in the oracle at once."""
+
+    def __init__(
+        self, engine: TalkerProcessEngine, oracle: TalkOracle, name: str,
+        voice: str = "default", sampling: Sampling = GREEDY,
+    ) -> None:  # fmt: skip
+        self._engine, self.name, self._number = engine, name, sum(map(ord, name))
+        self.talk = Talk(oracle, voice, sampling)
+
+    async def hear(self, words: str, **more: float) -> Heard:
+        return await hear(
+            self._engine, words, self.talk.sampling, voice=self.talk.voice,
+            conversation=self.name, **more,
+        )  # fmt: skip
+
+    def start(self, words: str) -> AsyncGenerator[TalkerRows, None]:
+        return self._engine.generate(
+            SpeechRequest("r", words, sampling=GREEDY, max_frames=60, conversation=self.name)
+        )
+
+    async def go_on(self) -> None:
+        """The next utterance must be the oracle's."""
+        words = self.talk.next_text(self._number)
+        self._number += 1
+        assert (await self.hear(words)).same(self.talk.go_on(words))
+
+
+async def test_a_conversation_is_one_prompt_and_is_found_in_the_prefix_cache(
+    engine: TalkerProcessEngine, oracle: TalkOracle
+) -> None:
+    one = Speaker(engine, oracle, "alone")
+    for _ in range(4):
+        held, before = len(one.talk.ids), engine.last_step.cached
+        await one.go_on()
+        assert engine.last_step.cached - before == held // BLOCK * BLOCK
+    engine.forget("alone")
+
+
+async def test_conversations_side_by_side_keep_their_own_voice_and_sampling(
+    engine: TalkerProcessEngine, oracle: TalkOracle
+) -> None:
+    speakers = [
+        Speaker(engine, oracle, "a"),
+        Speaker(engine, oracle, "b", sampling=warm(5)),
+        Speaker(engine, oracle, "c", voice="alto", sampling=warm(6)),
+        Speaker(engine, oracle, "d", voice="bass"),
+    ]
+    alone = Talk(oracle)
+    words = alone.next_text(70)
+    for _ in range(3):
+        *_, other = await asyncio.gather(*(s.go_on() for s in speakers), hear(engine, words))
+        assert other.same(alone.say(words))
+    for speaker in speakers:
+        engine.forget(speaker.name)
+
+
+async def test_after_forget_it_is_a_new_conversation(
+    engine: TalkerProcessEngine, oracle: TalkOracle
+) -> None:
+    await Speaker(engine, oracle, "again").go_on()
+    engine.forget("again")
+    engine.forget("again")
+    await Speaker(engine, oracle, "again").go_on()
+    engine.forget("again")
+
+
+async def test_what_was_cut_off_or_closed_early_is_not_gone_on_from(
+    engine: TalkerProcessEngine, oracle: TalkOracle
+) -> None:
+    one = Speaker(engine, oracle, "cut")
+    await one.go_on()
+    cut = await one.hear(text(3), rows=9)
+    assert cut.same(one.talk.say(text(3), 9))
+    assert cut.finish == "length"
+    await one.go_on()
+    left = engine.generate(SpeechRequest("r", text(4), sampling=GREEDY, conversation="cut"))
+    await anext(left)
+    await left.aclose()
+    await one.go_on()
+    engine.forget("cut")
+
+
+async def test_an_utterance_waits_for_the_one_before_it(
+    engine: TalkerProcessEngine, oracle: TalkOracle
+) -> None:
+    one = Speaker(engine, oracle, "queue")
+    words = [one.talk.next_text(10)]
+    wanted = [one.talk.go_on(words[0])]
+    words.append(one.talk.next_text(20))
+    wanted.append(one.talk.go_on(words[1]))
+    heard = await asyncio.gather(*(one.hear(w) for w in words))
+    assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True, True]
+    engine.forget("queue")
+
+
+async def test_a_conversation_that_is_forgotten_while_it_speaks_leaves_nothing(
+    engine: TalkerProcessEngine, oracle: TalkOracle
+) -> None:
+    one = Speaker(engine, oracle, "gone")
+    words = one.talk.next_text(20)
+    speaking = one.start(words)
+    rows = [(await anext(speaking)).rows]
+    engine.forget("gone")
+    rows += [piece.rows async for piece in speaking]
+    assert np.array_equal(np.concatenate(rows), one.talk.say(words).rows)
+    await Speaker(engine, oracle, "gone").go_on()
+    engine.forget("gone")
+
+
+async def test_a_talk_that_grows_too_long_starts_over_from_its_last_utterance(
+    tiny_checkpoint: Path, oracle: TalkOracle
+) -> None:
+    """At most half of the positions go to the prompt."""
+    room = 384
+    settings = {"engine": "inprocess", "continuity": "on", "max_positions": room}
+    async with running(tiny_checkpoint, **settings) as engine:
+        for voice in ("default", "alto"):
+            one = Speaker(engine, oracle, voice, voice)
+            overs = 0
+            for number in range(8):
+                words = one.talk.next_text(10 * number)
+                turn = len(oracle.prompts.build(words).ids) - 1
+                if one.talk.ids and 2 * (len(one.talk.ids) + turn) > room:
+                    overs += 1
+                    one.talk.start_over()
+                    if 2 * (len(one.talk.ids) + turn) > room:
+                        one.talk = Talk(oracle, voice)
+                    words = one.talk.next_text(10 * number)
+                assert (await one.hear(words)).same(one.talk.go_on(words))
+            assert overs
+
+
+async def test_frames_that_the_table_has_forgotten_are_shown_again_as_rows(
+    tiny_checkpoint: Path, kind: str, oracle: TalkOracle
+) -> None:
+    """By the count of rows, and, if it happens while the request waits, by the epoch check."""
+    settings = {"frame_slots": 256, "max_num_seqs": 4, "prefix_caching": False}
+    async with running(tiny_checkpoint, engine=kind, continuity="on", **settings) as engine:
+        one = Speaker(engine, oracle, "old")
+        await one.go_on()
+        await one.go_on()
+        others = [hear(engine, text(i), rows=100) for i in LONG]
+        assert min(len(h.rows) for h in await asyncio.gather(*others)) == 100
+        one.talk.start_over()
+        await one.go_on()
+        await one.go_on()
+        others = [asyncio.create_task(hear(engine, text(i), rows=100)) for i in LONG]
+        await until(lambda: engine.outstanding == len(LONG))
+        one.talk.start_over()
+        await one.go_on()  # it has waited behind them
+        await asyncio.gather(*others)
+        await idle(engine)
+
+
+async def test_a_conversation_outlives_the_process(
+    tiny_checkpoint: Path, oracle: TalkOracle
+) -> None:
+    """What was in flight fails; the next utterance starts over from the last that was whole."""
+    async with running(tiny_checkpoint, engine="inprocess", continuity="on") as engine:
+        one = Speaker(engine, oracle, "survivor")
+        await one.go_on()
+        await one.go_on()
+        dying = one.start(text(0))
+        await anext(dying)
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        with pytest.raises(BackendError) as error:
+            async for _ in dying:
+                pass
+        assert error.value.code is ErrorCode.ENGINE_RESTARTING
+        await until(lambda: engine.is_ready, timeout_s=250)
+        one.talk.start_over()
+        await one.go_on()
+        await one.go_on()
+
+
+async def test_paused_and_preempted_utterances_go_on_unchanged(
+    tiny_checkpoint: Path, oracle: TalkOracle
+) -> None:
+    settings = {"max_positions": 384, "kv_positions": 1024, "hold_rows": 8}
+    async with running(tiny_checkpoint, engine="inprocess", continuity="on", **settings) as engine:
+        speakers = [Speaker(engine, oracle, f"s{i}") for i in range(12)]
+        await asyncio.gather(*(s.go_on() for s in speakers))
+        words = [s.talk.next_text(5 * i) for i, s in enumerate(speakers)]
+        wanted = [s.talk.say(w) for s, w in zip(speakers, words, strict=True)]
+        heard = await asyncio.gather(
+            *(s.hear(w, pause_s=0.05) for s, w in zip(speakers, words, strict=True))
+        )
+        assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 12
+        assert engine.last_step.preempted > 0
+        await idle(engine)
+
+
+@pytest.mark.timeout(900)  # five processes start one after another
+async def test_each_conversation_stays_with_its_engine_core(
+    tiny_checkpoint: Path, oracle: TalkOracle
+) -> None:
+    """Frame ids mean nothing to another core, nor do those of a paused request."""
+    settings = {"data_parallel_size": 2, "hold_rows": 8}
+    async with running(tiny_checkpoint, engine="async", continuity="on", **settings) as engine:
+        speakers = [Speaker(engine, oracle, f"d{i}") for i in range(5)]
+        for _ in range(3):
+            await asyncio.gather(*(s.go_on() for s in speakers))
+        streams = [s.start(text(number)) for s, number in zip(speakers, LONG, strict=False)]
+        heard = [[(await anext(stream)).rows] for stream in streams]
+        await until(lambda: engine.live == 0)  # all are paused: nobody takes their rows
+        for speaker, number, stream, rows in zip(speakers, LONG, streams, heard, strict=False):
+            rows += [piece.rows async for piece in stream]
+            wanted = speaker.talk.say(text(number), 60).rows
+            assert np.array_equal(np.concatenate(rows), wanted)
+        await idle(engine)

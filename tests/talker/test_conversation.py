@@ -1,0 +1,314 @@
+"""Conversations, decided: whose turn, what goes on and what starts over, and what is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+import numpy as np
+import pytest
+
+from streaming.errors import BackendError, ErrorCode
+from streaming.ports import TalkerRows
+from streaming.spec import Codes
+from talker.conversation import Conversation, Conversations, Gone, Order, Turn, continued
+from talker.frames import FRAME_BASE, FRAME_SPAN
+from talker.histories import Histories, History, RowCount
+from talker.messages import Generate, TextSpan, VoiceRows
+from talker.prompts import MAX_VOICE_ROWS
+from talker.takes import Take, Takes
+
+HEAD, TURN = (1, 2, 3), (7, 40, 41, 8)
+BOOKS = 2
+VOICE = VoiceRows(b"\0" * 4, 2)
+
+
+def rows(count: int, first: int = 0) -> Codes:
+    return np.arange(first, first + count * BOOKS, dtype=np.int16).reshape(count, BOOKS)
+
+
+def whole(**changes: object) -> Generate:
+    made = {
+        "handle": 1, "ids": HEAD + TURN, "max_frames": 50, "temperature": 1.0, "top_p": 0.9,
+        "top_k": 5, "seed": 3, "voice": VOICE, "text": TextSpan(4, (0, 1, 5)), **changes,
+    }  # fmt: skip
+    return Generate(**made)
+
+
+def order(talk: Conversation, room: int = 200) -> Order:
+    return continued(whole(), len(HEAD), talk, room)
+
+
+class TestContinued:
+    def test_the_first_utterance_is_spoken_alone(self) -> None:
+        first = order(Conversation(4))
+        assert first == Order(whole(conversation=4), TURN, 7)
+
+    def test_the_next_one_sends_its_own_ids_alone(self) -> None:
+        talk = Conversation(4)
+        talk.held, talk.last = 90, Turn((7, 50, 8), rows(3))
+        then = order(talk)
+        assert (then.message.ids, then.turn, then.positions) == (TURN, TURN, 94)
+        assert (then.message.goes_on, then.message.conversation) == (True, 4)
+        assert (then.message.voice, then.message.earlier) == (None, None)
+        assert then.message.text == TextSpan(1, (0, 1, 5))
+        assert then.message.max_frames == 50
+
+    @pytest.mark.parametrize("held", [0, 97])
+    def test_what_cannot_go_on_starts_over_from_the_last_utterance(self, held: int) -> None:
+        talk = Conversation(4)
+        talk.held, talk.last = held, Turn((7, 50, 8), rows(3))
+        over = order(talk).message
+        assert over.ids == (*HEAD, 7, 50, 8, *(8, 8, 8), *TURN)
+        assert over.earlier == VoiceRows(rows(3).tobytes(), 6)
+        assert (over.voice, over.goes_on, over.conversation) == (VOICE, False, 4)
+        assert over.text == TextSpan(10, (0, 1, 5))
+        assert over.ids[over.text.at : over.text.at + 2] == TURN[1:3]
+
+    def test_a_last_utterance_that_is_too_long_is_left_out(self) -> None:
+        talk = Conversation(4)
+        talk.last = Turn((7, 50, 8), rows(91))
+        assert order(talk).message == whole(conversation=4)
+        talk.last = Turn((7, 50, 8), rows(90))
+        assert order(talk).positions == 100
+
+    def test_a_model_that_was_taught_short_talks_only_starts_over_sooner(self) -> None:
+        talk = Conversation(4)
+        talk.held, talk.last = 20, Turn((7, 50, 8), rows(3))
+        assert continued(whole(), len(HEAD), talk, 200, 24).message.goes_on
+        over = continued(whole(), len(HEAD), talk, 200, 23)
+        assert over.message.earlier is not None
+        assert over.positions == len(HEAD) + 6 + len(TURN)
+        assert continued(whole(), len(HEAD), talk, 200, 12).message == whole(conversation=4)
+
+    def test_rows_and_prompt_stay_within_the_positions(self) -> None:
+        talk = Conversation(4)
+        talk.held = 28
+        assert order(talk, room=64).message.max_frames == 64 - 28 - len(TURN)
+
+
+class Process:
+    """Answers messages with scripted pieces, or an exception in place of the first."""
+
+    def __init__(self) -> None:
+        self.asked: list[Generate] = []
+        self.answers: list[list[TalkerRows] | Exception] = []
+
+    async def start(self, message: Generate) -> AsyncGenerator[TalkerRows, None]:
+        self.asked.append(message)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        for piece in answer:
+            await asyncio.sleep(0)
+            yield piece
+
+
+def ordering(talk: Conversation) -> Callable[[], Order]:
+    return lambda: order(talk)
+
+
+async def take(talk: Conversation, process: Process) -> list[TalkerRows]:
+    return [piece async for piece in talk.speak(ordering(talk), process.start)]
+
+
+SPOKEN = [TalkerRows(rows(4)), TalkerRows(rows(5, 8), "stop")]
+
+
+class TestConversation:
+    async def test_it_keeps_what_was_spoken_but_the_row_without_a_frame(self) -> None:
+        talk, process = Conversation(1), Process()
+        process.answers = [SPOKEN, SPOKEN]
+        assert await take(talk, process) == SPOKEN
+        assert talk.held == len(HEAD + TURN) + 8
+        assert talk.last is not None
+        assert talk.last.ids == TURN
+        assert np.array_equal(talk.last.rows, rows(8))
+        await take(talk, process)
+        assert process.asked[1].goes_on
+        assert talk.held == len(HEAD + TURN) + 8 + len(TURN) + 8
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            [TalkerRows(rows(4)), TalkerRows(rows(5), "length")],
+            BackendError(ErrorCode.ENGINE_FAILED, "no"),
+        ],
+    )
+    async def test_what_was_cut_or_failed_changes_nothing(
+        self, answer: list[TalkerRows] | Exception
+    ) -> None:
+        talk, process = Conversation(1), Process()
+        process.answers = [SPOKEN, answer]
+        await take(talk, process)
+        before = talk.held, talk.last
+        if isinstance(answer, Exception):
+            with pytest.raises(BackendError):
+                await take(talk, process)
+        else:
+            await take(talk, process)
+        assert (talk.held, talk.last) == before
+
+    async def test_what_was_closed_early_changes_nothing_and_lets_the_next_one_begin(self) -> None:
+        talk, process = Conversation(1), Process()
+        process.answers = [SPOKEN, SPOKEN]
+        first = talk.speak(ordering(talk), process.start)
+        await anext(first)
+        second = asyncio.create_task(take(talk, process))
+        await asyncio.sleep(0.01)
+        assert len(process.asked) == 1
+        await first.aclose()
+        assert await second == SPOKEN
+        assert not process.asked[1].goes_on
+
+    async def test_a_consumer_that_stops_at_the_last_piece_has_heard_it_all(self) -> None:
+        talk, process = Conversation(1), Process()
+        process.answers = [SPOKEN]
+        stream = talk.speak(ordering(talk), process.start)
+        while (await anext(stream)).finish is None:
+            pass
+        await stream.aclose()
+        assert talk.held
+
+    async def test_what_is_gone_is_asked_for_again_with_its_rows(self) -> None:
+        talk, process = Conversation(1), Process()
+        process.answers = [SPOKEN, Gone(), SPOKEN]
+        await take(talk, process)
+        assert await take(talk, process) == SPOKEN
+        assert [m.goes_on for m in process.asked] == [False, True, False]
+        assert process.asked[2].earlier is not None
+        assert talk.held == len(process.asked[2].ids) + 8
+
+    async def test_what_a_dead_process_has_said_is_not_thought_to_be_held(self) -> None:
+        talk, process = Conversation(1), Process()
+        process.answers = [SPOKEN]
+        stream = talk.speak(ordering(talk), process.start)
+        await anext(stream)
+        talk.lose()
+        assert (await anext(stream)).finish == "stop"  # it had been sent before the death
+        await stream.aclose()
+        assert talk.held == 0
+        assert talk.last is not None
+
+    async def test_an_utterance_longer_than_a_clip_may_be_is_not_started_over_from(self) -> None:
+        talk, process = Conversation(1), Process()
+        process.answers = [[TalkerRows(rows(MAX_VOICE_ROWS + 2), "stop")]]
+        await take(talk, process)
+        assert talk.last is None
+        assert talk.held > MAX_VOICE_ROWS
+
+
+def test_conversations_are_bounded_and_forgotten_by_name() -> None:
+    known = Conversations(2)
+    a, b = known.of("a"), known.of("b")
+    assert known.of("a") is a
+    known.of("c")
+    assert len(known) == 2
+    assert (known.forget("b"), known.forget("a"), known.forget("a")) == (None, a.number, None)
+    assert len({a.number, b.number, known.of("a").number}) == 3
+
+
+class TestHistories:
+    def test_the_count_of_rows_survives_the_counter_s_going_round(self) -> None:
+        count = RowCount()
+        near = FRAME_SPAN - 10
+        for ahead in range(0, near, FRAME_SPAN // 3):
+            count.see(FRAME_BASE + ahead)
+        count.see(FRAME_BASE + near)
+        assert count.see(FRAME_BASE + near - 5) == near  # one step's ids come in any order
+        assert count.see(FRAME_BASE + 7) == FRAME_SPAN + 7
+
+    def test_a_history_is_gone_when_the_ring_has_run_over_its_first_frame(self) -> None:
+        kept = Histories(slots=64, cores=2, limit=4)
+        kept.counts[1].see(FRAME_BASE + 10)
+        kept.keep(5, History(core=1, since=10))
+        kept.counts[0].see(FRAME_BASE + 500)  # another core's ring
+        kept.counts[1].see(FRAME_BASE + 73)
+        assert kept.get(5) is not None
+        kept.counts[1].see(FRAME_BASE + 74)
+        assert kept.get(5) is None
+        assert not len(kept)
+
+    def test_the_least_recently_used_is_forgotten(self) -> None:
+        kept = Histories(slots=64, cores=1, limit=2)
+        for number in (1, 2):
+            kept.keep(number, History())
+        kept.get(1)
+        kept.keep(3, History())
+        assert [kept.get(n) is not None for n in (1, 2, 3)] == [True, False, True]
+        kept.drop(1)
+        kept.drop(1)
+        assert kept.get(1) is None
+
+
+def ask(handle: int, **changes: object) -> Generate:
+    return whole(handle=handle, **{"voice": None, "conversation": 6, **changes})
+
+
+def speak(takes: Takes, take: Take | None, *counters: int, finish: str = "stop") -> None:
+    assert take is not None
+    takes.note(take, [FRAME_BASE + c for c in counters])
+    takes.end(take.request.handle, finish)
+
+
+class TestTakes:
+    def test_an_utterance_goes_on_from_ids_clips_and_core(self) -> None:
+        takes = Takes(slots=1024, cores=2)
+        busy = takes.add(ask(1, conversation=0))
+        first = takes.add(ask(2, voice=VOICE))
+        assert busy is not None
+        assert first is not None
+        assert (busy.core, first.core) == (0, 1)
+        speak(takes, first, 5, 6)
+        then = takes.add(ask(3, ids=TURN, goes_on=True))
+        assert then is not None
+        assert then.prompt == [*HEAD, *TURN, FRAME_BASE + 5, FRAME_BASE + 6, *TURN]
+        assert (then.clips, then.core, then.since) == ((VOICE,), 1, 5)
+        speak(takes, then, 9)
+        third = takes.add(ask(4, ids=TURN, goes_on=True))
+        assert third is not None
+        assert third.prompt == [*then.prompt, *TURN]
+        assert third.since == 5
+
+    @pytest.mark.parametrize(("conversation", "finish"), [(0, "stop"), (6, "length")])
+    def test_nothing_is_kept_of_what_is_alone_or_cut_off(
+        self, conversation: int, finish: str
+    ) -> None:
+        takes = Takes(slots=1024)
+        speak(takes, takes.add(ask(1, conversation=conversation)), 1, finish=finish)
+        assert takes.add(ask(2, conversation=conversation, goes_on=True)) is None
+        assert 2 not in takes
+
+    def test_a_forgotten_conversation_leaves_nothing_though_it_still_speaks(self) -> None:
+        takes = Takes(slots=1024)
+        speaking = takes.add(ask(1))
+        takes.forget(6)
+        speak(takes, speaking, 1)
+        assert takes.add(ask(2, goes_on=True)) is None
+
+    def test_what_was_lost_before_its_first_frame_can_be_sent_again(self) -> None:
+        takes = Takes(slots=1024)
+        speak(takes, takes.add(ask(1)), 1)
+        assert takes.add(ask(2, goes_on=True)) is not None
+        assert takes.lose(2)
+        assert takes.add(ask(3, goes_on=True)) is None  # its blocks may be wrong now
+
+    def test_what_was_lost_after_its_first_frame_cannot(self) -> None:
+        takes = Takes(slots=1024)
+        speak(takes, takes.add(ask(1)), 1)
+        going = takes.add(ask(2, goes_on=True))
+        assert going is not None
+        takes.note(going, [FRAME_BASE + 2])
+        assert not takes.lose(2)
+        assert not takes.lose(9)
+
+    def test_a_paused_request_goes_on_where_it_was(self) -> None:
+        takes = Takes(slots=1024)
+        speak(takes, takes.add(ask(1)), 1)
+        going = takes.add(ask(2, ids=TURN, goes_on=True))
+        assert going is not None
+        takes.note(going, [FRAME_BASE + 2])
+        takes.pause(2)
+        assert takes.resume(2) is going
+        assert going.prompt == [*HEAD, *TURN, FRAME_BASE + 1, *TURN, FRAME_BASE + 2]
+        assert going.frames_left == 49

@@ -1,0 +1,232 @@
+"""Real talker processes against the plain loop: where in its text each row is.
+
+The heads watched in the tiny random checkpoint look anywhere, so what is compared is the
+attention itself. Each way in which a text's keys may come to be where they are looked for
+has its case: cached prefixes, prompts in chunks, preempted and paused requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from harness import MAX_ROWS, RUNNER, Voices, idle, running, text, until, warm
+from tiny import HEADS_TO_WATCH
+
+from streaming.ports import SpeechRequest
+from talker.checkpoint import open_checkpoint
+from talker.engine import TalkerProcessEngine
+from talker.prompts import Prompt, PromptBuilder
+from talker.reference import Chance, ReferenceTalker
+
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+TIGHT = {"max_positions": 256, "kv_positions": 512}
+Places = np.ndarray
+
+
+@dataclass
+class Reading:
+    """What the plain loop makes of a request: its rows, and each row's place among the ids of
+    the text; ``sure`` where the most looked at id is so by more than rounding.
+    """
+
+    rows: np.ndarray
+    characters: Places
+    sure: np.ndarray
+
+
+class Oracle:
+    """Reads the plain loop's attention as ``ports`` and ``talker.attention`` define it."""
+
+    def __init__(self, folder: Path) -> None:
+        checkpoint = open_checkpoint(str(folder))
+        self._prompts = PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, 1024)
+        self._talker = ReferenceTalker(folder)
+        self._known: dict[tuple[int, str], Reading] = {}
+
+    def read(self, number: int, voice: str = "default") -> Reading:
+        if (number, voice) not in self._known:
+            self._known[number, voice] = self._read(number, voice)
+        return self._known[number, voice]
+
+    def _read(self, number: int, voice: str) -> Reading:
+        prompt = self._prompts.build(text(number), Voices().get(voice))
+        return self._reading(prompt, prompt.ids, number)
+
+    def read_after(self, number: int) -> tuple[int, Reading]:
+        """The number of a text that comes to its end, and the reading of another after it."""
+        prompt = self._prompts.build(text(number))
+        for first in itertools.count(number + 1):
+            before = self._prompts.build(text(first)).ids
+            said = self._talker.speak(before, 40, Chance(first))
+            if said.finish == "stop":
+                rows = said.rows[:-1]
+                ids = (*before, *[0] * len(rows), *prompt.ids[1:])
+                return first, self._reading(prompt, ids, number, [(rows, len(before))])
+        raise AssertionError
+
+    def _reading(
+        self, prompt: Prompt, ids: tuple[int, ...], number: int,
+        said: Sequence[tuple[np.ndarray, int]] = (),
+    ) -> Reading:  # fmt: skip
+        spoken = self._talker.speak(
+            ids, MAX_ROWS, Chance(number), prompt.voice, prompt.voice_at, HEADS_TO_WATCH, said
+        )
+        # the text stands just before the last id, whatever is before it
+        count = len(prompt.text_starts) - 1
+        looks = spoken.looks[:, :, -1 - count : -1]
+        looks = (looks / looks.sum(2, keepdims=True)).mean(1)
+        first, second = np.sort(looks, 1)[:, [-1, -2]].T if count > 1 else (looks[:, 0], 0)
+        places = []
+        for look in looks:
+            ids = np.arange(max(0, look.argmax() - 2), min(count, look.argmax() + 3))
+            places.append((look[ids] * ids).sum() / look[ids].sum())
+        characters = np.interp(places, range(count + 1), prompt.text_starts)
+        return Reading(spoken.rows, characters, first - second > 1e-5)
+
+
+@pytest.fixture(scope="module")
+def oracle(tiny_checkpoint: Path) -> Oracle:
+    return Oracle(tiny_checkpoint)
+
+
+@pytest.fixture(scope="module", params=["inprocess", "async"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def request_of(number: int, voice: str = "default", *, timings: bool = True) -> SpeechRequest:
+    return SpeechRequest(
+        "r", text(number), voice, sampling=warm(number), max_frames=MAX_ROWS, word_timings=timings
+    )
+
+
+async def hear(
+    engine: TalkerProcessEngine, number: int, voice: str = "default", *, timings: bool = True
+) -> tuple[np.ndarray, Places | None]:
+    rows, places = [], []
+    async for piece in engine.generate(request_of(number, voice, timings=timings)):
+        assert (piece.spoken is not None) is (timings and len(piece.rows) > 0)
+        rows.append(piece.rows)
+        places += [] if piece.spoken is None else [piece.spoken]
+    return np.concatenate(rows), np.concatenate(places) if places else None
+
+
+def check(
+    oracle: Oracle, heard: Sequence[tuple[np.ndarray, Places | None]], numbers: Sequence[int]
+) -> None:
+    for (rows, places), number in zip(heard, numbers, strict=True):
+        check_one(oracle.read(number), rows, places)
+
+
+def check_one(wanted: Reading, rows: np.ndarray, places: Places | None) -> None:
+    assert np.array_equal(rows, wanted.rows)
+    assert places is not None
+    assert places.shape == (len(rows),)
+    assert wanted.sure.mean() > 0.9
+    off = np.abs(places - wanted.characters)[wanted.sure]
+    assert off.max() < 1e-2
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(tiny_checkpoint: Path, kind: str) -> AsyncIterator[TalkerProcessEngine]:
+    async with running(tiny_checkpoint, engine=kind, hold_rows=8, continuity="on") as started:
+        yield started
+
+
+async def test_each_row_knows_its_place_beside_streams_that_do_not_ask(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    assert engine.has_word_timings
+    numbers = range(8)
+    heard = await asyncio.gather(*(hear(engine, i, timings=i % 3 > 0) for i in numbers))
+    asking = [i for i in numbers if i % 3]
+    check(oracle, [heard[i] for i in asking], asking)
+    assert all(heard[i][1] is None for i in numbers if i % 3 == 0)
+
+
+async def test_a_text_that_goes_on_is_found_after_what_was_said_before(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    first, wanted = oracle.read_after(30)
+    for number in (first, 30):
+        request = dataclasses.replace(request_of(number), conversation="talk")
+        pieces = [piece async for piece in engine.generate(request)]
+    engine.forget("talk")
+    places = np.concatenate([piece.spoken for piece in pieces if piece.spoken is not None])
+    check_one(wanted, np.concatenate([piece.rows for piece in pieces]), places)
+
+
+async def test_keys_of_a_cached_prefix_are_found(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    """Those who did not ask have filled the cache for those who do."""
+    await hear(engine, 27, timings=False)
+    hits = engine.last_step.cached
+    heard = await asyncio.gather(*(hear(engine, 27) for _ in range(3)))
+    assert engine.last_step.cached > hits
+    check(oracle, heard, [27] * 3)
+
+
+async def test_the_text_is_found_behind_a_reference_voice(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    for voice in ("alto", "bass"):
+        rows, places = await hear(engine, 5, voice)
+        check_one(oracle.read(5, voice), rows, places)
+
+
+async def test_paused_requests_go_on_with_their_places(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    streams = {i: engine.generate(request_of(i)) for i in range(3)}
+    heard: dict[int, list[tuple[np.ndarray, Places | None]]] = {i: [] for i in streams}
+    pauses = 0
+    while streams:
+        for i, stream in list(streams.items()):
+            piece = await anext(stream)
+            heard[i].append((piece.rows, piece.spoken))
+            if piece.finish:
+                await stream.aclose()
+                del streams[i]
+        await until(lambda: engine.live == 0)
+        pauses += bool(streams)
+        check(oracle, [await hear(engine, 9)], [9])
+    assert pauses > 2
+    for i, pieces in heard.items():
+        rows = np.concatenate([rows for rows, _ in pieces])
+        places = np.concatenate([places for _, places in pieces if places is not None])
+        check_one(oracle.read(i), rows, places)
+    await idle(engine)
+
+
+async def test_preempted_requests_go_on_with_their_places(
+    tiny_checkpoint: Path, kind: str, oracle: Oracle
+) -> None:
+    async with running(tiny_checkpoint, engine=kind, **TIGHT) as engine:
+        heard = await asyncio.gather(*(hear(engine, i) for i in range(16)))
+        assert engine.last_step.preempted > 0
+        check(oracle, heard, range(16))
+
+
+async def test_prompts_in_chunks_leave_their_keys_behind(
+    tiny_checkpoint: Path, kind: str, oracle: Oracle
+) -> None:
+    small = {"max_batched_positions": 24, "max_num_seqs": 8}
+    async with running(tiny_checkpoint, engine=kind, **small) as engine:
+        heard = await asyncio.gather(*(hear(engine, i) for i in range(8)))
+        check(oracle, heard, range(8))
+
+
+@pytest.mark.skipif(RUNNER != "v1", reason="compiles for a CPU")
+async def test_compiled_models_are_tapped_too(tiny_checkpoint: Path, oracle: Oracle) -> None:
+    async with running(tiny_checkpoint, engine="inprocess", compile=True) as engine:
+        heard = await asyncio.gather(*(hear(engine, i) for i in range(4)))
+        check(oracle, heard, range(4))

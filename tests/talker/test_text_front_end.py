@@ -1,0 +1,200 @@
+"""The hook of a text front end: prompts in words, places and checks by the client's own text."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedded.text import normalise
+from streaming.errors import ErrorCode, RequestError
+from streaming.ports import SpeechRequest
+from talker.checkpoint import Checkpoint, open_checkpoint
+from talker.control_tags import CONTROL_TAGS
+from talker.intake import Intake
+from talker.prompts import PromptBuilder, ReferenceVoice
+from talker.shape import CheckpointError
+from talker.text_front_end import origins, spoken_lengths
+
+EMBEDDED = Path(__file__).parents[2] / "embedded" / "checkpoint"
+TEXTS = st.lists(
+    st.sampled_from(
+        [
+            *sorted(CONTROL_TAGS)[::9],
+            "It's",
+            "$3.50,",
+            "Dr. Lee",
+            "3:45 pm",
+            "½",
+            "🙂",
+            "1,234",
+            "—",
+        ]
+    )
+    | st.text(max_size=4)
+).map(" ".join)
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    return open_checkpoint(str(EMBEDDED))
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoint: Checkpoint) -> PromptBuilder:
+    return PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, 2048)
+
+
+@pytest.fixture(scope="module")
+def reading(checkpoint: Checkpoint) -> PromptBuilder:
+    return PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, 2048, normalise)
+
+
+def with_front_end(folder: Path, name: object) -> Path:
+    """The embedded checkpoint, with another text_frontend."""
+    for file in EMBEDDED.iterdir():
+        if file.is_file():
+            (folder / file.name).symlink_to(file)
+    settings = json.loads((EMBEDDED / "generation_config.json").read_text())
+    (folder / "generation_config.json").unlink()
+    (folder / "generation_config.json").write_text(json.dumps(settings | {"text_frontend": name}))
+    return folder
+
+
+def test_the_model_is_given_words(reading: PromptBuilder, plain: PromptBuilder) -> None:
+    asked = reading.build("Dr. Lee owes $3.50 — OK?")
+    said = plain.build("doctor lee owes three dollars and fifty cents, okay?")
+    assert asked.ids == said.ids
+
+
+def test_a_voices_transcript_is_read_too(reading: PromptBuilder, plain: PromptBuilder) -> None:
+    rows = np.zeros((9, 8), np.int16)
+    asked = reading.build("Hello", ReferenceVoice(rows, "It is 5 km."))
+    said = plain.build("hello", ReferenceVoice(rows, "it is five kilometers."))
+    assert asked.ids == said.ids
+
+
+def test_ids_keep_their_place_in_the_clients_text(reading: PromptBuilder) -> None:
+    text = "I owe $12, Ann."
+    prompt = reading.build(text)
+    count = len("i owe twelve dollars, ann.")
+    assert len(prompt.text_starts) == count + 1
+    starts = prompt.text_starts
+    amount = range(len("i owe "), len("i owe twelve dollars"))
+    assert {text[starts[at]] for at in amount} == set("$12")
+    assert starts[len("i owe twelve dollars, ")] == text.index("Ann")
+    assert starts[-1] == len(text)
+
+
+@given(TEXTS)
+def test_places_never_fall_and_stay_in_the_text(reading: PromptBuilder, text: str) -> None:
+    try:
+        starts = reading.build(text).text_starts
+    except RequestError as error:
+        told = error.code
+        starts = ()
+    else:
+        told = None
+    if not starts:
+        assert told is ErrorCode.INVALID_TEXT
+        return
+    assert all(before <= after for before, after in pairwise(starts))
+    assert starts[0] >= 0
+    assert starts[-1] == len(text)
+
+
+@given(TEXTS)
+def test_each_word_of_a_reading_is_placed_in_its_source(text: str) -> None:
+    spoken = normalise(text)
+    places = origins(spoken, len(text))
+    assert len(places) == len(spoken.text)
+    for word in spoken.spans:
+        for at in range(word.start, word.end):
+            assert word.source_start <= places[at] < word.source_end
+
+
+@given(TEXTS)
+def test_spoken_lengths_rise_to_what_is_said(text: str) -> None:
+    lengths = spoken_lengths(normalise, text)
+    assert len(lengths) == len(text) + 1
+    known = [length for length in lengths if length >= 0]
+    assert all(before <= after for before, after in pairwise(known))
+    assert lengths[0] == 0
+    assert lengths[-1] >= 0
+
+
+def test_spoken_lengths_of_an_example() -> None:
+    text = "a $5 <|prosody:pause|>tea"
+    lengths = spoken_lengths(normalise, text)
+    dollars = len("a five dollars")
+    assert lengths[:5] == [0, 1, 1, -1, dollars]
+    assert lengths[len(text) - 3] == dollars
+    assert lengths[-1] == dollars + len("tea")
+
+
+def test_a_known_tag_survives_among_words(tmp_path: Path, checkpoint: Checkpoint) -> None:
+    layout = json.loads(checkpoint.tokenizer_file.read_text())
+    free = max(layout["model"]["vocab"].values(), default=0) + 1
+    taken = {token["id"] for token in layout["added_tokens"]}
+    number = next(n for n in range(free, checkpoint.shape.backbone.vocab_size) if n not in taken)
+    tag = {**layout["added_tokens"][0], "content": "<|prosody:pause|>", "id": number}
+    layout["added_tokens"].append(tag)
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(layout))
+    with_tag = PromptBuilder(file, checkpoint.shape, 2048, normalise)
+    plain_with_tag = PromptBuilder(file, checkpoint.shape, 2048)
+    asked = with_tag.build("At 5 km,<|prosody:pause|>1 km.").ids
+    assert asked == plain_with_tag.build("at five kilometers,<|prosody:pause|>one kilometer.").ids
+    assert number in asked
+
+
+def test_an_unknown_tag_is_dropped_as_ever(reading: PromptBuilder) -> None:
+    asked = reading.build("5<|emotion:anger|>km").ids
+    assert asked == reading.build("5 km").ids
+
+
+@pytest.mark.parametrize("text", ["", "...", "🙂", "日本語", "<|emotion:anger|>", "\ud800 hello"])
+def test_what_says_nothing_is_refused(reading: PromptBuilder, text: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        reading.build(text)
+    assert refused.value.code is ErrorCode.INVALID_TEXT
+
+
+def test_a_text_that_grows_too_long_is_refused(reading: PromptBuilder) -> None:
+    with pytest.raises(RequestError) as refused:
+        reading.build("777 " * 80)
+    assert refused.value.code is ErrorCode.TEXT_TOO_LONG
+
+
+def test_the_checkpoint_says_whether(tmp_path: Path) -> None:
+    opened = open_checkpoint(str(with_front_end(tmp_path, "english")))
+    request = SpeechRequest("r", "5 km", "default")
+    words = len("five kilometers") + len(["tts", "text", "audio"])
+    intake = Intake(opened, 1024, None, {"english": normalise})
+    assert len(intake.message(request, 1).ids) == words
+    assert intake.spoken_lengths is not None
+    assert intake.spoken_lengths("5 km")[-1] == len("five kilometers")
+
+
+def test_without_one_text_stays_as_it_is(tmp_path: Path) -> None:
+    opened = open_checkpoint(str(with_front_end(tmp_path, None)))
+    intake = Intake(opened, 1024, None, {"english": normalise})
+    assert intake.spoken_lengths is None
+    said = intake.message(SpeechRequest("r", "km, ok", "default"), 1)
+    assert len(said.ids) == len("km, ok") + 3
+
+
+def test_a_front_end_that_is_not_here_is_said_at_the_start(tmp_path: Path) -> None:
+    opened = open_checkpoint(str(with_front_end(tmp_path, "klingon")))
+    with pytest.raises(CheckpointError, match=r"klingon.*english"):
+        Intake(opened, 1024, None, {"english": normalise})
+
+
+def test_its_name_must_be_one(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="text_frontend"):
+        open_checkpoint(str(with_front_end(tmp_path, 5)))

@@ -1,0 +1,35 @@
+"""What the settings come down to for vLLM."""
+
+from __future__ import annotations
+
+import pytest
+
+from talker.settings import TalkerSettings
+from talker.vllm_setup import check_executor, executor
+
+
+@pytest.mark.parametrize(
+    ("settings", "on_gpu", "expected"),
+    [
+        ({}, False, None),
+        ({}, True, None),
+        ({"data_parallel_size": 2}, False, "uni"),
+        ({"tensor_parallel_size": 2}, False, "mp"),
+        ({"tensor_parallel_size": 2, "data_parallel_size": 2}, False, "mp"),
+        ({"tensor_parallel_size": 2}, True, None),
+        ({"distributed_executor": "mp", "data_parallel_size": 2}, False, "mp"),
+        ({"distributed_executor": "ray", "tensor_parallel_size": 2}, True, "ray"),
+    ],
+)
+def test_the_executor(settings: dict[str, object], on_gpu: bool, expected: str | None) -> None:
+    assert executor(TalkerSettings(**settings), on_gpu) == expected
+
+
+def test_ray_is_refused_where_vllm_cannot_ask_it_for_devices() -> None:
+    wanted = TalkerSettings(distributed_executor="ray", tensor_parallel_size=2)
+    with pytest.raises(ValueError, match="Ray"):
+        check_executor(wanted, "")
+    check_executor(wanted, "GPU")
+    check_executor(TalkerSettings(tensor_parallel_size=2), "")
+    with pytest.raises(ValueError, match="async"):
+        TalkerSettings(engine="inprocess", distributed_executor="ray")
