@@ -39,7 +39,7 @@ def ask(running: Container, path: str, port: int | None = None) -> tuple[int, st
     """Status and body; status 0 where nobody listens."""
     address = f"http://127.0.0.1:{port or running.port}{path}"
     try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
+        with urllib.request.urlopen(address, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -42,7 +42,7 @@ class Service:
         self.url = f"ws://127.0.0.1:{port}/v1/tts/stream"
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
             return str(answer.read().decode())
 
     def metric(self, line_start: str) -> float:

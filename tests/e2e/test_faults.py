@@ -93,7 +93,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
         assert len(children) >= 2
         own.process.send_signal(signal.SIGINT)
         assert own.process.wait(30) == 0
-        gone, alive = psutil.wait_procs(children, timeout=10)
+        gone, alive = psutil.wait_procs(children, timeout=60)
         assert not alive
         assert len(gone) == len(children)
 

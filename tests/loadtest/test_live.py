@@ -39,7 +39,7 @@ def plan(url: str, **changes) -> Plan:
 
 def metrics(url: str) -> dict[str, float]:
     address = url.replace("ws:", "http:").replace("/v1/tts/stream", "/metrics")
-    with urllib.request.urlopen(address, timeout=5) as answer:
+    with urllib.request.urlopen(address, timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return {x.rsplit(" ", 1)[0]: float(x.rsplit(" ", 1)[1]) for x in lines if x[0] != "#"}
 

@@ -240,5 +240,5 @@ async def _address(process: asyncio.subprocess.Process, profile: Path) -> str:
 def _tabs(port: int) -> list[dict[str, Any]]:
     from urllib.request import urlopen
 
-    with urlopen(f"http://127.0.0.1:{port}/json/list", timeout=5) as answer:
+    with urlopen(f"http://127.0.0.1:{port}/json/list", timeout=60) as answer:
         return [tab for tab in json.load(answer) if tab["type"] == "page"]

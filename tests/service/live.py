@@ -20,6 +20,7 @@ from service.front_door import server_config
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
+from service.tracing import Tracing
 from streaming.ports import Sampling, SpeechRequest
 from streaming.spec import CodecSpec, Samples
 from streaming.wire_format import HEADER_BYTES, AudioHeader
@@ -46,36 +47,36 @@ class Gateway:
 
     async def until_free(self) -> None:
         """Wait until no talker or codec work is left."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.talker.outstanding or self.runtime.admission.active:
                 await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager
 async def gateway(
-    talker: FakeTalker | None = None, codec_delay_s: float = 0.0, **settings: Any
+    talker: FakeTalker | None = None,
+    codec_delay_s: float = 0.0,
+    traces: Tracing | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """Serve until the block ends; fails if a handler raised. Unless asked for, admission is not
     measured: what a test sees must not hang on the machine's other work.
     """
     talker = talker or FakeTalker()
     codec = FakeCodecEngine(SPEC, codec_delay_s, lambda stats: on_decoded(stats))
-    runtime = Runtime(
-        Settings(**{"admission": "fixed"} | settings), talker, codec, Metrics("test", "fake")
-    )
+    chosen = Settings(**{"admission": "fixed"} | settings)
+    runtime = Runtime(chosen, talker, codec, Metrics("test", "fake"), tracing=traces)
     talker.source = runtime.library
 
     def on_decoded(stats: DecodeStats) -> None:
-        runtime.on_decoded(
-            stats.frames, stats.new_frames, stats.queue_s, stats.decode_s, stats.batch
-        )
+        runtime.on_decoded(stats)
 
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(server_config(create_app(runtime), runtime.settings, grace_s=2))
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await runtime.ready.wait()
         yield Gateway(runtime, talker, codec, listener.getsockname()[1])
     finally:
@@ -101,7 +102,7 @@ class Client:
 
     async def next(self) -> dict[str, Any] | AudioHeader:
         """The next message; audio is kept, and its header returned."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             data = await self.socket.recv()
         if isinstance(data, str):
             return dict(json.loads(data))

@@ -198,7 +198,7 @@ class Rig:
         self.context.on_audio(SendAudio(voice(samples), 0, first, ends, ends, False))
 
     async def take(self) -> str | bytes:
-        item = await asyncio.wait_for(self.outbox.get(), 10)
+        item = await asyncio.wait_for(self.outbox.get(), 60)
         assert item is not None
         return item.data
 

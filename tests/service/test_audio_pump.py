@@ -27,7 +27,7 @@ class StalledEncoder(PcmEncoder):
         self.threads.add(threading.get_ident())
         self.entered.release()
         if not self.inline:
-            assert self.gate.acquire(timeout=10)
+            assert self.gate.acquire(timeout=60)
         if self.error is not None:
             raise self.error
         return super().encode(samples)

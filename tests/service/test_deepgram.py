@@ -40,7 +40,7 @@ class Talk:
     async def next(self) -> dict[str, Any]:
         """The next message, after the audio before it."""
         while True:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 data = await self.socket.recv()
             if isinstance(data, str):
                 return dict(json.loads(data))
@@ -48,7 +48,7 @@ class Talk:
 
     async def hear(self) -> bytes:
         """The next audio."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             data = await self.socket.recv()
         assert isinstance(data, bytes), data
         self.audio += data
@@ -238,7 +238,7 @@ async def test_a_client_that_goes_ends_the_work() -> None:
             await talk.send("Speak", text=TEXTS[1] * 5)
             await talk.send("Flush")
             await talk.hear()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while server.runtime.connections:
                 await asyncio.sleep(0.005)
 
@@ -404,7 +404,7 @@ async def test_other_vendors_voices_by_alias_or_by_default() -> None:
 
 
 async def post(server: Gateway, query: str = "", **body: Any) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=20) as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         return await http.post(
             f"{server.http}/v1/speak?{query}",
             json=body or {"text": TEXTS[0]},

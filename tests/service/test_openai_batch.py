@@ -28,7 +28,7 @@ def items(*texts: str) -> list[dict[str, Any]]:
 
 
 async def post(server: Gateway, body: dict[str, Any]) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=20) as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         return await http.post(server.http + PATH, json=body)
 
 
@@ -194,7 +194,7 @@ async def test_a_client_that_leaves_ends_all_of_it() -> None:
         body = {"items": items(*TEXTS * 4)}
         async with http.stream("POST", server.http + PATH, json=body) as answer:
             await anext(answer.aiter_raw())
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while server.talker.outstanding < 4:
                     await asyncio.sleep(0.005)
         await server.until_free()
@@ -207,7 +207,7 @@ async def test_a_client_that_leaves_ends_all_of_it() -> None:
 async def test_items_that_find_the_server_going_are_told_so() -> None:
     async with gateway(FakeTalker(row_s=0.005), max_batch_contexts=1) as server:
         answering = asyncio.create_task(post(server, {"items": items(*TEXTS)}))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not server.talker.outstanding:
                 await asyncio.sleep(0.001)
         draining = asyncio.create_task(server.runtime.drain())
@@ -231,11 +231,11 @@ async def test_failures_of_the_codec_are_the_items() -> None:
 
 async def test_long_items_are_not_held_to_real_time() -> None:
     """Nobody listens to them while they are made, so no lead limits them."""
-    text = "One two three four five six. " * 30
+    text = "One two three four five six. " * 100
     async with gateway(max_lead_ms=500, default_lead_ms=500) as server:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             body = (await post(server, {"items": items(text)})).json()
-        assert len(pcm(body["results"][0])) // 2 > 20 * SPEC.sample_rate
+        assert len(pcm(body["results"][0])) // 2 > 60 * SPEC.sample_rate
 
 
 def test_options_are_those_of_a_single_text() -> None:

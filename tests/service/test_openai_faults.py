@@ -141,7 +141,7 @@ async def test_the_official_client_comes_again_when_there_is_room() -> None:
 async def open_stream(server: Gateway, **fields: Any) -> AsyncIterator[httpx.Response]:
     """A response whose first bytes have come."""
     async with (
-        httpx.AsyncClient(timeout=10) as http,
+        httpx.AsyncClient(timeout=60) as http,
         http.stream("POST", server.http + PATH, json=PCM | fields) as answer,
     ):
         assert answer.status_code == 200
@@ -282,7 +282,7 @@ def unchunked(answer: bytes) -> bytes:
 async def test_a_client_that_never_reads_loses_its_place() -> None:
     settings: dict[str, Any] = {**FAR_AHEAD, "slow_consumer_s": 0.3}
     async with gateway(LONG, **settings) as server, unread(server):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not server.runtime.admission.active:
                 await asyncio.sleep(0.005)
         async with asyncio.timeout(30):

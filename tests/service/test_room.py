@@ -60,7 +60,7 @@ async def speak(codec: FakeCodecEngine, listener: Listener, room: Room | None) -
     create = wire.ContextCreate("c", chunking=SIZES)
     session = Session(runtime.session_settings(create))
     request = runtime.speech_request(create, "c")
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         driver = ContextDriver(runtime, session, request, listener, tasks, room)
         driver.post(TextAppended("A sentence."))
         driver.post(EndAsked())

@@ -44,7 +44,7 @@ class Talk:
 
     async def next(self) -> dict[str, Any]:
         while True:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 data = await self.socket.recv()
             if isinstance(data, str):
                 return dict(json.loads(data))
@@ -78,7 +78,7 @@ class Talk:
     async def hear(self) -> bytes:
         """The next audio, past messages."""
         while True:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 data = await self.socket.recv()
             if isinstance(data, bytes):
                 self.frames.append(data)
