@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from codec.batching import DecodeCost
 from codec.encodes import Encodes
@@ -47,13 +47,16 @@ _ENVELOPE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class DecodeStats:
-    """One answered window. ``frames`` counts its context too; times are the worker's."""
+    """One answered window. ``frames`` counts its context too; times are the worker's.
+    ``window`` is the very object that was asked for.
+    """
 
     frames: int
     new_frames: int
     queue_s: float
     decode_s: float
     batch: int
+    window: DecodeWindow = field(compare=False, repr=False)
 
 
 @dataclass(slots=True)
@@ -293,5 +296,6 @@ class CodecWorkerEngine:
                 message.queue_s,
                 message.decode_s,
                 message.batch,
+                window,
             )
         )

@@ -167,5 +167,5 @@ class FakeCodecEngine:
             raise self.fail_with
         self.decoded += 1
         frames = window.codes.shape[1]
-        self._on_decoded(DecodeStats(frames, window.new_frames, 0.0, self.delay_s, 1))
+        self._on_decoded(DecodeStats(frames, window.new_frames, 0.0, self.delay_s, 1, window))
         return self._decoder.decode_windows([window])[0]

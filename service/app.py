@@ -24,6 +24,7 @@ from service.protocols.openai import openai_router
 from service.protocols.vllm_omni import add_vllm_omni
 from service.protocols.voices import voices_router
 from service.runtime import Runtime
+from service.tracing import TraceHeaders
 from streaming.errors import ErrorCode, RequestError
 from streaming.wire import SUBPROTOCOL
 
@@ -65,6 +66,8 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
         allowed=runtime.settings.allowed_origins,
         on_refused=lambda: runtime.metrics.on_error(ErrorCode.FORBIDDEN_ORIGIN),
     )
+    if runtime.tracing is not None:
+        app.add_middleware(TraceHeaders)
     add_page(app)
     add_health(app, runtime)
     _add_speech(app, runtime)

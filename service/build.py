@@ -11,6 +11,7 @@ from service import __version__
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
+from service.tracing import Tracing
 from service.voices.library import VoiceLibrary
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings
@@ -20,12 +21,10 @@ OnProgress = Callable[[str, str, float], None]
 
 
 def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
-    """The runtime for these settings; nothing is started yet."""
+    """The runtime for these settings; nothing is started yet. Raises TracingError."""
 
     def on_decoded(stats: DecodeStats) -> None:
-        runtime.on_decoded(
-            stats.frames, stats.new_frames, stats.queue_s, stats.decode_s, stats.batch
-        )
+        runtime.on_decoded(stats)
 
     library = VoiceLibrary(settings.voices_dir, settings.max_voices)
     codec = CodecWorkerEngine(
@@ -44,7 +43,8 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
     )
     metrics = Metrics(__version__, settings.model_name)
     whisper = None if settings.asr_model is None else WhisperEngine(settings.asr_model)
-    runtime = Runtime(settings, talker, codec, metrics, library, whisper)
+    tracing = Tracing(__version__, settings.model_name) if settings.tracing else None
+    runtime = Runtime(settings, talker, codec, metrics, library, whisper, tracing)
     return runtime
 
 

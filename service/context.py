@@ -15,6 +15,7 @@ from contextlib import aclosing
 from typing import Protocol
 
 from service.auth.caller import current_caller
+from service.context_trace import ContextTrace
 from service.runtime import Runtime
 from streaming.errors import BackendError, ErrorCode, RequestError, TalkwireError
 from streaming.events import (
@@ -86,7 +87,8 @@ class ContextDriver:
     ``request`` is the template of the talker's requests; each utterance fills in its text. Its
     ``conversation``, if it has one, is this context's own and ends with it.
     ``room`` is waited for before each window is decoded; without it audio is taken always.
-    ``prepare`` is begun at once, and the first utterance waits for it.
+    ``prepare`` is begun at once, and the first utterance waits for it. ``protocol`` is what the
+    trace calls the dialect.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class ContextDriver:
         tasks: asyncio.TaskGroup,
         room: Room | None = None,
         prepare: Prepare | None = None,
+        protocol: str = "native",
     ) -> None:
         self._runtime, self._session, self._sink, self._tasks = runtime, session, sink, tasks
         self._request, self._room = request, room
@@ -106,6 +109,9 @@ class ContextDriver:
         self._timer_at = 0.0
         self._happened = asyncio.Event()
         self.touched_at = time.monotonic()
+        self._trace: ContextTrace | None = None
+        if runtime.tracing is not None:
+            self._trace = runtime.tracing.open(protocol, request.request_id, self.touched_at)
         self._preparing: asyncio.Task[Reference | TalkwireError] | None = None
         if prepare is not None:
             self._preparing = self._tasks.create_task(self._prepare(prepare))
@@ -129,8 +135,11 @@ class ContextDriver:
         CapacityError for text that its caller's limits forbid.
         """
         now = self.touched_at = time.monotonic()
-        for command in self._handled(event, now):
+        commands = self._handled(event, now)
+        for command in commands:
             self._carry_out(command)
+        if self._trace is not None:
+            self._trace.note(event, commands, now, time.monotonic())
         self._happened.set()
 
     def _handled(self, event: Event, now: float) -> list[Command]:

@@ -153,7 +153,13 @@ class HttpBatch(Response):
         """Speak one; its end gives the place back. Raises TalkwireError."""
         buffer = SpeechBuffer(self._runtime, context.protocol, context.session.speed)
         driver = ContextDriver(
-            self._runtime, context.session, context.request, buffer, tasks, buffer.room
+            self._runtime,
+            context.session,
+            context.request,
+            buffer,
+            tasks,
+            buffer.room,
+            protocol=context.protocol,
         )
         self._speaking.add(driver)
         try:

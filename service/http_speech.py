@@ -127,7 +127,14 @@ class HttpSpeech(Response):
         """Returns the error that came before the first byte, if one did."""
         session, request = self._context.session, self._context.request
         driver = ContextDriver(
-            self._runtime, session, request, buffer, tasks, buffer.room, self._context.prepare
+            self._runtime,
+            session,
+            request,
+            buffer,
+            tasks,
+            buffer.room,
+            self._context.prepare,
+            self._context.protocol,
         )
         working: list[asyncio.Task[None]] = []
         body = _Body(self, send, self._runtime.settings.slow_consumer_s)

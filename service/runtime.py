@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 
+from codec.engine import DecodeStats
 from service.admission import Admission
 from service.auth.accounts import Accounts
 from service.auth.authority import Authority
@@ -22,6 +23,7 @@ from service.heartbeat import beat
 from service.metrics import Metrics
 from service.settings import Settings
 from service.snapshot import Snapshot, Worker
+from service.tracing import Tracing
 from service.voices.clip import ClipReader
 from service.voices.cloning import Cloner, Transcriber
 from service.voices.library import VoiceLibrary
@@ -66,9 +68,10 @@ class Runtime:
         metrics: Metrics,
         library: VoiceLibrary | None = None,
         transcriber: Transcriber | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.settings, self.talker, self.codec = settings, talker, codec
-        self.metrics = metrics
+        self.metrics, self.tracing = metrics, tracing
         #: Where the talker takes its voices from.
         self.library = library or VoiceLibrary(settings.voices_dir, settings.max_voices)
         #: Who may come in, and what each may use. Raises KeyFileError.
@@ -188,6 +191,8 @@ class Runtime:
         if self._transcriber is not None:
             await self._transcriber.stop()
         await asyncio.gather(self.talker.stop(), self.codec.stop())
+        if self.tracing is not None:
+            await self.tracing.stop()
 
     def _prior(self) -> PaceBounds:
         """A careful guess, until streams have been seen: half of real time, some jitter."""
@@ -218,14 +223,16 @@ class Runtime:
             raise RuntimeError("the engines have not started")
         return self._pace
 
-    def on_decoded(
-        self, frames: int, new_frames: int, queue_s: float, decode_s: float, batch: int
-    ) -> None:
-        """The codec answered a window of so many frames, context included, in a batch."""
+    def on_decoded(self, stats: DecodeStats) -> None:
+        """The codec answered a window."""
+        queue_s, decode_s, batch = stats.queue_s, stats.decode_s, stats.batch
         if self._capacity is not None:
-            self._capacity.codec.observe(new_frames, decode_s / max(1, batch), time.monotonic())
+            share_s = decode_s / max(1, batch)
+            self._capacity.codec.observe(stats.new_frames, share_s, time.monotonic())
         if self._pace is not None:
-            self._pace.observe_decode(frames, queue_s, decode_s)
+            self._pace.observe_decode(stats.frames, queue_s, decode_s)
+        if self.tracing is not None:
+            self.tracing.on_decoded(stats.window, queue_s, decode_s, batch)
         self.metrics.codec_queue.observe(queue_s)
         self.metrics.codec_decode.observe(decode_s)
         self.metrics.codec_batch.observe(batch)

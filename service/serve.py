@@ -24,6 +24,7 @@ from service.front_door import bound_sending, server_config
 from service.logs import set_up
 from service.runtime import Runtime
 from service.settings import Settings
+from service.tracing import TracingError
 from streaming.errors import TalkwireError
 
 _GRACE_S = 5
@@ -75,6 +76,8 @@ async def _serve(
         runtime = build_runtime(settings, on_progress)
     except KeyFileError as error:
         raise Unable(f"api_keys_file: {error}") from error
+    except TracingError as error:
+        raise Unable(f"tracing: {error}") from error
     failures: list[BaseException] = []
 
     def on_fatal(error: BaseException) -> None:

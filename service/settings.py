@@ -63,6 +63,7 @@ class Settings(BaseSettings):
     metrics_public: bool | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
+    tracing: bool = False
 
     model: str = "embedded"
     served_model_name: str | None = None

@@ -74,7 +74,7 @@ class SpokenContext(ContextSink):
         encoder = plan.encoder
         self._timeline = Timeline(self._heard_rate, encoder.sample_rate, encoder.delay_samples)
         self._pump = EncoderPump(encoder, tasks, lambda error: self._driver.post(Broke(error)))
-        self._driver = ContextDriver(runtime, session, request, self, tasks)
+        self._driver = ContextDriver(runtime, session, request, self, tasks, protocol=plan.protocol)
         outbox.reading.follow(plan.handle, self._on_read)
         self._given_samples = 0
         self._done: Done | None = None

@@ -107,10 +107,13 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class StartTalker:
-    """Have this text spoken; answer with RowsCame, NothingToSay or Broke."""
+    """Have this text, complete since ``queued_at``, spoken; answer with RowsCame, NothingToSay or
+    Broke.
+    """
 
     utterance: int
     text: str
+    queued_at: float
 
 
 @dataclass(frozen=True, slots=True)

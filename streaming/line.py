@@ -219,7 +219,7 @@ class UtteranceLine:
         )
         self._talking = waiting
         self.stopwatch.on_talker_start(now)
-        return [StartTalker(waiting.index, waiting.text)], NEVER
+        return [StartTalker(waiting.index, waiting.text, waiting.queued_at)], NEVER
 
     def _start_decode(self, now: float) -> tuple[list[Command], float]:
         """Hand the first utterance's next window to the codec if it is time."""

@@ -55,9 +55,7 @@ async def gateway() -> AsyncIterator[str]:
     talker = FakeTalker(row_s=0.008, first_row_s=0.02, frames_per_character=1.0)
 
     def on_decoded(stats: DecodeStats) -> None:
-        runtime.on_decoded(
-            stats.frames, stats.new_frames, stats.queue_s, stats.decode_s, stats.batch
-        )
+        runtime.on_decoded(stats)
 
     codec = FakeCodecEngine(_SPEC, 0.004, on_decoded)
     runtime = Runtime(settings, talker, codec, Metrics("rehearsal", "fake"))
