@@ -153,7 +153,7 @@ def batch_table(batches: Sequence[tuple[Case, list[float]]]) -> str:
     return markdown_table(head, rows)
 
 
-def random_decoder() -> HiggsDecoder:
+def random_decoder(device: str = "cpu") -> HiggsDecoder:
     """The full-size architecture with random weights: its cost is that of real ones."""
     config, generator = CodecConfig(), torch.Generator().manual_seed(0)
     tensors = {}
@@ -162,7 +162,7 @@ def random_decoder() -> HiggsDecoder:
         tensors[name] = torch.randn(shape, generator=generator) * 0.3 / fan_in**0.5
         if name.endswith("alpha"):
             tensors[name] = torch.ones(shape)
-    return HiggsDecoder(config, tensors)
+    return HiggsDecoder(config, tensors, device=device)
 
 
 def _work(decoder: HiggsDecoder, case: Case) -> Callable[[], object]:

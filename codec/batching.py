@@ -3,8 +3,9 @@
 Windows run together when their shapes are equal, contexts beyond the receptive field not
 counted. Padding to a common shape would need masks at every layer (biases leak past a
 stream's edge), and on a CPU a batch saves a fixed cost worth a few frames and nothing else,
-while every window of it waits for all. So shapes are matched exactly, and a batch grows
-only while its most urgent window stays in time.
+while every window of it waits for all. So there shapes are matched exactly; a GPU's graphs
+have shapes of their own, with masks (``codec.buckets``). A batch grows only while its most
+urgent window stays in time.
 
 A long window is cut into pieces, chosen one by one, so that no stream waits for more than
 one piece of it. Pieces keep the receptive field around them and give the same bits.
@@ -12,8 +13,9 @@ one piece of it. Pieces keep the receptive field around them and give the same b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
@@ -43,13 +45,33 @@ class BatchLimits:
     seconds: float = 0.2
     piece_frames: int = 50
 
-    @staticmethod
-    def of(cost: DecodeCost, receptive_field: int) -> BatchLimits:
+    def affordable(self, cost: DecodeCost, receptive_field: int) -> BatchLimits:
         """Limits under which a turn of the worker stays short, whatever the machine."""
-        limits = BatchLimits()
-        affordable = (limits.seconds - cost.fixed_s) / max(cost.frame_s, 1e-9)
+        affordable = (self.seconds - cost.fixed_s) / max(cost.frame_s, 1e-9)
         most = int(affordable) - 2 * receptive_field
-        return replace(limits, piece_frames=max(5, min(limits.piece_frames, most)))
+        return replace(self, piece_frames=max(5, min(self.piece_frames, most)))
+
+
+class Grouping(Protocol):
+    """Which pieces may run together, and what each costs its batch."""
+
+    def key(self, piece: DecodeWindow) -> Hashable:
+        """Pieces of equal keys may."""
+
+    def frames(self, piece: DecodeWindow) -> int:
+        """Frames that the decoder computes for it, contexts and padding included."""
+
+
+class EqualShapes:
+    """Only pieces of the very same shape run together, and none is padded."""
+
+    def key(self, piece: DecodeWindow) -> Hashable:
+        """See Grouping."""
+        return piece.left_context, piece.new_frames, piece.lookahead
+
+    def frames(self, piece: DecodeWindow) -> int:
+        """See Grouping."""
+        return piece.left_context + piece.new_frames + piece.lookahead
 
 
 @dataclass(slots=True)
@@ -85,8 +107,15 @@ class QueueFull(Exception):
 class DeadlineQueue:
     """Windows that wait. ``receptive_field`` is the codec's, in frames."""
 
-    def __init__(self, receptive_field: int, cost: DecodeCost, limits: BatchLimits) -> None:
+    def __init__(
+        self,
+        receptive_field: int,
+        cost: DecodeCost,
+        limits: BatchLimits,
+        grouping: Grouping | None = None,
+    ) -> None:
         self._reach, self._cost, self._limits = receptive_field, cost, limits
+        self._grouping = grouping or EqualShapes()
         self._jobs: dict[int, Job] = {}
 
     def __len__(self) -> int:
@@ -112,25 +141,26 @@ class DeadlineQueue:
         """Choose the jobs whose next pieces are decoded together now; none if none wait.
 
         They stay in the queue until ``finish`` or ``cancel``. The first has the earliest
-        deadline. Others of its shape join in deadline order while the batch keeps to its
+        deadline. Others of its group join in deadline order while the batch keeps to its
         limits and, unless the first is late already, would not make it late.
         """
         order = sorted(self._jobs.values(), key=lambda job: (job.deadline_s, job.id))
         if not order:
             return []
         first, *others = order
-        batch, shape = [first], _shape(first.next_piece)
+        batch, key = [first], self._grouping.key(first.next_piece)
         if first.alone:
             return batch
+        frames = self._grouping.frames(first.next_piece)
         in_time = first.deadline_s - now
-        was_late = self._cost.seconds(sum(shape)) > in_time
+        was_late = self._cost.seconds(frames) > in_time
         for job in others:
-            seconds = self._cost.seconds((len(batch) + 1) * sum(shape))
+            seconds = self._cost.seconds((len(batch) + 1) * frames)
             if len(batch) >= self._limits.rows or seconds > self._limits.seconds:
                 break
             if not was_late and seconds > in_time:
                 break
-            if not job.alone and _shape(job.next_piece) == shape:
+            if not job.alone and self._grouping.key(job.next_piece) == key:
                 batch.append(job)
         return batch
 
@@ -168,7 +198,3 @@ def cut(window: DecodeWindow, piece_frames: int, reach: int) -> Iterator[DecodeW
             window.first_frame + first - window.left_context,
             window.is_last and last == end,
         )
-
-
-def _shape(piece: DecodeWindow) -> tuple[int, int, int]:
-    return piece.left_context, piece.new_frames, piece.lookahead

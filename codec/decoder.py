@@ -105,6 +105,29 @@ class HiggsDecoder:
         samples: Samples = x[:, :, 0].float().cpu().numpy()
         return samples
 
+    def decode_laid_out(self, laid_out: Tensor, new_frames: int) -> Tensor:
+        """Decode rows of ``codec.buckets.lay_out``, ``[B, K * T + 2]`` int16 on the device, to
+        ``[B, new_frames * hop]``.
+
+        What lies outside a row's stream is made zero before every layer, as padding is: codes
+        that stand for nothing would not do, since biases leak past the edge. Which positions
+        these are is computed on the device, so that the work can be a CUDA graph.
+        """
+        reach, books = self._spec.receptive_field_frames, self._spec.num_codebooks
+        plan = trim.plan(self._layers, reach, new_frames, reach)
+        codes = laid_out[:, :-2].view(len(laid_out), books, -1)
+        codes = codes[:, :, plan.first_frame : plan.end_frame]
+        bounds = laid_out[:, -2:].long()
+        x = self._look_up(codes.long())
+        for stage, step, layer, first in zip(
+            self._stages, plan.steps, self._layers, plan.firsts, strict=True
+        ):
+            at = torch.arange(first, first + x.shape[1], device=x.device)
+            edges = bounds * layer.rate
+            outside = (at < edges[:, :1]) | (at >= edges[:, 1:])
+            x = stage(x.masked_fill_(outside[:, :, None], 0), step)
+        return x[:, :, 0].float()
+
     def _look_up(self, codes: Tensor) -> Tensor:
         """Codes ``[B, K, T]`` to what the decoder reads, ``[B, T, latent]``.
 
@@ -114,6 +137,13 @@ class HiggsDecoder:
         for index in range(codes.shape[1]):
             total = total + self._tables[index][codes[:, index]]
         return total
+
+
+def use_full_float32() -> None:
+    """Convolve in float32 where the type is float32: cuDNN's default is TF32, which keeps three
+    digits. Its error differs from kernel to kernel, so seams of -60 dB would come back.
+    """
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def _fingerprint(tensors: Mapping[str, Tensor]) -> str:

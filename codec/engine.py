@@ -73,9 +73,11 @@ class _Pending:
 class CodecWorkerEngine:
     """Implements ``streaming.ports.CodecEngine`` with one supervised worker process.
 
-    ``model`` is a folder or a hub id. At most ``max_outstanding`` windows are out at once;
-    beyond that ``decode`` raises CapacityError at once rather than wait, because a waiting
-    line here would have to be a second deadline queue: the worker's own is the only one.
+    ``model`` is a folder or a hub id. ``graphs``: ``auto`` decodes by CUDA graphs on a GPU,
+    ``off`` never. A batch has ``max_batch`` windows at most. At most ``max_outstanding`` windows
+    are out at once; beyond that ``decode`` raises CapacityError at once rather than wait,
+    because a waiting line here would have to be a second deadline queue: the worker's own is
+    the only one.
     ``patience_s`` bounds a window's whole stay, restarts of the worker included, and a
     clip's. ``max_clips`` clips may wait for their codes.
     ``on_decoded`` runs on the event loop and must not raise. ``module`` and ``env`` exist
@@ -88,6 +90,8 @@ class CodecWorkerEngine:
         *,
         threads: int = 1,
         device: str = "cpu",
+        graphs: str = "auto",
+        max_batch: int = 8,
         max_outstanding: int = 512,
         max_clips: int = 8,
         patience_s: float = 60.0,
@@ -108,7 +112,10 @@ class CodecWorkerEngine:
         self._encodes = Encodes(self._send_clip, max_clips)
         self._supervisor: Supervisor[FromWorker] = Supervisor(
             module,
-            ["--model", model, "--threads", str(threads), "--device", device],
+            [
+                *("--model", model, "--threads", str(threads), "--device", device),
+                *("--graphs", graphs, "--max-batch", str(max_batch)),
+            ],
             inbound=FromWorker,
             ready=Ready,
             on_message=self._on_message,

@@ -62,11 +62,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Frames ``[first_frame, end_frame)`` of the window go in, the chunk's samples come out."""
+    """Frames ``[first_frame, end_frame)`` of the window go in, the chunk's samples come out.
+
+    ``firsts`` are the positions, one for each step, where its input begins.
+    """
 
     first_frame: int
     end_frame: int
     steps: tuple[Step, ...]
+    firsts: tuple[int, ...]
 
 
 def architecture(ratios: tuple[int, ...]) -> tuple[Layer, ...]:
@@ -99,7 +103,7 @@ def plan(layers: tuple[Layer, ...], left: int, new: int, lookahead: int) -> Plan
     frames = left + new + lookahead
     hop = layers[-1].rate * layers[-1].stride
     lo, hi = left * hop, (left + new) * hop
-    steps = []
+    steps, firsts = [], []
     for layer in reversed(layers):
         want_lo, want_hi = layer.reads(lo, hi)
         have_lo, have_hi = max(0, want_lo), min(want_hi, frames * layer.rate)
@@ -108,4 +112,5 @@ def plan(layers: tuple[Layer, ...], left: int, new: int, lookahead: int) -> Plan
             skip = lo + layer.reach - (want_lo + 1) * layer.stride
         steps.append(Step(have_lo - want_lo, want_hi - have_hi, skip, hi - lo))
         lo, hi = have_lo, have_hi
-    return Plan(lo, hi, tuple(reversed(steps)))
+        firsts.append(lo)
+    return Plan(lo, hi, tuple(reversed(steps)), tuple(reversed(firsts)))

@@ -18,10 +18,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from codec.batching import BatchLimits, DeadlineQueue, DecodeCost, Job, QueueFull
+from codec.batching import (
+    BatchLimits,
+    DeadlineQueue,
+    DecodeCost,
+    EqualShapes,
+    Grouping,
+    Job,
+    QueueFull,
+)
 from codec.clips import ClipEncoder, ClipThread, encoder_loader
-from codec.decoder import HiggsDecoder
+from codec.decoder import HiggsDecoder, use_full_float32
 from codec.errors import CheckpointError, CodesError
+from codec.graphs import GraphDecoder, Recorder, graphed, recorder_for
 from codec.messages import (
     Cancel,
     Decode,
@@ -49,18 +58,24 @@ def main(
     argv: Sequence[str] | None = None,
     load: Callable[..., CodecDecoder] = HiggsDecoder.load,
     find_encoder: Callable[[str, str], Callable[[], ClipEncoder] | None] = encoder_loader,
+    find_recorder: Callable[[str], Recorder | None] = recorder_for,
 ) -> int:
     """Run until the parent goes. ``load(model, device=...)`` makes the decoder;
-    ``find_encoder(model, device)`` says how to make the encoder, if there is one.
+    ``find_encoder(model, device)`` says how to make the encoder, if there is one, and
+    ``find_recorder(device)`` how to record graphs, if they can be.
     """
     parser = argparse.ArgumentParser(prog="codec.worker")
     parser.add_argument("--socket", required=True)
     parser.add_argument("--model", required=True, help="a folder or a hub id")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--graphs", choices=("auto", "off"), default="auto")
+    parser.add_argument("--max-batch", type=int, default=BatchLimits().rows)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
+    use_full_float32()
     keep_freed_memory()
+    limits = BatchLimits(rows=options.max_batch)
     with ChildLink[Inbound](options.socket, ToWorker) as link:
         try:
             link.progress("load")
@@ -70,11 +85,16 @@ def main(
             except CheckpointError as error:
                 link.send(Fatal(str(error)))
                 return 1
+            recorder = find_recorder(options.device) if options.graphs == "auto" else None
+            if recorder is not None and isinstance(decoder, HiggsDecoder):
+                link.progress("capture graphs")
+                decoder = graphed(decoder, limits, recorder)
             link.progress("warm up")
-            cost = measure_cost(decoder)
+            cost = measure_cost(decoder, grouping_of(decoder), limits)
             clips = ClipThread(link.send, load_encoder) if load_encoder else None
             link.send(_ready(decoder, cost, can_encode=clips is not None))
-            Worker(link, decoder, cost, clips=clips).run()
+            limits = limits.affordable(cost, decoder.spec.receptive_field_frames)
+            Worker(link, decoder, cost, limits, clips=clips).run()
         except LinkClosed:
             pass
     return 0
@@ -94,23 +114,34 @@ def keep_freed_memory() -> None:
         mallopt(trim_threshold, 1 << 30)
 
 
-def measure_cost(decoder: CodecDecoder, repeats: int = 3) -> DecodeCost:
+def grouping_of(decoder: CodecDecoder) -> Grouping:
+    """Which windows ``decoder`` runs together."""
+    return decoder.buckets if isinstance(decoder, GraphDecoder) else EqualShapes()
+
+
+def measure_cost(
+    decoder: CodecDecoder, grouping: Grouping, limits: BatchLimits, repeats: int = 3
+) -> DecodeCost:
     """Warm the decoder up and fit its cost, a prior for whoever schedules.
 
     Trimming makes context cheaper than new frames, so a line through two windows of a
     stream can start below zero; then the slope alone is raised until it covers both.
+
+    Graphs are for devices on which rows cost little beside each other, so with them the
+    larger of the two batches is a full one.
     """
     spec = decoder.spec
     left, points = spec.receptive_field_frames, []
-    for new in (2, 25):
+    full = limits.rows if isinstance(decoder, GraphDecoder) else 1
+    for new, rows in ((2, 1), (25, full)):
         codes = np.zeros((spec.num_codebooks, left + new + 4), np.int16)
-        window, times = DecodeWindow(codes, left, new, 4), []
-        decoder.decode_windows([window])
+        batch, times = [DecodeWindow(codes, left, new, 4)] * rows, []
+        decoder.decode_windows(batch)
         for _ in range(repeats):
             began = time.monotonic()
-            decoder.decode_windows([window])
+            decoder.decode_windows(batch)
             times.append(time.monotonic() - began)
-        points.append((codes.shape[1], statistics.median(times)))
+        points.append((rows * grouping.frames(batch[0]), statistics.median(times)))
     (frames1, seconds1), (frames2, seconds2) = points
     slope = max(0.0, (seconds2 - seconds1) / (frames2 - frames1))
     fixed = max(0.0, seconds1 - slope * frames1)
@@ -125,12 +156,12 @@ class Worker:
         link: Link,
         decoder: CodecDecoder,
         cost: DecodeCost,
-        limits: BatchLimits | None = None,
+        limits: BatchLimits,
         clips: ClipThread | None = None,
     ) -> None:
         self._link, self._decoder, self._clips = link, decoder, clips
         reach = decoder.spec.receptive_field_frames
-        self._queue = DeadlineQueue(reach, cost, limits or BatchLimits.of(cost, reach))
+        self._queue = DeadlineQueue(reach, cost, limits, grouping_of(decoder))
 
     def run(self) -> None:
         """Serve until the link closes. Raises LinkClosed."""
@@ -166,6 +197,8 @@ class Worker:
                 job.started_s = began
         try:
             rows = self._decoder.decode_windows([job.next_piece for job in batch])
+        except torch.AcceleratorError:
+            raise  # whatever a device is asked after this fails too: a new process is needed
         except Exception as error:
             self._find_the_bad_one(batch, error)
             return

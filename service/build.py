@@ -31,6 +31,8 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
         settings.model_path,
         threads=settings.codec_threads,
         device=settings.codec_device,
+        graphs=settings.codec_graphs,
+        max_batch=settings.codec_max_batch,
         on_decoded=on_decoded,
         on_progress=lambda phase, seconds: on_progress("codec", phase, seconds),
     )

@@ -81,6 +81,8 @@ class Settings(BaseSettings):
     talker_gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.8
     codec_threads: Annotated[int, Field(ge=1)] = 1
     codec_device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
+    codec_graphs: Literal["auto", "off"] = "auto"
+    codec_max_batch: Annotated[int, Field(ge=1, le=64)] = 8
 
     admission: Literal["measured", "fixed"] = "measured"
     max_contexts: Annotated[int, Field(ge=1)] | None = None

@@ -206,4 +206,4 @@ def test_pieces_give_the_samples_of_the_window(
     ("frame_s", "frames"), [(1e-5, 50), (0.004, 30), (0.006, 13), (0.1, 5), (0.0, 50)]
 )
 def test_pieces_are_shorter_on_slow_machines(frame_s: float, frames: int) -> None:
-    assert BatchLimits.of(DecodeCost(0.0, frame_s), 10).piece_frames == frames
+    assert BatchLimits().affordable(DecodeCost(0.0, frame_s), 10).piece_frames == frames

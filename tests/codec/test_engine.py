@@ -273,3 +273,27 @@ async def test_before_the_first_start_it_is_not_ready(checkpoint: Path) -> None:
     assert caught.value.code is ErrorCode.NOT_READY
     assert not engine.is_ready
     assert engine.outstanding == 0
+
+
+@pytest.mark.parametrize(("graphs", "phases"), [("auto", 1), ("off", 0)])
+async def test_a_worker_with_graphs_decodes_the_same(
+    checkpoint: Path, decoder: HiggsDecoder, graphs: str, phases: int
+) -> None:
+    """Its graphs are played on the CPU; told so, it has none."""
+    seen: list[str] = []
+    engine = CodecWorkerEngine(
+        str(checkpoint),
+        graphs=graphs,
+        max_batch=1,
+        on_progress=lambda phase, seconds: seen.append(phase),
+        module="tests.codec.graph_worker",
+    )
+    await engine.start()
+    try:
+        codes = np.random.default_rng(3).integers(0, 1024, (8, 19)).astype(np.int16)
+        one = DecodeWindow(codes, 10, 5, 4)
+        samples = await engine.decode(one, soon())
+        assert np.array_equal(samples, decoder.decode_windows([one])[0])
+        assert seen.count("capture graphs") == phases
+    finally:
+        await engine.stop()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 
 from codec.batching import BatchLimits, DecodeCost
 from codec.decoder import HiggsDecoder
@@ -19,7 +20,7 @@ from codec.messages import (
     decode_message,
     samples_of,
 )
-from codec.worker import Worker, keep_freed_memory, measure_cost
+from codec.worker import Worker, grouping_of, keep_freed_memory, measure_cost
 from ipc.child import LinkClosed
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
@@ -136,6 +137,20 @@ def test_what_does_not_fit_together_fails_at_once() -> None:
     assert [m.id for m in link.answers(Decoded)] == [1]
 
 
+def test_a_broken_device_ends_the_worker() -> None:
+    """All that comes after it would fail too; the next worker is handed what was out."""
+
+    class Broken(FakeDecoder):
+        def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+            raise torch.AcceleratorError("an illegal memory access was encountered")
+
+    link = ScriptedLink([[message(1), message(2)]])
+    worker = Worker(link, Broken(SPEC), DecodeCost(0.0, 0.0), BatchLimits())
+    with pytest.raises(torch.AcceleratorError):
+        worker.run()
+    assert link.answers(Failed) == []
+
+
 def test_it_waits_only_when_there_is_nothing_to_do() -> None:
     link = run([[message(1, new=20)]])
     assert link.waited == [True, False, False, True]
@@ -143,7 +158,7 @@ def test_it_waits_only_when_there_is_nothing_to_do() -> None:
 
 def test_the_cost_is_measured(decoder: HiggsDecoder) -> None:
     keep_freed_memory()
-    cost = measure_cost(decoder)
+    cost = measure_cost(decoder, grouping_of(decoder), BatchLimits())
     assert cost.frame_s > 0
     assert cost.fixed_s >= 0
     assert cost.seconds(39) > cost.seconds(16)

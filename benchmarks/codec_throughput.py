@@ -1,0 +1,139 @@
+"""How much audio the codec makes: ``python -m benchmarks.codec_throughput --device cuda``.
+
+Seconds of audio per second for steady windows (left context 10, lookahead 4) at several sizes
+of chunk and batch. On a GPU once by graphs and once without; a batch is timed from the codes on
+the host to the samples on the host. On a CPU there are no graphs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.codec_cost import random_decoder
+from benchmarks.report import environment, markdown_table
+from codec.batching import BatchLimits
+from codec.decoder import HiggsDecoder, use_full_float32
+from codec.graphs import CudaRecorder, GraphDecoder, graphed
+from codec.worker import keep_freed_memory
+from streaming.ports import CodecDecoder
+from streaming.window import DecodeWindow
+
+_LEFT, _LOOKAHEAD = 10, 4
+#: Each timing lasts at least this long, and is taken so many times.
+_LEAST_S, _TIMES = 0.2, 5
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Seconds of audio made per second, and the milliseconds of one batch (medians)."""
+
+    way: str
+    chunk: int
+    batch: int
+    audio_s_per_s: float
+    ms: float
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print a Markdown report, and write ``--json`` if asked."""
+    parser = argparse.ArgumentParser(prog="benchmarks.codec_throughput", description=__doc__)
+    parser.add_argument("--model", default="embedded/checkpoint", help="a folder or a hub id")
+    parser.add_argument("--full-size", action="store_true", help="random full-size weights")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--chunks", nargs="+", type=int, default=[5, 25, 50])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    use_full_float32()
+    keep_freed_memory()
+    decoder = (
+        random_decoder(options.device)
+        if options.full_size
+        else HiggsDecoder.load(options.model, device=options.device)
+    )
+    began = time.perf_counter()
+    ways = ways_of(decoder, options.device, max(options.batches))
+    captured_s = time.perf_counter() - began
+    figures = measure(ways, options.chunks, options.batches)
+    name = "full size, random weights" if options.full_size else options.model
+    facts = environment() | {"codec": name, "threads": str(options.threads)}
+    if options.device != "cpu":
+        facts |= {"device": torch.cuda.get_device_name(options.device)}
+        facts |= {"captures": f"{captured_s:.1f} s"}
+    print("; ".join(f"{key} {value}" for key, value in facts.items()) + "\n")
+    print(table(figures, options.batches))
+    if options.json:
+        report = {"environment": facts, "figures": [asdict(figure) for figure in figures]}
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def ways_of(decoder: HiggsDecoder, device: str, most: int) -> dict[str, CodecDecoder]:
+    """The ways to decode on ``device``, by name. A GPU on which captures fail has one."""
+    ways: dict[str, CodecDecoder] = {"eager": decoder}
+    if torch.device(device).type == "cuda":
+        made = graphed(decoder, BatchLimits(rows=most), CudaRecorder(device))
+        if isinstance(made, GraphDecoder):
+            ways["graphs"] = made
+    return ways
+
+
+def measure(
+    ways: dict[str, CodecDecoder], chunks: Sequence[int], batches: Sequence[int]
+) -> list[Figure]:
+    """Time every way, chunk and batch."""
+    figures = []
+    for way, decoder in ways.items():
+        for chunk in chunks:
+            for batch in batches:
+                seconds = seconds_of(decoder, windows(decoder, chunk, batch))
+                audio = batch * chunk * decoder.spec.frame_s
+                figures.append(Figure(way, chunk, batch, audio / seconds, 1000 * seconds))
+    return figures
+
+
+def windows(decoder: CodecDecoder, chunk: int, batch: int) -> list[DecodeWindow]:
+    """So many windows of random codes."""
+    spec, rng = decoder.spec, np.random.default_rng(chunk)
+    shape = (batch, spec.num_codebooks, _LEFT + chunk + _LOOKAHEAD)
+    codes = rng.integers(0, spec.codebook_size, shape).astype(np.int16)
+    return [DecodeWindow(one, _LEFT, chunk, _LOOKAHEAD) for one in codes]
+
+
+def seconds_of(decoder: CodecDecoder, work: list[DecodeWindow]) -> float:
+    """Seconds of one batch, the median of several timings; the first run does not count."""
+    decoder.decode_windows(work)
+    began = time.perf_counter()
+    decoder.decode_windows(work)
+    repeats = max(1, round(_LEAST_S / max(time.perf_counter() - began, 1e-6)))
+    times = []
+    for _ in range(_TIMES):
+        began = time.perf_counter()
+        for _ in range(repeats):
+            decoder.decode_windows(work)
+        times.append((time.perf_counter() - began) / repeats)
+    return statistics.median(times)
+
+
+def table(figures: Sequence[Figure], batches: Sequence[int]) -> str:
+    """Seconds of audio per second, with the milliseconds of a batch in brackets."""
+    rows: dict[tuple[str, int], list[object]] = {}
+    for figure in figures:
+        cells = rows.setdefault((figure.way, figure.chunk), [figure.way, figure.chunk])
+        cells.append(f"{figure.audio_s_per_s:.0f} ({figure.ms:.1f})")
+    head = ["way", "chunk", *(f"batch {batch}: audio s/s (ms)" for batch in batches)]
+    return markdown_table(head, list(rows.values()))
+
+
+if __name__ == "__main__":
+    main()

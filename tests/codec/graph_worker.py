@@ -1,0 +1,11 @@
+"""The codec worker with its graphs played on the CPU."""
+
+from __future__ import annotations
+
+import sys
+
+from codec.worker import main
+from tests.codec.fake_graphs import FakeRecorder
+
+if __name__ == "__main__":
+    sys.exit(main(find_recorder=lambda device: FakeRecorder()))

@@ -1,0 +1,254 @@
+"""Decoding by graphs, played on the CPU: padding and replays change no sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codec.batching import BatchLimits, DeadlineQueue, DecodeCost
+from codec.buckets import Bucket, Buckets, lay_out
+from codec.config import CodecConfig
+from codec.decoder import HiggsDecoder
+from codec.errors import CodesError
+from codec.graphs import GraphDecoder, graphed, recorder_for
+from codec.reference import reference_decode
+from codec.worker import grouping_of, measure_cost
+from streaming.window import DecodeWindow
+from tests.codec.fake_graphs import FakeRecorder
+
+MakeCodes = Callable[..., np.ndarray]
+LIMITS = BatchLimits(rows=3, piece_frames=9)
+
+
+@pytest.fixture(scope="module")
+def recorder() -> FakeRecorder:
+    return FakeRecorder()
+
+
+@pytest.fixture(scope="module")
+def graphs(decoder: HiggsDecoder, recorder: FakeRecorder) -> GraphDecoder:
+    made = graphed(decoder, LIMITS, recorder)
+    assert isinstance(made, GraphDecoder)
+    return made
+
+
+def same(one: np.ndarray, other: np.ndarray) -> bool:
+    return torch.equal(torch.from_numpy(one), torch.from_numpy(other))
+
+
+# Buckets
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 120), st.integers(0, 12))
+def test_every_batch_of_the_queue_has_a_bucket(rows: int, piece: int, reach: int) -> None:
+    buckets = Buckets.of(BatchLimits(rows=rows, piece_frames=piece), reach)
+    every = buckets.all()
+    assert len(set(every)) == len(every)
+    assert every[0] == Bucket(piece, rows), "the largest first"
+    for new in range(1, piece + 1):
+        length = buckets.length(new)
+        assert length is not None
+        assert new <= length <= max(new + 1, 1.5 * new)
+        for count in range(1, rows + 1):
+            fit = buckets.fit(count, length)
+            assert fit in every
+            assert fit.new_frames == length
+            assert count <= fit.rows < 2 * count
+    assert buckets.length(piece + 1) is None
+    with pytest.raises(ValueError):
+        buckets.fit(rows + 1, piece)
+
+
+def test_the_buckets_of_the_defaults() -> None:
+    buckets = Buckets.of(BatchLimits(), 10)
+    assert buckets.lengths == (1, 2, 3, 4, 6, 9, 13, 19, 28, 42, 50)
+    assert buckets.rows == (1, 2, 4, 8)
+
+
+def test_lengths_of_one_bucket_run_together_in_the_queue() -> None:
+    queue = DeadlineQueue(10, DecodeCost(0.0, 0.0), LIMITS, Buckets.of(LIMITS, 10))
+    shapes = [(10, 7, 4), (3, 8, 4), (10, 6, 4), (10, 9, 0)]
+    for id, shape in enumerate(shapes):
+        queue.add(id, DecodeWindow(np.zeros((2, sum(shape)), np.int16), *shape), 1e9 + id, 0.0)
+    batch = queue.take(0.0)
+    assert [job.id for job in batch] == [0, 1, 3], "7 to 9 frames go into 9, 6 into 6"
+
+
+def test_laid_out_rows_hold_the_stream_and_its_edges(random_codes: MakeCodes) -> None:
+    windows = [DecodeWindow(random_codes(20), 14, 5, 1), DecodeWindow(random_codes(4), 0, 4, 0)]
+    rows = np.full((3, 8 * (6 + 20) + 2), 77, np.int16)
+    lay_out(windows, 10, rows)
+    codes = rows[:, :-2].reshape(3, 8, 26)
+    assert rows[:, -2:].tolist() == [[0, 16], [10, 14], [0, 0]]
+    assert np.array_equal(codes[0, :, :16], windows[0].codes[:, 4:]), "ten frames of context"
+    assert np.array_equal(codes[1, :, 10:14], windows[1].codes)
+    assert not codes[0, :, 16:].any()
+    assert not codes[1, :, 14:].any()
+    assert not codes[2].any()
+
+
+# The same samples
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(0, 1, 0), (0, 9, 10), (3, 4, 0), (10, 5, 4), (10, 7, 10), (13, 6, 12), (4, 9, 1)],
+)
+def test_a_padded_window_equals_the_window(
+    graphs: GraphDecoder,
+    decoder: HiggsDecoder,
+    random_codes: MakeCodes,
+    shape: tuple[int, int, int],
+) -> None:
+    window = DecodeWindow(random_codes(sum(shape)), *shape)
+    assert same(graphs.decode_windows([window])[0], decoder.decode_windows([window])[0])
+
+
+def test_windows_of_a_batch_do_not_touch_each_other(
+    graphs: GraphDecoder, decoder: HiggsDecoder, random_codes: MakeCodes
+) -> None:
+    """Other rows, and what an earlier and larger batch has left in the buffers, are not heard."""
+    shapes = [(10, 9, 4), (0, 3, 2), (10, 7, 10), (2, 9, 4), (10, 8, 0), (5, 1, 4), (10, 8, 4)]
+    windows = [DecodeWindow(random_codes(sum(shape)), *shape) for shape in shapes]
+    for chosen in (windows, windows[:1], windows[1:4], windows[::-1]):
+        got = graphs.decode_windows(chosen)
+        for window, samples in zip(chosen, got, strict=True):
+            assert same(samples, decoder.decode_windows([window])[0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_streamed_equals_whole_bit_for_bit(
+    graphs: GraphDecoder,
+    decoder: HiggsDecoder,
+    random_codes: MakeCodes,
+    windows_of: Callable,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    codes = random_codes(int(rng.integers(30, 90)))
+    windows = windows_of(codes, rng.integers(1, 10, 8).tolist(), 10, 10)
+    whole = decoder.decode([codes])[0]
+    assert same(np.concatenate(graphs.decode_windows(windows)), whole)
+    one_by_one = [graphs.decode_windows([window])[0] for window in windows]
+    assert same(np.concatenate(one_by_one), whole)
+
+
+def test_as_on_a_gpu_streamed_equals_the_definition(
+    monkeypatch: pytest.MonkeyPatch,
+    config: CodecConfig,
+    tensors: dict,
+    random_codes: MakeCodes,
+    windows_of: Callable,
+) -> None:
+    """With the convolutions that run off the CPU, and a graph for each."""
+    monkeypatch.setattr("codec.layers._has_onednn", lambda weight: False)
+    limits = BatchLimits(rows=2, piece_frames=6)
+    graphs = graphed(HiggsDecoder(config, tensors), limits, FakeRecorder())
+    assert isinstance(graphs, GraphDecoder)
+    codes = random_codes(40)
+    streamed = np.concatenate(graphs.decode_windows(windows_of(codes, [1, 4, 6], 10, 10)))
+    exact = reference_decode(config, tensors, codes)
+    assert np.abs(exact).max() > 0.05
+    assert np.abs(streamed - exact).max() < 1e-5
+
+
+def test_the_wide_decoder_too(make_tensors: Callable, random_codes: MakeCodes) -> None:
+    config = CodecConfig()
+    wide = HiggsDecoder(config, make_tensors(config))
+    graphs = graphed(wide, BatchLimits(rows=1, piece_frames=3), FakeRecorder())
+    assert isinstance(graphs, GraphDecoder)
+    for shape in ((10, 2, 2), (0, 3, 4)):
+        window = DecodeWindow(random_codes(sum(shape)), *shape)
+        assert same(graphs.decode_windows([window])[0], wide.decode_windows([window])[0])
+
+
+def test_longer_windows_and_whole_sequences_go_without_graphs(
+    graphs: GraphDecoder, decoder: HiggsDecoder, recorder: FakeRecorder, random_codes: MakeCodes
+) -> None:
+    before = recorder.waits
+    window = DecodeWindow(random_codes(24), 10, 10, 4)
+    assert same(graphs.decode_windows([window])[0], decoder.decode_windows([window])[0])
+    codes = random_codes(20)
+    assert same(graphs.decode([codes])[0], decoder.decode([codes])[0])
+    assert recorder.waits == before
+    assert (graphs.spec, graphs.fingerprint) == (decoder.spec, decoder.fingerprint)
+    assert graphs.decode_windows([]) == []
+
+
+# The recorder's side
+
+
+def test_a_batch_waits_once(
+    graphs: GraphDecoder, recorder: FakeRecorder, random_codes: MakeCodes
+) -> None:
+    before = recorder.waits
+    graphs.decode_windows([DecodeWindow(random_codes(14 + n), 10, n, 4) for n in (7, 8, 9)])
+    assert recorder.waits == before + 1
+    assert recorder.log[-1] == 3, "in, replay, out"
+
+
+def test_everything_is_captured_at_the_start(
+    graphs: GraphDecoder, recorder: FakeRecorder, random_codes: MakeCodes
+) -> None:
+    assert recorder.captured == len(graphs.buckets.all())
+    for count in (1, 2, 3):
+        for new in range(1, 10):
+            graphs.decode_windows([DecodeWindow(random_codes(new), 0, new, 0)] * count)
+    assert recorder.captured == len(graphs.buckets.all())
+
+
+@pytest.mark.parametrize("fail_at", [0, 3])
+def test_without_captures_decoding_goes_on_by_itself(
+    decoder: HiggsDecoder, caplog: pytest.LogCaptureFixture, fail_at: int
+) -> None:
+    assert graphed(decoder, LIMITS, FakeRecorder(fail_at)) is decoder
+    assert "out of memory" in caplog.text
+
+
+def test_special_codes_are_refused(graphs: GraphDecoder, random_codes: MakeCodes) -> None:
+    codes = random_codes(5)
+    codes[3, 2] = 1024
+    with pytest.raises(CodesError):
+        graphs.decode_windows([DecodeWindow(codes, 0, 5, 0)])
+
+
+def test_the_cost_is_that_of_full_batches(graphs: GraphDecoder) -> None:
+    cost = measure_cost(graphs, grouping_of(graphs), LIMITS)
+    assert cost.seconds(22) > 0
+    assert cost.frame_s > 0
+
+
+def test_the_cpu_has_no_recorder() -> None:
+    assert recorder_for("cpu") is None
+
+
+# The fake itself: it behaves as a graph does
+
+
+def test_the_fake_reads_its_input_when_it_is_played() -> None:
+    source, result, scale = torch.ones(3), torch.zeros(3), [2.0]
+
+    def work() -> None:
+        result.copy_((source * scale[0]).sin_())
+
+    play = FakeRecorder().record(work)
+    source.fill_(5.0)
+    scale[0] = 100.0  # Python is not run again
+    play()
+    assert torch.allclose(result, torch.full((3,), 10.0).sin())
+
+
+def test_the_fake_refuses_to_look_at_numbers() -> None:
+    source = torch.ones(3)
+
+    def work() -> None:
+        source.mul_(float(source.sum()))
+
+    with pytest.raises(RuntimeError, match="capturing"):
+        FakeRecorder().record(work)
