@@ -65,28 +65,28 @@ class StreamPace:
         self.observe_all(((count, now),))
 
     def observe_all(self, came: Sequence[tuple[int, float]]) -> None:
-        """Rows came: how many, and when."""
-        counted, waited_s, last = 0, 0.0, self._last
+        """Rows came: how many, and when; see ``TalkerRows.came``."""
+        counted, waited_s, latest = 0, 0.0, None
         for count, at in came:
             if count < 1:
+                self._forget_last()
                 continue
-            if last is not None:
-                step_s = max(0.0, at - last)
+            if self._last is not None:
+                step_s = max(0.0, at - self._last)
                 self._steps_s.append(step_s)
                 self._counts.append(count)
                 counted += count
                 waited_s += step_s
-            last = at
-        if last is None:
+            self._last = latest = at
+        if latest is None:
             return
         self._run(True)
         if counted:
             self.rows += counted
             self.elapsed_s += waited_s
             self._beside += counted * self._estimator.live
-            self._estimator.on_rows(counted, waited_s, last)
-        self._last = last
-        self._estimator.now = max(self._estimator.now, last)
+            self._estimator.on_rows(counted, waited_s, latest)
+        self._estimator.now = max(self._estimator.now, latest)
         if len(self._steps_s) >= _BLOCK:
             self._count()
 
@@ -117,10 +117,13 @@ class StreamPace:
 
     def pause(self) -> None:
         """The talker is held back on purpose: the time until the next row is not its pace."""
+        self._forget_last()
+        self._run(False)
+
+    def _forget_last(self) -> None:
         self._count()
         self._last = None
         self._level[:] = 0.0
-        self._run(False)
 
     def close(self) -> None:
         """No more rows come, for whatever reason. Safe to call again."""

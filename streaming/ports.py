@@ -74,6 +74,7 @@ class TalkerRows:
     float32 ``[n]``, for requests with ``word_timings``: the character of the request's text at
     which the frame is that begins with each row, fractions between two; some may be wrong.
     ``came`` says when the rows came, as (how many, monotonic seconds), in order; empty: just now.
+    None at a time means that the talker had been held back until then.
     """
 
     rows: Codes

@@ -230,7 +230,7 @@ class TalkerProcessEngine:
             self._send(message)
             while True:
                 if stream.is_paused and not stream.is_over:
-                    stream.is_paused = False
+                    stream.resume()
                     self._send(Resume(handle))
                 rows = await stream.next()
                 yield rows

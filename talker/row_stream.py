@@ -61,6 +61,11 @@ class RowStream:
             self._error = error
             self._news.set()
 
+    def resume(self) -> None:
+        """The talker process is asked to go on."""
+        self.is_paused = False
+        self._came.append((0, time.monotonic()))
+
     async def next(self) -> TalkerRows:
         """All rows that are there, in one piece; waits for the first.
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.bounds import PaceBounds, ScheduleSettings, start_frames
+from streaming.capacity import Capacity, CapacitySettings
 from streaming.decode_cost import DecodeCostEstimator
 from streaming.pace import PaceEstimator
 
@@ -193,6 +194,22 @@ def test_a_pause_is_not_the_talkers_pace() -> None:
             stream.observe(1, at)
         stream.close()
     assert estimator.bounds(SETTINGS).burst_s < 0.1
+
+
+def test_rows_that_tell_of_a_pause_do_not_count_it_either() -> None:
+    capacity = Capacity(CapacitySettings(FRAME_S, 64))
+    estimator = PaceEstimator(FRAME_S, PRIOR, capacity)
+    for index in range(10):
+        stream, start = estimator.open(), 100.0 * index
+        for at in steady(0.004, 100, start):
+            stream.observe(1, at)
+        held = [(1, at) for at in steady(0.004, 50, start + 0.4)]  # made before it was held back
+        stream.pause()
+        stream.observe_all([*held, (0, start + 30)])
+        stream.observe_all([(1, at) for at in steady(0.004, 50, start + 30.1)])
+        stream.close()
+    assert estimator.bounds(SETTINGS).burst_s < 0.1
+    assert capacity.talker.row_s(1, 930.0) == pytest.approx(0.004, rel=0.05)
 
 
 def test_streams_that_say_little_are_not_remembered_and_memory_is_bounded() -> None:

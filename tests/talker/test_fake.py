@@ -122,3 +122,28 @@ async def test_a_waiting_consumer_is_woken() -> None:
     assert not waiting.done()
     stream.put(rows(5), "stop")
     assert (await waiting).finish == "stop"
+
+
+async def test_rows_after_a_pause_say_so() -> None:
+    stream = RowStream(2, 1)
+    stream.put(rows(1), "")
+    stream.put(rows(2), "")
+    assert stream.is_full
+    stream.resume()
+    before = await stream.next()
+    stream.put(rows(3), "stop")
+    came = before.came + (await stream.next()).came
+    assert [count for count, _ in came] == [1, 1, 0, 1]
+    assert [at for _, at in came] == sorted(at for _, at in came)
+
+
+async def test_the_fake_tells_of_its_pauses_too() -> None:
+    fake = FakeTalker(row_s=0.001, hold_rows=2)
+    came: list[tuple[int, float]] = []
+    async for piece in fake.generate(SpeechRequest("r", "hello world")):
+        came += piece.came
+        await asyncio.sleep(0.01)  # so long that it pauses, however slow the machine
+    counts = [count for count, _ in came]
+    assert sum(counts) == len(fake.rows_of(SpeechRequest("r", "hello world")))
+    assert 0 in counts
+    assert [at for _, at in came] == sorted(at for _, at in came)
