@@ -16,7 +16,7 @@ from streaming.spec import Samples
 from talker.fake import FakeTalker
 from tests.service.listening import PADDING, decoded
 from tests.service.live import Gateway, gateway
-from tests.service.test_cartesia_socket import REFUSED as REFUSED_ON_THE_SOCKET
+from tests.service.test_cartesia_endings import REFUSED as REFUSED_ON_THE_SOCKET
 from tests.service.vendor_talk import s16
 
 TEXT = "A sentence to say. And a second one, which is longer than the first."

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from service.protocols.elevenlabs_alignment import Aligner
 from streaming.words import WordTiming
 from talker.fake import FakeTalker
+from tests.service.elevenlabs_talk import finish, is_final, multi, open_context, single
 from tests.service.live import gateway
-from tests.service.test_elevenlabs_socket import finish, is_final, multi, open_context, single
 
 TEXT = "Hello there, how are you? I am fine."
 

@@ -10,7 +10,7 @@ import pytest
 from service.audio.stretch import TimeStretch, held_back_s
 from streaming.events import Done, EndAsked, TextAppended
 from tests.service.audio_signal import voice
-from tests.streaming.test_session import SPEC, World, settings
+from tests.streaming.session_world import SPEC, World, settings
 
 FRAMES = 300
 

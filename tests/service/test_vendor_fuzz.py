@@ -12,9 +12,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from talker.fake import FakeTalker
+from tests.service.cartesia_talk import asking
+from tests.service.elevenlabs_talk import MULTI, SINGLE, address
 from tests.service.live import gateway
-from tests.service.test_cartesia_socket import asking
-from tests.service.test_elevenlabs_socket import MULTI, SINGLE, address
 from tests.service.vendor_talk import vendor
 
 IDS = ("a", "b", "c", None, "", "x" * 200)

@@ -1,0 +1,64 @@
+"""Cartesia's socket as its clients use it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+
+from streaming.spec import Samples
+from talker.fake import FakeTalker
+from tests.service.live import Gateway
+from tests.service.vendor_talk import VendorTalk, vendor
+
+EXACT = {"first_lookahead_frames": 3, "lookahead_frames": 3}
+ONE, TWO = "A sentence to say.", "And a second one, which is longer than the first."
+
+
+@asynccontextmanager
+async def cartesia(server: Gateway) -> AsyncIterator[VendorTalk]:
+    address = server.http + "/tts/websocket?cartesia_version=2025-04-16"
+    async with vendor(address, audio="data", context="context_id") as talk:
+        yield talk
+
+
+def asking(context: str, transcript: str, **more: Any) -> dict[str, Any]:
+    return {
+        "context_id": context,
+        "model_id": "sonic-3",
+        "transcript": transcript,
+        "voice": {"mode": "id", "id": "default"},
+        "output_format": {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000},
+        "language": "en",
+        **more,
+    }
+
+
+async def say(talk: VendorTalk, context: str, *texts: str, end: bool = True, **more: Any) -> None:
+    for text in texts:
+        await talk.send(**asking(context, text, **{"continue": True, **more}))
+    if end:
+        await talk.send(**asking(context, "", **{"continue": False}))
+
+
+def whole(server: Gateway, *texts: str) -> Samples:
+    return np.concatenate([server.whole(text) for text in texts])
+
+
+def is_(kind: str, context: str) -> Any:
+    return lambda message: (message["type"], message["context_id"]) == (kind, context)
+
+
+def speaking(**more: Any) -> FakeTalker:
+    return FakeTalker(frames_per_character=2.0, has_word_timings=True, **more)
+
+
+def words_of(talk: VendorTalk, context: str) -> list[tuple[str, float, float]]:
+    found: list[tuple[str, float, float]] = []
+    for message in talk.messages:
+        if message["type"] == "timestamps" and message["context_id"] == context:
+            times = message["word_timestamps"]
+            found += zip(times["words"], times["start"], times["end"], strict=True)
+    return found

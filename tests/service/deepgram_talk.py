@@ -1,0 +1,65 @@
+"""Deepgram's socket, spoken to by a bare client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from tests.service.live import Gateway
+
+TEXTS = ["The first one is short.", "The second one is somewhat longer than that."]
+EXACT: dict[str, Any] = {"first_lookahead_frames": 3, "lookahead_frames": 3}
+
+
+class Talk:
+    """A bare client: bytes are audio, text is JSON."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket, self.audio = socket, b""
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        await self.socket.send(json.dumps({"type": kind, **fields}))
+
+    async def next(self) -> dict[str, Any]:
+        """The next message, after the audio before it."""
+        while True:
+            async with asyncio.timeout(60):
+                data = await self.socket.recv()
+            if isinstance(data, str):
+                return dict(json.loads(data))
+            self.audio += data
+
+    async def hear(self) -> bytes:
+        """The next audio."""
+        async with asyncio.timeout(60):
+            data = await self.socket.recv()
+        assert isinstance(data, bytes), data
+        self.audio += data
+        return data
+
+    async def closed(self) -> int | None:
+        """Read on until the socket closes; its code."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await self.next()
+        return self.socket.close_code
+
+
+@contextlib.asynccontextmanager
+async def speaking(server: Gateway, query: str = "", greet: bool = True) -> AsyncIterator[Talk]:
+    url = server.http.replace("http", "ws") + "/v1/speak" + (f"?{query}" if query else "")
+    headers = {"Authorization": "Token any"}
+    async with connect(url, additional_headers=headers, compression=None) as socket:
+        talk = Talk(socket)
+        if greet:
+            assert (await talk.next())["type"] == "Metadata"
+        yield talk
+
+
+SLOW: dict[str, Any] = {"row_s": 0.001, "frames_per_character": 20}

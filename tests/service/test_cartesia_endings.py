@@ -1,0 +1,223 @@
+"""Cartesia's socket: cancelling, expiring, ending, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from talker.fake import FakeTalker
+from tests.service.cartesia_talk import (
+    EXACT,
+    ONE,
+    TWO,
+    asking,
+    cartesia,
+    is_,
+    say,
+    speaking,
+    whole,
+    words_of,
+)
+from tests.service.live import gateway
+from tests.service.vendor_talk import VendorTalk, s16
+
+SLOW: dict[str, Any] = {"row_s": 0.002, "frames_per_character": 20}
+
+
+async def until_heard(talk: VendorTalk, context: str) -> None:
+    await talk.until(is_("chunk", context))
+
+
+async def test_a_cancelled_context_says_no_more_and_its_slot_is_free() -> None:
+    async with gateway(FakeTalker(**SLOW)) as server, cartesia(server) as talk:
+        await talk.send(**asking("a", f"{ONE} {TWO}"))
+        await until_heard(talk, "a")
+        await talk.send(context_id="a", cancel=True)
+        await server.until_free()
+        await talk.send(context_id="a", cancel=True)  # once more, when all is over
+        await talk.send(**asking("b", "Yes."))
+        await talk.until(is_("done", "b"))
+        said = [message["type"] for message in talk.messages if message["context_id"] == "a"]
+        assert set(said) == {"chunk"}
+        assert len(talk.sounds["a"]) < len(s16(whole(server, ONE, TWO))) / 2
+        await talk.send(**asking("a", "Yes."))
+        await talk.until(is_("done", "a"))
+
+
+async def test_a_context_whose_last_request_has_come_can_be_cancelled() -> None:
+    async with gateway(FakeTalker(**SLOW)) as server, cartesia(server) as talk:
+        await say(talk, "a", ONE, TWO, max_buffer_delay_ms=0)
+        await until_heard(talk, "a")
+        await talk.send(context_id="a", cancel=True)
+        await server.until_free()
+
+
+async def test_generation_keeps_to_the_lead() -> None:
+    talker = FakeTalker(row_s=0.0005, frames_per_character=25)
+    async with gateway(talker, default_lead_ms=500) as server, cartesia(server) as talk:
+        made = server.talker.rows_made
+        await talk.send(**asking("a", "Twenty characters.."))
+        await until_heard(talk, "a")
+        await asyncio.sleep(0.5)
+        limit = (0.5 + 0.5) * 25 + 75 + 103 + 64 + 8  # see test_native
+        assert server.talker.rows_made - made < limit
+        assert server.talker.outstanding == 1
+
+
+async def test_a_client_that_vanishes_frees_everything() -> None:
+    async with gateway(FakeTalker(**SLOW)) as server:
+        async with cartesia(server) as talk:
+            await talk.send(**asking("a", ONE))
+            await until_heard(talk, "a")
+            talk.socket.transport.abort()
+        await server.until_free()
+
+
+async def test_a_context_expires_in_silence_and_its_words_count_on() -> None:
+    async with gateway(speaking(), **EXACT) as server, cartesia(server) as talk:
+        await say(talk, "a", "Yes. ", end=False, add_timestamps=True)
+        await until_heard(talk, "a")
+        async with asyncio.timeout(60):
+            while server.runtime.admission.active:
+                await asyncio.sleep(0.05)
+        await say(talk, "a", "No.", add_timestamps=True)
+        await talk.until(is_("done", "a"))
+        assert [message["type"] for message in talk.messages].count("done") == 1
+        assert talk.sounds["a"] == s16(whole(server, "Yes.", "No."))
+        (_, _, yes_end), (_, no_start, _) = words_of(talk, "a")
+        assert yes_end <= len(server.whole("Yes.")) / 24_000 <= no_start + 0.05
+
+
+async def test_the_end_of_what_has_expired_is_answered() -> None:
+    async with gateway() as server, cartesia(server) as talk:
+        await say(talk, "a")
+        assert await talk.next() == {
+            "type": "done",
+            "done": True,
+            "status_code": 200,
+            "context_id": "a",
+        }
+        assert server.runtime.admission.active == 0
+
+
+@pytest.mark.parametrize("text", [" ", "\N{PARTY POPPER}", "...", ""])
+async def test_a_turn_with_nothing_to_say_is_done(text: str) -> None:
+    async with gateway() as server, cartesia(server) as talk:
+        await talk.send(**asking("a", text))
+        assert (await talk.next())["type"] == "done"
+        await server.until_free()
+
+
+async def test_an_idle_socket_is_closed() -> None:
+    async with gateway(session_idle_s=0.1) as server, cartesia(server) as talk:
+        assert await talk.rest() == []
+        assert talk.socket.close_code == 1001
+
+
+RAW = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000}
+REFUSED: list[tuple[dict[str, Any], int, str]] = [
+    ({"voice": "nobody"}, 404, "unknown_voice"),
+    ({"voice": None}, 400, "invalid_message"),
+    ({"voice": {"mode": "embedding", "embedding": [0.1]}}, 400, "unsupported"),
+    ({"transcript": 5}, 400, "invalid_message"),
+    ({"output_format": None}, 400, "invalid_message"),
+    ({"output_format": {**RAW, "container": "wav"}}, 400, "unsupported"),
+    ({"output_format": {**RAW, "encoding": "mp3"}}, 400, "invalid_message"),
+    ({"output_format": {**RAW, "sample_rate": 12345}}, 400, "unsupported"),
+    ({"generation_config": {"speed": 9}}, 400, "invalid_message"),
+    ({"generation_config": {"volume": 2}}, 400, "unsupported"),
+    ({"generation_config": {"emotion": "happy"}}, 400, "unsupported"),
+    ({"speed": "fast"}, 400, "unsupported"),
+    ({"pronunciation_dict_id": "x"}, 400, "unsupported"),
+    ({"add_phoneme_timestamps": True}, 400, "unsupported"),
+    ({"max_buffer_delay_ms": 6000}, 400, "invalid_message"),
+    ({"transcript": "x" * 101}, 413, "text_too_long"),
+]
+
+
+@pytest.mark.parametrize(("fields", "status", "code"), REFUSED)
+async def test_what_cannot_be_served_is_told_with_its_context(
+    fields: dict[str, Any], status: int, code: str
+) -> None:
+    async with gateway(max_text_chars=100, **EXACT) as server, cartesia(server) as talk:
+        await talk.send(**{**asking("a", ONE), **fields})
+        error = await talk.next()
+        assert (error["type"], error["context_id"]) == ("error", "a")
+        assert (error["status_code"], error["error_code"]) == (status, code)
+        assert error["title"]
+        assert error["message"]
+        assert len(error["request_id"]) == 32
+        await talk.send(**asking("b", ONE))
+        await talk.until(is_("done", "b"))
+        assert talk.sounds["b"] == s16(server.whole(ONE))
+
+
+@pytest.mark.parametrize("data", ["{", "[]", '"x"', b"{}", '{"transcript":"x","context_id":""}'])
+async def test_what_is_no_message_has_no_context(data: str | bytes) -> None:
+    async with gateway() as server, cartesia(server) as talk:
+        await talk.socket.send(data)
+        error = json.loads(await talk.socket.recv())
+        assert error["type"] == "error"
+        assert not error["context_id"]
+        await talk.send(**asking("b", ONE))
+        await talk.until(is_("done", "b"))
+
+
+async def test_a_failing_engine_ends_its_context_alone() -> None:
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, cartesia(server) as talk:
+        await talk.send(**asking("a", "This will !fail soon."))
+        await talk.send(**asking("b", ONE))
+        error = await talk.until(is_("error", "a"))
+        assert (error["error_code"], error["status_code"], error["done"]) == (
+            "engine_failed",
+            500,
+            True,
+        )
+        await talk.until(is_("done", "b"))
+        assert talk.sounds["b"] == s16(server.whole(ONE))
+        assert not any(is_("done", "a")(message) for message in talk.messages)
+        async with httpx.AsyncClient() as http:
+            counted = (await http.get(server.http + "/metrics")).text
+        assert 'tts_errors_total{code="engine_failed"} 1.0' in counted
+        assert 'tts_contexts_total{outcome="error",protocol="cartesia"} 1.0' in counted
+
+
+async def test_a_full_server_and_a_full_socket_are_told_to_the_context() -> None:
+    limits = {"max_contexts": 2, "max_contexts_per_session": 2}
+    async with (
+        gateway(FakeTalker(**SLOW), **limits) as server,
+        cartesia(server) as talk,
+        cartesia(server) as other,
+    ):
+        await talk.send(**asking("a", ONE))
+        await talk.send(**asking("b", ONE))
+        await talk.send(**asking("c", ONE))
+        error = await talk.until(is_("error", "c"))
+        assert (error["error_code"], error["status_code"]) == ("too_many_contexts", 429)
+        await other.send(**asking("d", ONE))
+        error = await other.until(is_("error", "d"))
+        assert (error["error_code"], error["status_code"]) == ("overloaded", 429)
+
+
+async def test_a_context_that_was_ended_takes_no_text() -> None:
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, cartesia(server) as talk:
+        await talk.send(**asking("a", ONE))
+        await talk.send(**asking("a", TWO))
+        error = await talk.until(is_("error", "a"))
+        assert (error["error_code"], error["done"]) == ("context_closed", False)
+        await talk.until(is_("done", "a"))
+        assert talk.sounds["a"] == s16(server.whole(ONE))
+
+
+async def test_a_server_that_is_not_ready_says_so() -> None:
+    async with gateway() as server:
+        server.codec.is_ready = False
+        with pytest.raises(InvalidStatus) as refused:
+            async with cartesia(server):
+                pass
+        assert refused.value.response.status_code == 503

@@ -1,0 +1,172 @@
+"""Deepgram's socket: what is refused, what ends it, and what is ignored."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from streaming.errors import BackendError, ErrorCode
+from talker.fake import FakeTalker
+from tests.service.deepgram_talk import EXACT, SLOW, TEXTS, speaking
+from tests.service.live import gateway
+from tests.service.test_openai import s16
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "close"),
+    [
+        ("{", "INVALID_JSON", 1008),
+        ("[" * 9999, "INVALID_JSON", 1008),
+        ("[]", "UNKNOWN_MESSAGE", 1008),
+        ('{"type":"Sing"}', "UNKNOWN_MESSAGE", 1008),
+        ('{"type":"Speak"}', "INVALID_MESSAGE", 1008),
+        ('{"type":"Speak","text":5}', "INVALID_MESSAGE", 1008),
+        (b"\0", "INVALID_MESSAGE", 1003),
+    ],
+)
+async def test_what_is_no_message(message: str | bytes, code: str, close: int) -> None:
+    async with gateway() as server, speaking(server) as talk:
+        await talk.socket.send(message)
+        error = await talk.next()
+        assert (error["type"], error["code"]) == ("Error", code)
+        assert error["description"]
+        assert error["request_id"]
+        assert await talk.closed() == close
+
+
+async def test_a_text_too_long_is_a_warning() -> None:
+    async with gateway(max_text_chars=60, **EXACT) as server, speaking(server) as talk:
+        await talk.send("Speak", text=TEXTS[0])
+        await talk.send("Speak", text="x" * 50)
+        warning = await talk.next()
+        assert (warning["type"], warning["code"]) == ("Warning", "TEXT_TOO_LONG")
+        assert warning["description"]
+        await talk.send("Flush")
+        assert (await talk.next())["type"] == "Flushed"
+        assert talk.audio == s16(server.whole(TEXTS[0]))
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "close"),
+    [
+        (BackendError(ErrorCode.CODEC_FAILED, "Told."), "CODEC_FAILED", 1011),
+        (RuntimeError("secret at 0xdeadbeef"), "INTERNAL", 1011),
+    ],
+)
+async def test_a_turn_that_fails_closes_the_socket(
+    failure: Exception, code: str, close: int
+) -> None:
+    async with gateway() as server, speaking(server) as talk:
+        server.codec.fail_with = failure
+        await talk.send("Speak", text=TEXTS[0])
+        await talk.send("Flush")
+        error = await talk.next()
+        assert (error["type"], error["code"]) == ("Error", code)
+        assert "secret" not in error["description"]
+        assert await talk.closed() == close
+        await server.until_free()
+
+
+async def test_a_full_server_says_come_again() -> None:
+    async with (
+        gateway(FakeTalker(**SLOW), max_contexts=1) as server,
+        speaking(server) as first,
+        speaking(server) as second,
+    ):
+        await first.send("Speak", text=TEXTS[1] * 3)
+        await first.hear()
+        await second.send("Speak", text=TEXTS[0])
+        error = await second.next()
+        assert (error["type"], error["code"]) == ("Error", "OVERLOADED")
+        assert await second.closed() == 1013
+        await first.hear()
+
+
+async def test_idle_text_is_dropped_and_idle_sockets_close() -> None:
+    async with gateway(context_idle_s=0.1, session_idle_s=0.7) as server, speaking(server) as talk:
+        await talk.send("Speak", text="Nobody ever flushes this")
+        warning = await talk.next()
+        assert (warning["type"], warning["code"]) == ("Warning", "IDLE_TIMEOUT")
+        await server.until_free()
+        error = await talk.next()
+        assert (error["type"], error["code"]) == ("Error", "IDLE_TIMEOUT")
+        assert await talk.closed() == 1001
+
+
+async def test_a_server_that_goes_lets_a_turn_finish() -> None:
+    async with gateway(FakeTalker(row_s=0.002), **EXACT) as server, speaking(server) as talk:
+        await talk.send("Speak", text=TEXTS[1])
+        await talk.send("Flush")
+        await talk.hear()
+        draining = asyncio.create_task(server.runtime.drain())
+        warning = await talk.next()
+        assert (warning["type"], warning["code"]) == ("Warning", "DRAINING")
+        assert (await talk.next())["type"] == "Flushed"
+        assert talk.audio == s16(server.whole(TEXTS[1]))
+        assert await talk.closed() == 1001
+        await draining
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("model=nobody", 400, "UNKNOWN_VOICE"),
+        ("encoding=mp3", 400, "UNSUPPORTED"),
+        ("container=wav", 400, "UNSUPPORTED"),
+        ("sample_rate=11025", 400, "UNSUPPORTED"),
+        ("sample_rate=fast", 400, "INVALID_PARAMETER"),
+        ("sample_rate=8000.5", 400, "INVALID_PARAMETER"),
+        ("speed=9", 400, "INVALID_PARAMETER"),
+        ("speed=nan", 400, "INVALID_PARAMETER"),
+        ("bit_rate=48000", 400, "UNSUPPORTED"),
+        ("callback=http%3A%2F%2Fx", 400, "UNSUPPORTED"),
+    ],
+)
+async def test_a_handshake_that_cannot_be_served(query: str, status: int, code: str) -> None:
+    async with gateway() as server:
+        with pytest.raises(InvalidStatus) as refused:
+            async with speaking(server, query):
+                pytest.fail("it was accepted")
+        response = refused.value.response
+        body = json.loads(response.body)
+        assert (response.status_code, body["err_code"]) == (status, code)
+        assert response.headers["dg-error"] == body["err_msg"]
+        assert response.headers["dg-request-id"] == body["request_id"]
+
+
+async def test_handshakes_before_readiness_and_beyond_the_limit() -> None:
+    async with gateway(max_connections=1) as server:
+        async with speaking(server):
+            with pytest.raises(InvalidStatus) as refused:
+                async with speaking(server):
+                    pytest.fail("it was accepted")
+        assert refused.value.response.status_code == 429
+        server.codec.is_ready = False
+        with pytest.raises(InvalidStatus) as refused:
+            async with speaking(server):
+                pytest.fail("it was accepted")
+        assert refused.value.response.status_code == 503
+        assert refused.value.response.headers["retry-after"] == "1"
+
+
+async def test_what_is_about_deepgrams_books_is_ignored() -> None:
+    query = "mip_opt_out=true&tag=a&tag=b&model=default"
+    async with gateway() as server, speaking(server, query) as talk:
+        await talk.send("Flush")
+        assert (await talk.next())["type"] == "Flushed"
+
+
+async def test_other_vendors_voices_by_alias_or_by_default() -> None:
+    aliases = {"aura-2-thalia-en": "default"}
+    async with gateway(voice_aliases=aliases) as server:
+        async with speaking(server, "model=aura-2-thalia-en"):
+            pass
+        with pytest.raises(InvalidStatus):
+            async with speaking(server, "model=aura-2-zeus-en"):
+                pytest.fail("it was accepted")
+    zeus = "model=aura-2-zeus-en"
+    async with gateway(unknown_voice="default") as server, speaking(server, zeus) as talk:
+        await talk.send("Flush")

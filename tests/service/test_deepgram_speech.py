@@ -1,0 +1,183 @@
+"""Deepgram's version 1 against a live gateway: turns, formats, clearing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from service.audio.resample import Resampler
+from service.protocols.deepgram_text import joined
+from talker.fake import FakeTalker
+from tests.service.deepgram_talk import EXACT, SLOW, TEXTS, speaking
+from tests.service.live import SPEC, gateway
+from tests.service.test_openai import s16
+from tests.service.test_speed import stretched
+
+
+async def test_a_turn_after_another_on_one_socket() -> None:
+    query = "model=default&encoding=linear16&sample_rate=24000"
+    async with gateway(**EXACT) as server, speaking(server, query) as talk:
+        for number, text in enumerate(TEXTS):
+            talk.audio = b""
+            for word in text.split():
+                await talk.send("Speak", text=word + " ")
+            await talk.send("Flush")
+            assert await talk.next() == {"type": "Flushed", "sequence_id": number}
+            assert talk.audio == s16(server.whole(text))
+            await server.until_free()  # between turns it holds no place
+        await talk.send("Close")
+        assert await talk.closed() == 1000
+
+
+async def test_the_first_message_says_who_speaks() -> None:
+    async with gateway() as server, speaking(server, "model=default", greet=False) as talk:
+        metadata = await talk.next()
+        assert metadata["type"] == "Metadata"
+        assert metadata["model_name"] == "default"
+        assert {"request_id", "model_version", "model_uuid"} <= set(metadata)
+
+
+@pytest.mark.parametrize(
+    ("query", "rate"),
+    [("", 24_000), ("sample_rate=8000", 8_000), ("sample_rate=48000&encoding=linear16", 48_000)],
+)
+async def test_linear_audio_at_any_rate(query: str, rate: int) -> None:
+    async with gateway(**EXACT) as server, speaking(server, query) as talk:
+        await talk.send("Speak", text=TEXTS[0])
+        await talk.send("Flush")
+        await talk.next()
+        wanted = server.whole(TEXTS[0])
+        if rate != SPEC.sample_rate:
+            resampler = Resampler(SPEC.sample_rate, rate)
+            wanted = np.concatenate([resampler.push(wanted), resampler.finish()])
+        assert talk.audio == s16(wanted)
+
+
+@pytest.mark.parametrize("encoding", ["mulaw", "alaw"])
+async def test_telephony_is_8000_hz_unless_told(encoding: str) -> None:
+    async with gateway(**EXACT) as server, speaking(server, f"encoding={encoding}") as talk:
+        await talk.send("Speak", text=TEXTS[0])
+        await talk.send("Flush")
+        await talk.next()
+        assert len(talk.audio) == len(server.whole(TEXTS[0])) // 3
+
+
+async def test_speed() -> None:
+    async with gateway(**EXACT) as server, speaking(server, "speed=1.5") as talk:
+        await talk.send("Speak", text=TEXTS[0])
+        await talk.send("Flush")
+        assert (await talk.next())["type"] == "Flushed"
+        assert talk.audio == s16(stretched(server.whole(TEXTS[0]), 1.5))
+        talk.audio = b""
+        await talk.send("Speak", text=TEXTS[1])
+        await talk.send("Flush")
+        await talk.next()
+        assert talk.audio == s16(stretched(server.whole(TEXTS[1]), 1.5))
+
+
+async def test_sentences_without_spaces_between_them_are_two() -> None:
+    """As Pipecat sends them; the first is spoken before the second has come."""
+    async with gateway(**EXACT) as server, speaking(server) as talk:
+        await talk.send("Speak", text=TEXTS[0])
+        await talk.hear()
+        await talk.send("Speak", text=TEXTS[1])
+        await talk.send("Flush")
+        await talk.next()
+        assert talk.audio == b"".join(s16(server.whole(text)) for text in TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "whole"),
+    [
+        (["Hello there.", "How are you?"], "Hello there. How are you? "),
+        (["Hel", "lo", ".", " How"], "Hello. How"),
+        (["Pi is 3", ".", "14"], "Pi is 3.14"),
+        (["It costs 3.", "50 dollars."], "It costs 3.50 dollars. "),
+        (["See example", ".", "com"], "See example.com"),
+        (["Yes.", "It is."], "Yes. It is. "),
+        (["He said “go.”", "Then"], "He said “go.” Then"),
+        (["He went.", "3 came."], "He went. 3 came. "),
+        (["a ", "b"], "a b"),
+        (["Wait…", "“What”"], "Wait… “What”"),
+    ],
+)
+def test_what_is_missing_between_pieces(pieces: list[str], whole: str) -> None:
+    text, tail = "", ""
+    for piece in pieces:
+        added, tail = joined(tail, piece)
+        text += added
+    assert text == whole
+
+
+async def test_several_flushes_of_one_turn_are_told_in_order() -> None:
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, speaking(server) as talk:
+        for text in TEXTS:
+            await talk.send("Speak", text=text)
+            await talk.send("Flush")
+        assert await talk.next() == {"type": "Flushed", "sequence_id": 0}
+        assert talk.audio == s16(server.whole(TEXTS[0]))
+        assert await talk.next() == {"type": "Flushed", "sequence_id": 1}
+        assert talk.audio == b"".join(s16(server.whole(text)) for text in TEXTS)
+        await server.until_free()
+
+
+@pytest.mark.parametrize("text", ["", "   ", "🙂", "..."])
+async def test_a_flush_without_anything_to_speak(text: str) -> None:
+    async with gateway() as server, speaking(server) as talk:
+        await talk.send("Speak", text=text)
+        await talk.send("Flush")
+        assert await talk.next() == {"type": "Flushed", "sequence_id": 0}
+        await talk.send("Flush")
+        assert await talk.next() == {"type": "Flushed", "sequence_id": 1}
+        assert talk.audio == b""
+        await server.until_free()
+        await talk.send("Speak", text=TEXTS[0])
+        await talk.send("Flush")
+        assert (await talk.next())["sequence_id"] == 2
+        assert talk.audio
+
+
+async def test_after_cleared_not_a_sample_of_the_old_turn_comes() -> None:
+    """As Pipecat interrupts. The flush that was waiting is never told."""
+    async with gateway(FakeTalker(**SLOW), **EXACT) as server, speaking(server) as talk:
+        await talk.send("Speak", text=TEXTS[1] * 3)
+        await talk.send("Flush")
+        await talk.hear()
+        await talk.send("Clear")
+        assert await talk.next() == {"type": "Cleared", "sequence_id": 0}
+        await server.until_free()
+        talk.audio = b""
+        await talk.send("Speak", text=TEXTS[0])
+        await talk.send("Flush")
+        assert await talk.next() == {"type": "Flushed", "sequence_id": 1}
+        assert talk.audio == s16(server.whole(TEXTS[0]))
+        await talk.send("Clear")
+        assert await talk.next() == {"type": "Cleared", "sequence_id": 2}
+
+
+async def test_flush_and_close_abort() -> None:
+    """As LiveKit interrupts: it has no other way."""
+    async with gateway(FakeTalker(**SLOW)) as server, speaking(server) as talk:
+        await talk.send("Speak", text=TEXTS[1] * 5)
+        await talk.hear()
+        await talk.send("Flush")
+        await talk.send("Close")
+        assert await talk.closed() == 1000
+        assert len(talk.audio) < len(s16(server.whole(TEXTS[1] * 5))) / 2
+        await server.until_free()
+        made = server.talker.rows_made
+        await asyncio.sleep(0.05)
+        assert server.talker.rows_made == made
+
+
+async def test_a_client_that_goes_ends_the_work() -> None:
+    async with gateway(FakeTalker(**SLOW)) as server:
+        async with speaking(server) as talk:
+            await talk.send("Speak", text=TEXTS[1] * 5)
+            await talk.send("Flush")
+            await talk.hear()
+        async with asyncio.timeout(60):
+            while server.runtime.connections:
+                await asyncio.sleep(0.005)

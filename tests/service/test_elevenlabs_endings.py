@@ -1,0 +1,154 @@
+"""ElevenLabs' multi-context socket: ending, interrupting, keeping alive."""
+
+from __future__ import annotations
+
+import asyncio
+
+from talker.fake import FakeTalker
+from tests.service.elevenlabs_talk import (
+    EXACT,
+    ONE,
+    SLOW,
+    TWO,
+    finish,
+    is_final,
+    multi,
+    open_context,
+    whole,
+)
+from tests.service.live import gateway
+from tests.service.vendor_talk import VendorTalk, s16
+
+
+async def until_heard(talk: VendorTalk, context: str) -> None:
+    await talk.until(lambda message: message.get("audio") and message["contextId"] == context)
+
+
+async def test_what_was_flushed_is_spoken_to_its_end_after_close_context() -> None:
+    talker = FakeTalker(row_s=0.001)
+    async with gateway(talker, **EXACT) as server, multi(server, auto_mode="true") as talk:
+        await open_context(talk, "a", ONE, TWO)
+        await finish(talk, "a")
+        await talk.until(is_final("a"))
+        assert talk.sounds["a"] == s16(whole(server, ONE, TWO))
+
+
+async def test_a_second_close_context_interrupts() -> None:
+    async with gateway(FakeTalker(**SLOW)) as server, multi(server, auto_mode="true") as talk:
+        await open_context(talk, "a", ONE, TWO)
+        await finish(talk, "a")
+        await until_heard(talk, "a")
+        await talk.send(context_id="a", close_context=True)
+        await talk.until(is_final("a"))
+        await server.until_free()
+        heard = talk.sounds["a"]
+        await open_context(talk, "b", "Yes.")
+        await finish(talk, "b")
+        await talk.until(is_final("b"))
+        assert talk.sounds["a"] == heard
+        assert len(heard) < len(s16(whole(server, ONE, TWO))) / 2
+        await talk.send(context_id="a", close_context=True)  # once more, when all is over
+        await talk.send(context_id="a", flush=True)
+        await open_context(talk, "c", "Yes.")
+        await finish(talk, "c")
+        await talk.until(is_final("c"))
+
+
+async def test_close_context_without_a_flush_interrupts() -> None:
+    async with gateway(FakeTalker(**SLOW)) as server, multi(server, auto_mode="true") as talk:
+        await open_context(talk, "a", ONE, TWO)
+        await until_heard(talk, "a")
+        await talk.send(context_id="a", close_context=True)
+        await talk.until(is_final("a"))
+        await server.until_free()
+        assert len(talk.sounds["a"]) < len(s16(whole(server, ONE, TWO))) / 2
+
+
+async def test_text_after_a_flush_is_not_flushed() -> None:
+    async with gateway(FakeTalker(**SLOW)) as server, multi(server) as talk:
+        await talk.send(text=ONE, context_id="a", flush=True)
+        await talk.send(text=TWO, context_id="a")
+        await talk.send(context_id="a", close_context=True)
+        await talk.until(is_final("a"))
+        await server.until_free()
+        assert len(talk.sounds.get("a", b"")) < len(s16(server.whole(ONE)))
+
+
+async def test_a_closed_context_takes_no_text_and_goes_on() -> None:
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, multi(server) as talk:
+        await open_context(talk, "a", ONE)
+        await finish(talk, "a")
+        await talk.send(text=TWO, context_id="a")
+        error = await talk.until(lambda message: message.get("error"))
+        assert (error["error"], error["contextId"]) == ("context_closed", "a")
+        await talk.until(is_final("a"))
+        assert talk.sounds["a"] == s16(server.whole(ONE))
+
+
+async def test_a_client_that_says_nothing_of_an_interruption_wastes_little() -> None:
+    """LiveKit's plugin only stops listening: generation keeps to the lead."""
+    talker = FakeTalker(row_s=0.0005, frames_per_character=25)
+    async with gateway(talker, default_lead_ms=500) as server, multi(server) as talk:
+        made = server.talker.rows_made
+        await open_context(talk, "a", "Twenty characters.. ")
+        await finish(talk, "a")
+        await until_heard(talk, "a")
+        await asyncio.sleep(0.5)
+        limit = (0.5 + 0.5) * 25 + 75 + 103 + 64 + 8  # see test_native
+        assert server.talker.rows_made - made < limit
+        assert server.talker.outstanding == 1
+
+
+async def test_close_socket_speaks_what_was_flushed_and_closes() -> None:
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, multi(server) as talk:
+        await open_context(talk, "a", ONE)
+        await talk.send(context_id="a", flush=True)
+        await open_context(talk, "b", TWO)
+        await talk.send(close_socket=True)
+        await talk.send(text="Too late.", context_id="c")
+        rest = await talk.rest()
+        finals = [message["contextId"] for message in rest if message.get("isFinal")]
+        assert finals == ["b", "a"]
+        assert talk.sounds["a"] == s16(server.whole(ONE))
+        assert not talk.sounds.get("b")
+        assert talk.socket.close_code == 1000
+
+
+async def test_close_socket_alone_closes_at_once() -> None:
+    async with gateway() as server, multi(server) as talk:
+        await talk.send(close_socket=True)
+        assert await talk.rest() == []
+        assert talk.socket.close_code == 1000
+
+
+async def test_a_client_that_vanishes_frees_everything() -> None:
+    async with gateway(FakeTalker(**SLOW)) as server:
+        async with multi(server) as talk:
+            await open_context(talk, "a", ONE)
+            await finish(talk, "a")
+            await until_heard(talk, "a")
+            talk.socket.transport.abort()
+        await server.until_free()
+
+
+async def test_an_empty_text_opens_nothing() -> None:
+    async with gateway() as server, multi(server) as talk:
+        await talk.send(text="")
+        await talk.send(text="", context_id="a")
+        await talk.send(context_id="a", flush=True)
+        await talk.send(context_id="a", close_context=True)
+        await open_context(talk, "b", ONE)
+        await finish(talk, "b")
+        await talk.until(is_final("b"))
+        assert {message["contextId"] for message in talk.messages} == {"b"}
+
+
+async def test_a_context_left_alone_is_spoken_and_ended_and_then_the_socket() -> None:
+    async with gateway(**EXACT) as server, multi(server, inactivity_timeout=1) as talk:
+        await open_context(talk, "a", "Half a sentence")
+        await open_context(talk, "b")
+        *_, last = rest = await talk.rest()
+        assert {m["contextId"] for m in rest if m.get("isFinal")} == {"a", "b"}
+        assert talk.sounds["a"] == s16(server.whole("Half a sentence"))
+        assert (last["error"], last["code"]) == ("idle_timeout", 1008)
+        assert talk.socket.close_code == 1008

@@ -1,0 +1,75 @@
+"""ElevenLabs' `stream-input`: one context and its socket."""
+
+from __future__ import annotations
+
+import pytest
+
+from talker.fake import FakeTalker
+from tests.service.elevenlabs_talk import EXACT, ONE, SLOW, TWO, multi, open_context, single, whole
+from tests.service.live import gateway
+from tests.service.vendor_talk import s16
+
+
+async def test_a_single_stream_ends_with_an_empty_text_and_closes() -> None:
+    async with gateway(**EXACT) as server, single(server) as talk:
+        opening = {"text": " ", "voice_settings": None, "try_trigger_generation": True}
+        await talk.send(**opening, generation_config={"chunk_length_schedule": [50]})
+        await talk.send(text=ONE + " ", try_trigger_generation=True)
+        await talk.send(text=TWO + " ")
+        await talk.send(text="")
+        await talk.send(text="Too late.")
+        *_, last = await talk.rest()
+        assert last == {"isFinal": True}
+        assert all("contextId" not in message for message in talk.messages)
+        assert talk.sounds[None] == s16(whole(server, ONE, TWO))
+        assert talk.socket.close_code == 1000
+        await server.until_free()
+
+
+async def test_a_single_stream_can_be_flushed_and_goes_on() -> None:
+    async with gateway(**EXACT) as server, single(server) as talk:
+        await talk.send(text="Half a sen", flush=True)
+        while len(talk.sounds.get(None, b"")) < len(s16(server.whole("Half a sen"))):
+            await talk.next()
+        await talk.send(text="tence. ")
+        await talk.send(text="")
+        await talk.rest()
+        assert talk.sounds[None] == s16(whole(server, "Half a sen", "tence."))
+
+
+@pytest.mark.parametrize("texts", [(), (" ",), ("\N{PARTY POPPER} ",)])
+async def test_a_single_stream_may_have_nothing_to_say(texts: tuple[str, ...]) -> None:
+    async with gateway() as server, single(server) as talk:
+        for text in texts:
+            await talk.send(text=text)
+        await talk.send(text="")
+        assert await talk.rest() == [{"isFinal": True}]
+        assert talk.socket.close_code == 1000
+
+
+async def test_the_last_word_of_a_single_stream_that_broke_is_its_error() -> None:
+    async with gateway(FakeTalker(row_s=0.001)) as server, single(server) as talk:
+        await talk.send(text="This will !fail soon. ")
+        await talk.send(text="")
+        *_, last = await talk.rest()
+        assert (last["error"], last["code"]) == ("engine_failed", 1011)
+        assert talk.socket.close_code == 1011
+
+
+async def test_a_single_stream_that_cannot_be_opened() -> None:
+    async with gateway(FakeTalker(**SLOW), max_contexts=1) as server, multi(server) as other:
+        await open_context(other, "a", ONE)
+        async with single(server) as talk:
+            await talk.send(text=" ")
+            (error,) = await talk.rest()
+            assert (error["error"], error["code"]) == ("overloaded", 1008)
+            assert talk.socket.close_code == 1008
+
+
+async def test_a_single_stream_left_alone_is_closed() -> None:
+    async with gateway() as server, single(server, inactivity_timeout=1) as talk:
+        await talk.send(text="Half a sentence")
+        *_, last = await talk.rest()
+        assert last["error"] == "idle_timeout"
+        assert talk.socket.close_code == 1008
+        await server.until_free()

@@ -1,0 +1,117 @@
+"""A session in a simulated world: talker, codec and listener."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streaming.events import (
+    Command,
+    Decode,
+    Event,
+    RowsCame,
+    SamplesCame,
+    SendAudio,
+    SetTimer,
+    StartTalker,
+    StopWork,
+    TimerRang,
+)
+from streaming.line import LineSettings
+from streaming.ports import TalkerRows
+from streaming.schedule import PaceBounds, ScheduleSettings
+from streaming.session import Session, SessionSettings
+from streaming.spec import CodecSpec, Codes
+from streaming.utterance import Mode
+
+SPEC = CodecSpec(24_000, 960, 4, 1024, 3)
+ROW_S = 0.005
+EOC = 1025
+
+
+def settings(
+    mode: Mode = "chunked", max_lead_s: float = 10.0, chars: int = 1000, speed: float = 1.0
+) -> SessionSettings:
+    schedule = ScheduleSettings(
+        frame_s=SPEC.frame_s / speed,
+        delay_rows=SPEC.num_codebooks - 1,
+        left_context_frames=3,
+        first_lookahead_frames=2,
+        lookahead_frames=3,
+    )
+    bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005)
+    line = LineSettings(SPEC, schedule, lambda: bounds, mode, max_lead_s, speed)
+    return SessionSettings(line, max_text_chars=chars)
+
+
+class World:
+    """Plays talker, codec and clock for one Session; collects what the client would see."""
+
+    def __init__(self, config: SessionSettings, frames: int = 40) -> None:
+        self.session, self.frames, self.now = Session(config), frames, 0.0
+        self.sent: list[SendAudio] = []
+        self.told: list[Command] = []
+        self.talked: list[str] = []
+        self.windows: list[Decode] = []
+        self.hold = False
+        self._rows: list[tuple[float, Event]] = []
+        self._timer: float | None = None
+
+    def post(self, event: Event) -> None:
+        for command in self.session.handle(event, self.now):
+            match command:
+                case StartTalker(utterance, text):
+                    self.talked.append(text)
+                    self._rows += self._speech(utterance)
+                case Decode(utterance, window):
+                    self.windows.append(command)
+                    samples = np.repeat(window.codes[0], SPEC.hop_length).astype(np.float32)
+                    event = SamplesCame(utterance, window.trim(samples / 1024))
+                    self._rows.append((self.now + 0.003, event))
+                case SetTimer(at):
+                    self._timer = at
+                case StopWork():
+                    self._rows.clear()
+                    self._timer = None
+                case SendAudio():
+                    self.sent.append(command)
+                    self.told.append(command)
+                case _:
+                    self.told.append(command)
+
+    def _speech(self, utterance: int) -> list[tuple[float, Event]]:
+        rows = rows_of(np.full((self.frames, SPEC.num_codebooks), 100 + utterance, np.int16))
+        events: list[tuple[float, Event]] = []
+        for number, row in enumerate(rows):
+            finish = "stop" if number == len(rows) - 1 else None
+            batch = TalkerRows(row[None], finish)
+            events.append((self.now + ROW_S * (number + 1), RowsCame(utterance, batch)))
+        return events
+
+    def run(self, until: float = 1e9) -> None:
+        """Let everything happen that is due before ``until``."""
+        while True:
+            self._rows.sort(key=lambda item: item[0])
+            next_event = self._rows[0][0] if self._rows and not self.hold else None
+            times = [t for t in (next_event, self._timer) if t is not None and t <= until]
+            if not times:
+                self.now = max(self.now, until if until < 1e9 else self.now)
+                return
+            self.now = max(self.now, min(times))
+            if next_event is not None and next_event <= self.now:
+                self.post(self._rows.pop(0)[1])
+            else:
+                self._timer = None
+                self.post(TimerRang())
+
+    @property
+    def samples(self) -> int:
+        return sum(len(audio.samples) for audio in self.sent)
+
+
+def rows_of(frames: Codes) -> Codes:
+    total, codebooks = frames.shape
+    rows = np.full((total + codebooks, codebooks), EOC, np.int16)
+    for k in range(codebooks):
+        rows[:k, k] = 1024
+        rows[k : k + total, k] = frames[:, k]
+    return rows
