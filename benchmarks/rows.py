@@ -24,6 +24,7 @@ from service.context import ContextDriver
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
+from service.tracing import Tracing
 from streaming import wire
 from streaming.events import Cancelled, Done, EndAsked, Flushed, SendAudio, TextAppended
 from streaming.pace import PaceEstimator
@@ -107,11 +108,21 @@ class Nobody:
         self.done.set()
 
 
-async def measure(streams: int, rows: int, rho: float) -> tuple[float, int]:
+def thrown_away() -> Tracing:
+    """Traces that nobody gets."""
+    from opentelemetry.sdk.trace import SpanProcessor
+
+    return Tracing("rows", "fake", SpanProcessor())
+
+
+async def measure(
+    streams: int, rows: int, rho: float, *, traces: bool = False
+) -> tuple[float, int]:
     """Microseconds per row, and chunks that came too late."""
     talker = SteppingTalker()
     settings = Settings(default_lead_ms=120_000)
     runtime = Runtime(settings, talker, SilentCodec(_SPEC), Metrics("rows", "fake"))
+    runtime.tracing = thrown_away() if traces else None
     await runtime.codec.start()
     runtime._pace = PaceEstimator(_SPEC.frame_s, runtime._prior())
     sinks = [Nobody() for _ in range(streams)]
@@ -144,13 +155,17 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=250)
     parser.add_argument("--rho", type=float, nargs="+", default=[0.1, 0.25, 0.8])
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--traces", action="store_true", help="make traces, and throw them away")
     args = parser.parse_args()
     print(environment(("numpy", "msgspec")))
     asyncio.run(measure(2, 60, 0.1))  # what is imported and set up once
     table = []
     for rho in args.rho:
         for streams in args.streams:
-            runs = [asyncio.run(measure(streams, args.rows, rho)) for _ in range(args.repeat)]
+            runs = [
+                asyncio.run(measure(streams, args.rows, rho, traces=args.traces))
+                for _ in range(args.repeat)
+            ]
             table.append(
                 (rho, streams, f"{min(us for us, _ in runs):.1f}", sum(n for _, n in runs))
             )

@@ -11,9 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from opentelemetry.sdk.trace import TracerProvider
 
 from ipc.supervisor import Watch
 from service import serve
@@ -257,6 +259,25 @@ def test_scaling_asks_for_metrics_that_there_are(everything: Objects, runtime: R
     there = set(re.findall(r"^(tts_\w+)", runtime.metrics.render().decode(), re.M))
     assert asked <= there
     assert "replicas" not in everything["Deployment", "talkwire"]["spec"]
+
+
+def test_traces_go_where_the_policy_lets_them(
+    everything: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _configured(everything, monkeypatch).tracing
+    variables = everything["ConfigMap", "talkwire"]["data"]
+    address = urlsplit(variables["OTEL_EXPORTER_OTLP_ENDPOINT"])
+    assert address.scheme == "http"
+    policy = everything["NetworkPolicy", "talkwire-traces"]["spec"]
+    assert policy["podSelector"] == everything["NetworkPolicy", "talkwire"]["spec"]["podSelector"]
+    collectors, names = policy["egress"]
+    assert [port["port"] for port in collectors["ports"]] == [address.port]
+    assert {port["port"] for port in names["ports"]} == {53}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    share = variables["OTEL_TRACES_SAMPLER_ARG"]
+    # It only warns of a sampler that it does not know, and takes every trace.
+    assert f"TraceIdRatioBased{{{share}}}" in TracerProvider().sampler.get_description()
 
 
 def test_dashboard_and_rules_come_as_they_are(everything: Objects) -> None:
