@@ -24,14 +24,14 @@ from loadtest.deliver import (
 )
 from loadtest.output import Row, read_json
 from loadtest.progress import Display
-from loadtest.records import Plan
+from loadtest.records import Plan, Protocol
 from loadtest.run import LoadTestError, run_plan
 from loadtest.sweep import gateway_against_bare
 from loadtest.sweep import sweep as run_sweep
 
 app = typer.Typer(
     name="loadtest",
-    help="Load tests for the native protocol: open loop, with the figures a listener would give.",
+    help="Load tests: open loop, with the figures a listener would give.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,7 +39,9 @@ app = typer.Typer(
 )
 _MOST_S = 3600.0
 
-Url = Annotated[str, typer.Option(help="The service's WebSocket.", envvar="TALKWIRE_URL")]
+Url = Annotated[
+    str, typer.Option(help="The service's WebSocket, or (openai) its API.", envvar="TALKWIRE_URL")
+]
 Serve = Annotated[bool, typer.Option("--serve", help="Start 'talkwire serve' for this run.")]
 Fake = Annotated[bool, typer.Option("--fake", help="Start a gateway with fake engines.")]
 FakeCapacity = Annotated[int, typer.Option(help="With --fake: contexts it takes.", min=1)]
@@ -61,12 +63,16 @@ Pid = Annotated[int | None, typer.Option(help="The server's process, to meter it
 Out = Annotated[Path | None, typer.Option(help="Folder for report.json, report.md and plots.")]
 Plots = Annotated[bool, typer.Option("--plots", help="Draw PNGs into --out (needs matplotlib).")]
 Raw = Annotated[Path | None, typer.Option(help="Write every turn's raw record (JSON lines).")]
+Spoken = Annotated[
+    Protocol, typer.Option("--protocol", help="'native', or 'openai' (HTTP, a request per turn).")
+]
 _DEFAULT_URL = "ws://127.0.0.1:8000/v1/tts/stream"
 
 
 @app.command()
 def run(
     url: Url = _DEFAULT_URL,
+    protocol: Spoken = "native",
     rate: Annotated[str, typer.Option(help="Sessions, like 2/s or 90/min.")] = "1/s",
     duration: Seconds = 60,
     warmup: WarmUp = 10,
@@ -94,6 +100,7 @@ def run(
     with told():
         plan = Plan(
             url=url,
+            protocol=protocol,
             rate_per_s=parse_rate(rate),
             duration_s=duration,
             warmup_s=warmup_within(warmup, duration),
@@ -119,7 +126,7 @@ def run(
 
         with Display() as display:
             made = asyncio.run(measure())
-        deliver(server_name(url, serve, fake), [made], None, out, raw)
+        deliver(server_name(url, serve, fake, protocol), [made], None, out, raw)
         if plots and out:
             draw([made], out)
 
@@ -127,6 +134,7 @@ def run(
 @app.command()
 def sweep(
     url: Url = _DEFAULT_URL,
+    protocol: Spoken = "native",
     lowest: Annotated[str, typer.Option("--from", help="The lowest load.")] = "10%",
     highest: Annotated[str, typer.Option("--to", help="The highest load.")] = "300%",
     count: Annotated[int, typer.Option("--steps", help="How many loads.", min=1, max=50)] = 6,
@@ -158,6 +166,7 @@ def sweep(
         loads = steps(parse_share(lowest), parse_share(highest), count)
         plan = Plan(
             url=url,
+            protocol=protocol,
             duration_s=duration,
             warmup_s=warmup_within(warmup, duration),
             workload=workload(work, tokens_per_s, jitter, barge_in, think_s),
@@ -184,7 +193,7 @@ def sweep(
 
         with Display() as display:
             made, most = asyncio.run(measure())
-        deliver(server_name(url, serve, fake), made, most, out, raw)
+        deliver(server_name(url, serve, fake, protocol), made, most, out, raw)
         if plots and out:
             draw(made, out)
 

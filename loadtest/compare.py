@@ -102,6 +102,8 @@ def caveats(a: Report, b: Report) -> list[str]:
         other = plans.get(row.label)
         if other is not None and (row.plan.workload, row.plan.seed) != (other.workload, other.seed):
             said.append(f"{row.label}: another workload or seed")
+        if other is not None and row.plan.protocol != other.protocol:
+            said.append(f"{row.label}: {row.plan.protocol} against {other.protocol}")
     busy = [max(row.figures.load_average) for row in (*a.rows, *b.rows)]
     if busy and max(busy) > 2 * max(0.5, min(busy)):
         said.append(f"the machine's load average differed: {min(busy):.1f} to {max(busy):.1f}")

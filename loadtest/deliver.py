@@ -11,7 +11,7 @@ import typer
 from loadtest import servers
 from loadtest.arrivals import parse_share
 from loadtest.output import Report, Row, make_report, markdown, write_json
-from loadtest.records import TurnRecord, write_records
+from loadtest.records import Protocol, TurnRecord, write_records
 from loadtest.run import LoadTestError
 from loadtest.script import Workload
 from loadtest.texts import read_texts
@@ -71,11 +71,10 @@ async def served(
         yield server.url, server.pid
 
 
-def server_name(url: str, serve: bool, fake: bool) -> str:
+def server_name(url: str, serve: bool, fake: bool, protocol: Protocol) -> str:
     """What was measured, in words."""
-    if fake:
-        return "gateway with fake engines"
-    return "talkwire serve" if serve else url
+    server = "gateway with fake engines" if fake else "talkwire serve" if serve else url
+    return server if protocol == "native" else f"{server} over {protocol}'s HTTP API"
 
 
 def deliver(

@@ -16,6 +16,9 @@ from loadtest.script import Workload
 #: generator had no room, so the figures are not those of the load that was asked for.
 Outcome = Literal["complete", "cancelled", "refused", "failed", "unfinished", "dropped"]
 
+#: What a service is spoken to in; ``openai`` has neither leads nor playback reports.
+Protocol = Literal["native", "openai"]
+
 #: Codes of an ``error``, or of a refused handshake, that mean "not now" rather than "broken".
 REFUSALS = frozenset(
     {
@@ -53,6 +56,7 @@ class Plan(Struct, frozen=True):
     report_every_s: float = 0.5
     turn_limit_s: float = 60.0
     grace_s: float = 30.0
+    protocol: Protocol = "native"
 
 
 class TurnRecord(Struct):

@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from loadtest import talk_openai
 from loadtest.figures import Figures, figures
-from loadtest.records import Plan, TurnRecord, from_line
+from loadtest.records import Plan, Protocol, TurnRecord, from_line
 from loadtest.usage import Meter, listener_pid, load_average, usage
 
 #: Workers start together so long after the last one is ready.
@@ -38,14 +39,15 @@ class Result(msgspec.Struct, frozen=True):
     stopped: bool
 
 
-def require_local(url: str) -> int:
+def require_local(url: str, protocol: Protocol = "native") -> int:
     """The port of a loopback address. Raises LoadTestError for any other address."""
     parts = urlsplit(url)
+    ports = {"ws": 80, "wss": 443} | ({"http": 80, "https": 443} if protocol == "openai" else {})
     try:
-        port = parts.port or {"ws": 80, "wss": 443}[parts.scheme]
+        port = parts.port or ports[parts.scheme]
         found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
     except (KeyError, ValueError, OSError) as error:
-        raise LoadTestError(f"not a WebSocket address: {url}") from error
+        raise LoadTestError(f"not an address for this protocol: {url}") from error
     if not all(ipaddress.ip_address(str(each[4][0])).is_loopback for each in found):
         raise LoadTestError(
             f"{parts.hostname} is another machine; add --remote if you may put load on it"
@@ -61,9 +63,13 @@ async def run_plan(
     slo_ttfa_ms: float = 500.0,
     on_progress: Progress = lambda elapsed_s, turns: None,
 ) -> Result:
-    """Carry out a plan. Ctrl-C ends it early, with what there is. Raises LoadTestError."""
+    """Carry out a plan. Ctrl-C ends it early, with what there is. Raises LoadTestError,
+    ValueError for an address that is none.
+    """
+    if plan.protocol == "openai":
+        talk_openai.address(plan.url)
     if not remote:
-        port = require_local(plan.url)
+        port = require_local(plan.url, plan.protocol)
         pid = pid or listener_pid(port)
     before = load_average()
     stop = asyncio.Event()

@@ -51,6 +51,7 @@ async def calibrate(plan: Plan) -> float:
         workload=plan.workload,
         seed=plan.seed + 1,
         max_lead_ms=plan.max_lead_ms,
+        protocol=plan.protocol,
     )
     records = (await run_plan(quiet)).records
     return context_seconds(plan.workload, plan.seed, records)

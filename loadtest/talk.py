@@ -31,7 +31,7 @@ async def converse(
     is itself cancelled. A turn that was refused or failed ends the session: its caller hangs up.
     """
     due_s = begin_s
-    record = _record(number, 0, turns[0], due_s, zero_s)
+    record = new_record(number, 0, turns[0], due_s, zero_s)
     try:
         opened = NativeClient.connect(plan.url, api_key=API_KEY, open_timeout_s=plan.turn_limit_s)
         async with opened as client:
@@ -40,7 +40,7 @@ async def converse(
                     if due_s >= plan.duration_s:
                         return
                     await asyncio.sleep(due_s + zero_s - time.monotonic())
-                    record = _record(number, index, turn, due_s, zero_s)
+                    record = new_record(number, index, turn, due_s, zero_s)
                 speech = _Speech(plan, turn, record, zero_s)
                 try:
                     await speech.run(client)
@@ -57,7 +57,8 @@ async def converse(
             raise
 
 
-def _record(session: int, turn: int, script: Turn, due_s: float, zero_s: float) -> TurnRecord:
+def new_record(session: int, turn: int, script: Turn, due_s: float, zero_s: float) -> TurnRecord:
+    """A turn that is due; nothing has happened yet."""
     return TurnRecord(
         session=session,
         turn=turn,

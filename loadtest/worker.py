@@ -15,13 +15,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from loadtest import talk, talk_openai
 from loadtest.arrivals import evenly, poisson
 from loadtest.limits import allow_open_files
 from loadtest.records import Plan, TurnRecord, to_line
 from loadtest.script import Turn, session
-from loadtest.talk import converse
 
 _STOPPING_S = 8.0
+_CONVERSE = {"native": talk.converse, "openai": talk_openai.converse}
 
 
 def arrivals(plan: Plan) -> tuple[float, ...]:
@@ -58,6 +59,7 @@ async def run(plan: Plan, index: int, zero_s: float, stop: asyncio.Event) -> Non
             if len(talking) >= most:
                 emit(_dropped(number, turns[0], at))
                 continue
+            converse = _CONVERSE[plan.protocol]
             task = asyncio.create_task(converse(plan, number, turns, at, zero_s, emit))
             talking.add(task)
             task.add_done_callback(talking.discard)
