@@ -43,6 +43,7 @@ class Result:
 
     engine: str
     dtype: str
+    quantization: str
     ready_s: float
     phases: dict[str, float]
     first_row_ms: float
@@ -88,6 +89,7 @@ async def measure(model: str, settings: TalkerSettings, args: argparse.Namespace
         result = Result(
             engine.info.engine,
             engine.info.dtype,
+            settings.quantization,
             round(ready, 2),
             engine.info.phases,
             round(1000 * statistics.median(firsts), 1),
@@ -121,10 +123,18 @@ def memory_bytes(pid: int) -> int:
 
 def table(results: Sequence[Result], streams: Sequence[int]) -> str:
     """The figures as a Markdown table."""
-    head = ["engine", "dtype", "ready s", "imports s", "engine s", "first row ms"]
+    head = ["engine", "dtype", "bits", "ready s", "imports s", "engine s", "first row ms"]
     head += [f"steps/s at {n}" for n in streams] + ["MiB", "load"]
     rows = [
-        [r.engine, r.dtype, r.ready_s, r.phases["imports"], r.phases["engine"], r.first_row_ms]
+        [
+            r.engine,
+            r.dtype,
+            r.quantization,
+            r.ready_s,
+            r.phases["imports"],
+            r.phases["engine"],
+            r.first_row_ms,
+        ]
         + [r.steps_per_s[n] for n in streams]
         + [r.resident_mib, r.load]
         for r in results
@@ -135,10 +145,9 @@ def table(results: Sequence[Result], streams: Sequence[int]) -> str:
 async def run(args: argparse.Namespace) -> None:
     """Measure every combination that was asked for, and print."""
     results: list[Result] = []
-    for way, dtype in itertools.product(args.engine, args.dtype):
-        settings = msgspec.convert(
-            {"engine": way, "dtype": dtype, "threads": args.threads}, TalkerSettings
-        )
+    for way, dtype, bits in itertools.product(args.engine, args.dtype, args.quantization):
+        chosen = {"engine": way, "dtype": dtype, "threads": args.threads, "quantization": bits}
+        settings = msgspec.convert(chosen, TalkerSettings)
         results.append(await measure(args.model, settings, args))
         print(json.dumps(asdict(results[-1])), file=sys.stderr, flush=True)
     where = environment(_PACKAGES)
@@ -155,6 +164,7 @@ def main() -> None:
     parser.add_argument("--model", default="embedded/checkpoint")
     parser.add_argument("--engine", nargs="+", default=["inprocess", "async"])
     parser.add_argument("--dtype", nargs="+", default=["float32"])
+    parser.add_argument("--quantization", nargs="+", default=["none"])
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 4, 8, 16])
     parser.add_argument("--frames", type=int, default=150)
     parser.add_argument("--repeat", type=int, default=3)

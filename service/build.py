@@ -57,6 +57,7 @@ def talker_settings(settings: Settings) -> TalkerSettings:
         threads=settings.talker_threads,
         max_num_seqs=settings.talker_max_num_seqs,
         dtype=settings.talker_dtype,
+        quantization=settings.talker_quantization,
         continuity=settings.talker_continuity,
         tensor_parallel_size=settings.talker_tensor_parallel_size,
         data_parallel_size=settings.talker_data_parallel_size,

@@ -74,6 +74,7 @@ class Settings(BaseSettings):
     talker_threads: Annotated[int, Field(ge=1)] = 1
     talker_max_num_seqs: Annotated[int, Field(ge=1)] = 16
     talker_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    talker_quantization: Literal["none", "int8", "fp8"] = "none"
     talker_continuity: Literal["auto", "on", "off"] = "auto"
     talker_tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
     talker_data_parallel_size: Annotated[int, Field(ge=1)] = 1

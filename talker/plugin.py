@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from talker.presets import INT8_MARK, INT8_METHOD
 from talker.shape import ARCHITECTURE, MODEL_TYPE
 
 #: Set in the talker process: what it starts (engine cores, workers) dies with its parent.
@@ -29,3 +30,17 @@ def register() -> None:
     AutoConfig.register(MODEL_TYPE, HiggsTalkerConfig, exist_ok=True)
     if ARCHITECTURE not in ModelRegistry.get_supported_archs():
         ModelRegistry.register_model(ARCHITECTURE, f"talker.model:{ARCHITECTURE}")
+    if os.environ.get(INT8_MARK):
+        _register_int8()
+
+
+def _register_int8() -> None:
+    from vllm.model_executor.layers.quantization import (
+        QUANTIZATION_METHODS,
+        register_quantization_config,
+    )
+
+    if INT8_METHOD not in QUANTIZATION_METHODS:
+        from talker.quantisation import Int8Config
+
+        register_quantization_config(INT8_METHOD)(Int8Config)

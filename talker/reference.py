@@ -104,6 +104,16 @@ class ReferenceTalker:
             inputs = self._embed(row)[None]
         return Spoken(np.stack(rows), "length", margin, np.stack(looks))
 
+    @torch.inference_mode()
+    def logits(self, ids: tuple[int, ...], rows: Codes) -> Tensor:
+        """``[n, K, V]``: what each of the ``rows`` ``[n, K]`` was drawn from, given the prompt
+        and the rows before it. Nothing is masked.
+        """
+        said = [self._embed(row)[None] for row in rows[:-1]]
+        inputs = torch.cat([self._weights[_WORDS][torch.tensor(ids)], *said])
+        hidden = self._body(inputs, [], 0)[len(ids) - 1 :]
+        return torch.einsum("nd,kvd->nkv", hidden, self._embedding)
+
     def _row(
         self, hidden: Tensor, at: int, eoc_at: int | None, position: int, chance: Chance | None
     ) -> tuple[Codes, float]:

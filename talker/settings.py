@@ -19,6 +19,8 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ``max_num_seqs``. ``continuity``: whether conversations go on from what they have said;
     ``auto`` leaves it to the checkpoint. Of ``max_conversations`` at most, the most recent, it is
     remembered what they have said. ``threads`` are the CPU threads of the model.
+    ``quantization``: the backbone's linear layers in 8 bits, made while the checkpoint loads
+    (``talker.presets``).
     ``distributed_executor``: how vLLM runs a model's workers, ``mp`` as processes of this
     machine, ``ray`` as actors of the Ray cluster that this machine belongs to.
     """
@@ -26,6 +28,7 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     engine: Literal["auto", "inprocess", "async"] = "auto"
     runner: Literal["auto", "v1", "v2"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantization: Literal["none", "int8", "fp8"] = "none"
     max_num_seqs: int = 16
     max_outstanding: int = 256
     hold_rows: int = 64

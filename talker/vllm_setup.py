@@ -13,6 +13,7 @@ from typing import Any
 
 from talker.checkpoint import Checkpoint
 from talker.plugin import CHILD_MARK
+from talker.presets import INT8_MARK, check_preset, quantization_method
 from talker.runners import V1_WORKER
 from talker.settings import TalkerSettings, resolve_max_positions
 from talker.weights import expected_weights
@@ -52,6 +53,8 @@ def set_environment(settings: TalkerSettings) -> None:
             "TOKENIZERS_PARALLELISM": "false",
         }
     )
+    if settings.quantization == "int8":
+        os.environ[INT8_MARK] = "1"
     defaults = {
         "VLLM_PLUGINS": "talkwire",
         # its warnings of a start on a CPU are a dozen, all about what was chosen on purpose
@@ -71,6 +74,8 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
 
     on_gpu = not current_platform.is_cpu()
     check_executor(settings, current_platform.ray_device_key)
+    if settings.quantization != "none":
+        _check_quantization(settings.quantization)
     sizes = (settings.data_parallel_size, settings.tensor_parallel_size)
     spread = max(sizes) > 1 or settings.distributed_executor != "auto"
     engine = "async" if on_gpu or spread else "inprocess"
@@ -83,6 +88,14 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
         dtype=_dtype(on_gpu, checkpoint) if settings.dtype == "auto" else settings.dtype,
         max_positions=resolve_max_positions(settings, checkpoint.shape.backbone.max_positions),
     )
+
+
+def _check_quantization(preset: str) -> None:
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+    from vllm.platforms import current_platform
+
+    capability = current_platform.get_device_capability()
+    check_preset(preset, capability.to_int() if capability else None, QUANTIZATION_METHODS)
 
 
 def check_executor(settings: TalkerSettings, ray_device_key: str) -> None:
@@ -138,6 +151,8 @@ def engine_arguments(
             }
         },
     }
+    if method := quantization_method(settings.quantization):
+        arguments["quantization"] = method
     if plan.runner == "v1":
         arguments["worker_cls"] = V1_WORKER
     if not plan.on_gpu:

@@ -1,0 +1,201 @@
+"""What 8 bits do to the talker's codes: ``python -m benchmarks.quantisation``.
+
+The plain loop of ``talker.reference`` says some sentences in float32. Then each scheme looks at
+the same rows, teacher-forced: how many of its best codes differ from float32's, and how far its
+odds lie from float32's (Kullback-Leibler, in nats per code, at temperature 1). Schemes are
+simulated by rounding weights and inputs to what 8 bits can hold, which is all that the real
+kernels do to them; ``int8`` and ``fp8`` are the presets of the setting ``talker_quantization``,
+the others show what the presets leave out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.report import environment, markdown_table
+from embedded.text import FRONT_ENDS
+from streaming.spec import Codes
+from talker.checkpoint import open_checkpoint
+from talker.prompts import PromptBuilder
+from talker.reference import Chance, ReferenceTalker
+from talker.text_front_end import choose_front_end
+
+SENTENCES = (
+    "The morning train was late again, so we walked along the river.",
+    "Could you tell me how far it is to the nearest station?",
+    "She put the letters on the table and opened the window.",
+    "There is nothing left to do but wait for the rain to stop.",
+    "Our guests will arrive at seven, and dinner should be ready by then.",
+    "He never said why he had left the city so suddenly.",
+)
+_MOST_ROWS = 400
+_FP8_MOST = 448.0
+_CODE_EMBEDDING = "tied.embedding.modality_embeddings.0.embedding.weight"
+Rounding = Callable[[Tensor], Tensor]
+
+
+def fake_int8(x: Tensor) -> Tensor:
+    """Each row of ``[..., n]`` as INT8 with a scale of its own, and back."""
+    scale = (x.abs().amax(-1, keepdim=True) / 127).clamp_min(1e-12)
+    return (x / scale).round().clamp(-127, 127) * scale
+
+
+def fake_fp8(x: Tensor) -> Tensor:
+    """Each row as FP8 (e4m3) with a scale of its own, and back."""
+    scale = (x.abs().amax(-1, keepdim=True) / _FP8_MOST).clamp_min(1e-12)
+    return (x / scale).to(torch.float8_e4m3fn).float() * scale
+
+
+def fake_fp8_per_tensor(x: Tensor) -> Tensor:
+    """All as FP8 with one scale, and back."""
+    return fake_fp8(x.reshape(1, -1)).reshape(x.shape)
+
+
+def to_bfloat16(x: Tensor) -> Tensor:
+    """As bfloat16, and back."""
+    return x.bfloat16().float()
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How weights and inputs of the linear layers are rounded; None leaves them.
+
+    ``head`` rounds the code embedding, which is the head, too.
+    """
+
+    name: str
+    weight: Rounding
+    inputs: Rounding | None
+    head: bool = False
+
+
+SCHEMES = (
+    Scheme("int8", fake_int8, fake_int8),
+    Scheme("int8, weights alone", fake_int8, None),
+    Scheme("int8, code embedding too", fake_int8, fake_int8, head=True),
+    Scheme("fp8", fake_fp8, fake_fp8),
+    Scheme("fp8, one scale per tensor", fake_fp8_per_tensor, fake_fp8),
+    Scheme("fp8, weights alone", fake_fp8, None),
+    Scheme("fp8, code embedding too", fake_fp8, fake_fp8, head=True),
+    Scheme("bfloat16, to compare", to_bfloat16, to_bfloat16),
+)
+
+
+class FakeQuantTalker(ReferenceTalker):
+    """The plain loop with 8 bits simulated in float32: slow, and not a way to save anything."""
+
+    def __init__(self, folder: Path, scheme: Scheme) -> None:
+        super().__init__(folder)
+        self._inputs = scheme.inputs
+        for name, weight in self._weights.items():
+            if name.endswith("_proj.weight"):
+                self._weights[name] = scheme.weight(weight)
+        if scheme.head:
+            flat = scheme.weight(self._weights[_CODE_EMBEDDING])
+            self._embedding = flat.view(self._embedding.shape)
+
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        return super()._linear(self._inputs(x) if self._inputs else x, name)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """One sentence: its prompt and the rows that float32 said."""
+
+    ids: tuple[int, ...]
+    rows: Codes
+
+
+@dataclass(frozen=True)
+class Figure:
+    """``changed`` best codes of all; KL per code, the mean and the 99th percentile."""
+
+    scheme: str
+    codes: int
+    changed: float
+    kl_mean: float
+    kl_p99: float
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print a Markdown report, and write ``--json`` if asked."""
+    parser = argparse.ArgumentParser(prog="benchmarks.quantisation", description=__doc__)
+    parser.add_argument("--model", type=Path, default=Path("embedded/checkpoint"))
+    parser.add_argument("--sentences", type=int, default=len(SENTENCES))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    spoken = speak(options.model, SENTENCES[: options.sentences])
+    figures = measure(options.model, spoken)
+    facts = environment() | {"model": str(options.model), "rows": str(_rows(spoken))}
+    print("; ".join(f"{key} {value}" for key, value in facts.items()) + "\n")
+    print(table(figures))
+    if options.json:
+        report = {"environment": facts, "figures": [asdict(figure) for figure in figures]}
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def speak(folder: Path, sentences: Sequence[str]) -> list[Spoken]:
+    """Let the plain loop say the sentences, each with a seed of its own."""
+    checkpoint = open_checkpoint(str(folder))
+    prompts = PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, 4096)
+    front_end = choose_front_end(checkpoint.text_frontend, FRONT_ENDS)
+    talker, spoken = ReferenceTalker(folder), []
+    for seed, sentence in enumerate(sentences):
+        ids = prompts.build(front_end(sentence).text if front_end else sentence).ids
+        spoken.append(Spoken(ids, talker.speak(ids, _MOST_ROWS, Chance(seed)).rows))
+    return spoken
+
+
+def measure(
+    folder: Path, spoken: Sequence[Spoken], schemes: Sequence[Scheme] = SCHEMES
+) -> list[Figure]:
+    """Compare every scheme with float32 on the same rows."""
+    exact = [odds(ReferenceTalker(folder), one) for one in spoken]
+    figures = []
+    for scheme in schemes:
+        talker, changed, distances = FakeQuantTalker(folder, scheme), [], []
+        for one, wanted in zip(spoken, exact, strict=True):
+            got = odds(talker, one)
+            changed.append(got.argmax(-1) != wanted.argmax(-1))
+            distances.append((wanted.exp() * (wanted - got)).sum(-1))
+        kl, differs = torch.cat(distances).numpy(), torch.cat(changed)
+        share = float(differs.float().mean())
+        p99 = float(np.quantile(kl, 0.99))
+        figures.append(Figure(scheme.name, len(kl), share, float(kl.mean()), p99))
+    return figures
+
+
+@torch.inference_mode()
+def odds(talker: ReferenceTalker, spoken: Spoken) -> Tensor:
+    """Log-odds ``[n, codebook_size]`` of every real code of the rows, before it was drawn."""
+    logits = talker.logits(spoken.ids, spoken.rows)
+    real = logits.shape[-1] - 2
+    is_code = torch.from_numpy(spoken.rows < real)
+    return logits[..., :real][is_code].log_softmax(-1)
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """The figures in Markdown."""
+    head = ["scheme", "codes", "best code changed", "KL mean", "KL p99"]
+    rows = [
+        [f.scheme, f.codes, f"{100 * f.changed:.2f} %", f"{f.kl_mean:.2g}", f"{f.kl_p99:.2g}"]
+        for f in figures
+    ]
+    return markdown_table(head, rows)
+
+
+def _rows(spoken: Sequence[Spoken]) -> int:
+    return sum(len(one.rows) for one in spoken)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""INT8 made while a checkpoint loads: vLLM's own online methods have FP8 for linear layers only.
+
+The backbone's linear layers become 8 bits, one scale for each output channel, rounded to the
+nearest; their inputs are brought to 8 bits at each step, one scale for each token (W8A8). The
+product is vLLM's: oneDNN on a CPU, CUTLASS or Triton on a GPU. Text and code embeddings, the
+head that is the code embedding, the norms and the frame table stay as they are, because nothing
+but vLLM's linear layers is asked for here.
+
+Registered with vLLM by ``talker.plugin`` under ``INT8_METHOD``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from vllm.model_executor.kernels.linear import init_int8_linear_kernel
+from vllm.model_executor.layers.linear import (
+    LinearBase,
+    LinearMethodBase,
+    UnquantizedLinearMethod,
+)
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+from vllm.model_executor.utils import replace_parameter
+
+from talker.presets import INT8_METHOD
+
+_MOST = 127
+#: A channel of zeros needs some scale.
+_LEAST_SCALE = 1e-12
+
+
+class Int8Config(QuantizationConfig):  # type: ignore[misc]  # untyped base
+    """Which layers vLLM makes how, for ``quantization=INT8_METHOD``."""
+
+    def get_name(self) -> Any:
+        """The name that it is registered under."""
+        return INT8_METHOD
+
+    def get_supported_act_dtypes(self) -> list[torch.dtype]:
+        """What the layers' inputs and outputs may be."""
+        return [torch.float32, torch.bfloat16, torch.float16]
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        """INT8 tensor cores came with Turing."""
+        return 75
+
+    @staticmethod
+    def get_config_filenames() -> list[str]:
+        """Nothing is read from the checkpoint."""
+        return []
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Int8Config:
+        """A checkpoint that says how it is quantised already is not for this method."""
+        raise ValueError("the checkpoint is quantised already")
+
+    def get_quant_method(self, layer: nn.Module, prefix: str) -> LinearMethodBase | None:
+        """Linear layers alone."""
+        return Int8Linear() if isinstance(layer, LinearBase) else None
+
+
+class Int8Linear(LinearMethodBase):  # type: ignore[misc]  # untyped base
+    """A linear layer whose weight is loaded as it is stored and then made INT8."""
+
+    def __init__(self) -> None:
+        self._loading = UnquantizedLinearMethod()
+        self._kernel = init_int8_linear_kernel(
+            is_channelwise=True,
+            is_static_input_scheme=False,
+            input_symmetric=True,
+            module_name=type(self).__name__,
+        )
+
+    def create_weights(
+        self,
+        layer: Any,
+        input_size_per_partition: int,
+        output_partition_sizes: list[int],
+        *args: Any,
+        **attributes: Any,
+    ) -> None:
+        """The parameters that the checkpoint fills, and those that the kernel reads."""
+        layer.logical_widths = output_partition_sizes
+        self._loading.create_weights(
+            layer, input_size_per_partition, output_partition_sizes, *args, **attributes
+        )
+        for name in ("input_scale", "input_zero_point", "azp_adj"):
+            layer.register_parameter(name, None)
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        """Quantise; the kernel then packs what it has got."""
+        codes, scale = quantise(layer.weight.data)
+        replace_parameter(layer, "weight", nn.Parameter(codes, requires_grad=False))
+        layer.register_parameter("weight_scale", nn.Parameter(scale, requires_grad=False))
+        self._kernel.process_weights_after_loading(layer)
+
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """``[..., in]`` to ``[..., out]``."""
+        result: Tensor = self._kernel.apply_weights(layer, x, bias)
+        return result
+
+
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """``[out, in]`` floats to INT8 of the same shape and ``[out, 1]`` float32 scales.
+
+    Under tensor parallelism each rank scales the part that it has; their products are added up
+    after scaling, so the parts need not agree.
+    """
+    weight = weight.float()
+    scale = (weight.abs().amax(1, keepdim=True) / _MOST).clamp_min(_LEAST_SCALE)
+    codes = (weight / scale).round_().clamp_(-_MOST, _MOST).to(torch.int8)
+    return codes, scale
