@@ -155,11 +155,6 @@ LOAD = Row(
             ),
         ),
         Panel(
-            "Refusals",
-            one(rate("tts_errors_total", "code", f'code=~"{_REFUSALS}"'), "{{code}}"),
-            "reqps",
-        ),
-        Panel(
             "Connections",
             (
                 (total("tts_connections_active"), "open"),
@@ -185,6 +180,47 @@ LOAD = Row(
             "Event loop's lag, p99",
             one(quantile(0.99, "tts_event_loop_lag_seconds", "pod"), "{{pod}}"),
             "s",
+        ),
+    ),
+)
+
+_NO_ROOM = rate("tts_errors_total", labels='code="overloaded"')
+
+ADMISSION = Row(
+    "Admission",
+    (
+        Panel(
+            "Room by pod",
+            (
+                (total("tts_capacity_contexts", "pod"), "{{pod}} admits"),
+                (total("tts_contexts_active", "pod"), "{{pod}} has"),
+            ),
+            width=12,
+            help="What a pod admits follows its measured pace, up to max_contexts. It fades to "
+            "what was measured at the start while nobody speaks.",
+        ),
+        Panel(
+            "Full, by pod",
+            one(
+                over(total("tts_contexts_active", "pod"), total("tts_capacity_contexts", "pod")),
+                "{{pod}}",
+            ),
+            "percentunit",
+            width=12,
+            help="One pod full and others idle: load is badly spread.",
+        ),
+        Panel(
+            "Refusals",
+            one(rate("tts_errors_total", "code", f'code=~"{_REFUSALS}"'), "{{code}}"),
+            "reqps",
+            width=12,
+        ),
+        Panel(
+            "Turned away for want of room",
+            one(over(_NO_ROOM, f"{rate('tts_contexts_total')} + {_NO_ROOM}")),
+            "percentunit",
+            width=12,
+            help="Of all that asked: contexts refused as overloaded, connections included.",
         ),
     ),
 )
@@ -266,4 +302,4 @@ TENANTS = Row(
     ),
 )
 
-ROWS = (EXPERIENCE, LOAD, ENGINES, TENANTS)
+ROWS = (EXPERIENCE, LOAD, ADMISSION, ENGINES, TENANTS)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import shutil
 import socket
 import sys
@@ -30,6 +31,8 @@ from clients.native import NativeClient
 from codec.engine import DecodeStats
 from codec.fake import FakeCodecEngine
 from service.app import create_app
+from service.auth.issuing import issue
+from service.auth.keys import Limits, Scope
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
@@ -49,9 +52,13 @@ class Unable(Exception):
 
 
 @contextlib.asynccontextmanager
-async def gateway() -> AsyncIterator[str]:
-    """The service's own app around fake engines; yields its address."""
-    settings = Settings(admission="fixed", max_contexts=2 * _VOICES)
+async def gateway(folder: Path) -> AsyncIterator[tuple[str, str]]:
+    """The service's own app around fake engines, with one tenant; yields its address and a key."""
+    keys = folder / "keys.json"
+    _, key = issue(keys, "rehearsal", [Scope.SPEAK], None, Limits())
+    settings = Settings(
+        admission="fixed", max_contexts=2 * _VOICES, api_keys_file=keys, metrics_public=True
+    )
     talker = FakeTalker(row_s=0.008, first_row_s=0.02, frames_per_character=1.0)
 
     def on_decoded(stats: DecodeStats) -> None:
@@ -65,7 +72,7 @@ async def gateway() -> AsyncIterator[str]:
         try:
             async with asyncio.timeout(30):
                 await runtime.ready.wait()
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", key
         finally:
             server.should_exit = True
             await serving
@@ -104,12 +111,12 @@ async def prometheus(program: str, target: str, folder: Path) -> AsyncIterator[P
         await process.wait()
 
 
-async def talk(url: str, seconds: float) -> None:
+async def talk(url: str, key: str | None, seconds: float) -> None:
     """Speak, break off and err in turn, with a few voices at once, for so long."""
     until = asyncio.get_running_loop().time() + seconds
 
     async def one(number: int) -> None:
-        async with NativeClient.connect(url) as client:
+        async with NativeClient.connect(url, api_key=key) as client:
             turn = number
             while asyncio.get_running_loop().time() < until:
                 await (_speak, _break_off, _err)[turn % 3](client)
@@ -145,10 +152,14 @@ def filled(query: str) -> str:
     return query
 
 
-async def complaints(server: Prometheus) -> list[str]:
+async def complaints(server: Prometheus, *, has_tenants: bool) -> list[str]:
     """What is wrong with what Prometheus has, one line each."""
     found = []
-    queries = [(title, filled(query)) for title, query in dashboard_queries()]
+    queries = [
+        (title, filled(query))
+        for title, query in dashboard_queries()
+        if has_tenants or "tts_tenant_" not in query
+    ]
     queries += [(rule["record"], rule["record"]) for rule in rules() if "record" in rule]
     for title, query in queries:
         try:
@@ -168,12 +179,14 @@ async def rehearse(url: str | None, seconds: float, picture: Path | None) -> lis
         raise Unable("there is no prometheus here; on Debian: apt-get install prometheus")
     with tempfile.TemporaryDirectory() as folder:
         async with contextlib.AsyncExitStack() as stack:
-            base = url or await stack.enter_async_context(gateway())
+            base, key = url, os.environ.get("TALKWIRE_API_KEY")
+            if base is None:
+                base, key = await stack.enter_async_context(gateway(Path(folder)))
             host = urlsplit(base).netloc
             server = await stack.enter_async_context(prometheus(program, host, Path(folder)))
             print(f"speaking to {base} for {seconds:.0f} s", flush=True)
-            await talk(f"ws://{host}/v1/tts/stream", seconds)
-            found = await complaints(server)
+            await talk(f"ws://{host}/v1/tts/stream", key, seconds)
+            found = await complaints(server, has_tenants=key is not None)
             if picture is not None:
                 from picture import draw
 
