@@ -67,7 +67,7 @@ class Service:
 
     def until(self, condition: str, line_start: str, value: float) -> None:
         """Wait until a metric has a value; ``condition`` says what that means."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while self.metric(line_start) != value:
             assert time.monotonic() < deadline, condition
             time.sleep(0.02)

@@ -31,6 +31,7 @@ async def spoken(client: NativeClient, text: str, speed: float) -> Samples:
     return np.frombuffer(data, "<f4")
 
 
+@pytest.mark.long
 async def test_other_speeds_are_the_same_voice_and_the_same_words(
     speaking: Service, ears: Ears
 ) -> None:

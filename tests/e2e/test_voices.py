@@ -58,6 +58,7 @@ def speak(own: Service, **fields: Any) -> bytes:
     return audio
 
 
+@pytest.mark.long
 def test_a_voice_is_the_same_after_every_restart(tmp_path: Path) -> None:
     folder, clip = tmp_path / "voices", tmp_path / "clip.wav"
     env = {"TALKWIRE_VOICES_DIR": str(folder)}

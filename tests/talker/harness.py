@@ -126,7 +126,7 @@ async def hear(
     return Heard(np.concatenate(got), finish, len(got))
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 180.0) -> None:
     """Wait for something that another process brings about."""
     async with asyncio.timeout(timeout_s):
         while not condition():

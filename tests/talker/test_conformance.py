@@ -30,7 +30,7 @@ def oracle(tiny_checkpoint: Path) -> Oracle:
     return Oracle(tiny_checkpoint)
 
 
-@pytest.fixture(scope="module", params=["inprocess", "async"])
+@pytest.fixture(scope="module", params=["inprocess", pytest.param("async", marks=pytest.mark.long)])
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
