@@ -111,7 +111,7 @@ class Service:
         self._jobs: list[Job] = []
         self._decoding: Job | None = None
         self._numbers = count()
-        self._known: dict[float, tuple[PaceBounds, float]] = {}
+        self._known: dict[float, tuple[PaceBounds, float, int]] = {}
         self.open: list[Stream] = []
         self.closed: list[Stream] = []
         self.refused: list[float] = []
@@ -175,10 +175,11 @@ class Service:
 
     def _bounds(self, settings: ScheduleSettings) -> PaceBounds:
         """Worked out anew ten times a second, as in the service."""
-        bounds, at = self._known.get(settings.frame_s, (None, -inf))
-        if bounds is None or self.now - at > 0.1:
+        live = self.pace.live
+        bounds, at, beside = self._known.get(settings.frame_s, (None, -inf, 0))
+        if bounds is None or self.now - at > 0.1 or beside != live:
             bounds = self.pace.bounds(settings)
-            self._known[settings.frame_s] = bounds, self.now
+            self._known[settings.frame_s] = bounds, self.now, live
         return bounds
 
     def _go_on(self, stream: Stream) -> None:
@@ -189,6 +190,8 @@ class Service:
             stream.pace.pause()
             self._wake(stream, self.now + lead_s - _LEAD_S + 0.001)
         stream.held = held
+        if not stream.emitted:
+            schedule.update_bounds(self._bounds(stream.settings))
         decision = schedule.decide(self.now)
         if decision.new_frames:
             self._hand_over(stream, decision.new_frames, decision.lookahead)
@@ -209,7 +212,8 @@ class Service:
         job = self._decoding = heappop(self._jobs)
         frames = min(10, job.stream.emitted) + job.new + job.lookahead
         cost_s = self.machine.window_s + self.machine.frame_s * frames
-        self.pace.observe_decode(frames, self.now - job.asked_at, cost_s)
+        slack_s = job.deadline - job.asked_at
+        self.pace.observe_decode(frames, self.now - job.asked_at, cost_s, slack_s)
         self.capacity.codec.observe(job.new, cost_s, self.now)
         self._wake(job.stream, self.now + cost_s, job)
 
@@ -285,7 +289,8 @@ def bursts(machine: Machine, ceiling: int, seed: int) -> Service:
     """Five times, as many as it takes arrive within 50 ms while nobody speaks."""
     service = Service(machine, seed, ceiling)
     for _ in range(5):
-        began, due = service.now, sorted(service.rng.uniform(0, 0.05) for _ in range(ceiling))
+        many = int(carried(machine, ceiling))
+        began, due = service.now, sorted(service.rng.uniform(0, 0.05) for _ in range(many))
         while due or service.open:
             while due and began + due[0] <= service.now:
                 service.offer(service.rng.randrange(50, 250))

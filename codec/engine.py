@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -48,7 +49,8 @@ _ENVELOPE_BYTES = 1024
 @dataclass(frozen=True, slots=True)
 class DecodeStats:
     """One answered window. ``frames`` counts its context too; times are the worker's.
-    ``window`` is the very object that was asked for.
+    ``slack_s``: how long after it was asked for it was wanted. ``window`` is the very object that
+    was asked for.
     """
 
     frames: int
@@ -56,6 +58,7 @@ class DecodeStats:
     queue_s: float
     decode_s: float
     batch: int
+    slack_s: float
     window: DecodeWindow = field(compare=False, repr=False)
 
 
@@ -66,6 +69,7 @@ class _Pending:
     id: int
     window: DecodeWindow
     deadline_s: float
+    asked_s: float
     answer: asyncio.Future[Samples]
     strikes: int = 0
 
@@ -196,7 +200,8 @@ class CodecWorkerEngine:
         if len(self._pending) >= self._max_outstanding:
             raise CapacityError(ErrorCode.OVERLOADED, "The speech decoder is at its limit.")
         answer: asyncio.Future[Samples] = asyncio.get_running_loop().create_future()
-        pending = _Pending(next(self._ids), window, deadline_s, answer)
+        now = time.monotonic()
+        pending = _Pending(next(self._ids), window, deadline_s, now, answer)
         self._pending[pending.id] = pending
         try:
             self._send(pending)
@@ -303,6 +308,7 @@ class CodecWorkerEngine:
                 message.queue_s,
                 message.decode_s,
                 message.batch,
+                pending.deadline_s - pending.asked_s,
                 window,
             )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -156,6 +157,7 @@ class FakeCodecEngine:
     async def decode(self, window: DecodeWindow, deadline_s: float) -> Samples:
         """See ``streaming.ports.CodecEngine``."""
         self.outstanding += 1
+        slack_s = deadline_s - time.monotonic()
         try:
             await asyncio.sleep(self.delay_s)
         except asyncio.CancelledError:
@@ -166,6 +168,7 @@ class FakeCodecEngine:
         if self.fail_with is not None:
             raise self.fail_with
         self.decoded += 1
-        frames = window.codes.shape[1]
-        self._on_decoded(DecodeStats(frames, window.new_frames, 0.0, self.delay_s, 1, window))
+        frames, delay_s = window.codes.shape[1], self.delay_s
+        stats = DecodeStats(frames, window.new_frames, 0.0, delay_s, 1, slack_s, window)
+        self._on_decoded(stats)
         return self._decoder.decode_windows([window])[0]

@@ -31,6 +31,7 @@ from codec.clips import ClipEncoder, ClipThread, encoder_loader
 from codec.decoder import HiggsDecoder, use_full_float32
 from codec.errors import CheckpointError, CodesError
 from codec.graphs import GraphDecoder, Recorder, graphed, recorder_for
+from codec.kernels import keep_kernels, meet_first_windows
 from codec.messages import (
     Cancel,
     Decode,
@@ -75,6 +76,7 @@ def main(
     torch.set_num_threads(options.threads)
     use_full_float32()
     keep_freed_memory()
+    keep_kernels()
     limits = BatchLimits(rows=options.max_batch)
     with ChildLink[Inbound](options.socket, ToWorker) as link:
         try:
@@ -90,6 +92,7 @@ def main(
                 link.progress("capture graphs")
                 decoder = graphed(decoder, limits, recorder)
             link.progress("warm up")
+            meet_first_windows(decoder)
             cost = measure_cost(decoder, grouping_of(decoder), limits)
             clips = ClipThread(link.send, load_encoder) if load_encoder else None
             link.send(_ready(decoder, cost, can_encode=clips is not None))

@@ -39,8 +39,9 @@ from streaming.segment import SegmentSettings
 from streaming.session import SessionSettings
 
 log = logging.getLogger(__name__)
-#: Bounds are worked out anew after so long: they rest on streams that last for seconds.
-_BOUNDS_AGE_S = 0.1
+#: Bounds are worked out anew after so long, since they rest on streams that last for seconds, or
+#: when so large a share of the streams has come or gone.
+_BOUNDS_AGE_S, _BOUNDS_SHIFT = 0.1, 0.1
 #: Speeds for which they are kept.
 _BOUNDS_SPEEDS = 16
 _MAX_UPLOADS = 8
@@ -82,8 +83,8 @@ class Runtime:
         self.uploads = Admission(_MAX_UPLOADS)
         self._pace: PaceEstimator | None = None
         self._capacity: Capacity | None = None
-        #: By speed, with the time when they were worked out.
-        self._bounds: dict[float, tuple[PaceBounds, float]] = {}
+        #: By speed, with the time when they were worked out, and the streams of then.
+        self._bounds: dict[float, tuple[PaceBounds, float, int]] = {}
         self.admission: Admission = TenantAdmission(settings.max_contexts or 1, self.accounts)
         self.phase = Phase.STARTING
         #: Set once, when the service has first become ready.
@@ -230,7 +231,7 @@ class Runtime:
             share_s = decode_s / max(1, batch)
             self._capacity.codec.observe(stats.new_frames, share_s, time.monotonic())
         if self._pace is not None:
-            self._pace.observe_decode(stats.frames, queue_s, decode_s)
+            self._pace.observe_decode(stats.frames, queue_s, decode_s, stats.slack_s)
         if self.tracing is not None:
             self.tracing.on_decoded(stats.window, queue_s, decode_s, batch)
         self.metrics.codec_queue.observe(queue_s)
@@ -286,13 +287,13 @@ class Runtime:
 
     def bounds(self, speed: float = 1.0) -> PaceBounds:
         """The pace as measured just now, or a moment ago: every chunk of every stream asks."""
-        now = time.monotonic()
-        bounds, at = self._bounds.get(speed, (None, 0.0))
-        if bounds is None or now - at > _BOUNDS_AGE_S:
+        now, live = time.monotonic(), self.pace.live
+        bounds, at, beside = self._bounds.get(speed, (None, 0.0, 0))
+        if bounds is None or now - at > _BOUNDS_AGE_S or abs(live - beside) > _BOUNDS_SHIFT * live:
             if len(self._bounds) >= _BOUNDS_SPEEDS:
                 self._bounds.clear()
             bounds = self.pace.bounds(self.schedule_settings(speed=speed))
-            self._bounds[speed] = bounds, now
+            self._bounds[speed] = bounds, now, live
         return bounds
 
     def session_settings(self, create: wire.ContextCreate) -> SessionSettings:

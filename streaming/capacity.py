@@ -59,7 +59,7 @@ class CapacitySettings:
     ceiling: int
     target: float = 0.9
     row_limit: float = 0.92
-    codec_target: float = 0.8
+    codec_target: float = 0.7
 
     def __post_init__(self) -> None:
         if not 0 < self.frame_s < inf or self.ceiling < 1:

@@ -2,11 +2,18 @@
 
 A least-squares line through recent windows is scaled until all but the slowest ones are
 below it: noise grows with the window, and so does the room that is left for it. The floor f
-scales it down below all but the fastest. The queue wait is a high quantile, and
-as much again. Windows of a load long gone are forgotten with the rest of the history.
+scales it down below all but the fastest.
+
+The queue wait is a high quantile, and as much again, over the windows that were in a hurry. The
+codec takes the window whose listener runs dry first, so a busy one lets the others wait for as
+long as they may: that they did says nothing of how soon an urgent one is taken, and to reckon
+with it would make chunks, and so windows and waits, longer and longer. Windows of a load long
+gone are forgotten with the rest of the history.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 import numpy as np
 import numpy.typing as npt
@@ -28,20 +35,27 @@ class DecodeCostEstimator:
 
     def __init__(self, prior: PaceBounds) -> None:
         self._prior = prior
-        self._seen = np.zeros((_MEMORY, 3))  # window frames, queue_s, decode_s
+        self._seen = np.zeros((_MEMORY, 2))  # window frames, decode_s
+        self._waits_s: deque[float] = deque(maxlen=_MEMORY)
         self._count = 0
         self._fitted_at = 0
         self._bounds = prior
 
-    def observe(self, window_frames: int, queue_s: float, decode_s: float) -> None:
-        """One window of ``window_frames`` in all waited ``queue_s`` and took ``decode_s``.
+    def observe(
+        self, window_frames: int, queue_s: float, decode_s: float, slack_s: float = 0.0
+    ) -> None:
+        """One window of ``window_frames`` in all waited ``queue_s`` and took ``decode_s``; it was
+        wanted ``slack_s`` after it was handed over.
 
         Raises ValueError for what cannot have been measured.
         """
         if window_frames < 1 or not (0 <= queue_s < np.inf and 0 <= decode_s < np.inf):
             raise ValueError("a window has frames, and finite times that are not negative")
-        self._seen[self._count % _MEMORY] = window_frames, queue_s, decode_s
+        self._seen[self._count % _MEMORY] = window_frames, decode_s
         self._count += 1
+        late_s = queue_s + decode_s - slack_s
+        if late_s >= 0:
+            self._waits_s.append(min(queue_s, self._bounds.queue_s / _QUEUE_SPARE + late_s))
 
     def bounds(self) -> PaceBounds:
         """Bounds whose queue and decode figures are learned; row_s and burst_s are the prior's."""
@@ -52,15 +66,18 @@ class DecodeCostEstimator:
 
     def _fit(self) -> PaceBounds:
         seen = self._seen[: min(self._count, _MEMORY)]
-        frames, queue_s, decode_s = seen[:, 0], seen[:, 1], seen[:, 2]
+        frames, decode_s = seen[:, 0], seen[:, 1]
         fixed, slope = self._line(frames, decode_s)
         share = decode_s / np.maximum(fixed + slope * frames, 1e-9)
         upper = max(1e-9, float(np.quantile(share, _UPPER, method="higher")))
         lower = float(np.quantile(share, _LOWER, method="lower"))
+        queue_s = self._prior.queue_s
+        if self._waits_s:
+            queue_s = _QUEUE_SPARE * float(np.quantile(self._waits_s, _UPPER, method="higher"))
         return PaceBounds(
             row_s=self._prior.row_s,
             burst_s=self._prior.burst_s,
-            queue_s=_QUEUE_SPARE * float(np.quantile(queue_s, _UPPER, method="higher")),
+            queue_s=queue_s,
             decode_fixed_s=fixed * upper,
             decode_frame_s=slope * upper,
             decode_floor=lower / upper if lower < upper else 1.0,

@@ -229,6 +229,7 @@ class UtteranceLine:
         limit_s = self._settings.max_lead_s
         if self.playback.lead_s(now) >= limit_s:
             return [], self.playback.when_credit(now, limit_s, 0.0)
+        head.renew(self._settings.bounds)
         step = head.next_step(self.playback.dry_at, now)
         if step.window is None:
             return [], step.wake_at

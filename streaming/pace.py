@@ -36,6 +36,8 @@ _MEMORY, _NEAREST = 256, 64
 _AGE_S = 60.0
 #: Streams needed before the prior is dropped; rows needed before a stream counts.
 _WARM_STREAMS, _WARM_ROWS = 8, 16
+#: A stream with fewer rows may not have had its first window decoded yet.
+_BEGINNER_ROWS = 32
 #: Waits that are put together before they are counted.
 _BLOCK = 32
 #: The quantile of lateness: safety is cheap for a fast talker and dear for a slow one.
@@ -195,14 +197,16 @@ class PaceEstimator:
         if self._capacity is not None:
             self._capacity.talker.observe(rows, seconds, self.running, now)
 
-    def observe_decode(self, frames: int, queue_s: float, decode_s: float) -> None:
-        """A window of ``frames`` frames in all waited ``queue_s`` and took ``decode_s``."""
-        self._decode.observe(frames, queue_s, decode_s)
+    def observe_decode(
+        self, frames: int, queue_s: float, decode_s: float, slack_s: float = 0.0
+    ) -> None:
+        """See ``DecodeCostEstimator.observe``."""
+        self._decode.observe(frames, queue_s, decode_s, slack_s)
 
     def bounds(self, settings: ScheduleSettings) -> PaceBounds:
         """The pair (S, B) with which an utterance starts soonest now, and the codec's cost."""
         lateness_s, row_s = self._resembling()
-        cost = self._decode.bounds()
+        cost = self._beside_beginners(self._decode.bounds(), settings)
         if not len(lateness_s):
             return _with_pace(cost, self._prior.row_s, self._prior.burst_s)
         fast = row_s < _FAST_BELOW * self._frame_s
@@ -223,6 +227,16 @@ class PaceEstimator:
             pairs = _when_full(pairs, self._capacity.full_row_s(self.now))
         left = settings.horizon_frames
         return min(pairs, key=lambda pair: start_frames(settings, pair, left_frames=left))
+
+    def _beside_beginners(self, cost: PaceBounds, settings: ScheduleSettings) -> PaceBounds:
+        """Streams that have just begun have their first windows still before them, all of them
+        urgent: each may have to wait for the others'.
+        """
+        others = sum(stream.rows < _BEGINNER_ROWS for stream in self._live.values()) - 1
+        if others < 1:
+            return cost
+        first_s = cost.decode_s(settings.left_context_frames + settings.lookahead_frames)
+        return replace(cost, queue_s=cost.queue_s + others * first_s)
 
     def _resembling(self) -> tuple[Floats, float]:
         """Lateness ``[n, rates]`` of the streams most like now, and their median row_s."""

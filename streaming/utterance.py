@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -120,6 +121,13 @@ class Utterance:
         if self._mode == "chunked":
             self._chunker.finish()
             self._schedule.on_finished()
+
+    def renew(self, bounds: Callable[[], PaceBounds]) -> None:
+        """Plan the first chunk by newer bounds: who has begun meanwhile counts. Later chunks get
+        theirs with each send.
+        """
+        if self._mode == "chunked" and not self.frames_sent:
+            self._schedule.update_bounds(bounds())
 
     def next_step(self, dry_at: float, now: float) -> NextStep:
         """What the codec should do next. Call only while nothing is being decoded."""

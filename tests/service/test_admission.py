@@ -36,7 +36,7 @@ def test_the_measured_capacity_holds_under_the_ceiling() -> None:
     admission, capacity = Admission(6), Capacity(CapacitySettings(0.04, 6))
     admission.measured = capacity
     assert admission.capacity == 6, "nothing is known yet"
-    capacity.codec.observe(100, 100 * 0.008, 0.0)  # five streams, four with room to spare
+    capacity.codec.observe(100, 100 * 0.0068, 0.0)  # nearly six streams, four with room to spare
     assert admission.capacity == 4
     for _ in range(4):
         admission.enter()
@@ -50,7 +50,7 @@ def test_the_measured_capacity_holds_under_the_ceiling() -> None:
 def test_fast_speech_counts_for_as_much_as_it_takes() -> None:
     admission, capacity = Admission(8), Capacity(CapacitySettings(0.04, 8))
     admission.measured = capacity
-    capacity.codec.observe(100, 100 * 0.008, 0.0)
+    capacity.codec.observe(100, 100 * 0.0068, 0.0)
     admission.enter(2.0)
     admission.enter(2.0)
     with pytest.raises(CapacityError):

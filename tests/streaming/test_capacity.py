@@ -73,8 +73,36 @@ def test_a_slow_codec_decides_too() -> None:
     assert capacity.streams(1.0) > 8
     for second in range(20):
         capacity.codec.observe(25, 25 * 0.008, 1.0 + second)  # a fifth of the time, per stream
-    assert capacity.streams(21.0) == pytest.approx(0.8 * 5)
-    assert capacity.streams(21.0, fastest=2.0, mean=2.0) == pytest.approx(0.8 * 5 / 2)
+    assert capacity.streams(21.0) == pytest.approx(0.7 * 5)
+    assert capacity.streams(21.0, fastest=2.0, mean=2.0) == pytest.approx(0.7 * 5 / 2)
+
+
+#: Carries ten streams, if its windows are as long as they may be.
+CODEC_BOUND = Machine(0.0045, 0.0002, 0.004, 0.003, start_s=0.004)
+
+
+def test_a_service_whose_codec_is_slow_admits_what_it_carries_and_starts_soon() -> None:
+    service = Service(CODEC_BOUND, 1)
+    began = service.now
+    service.run(began + 30, 2.5 * CODEC_BOUND.carries_codec() / 6)
+    assert len(service.refused) > 50
+    assert service.gap_free(began) == 1
+    places = service.places(began + 5)
+    assert 5 <= min(places) <= max(places) <= CODEC_BOUND.carries_codec()
+    waits_s = sorted(s.first_at - s.began for s in service.closed if s.first_at is not None)
+    assert waits_s[len(waits_s) // 2] < 0.5, "harmless waits have become expected ones"
+
+
+@pytest.mark.parametrize("machine", [PARALLEL, Machine(0.004, 0.0002, start_s=0.004)])
+def test_as_many_as_it_takes_may_come_at_once(machine: Machine) -> None:
+    service = Service(machine, 1)
+    for _ in range(2):
+        for _ in range(min(64, int(machine.carries()))):
+            service.offer(service.rng.randrange(50, 250))
+        while service.open:
+            service.step()
+    assert len(service.closed) > 20
+    assert not any(stream.gaps for stream in service.closed)
 
 
 def feed(load: TalkerLoad, streams: int, row_s: float, since: float, until: float) -> None:

@@ -274,6 +274,33 @@ def test_a_few_windows_do_not_replace_the_prior() -> None:
     assert cost.bounds().queue_s == 2.0
 
 
+def test_waits_that_harmed_nobody_are_not_expected() -> None:
+    cost = DecodeCostEstimator(PRIOR)
+    for _ in range(20):
+        cost.observe(10, 3.0, 0.01, slack_s=4.0)
+    assert cost.bounds().queue_s == PRIOR.queue_s, "no window was in a hurry"
+    for _ in range(20):
+        cost.observe(10, 0.03, 0.01)
+        cost.observe(10, 3.0, 0.01, slack_s=4.0)
+    assert cost.bounds().queue_s == pytest.approx(2 * 0.03)
+    for _ in range(20):
+        cost.observe(10, 3.0, 0.01, slack_s=3.0)  # 10 ms too late
+    assert cost.bounds().queue_s == pytest.approx(2 * 0.03 + 2 * 0.01)
+
+
+def test_streams_that_begin_together_reckon_with_each_others_first_windows() -> None:
+    estimator = PaceEstimator(FRAME_S, PRIOR)
+    alone = estimator.bounds(SETTINGS)
+    streams = [estimator.open() for _ in range(5)]
+    together = estimator.bounds(SETTINGS)
+    window = SETTINGS.left_context_frames + SETTINGS.lookahead_frames
+    assert together.queue_s == pytest.approx(alone.queue_s + 4 * PRIOR.decode_s(window))
+    for stream in streams:
+        for at in steady(0.004, 40):
+            stream.observe(1, at)
+    assert estimator.bounds(SETTINGS).queue_s == alone.queue_s
+
+
 def test_the_cost_follows_a_change() -> None:
     cost = DecodeCostEstimator(PRIOR)
     for window in windows(Random(3), 0.1, 0.01) + 2 * windows(Random(4), 0.005, 0.0005):

@@ -1,0 +1,38 @@
+"""The kernels that oneDNN makes for each shape of windows on a CPU, and keeps for a while."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from codec.graphs import GraphDecoder
+from streaming.ports import CodecDecoder
+from streaming.window import DecodeWindow
+
+#: Kernels that are kept: a shape of windows needs about twenty.
+_KERNELS = 4096
+#: First chunks that are decoded once before anybody asks: the default settings' lookaheads.
+_FIRST_FRAMES, _FIRST_LOOKAHEADS = 8, (2, 4)
+
+
+def keep_kernels() -> None:
+    """Let oneDNN keep the kernels of some 200 shapes of windows, about 200 MB.
+
+    It makes kernels for each shape, which takes longer than a short window's decoding, and
+    keeps 1024 by default: those of 50 shapes, fewer than a stream has. The variable is oneDNN's
+    own and is read with the first convolution; what the operator has set wins.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_KERNELS))
+
+
+def meet_first_windows(decoder: CodecDecoder) -> None:
+    """Decode the shapes with which utterances begin: nobody should wait while their kernels are
+    made. Graphs have been recorded already.
+    """
+    if isinstance(decoder, GraphDecoder):
+        return
+    for new in range(1, _FIRST_FRAMES + 1):
+        for lookahead in _FIRST_LOOKAHEADS:
+            codes = np.zeros((decoder.spec.num_codebooks, new + lookahead), np.int16)
+            decoder.decode_windows([DecodeWindow(codes, 0, new, lookahead)])

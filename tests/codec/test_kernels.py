@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from codec.fake import FakeDecoder
+from codec.kernels import keep_kernels, meet_first_windows
+from streaming.spec import CodecSpec, Samples
+from streaming.window import DecodeWindow
+
+
+def test_kernels_are_kept_unless_the_operator_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.setenv(name, "17")
+    keep_kernels()
+    assert os.environ[name] == "17"
+    monkeypatch.delenv(name)
+    keep_kernels()
+    assert int(os.environ[name]) > 1024  # oneDNN's own
+    monkeypatch.setenv(name, "17")  # so that it is undone
+
+
+def test_first_windows_are_met_before_anybody_asks() -> None:
+    met = []
+
+    class Noting(FakeDecoder):
+        def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+            met.extend((w.left_context, w.new_frames, w.lookahead) for w in windows)
+            return super().decode_windows(windows)
+
+    meet_first_windows(Noting(CodecSpec(24_000, 960, 8, 1024, 3)))
+    assert {(0, 1, 2), (0, 2, 2), (0, 2, 4), (0, 4, 2)} <= set(met)
+    assert len(met) == len(set(met))
