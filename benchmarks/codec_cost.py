@@ -24,7 +24,7 @@ from benchmarks.report import environment, markdown_table
 from codec.checkpoint import decoder_shapes
 from codec.config import CodecConfig
 from codec.decoder import HiggsDecoder
-from codec.worker import keep_freed_memory
+from codec.memory import keep_freed_memory
 from streaming.window import DecodeWindow
 
 ONE_SHOT_FRAMES = 100

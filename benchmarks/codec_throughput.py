@@ -23,7 +23,7 @@ from benchmarks.report import environment, markdown_table
 from codec.batching import BatchLimits
 from codec.decoder import HiggsDecoder, use_full_float32
 from codec.graphs import CudaRecorder, GraphDecoder, graphed
-from codec.worker import keep_freed_memory
+from codec.memory import keep_freed_memory
 from streaming.ports import CodecDecoder
 from streaming.window import DecodeWindow
 

@@ -8,7 +8,6 @@ It keeps nothing between windows, so whoever started it may start another and as
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
 import statistics
 import sys
@@ -32,6 +31,7 @@ from codec.decoder import HiggsDecoder, use_full_float32
 from codec.errors import CheckpointError, CodesError
 from codec.graphs import GraphDecoder, Recorder, graphed, recorder_for
 from codec.kernels import keep_kernels, meet_first_windows
+from codec.memory import HeapTrimmer, keep_freed_memory
 from codec.messages import (
     Cancel,
     Decode,
@@ -103,20 +103,6 @@ def main(
     return 0
 
 
-def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory instead of handing it back to the kernel.
-
-    A layer's tensors are a few MB and live for a millisecond: by default each is mapped,
-    faulted in page by page and unmapped, which costs more than some of the convolutions.
-    Does nothing on another libc.
-    """
-    trim_threshold, mmap_threshold = -1, -3
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(mmap_threshold, 1 << 30)
-        mallopt(trim_threshold, 1 << 30)
-
-
 def grouping_of(decoder: CodecDecoder) -> Grouping:
     """Which windows ``decoder`` runs together."""
     return decoder.buckets if isinstance(decoder, GraphDecoder) else EqualShapes()
@@ -163,6 +149,7 @@ class Worker:
         clips: ClipThread | None = None,
     ) -> None:
         self._link, self._decoder, self._clips = link, decoder, clips
+        self._heap = HeapTrimmer()
         reach = decoder.spec.receptive_field_frames
         self._queue = DeadlineQueue(reach, cost, limits, grouping_of(decoder))
 
@@ -173,6 +160,7 @@ class Worker:
                 self._take_in(message)
             if batch := self._queue.take(time.monotonic()):
                 self._decode(batch)
+                self._heap.look()
 
     def _take_in(self, message: Inbound) -> None:
         if isinstance(message, Cancel):

@@ -20,7 +20,7 @@ from codec.messages import (
     decode_message,
     samples_of,
 )
-from codec.worker import Worker, grouping_of, keep_freed_memory, measure_cost
+from codec.worker import Worker, grouping_of, measure_cost
 from ipc.child import LinkClosed
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
@@ -157,7 +157,6 @@ def test_it_waits_only_when_there_is_nothing_to_do() -> None:
 
 
 def test_the_cost_is_measured(decoder: HiggsDecoder) -> None:
-    keep_freed_memory()
     cost = measure_cost(decoder, grouping_of(decoder), BatchLimits())
     assert cost.frame_s > 0
     assert cost.fixed_s >= 0
