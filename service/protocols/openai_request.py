@@ -35,6 +35,7 @@ FORMATS = {
 }
 #: What OpenAI promises of ``pcm``, which has no header to say so.
 _PCM_RATE = 24_000
+_MOST_FRAMES = 8192
 _Int = Annotated[int, Field(strict=True)]
 _Float = Annotated[float, Field(strict=True)]
 _Bool = Annotated[bool, Field(strict=True)]
@@ -94,7 +95,7 @@ class SpeechBody(BaseModel):
     top_p: _Float | None = Field(None, gt=0, le=1, description="Without it, the model's own.")
     top_k: _Int | None = Field(None, ge=1, le=1024, description="Without it, the model's own.")
     max_frames: _Int | None = Field(
-        None, ge=1, le=8192, description="The most codec frames that one sentence may have."
+        None, ge=1, le=_MOST_FRAMES, description="The most codec frames that one sentence may have."
     )
     ref_audio: str | None = Field(
         None,
@@ -103,6 +104,13 @@ class SpeechBody(BaseModel):
     )
     ref_text: Annotated[str, Field(max_length=4000)] | None = Field(
         None, description="What is said in `ref_audio`, word for word."
+    )
+    max_new_tokens: _Int | None = Field(
+        None, ge=1, description="vLLM-Omni's name for `max_frames`; more than 8192 is 8192."
+    )
+    task_type: Literal["CustomVoice", "Base"] | None = Field(
+        None,
+        description="vLLM-Omni's: `Base` goes with `ref_audio`, `CustomVoice` with a voice.",
     )
     mode: Literal["chunked", "whole"] = Field(
         "chunked", description="`whole` decodes each sentence in one piece before it is sent."
@@ -131,6 +139,7 @@ def http_context(
     """
     if body.instructions:
         raise _unsupported("instructions", "This server's voices take no instructions.")
+    _check_vllm_omni(body)
     require_model(runtime, body.model)
     runtime.require_ready()
     create = _create(body, runtime, request_id)
@@ -151,6 +160,22 @@ def http_context(
     return HttpContext(NAME, body.input, Session(settings), request, encoder, prepare)
 
 
+def _check_vllm_omni(body: SpeechBody) -> None:
+    """Raise RequestError if what its clients add contradicts the rest."""
+    if body.task_type is not None and (body.task_type == "Base") != (body.ref_audio is not None):
+        raise RequestError(
+            ErrorCode.INVALID_PARAMETER,
+            "The task_type Base goes with ref_audio, CustomVoice with a voice.",
+            param="task_type",
+        )
+    if body.max_new_tokens is not None and body.max_frames is not None:
+        raise RequestError(
+            ErrorCode.INVALID_PARAMETER,
+            "max_new_tokens is another name for max_frames; give one of them.",
+            param="max_new_tokens",
+        )
+
+
 def _clone(body: SpeechBody, runtime: Runtime) -> Prepare | None:
     """How to make the reference that the body brings, if it brings one."""
     if body.ref_audio is None:
@@ -167,14 +192,15 @@ def _clone(body: SpeechBody, runtime: Runtime) -> Prepare | None:
 
 
 def _create(body: SpeechBody, runtime: Runtime, request_id: str) -> wire.ContextCreate:
+    most = body.max_frames
+    if body.max_new_tokens is not None:
+        most = min(body.max_new_tokens, _MOST_FRAMES)
     return wire.ContextCreate(
         request_id,
         voice=_voice(body.voice, runtime),
         language=body.language,
         audio=wire.AudioOptions(speed=body.speed),
-        sampling=wire.SamplingOptions(
-            body.temperature, body.top_p, body.top_k, body.seed, body.max_frames
-        ),
+        sampling=wire.SamplingOptions(body.temperature, body.top_p, body.top_k, body.seed, most),
         mode=body.mode,
         max_lead_ms=runtime.settings.max_lead_ms,
     )

@@ -195,3 +195,19 @@ def test_sampling_has_the_ranges_of_the_native_protocol() -> None:
 def bounds(schema: dict[str, Any]) -> dict[str, Any]:
     (choice,) = [choice for choice in schema["anyOf"] if choice["type"] != "null"]
     return {key: value for key, value in choice.items() if key != "title"}
+
+
+async def test_vllm_omnis_names_mean_the_same() -> None:
+    """What its benchmark sends beside OpenAI's fields."""
+    body = {"input": "One sentence to say.", "response_format": "pcm", "voice": "alloy", "seed": 1}
+    theirs = {"task_type": "CustomVoice", "language": "English", "stream_format": "audio"}
+    async with gateway(**EXACT) as server, httpx.AsyncClient(base_url=server.http) as http:
+        path = "/v1/audio/speech"
+        cut = await http.post(path, json=body | {"max_frames": 20})
+        same = await http.post(path, json=body | theirs | {"max_new_tokens": 20})
+        whole = await http.post(path, json=body | {"max_new_tokens": 10**6})
+    assert cut.status_code == same.status_code == whole.status_code == 200
+    assert same.content == cut.content
+    assert 0 < len(cut.content) <= 20 * SPEC.hop_length * 2
+    assert whole.content[: len(cut.content) // 2] == cut.content[: len(cut.content) // 2]
+    assert len(whole.content) > len(cut.content)

@@ -213,6 +213,17 @@ async def test_two_at_once_under_one_name() -> None:
         assert sorted(a.status_code for a in answers) == [201, 409]
 
 
+async def test_a_clone_as_vllm_omnis_benchmark_asks_for_it() -> None:
+    async with server() as s:
+        clip = {"ref_audio": f"data:audio/wav;base64,{clips.as_base64(CLIP)}", "ref_text": "Hello."}
+        theirs = {"task_type": "Base", "language": "English", "max_new_tokens": 2048}
+        plain = await s.speak(**clip)
+        same = await s.speak(**clip, **theirs)
+        assert plain.status_code == same.status_code == 200
+        assert same.content == plain.content
+        assert len(plain.content) > 0
+
+
 async def test_a_codec_that_cannot_encode_says_so() -> None:
     async with server() as s:
         s.live.codec.can_encode = False
