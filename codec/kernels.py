@@ -12,8 +12,10 @@ from streaming.window import DecodeWindow
 
 #: Kernels that are kept: a shape of windows needs about twenty.
 _KERNELS = 4096
-#: First chunks that are decoded once before anybody asks: the default settings' lookaheads.
+#: Windows that are decoded once before anybody asks: first ones, and later ones. Lookaheads and
+#: the largest chunk are the default settings'.
 _FIRST_FRAMES, _FIRST_LOOKAHEADS = 8, (2, 4)
+_LARGEST_FRAMES, _LOOKAHEAD = 50, 4
 
 
 def keep_kernels() -> None:
@@ -34,5 +36,17 @@ def meet_first_windows(decoder: CodecDecoder) -> None:
         return
     for new in range(1, _FIRST_FRAMES + 1):
         for lookahead in _FIRST_LOOKAHEADS:
-            codes = np.zeros((decoder.spec.num_codebooks, new + lookahead), np.int16)
-            decoder.decode_windows([DecodeWindow(codes, 0, new, lookahead)])
+            decoder.decode_windows([_window(decoder, 0, new, lookahead)])
+
+
+def later_windows(decoder: CodecDecoder) -> list[DecodeWindow]:
+    """The shapes with which they go on, for a worker to decode once while it has nothing to do."""
+    if isinstance(decoder, GraphDecoder):
+        return []
+    left = decoder.spec.receptive_field_frames
+    return [_window(decoder, left, new, _LOOKAHEAD) for new in range(1, _LARGEST_FRAMES + 1)]
+
+
+def _window(decoder: CodecDecoder, left: int, new: int, lookahead: int) -> DecodeWindow:
+    codes = np.zeros((decoder.spec.num_codebooks, left + new + lookahead), np.int16)
+    return DecodeWindow(codes, left, new, lookahead)

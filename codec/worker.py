@@ -12,6 +12,7 @@ import logging
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -30,7 +31,7 @@ from codec.clips import ClipEncoder, ClipThread, encoder_loader
 from codec.decoder import HiggsDecoder, use_full_float32
 from codec.errors import CheckpointError, CodesError
 from codec.graphs import GraphDecoder, Recorder, graphed, recorder_for
-from codec.kernels import keep_kernels, meet_first_windows
+from codec.kernels import keep_kernels, later_windows, meet_first_windows
 from codec.memory import HeapTrimmer, keep_freed_memory
 from codec.messages import (
     Cancel,
@@ -97,7 +98,8 @@ def main(
             clips = ClipThread(link.send, load_encoder) if load_encoder else None
             link.send(_ready(decoder, cost, can_encode=clips is not None))
             limits = limits.affordable(cost, decoder.spec.receptive_field_frames)
-            Worker(link, decoder, cost, limits, clips=clips).run()
+            unmet = later_windows(decoder)
+            Worker(link, decoder, cost, limits, clips=clips, unmet=unmet).run()
         except LinkClosed:
             pass
     return 0
@@ -138,7 +140,9 @@ def measure_cost(
 
 
 class Worker:
-    """The main loop's state: the queue and the decoder. ``clips`` are encoded elsewhere."""
+    """The main loop's state: the queue and the decoder. ``clips`` are encoded elsewhere.
+    ``unmet`` windows are decoded for nobody while nothing else is to do (codec/kernels.py).
+    """
 
     def __init__(
         self,
@@ -147,20 +151,23 @@ class Worker:
         cost: DecodeCost,
         limits: BatchLimits,
         clips: ClipThread | None = None,
+        unmet: Sequence[DecodeWindow] = (),
     ) -> None:
         self._link, self._decoder, self._clips = link, decoder, clips
-        self._heap = HeapTrimmer()
+        self._heap, self._unmet = HeapTrimmer(), deque(unmet)
         reach = decoder.spec.receptive_field_frames
         self._queue = DeadlineQueue(reach, cost, limits, grouping_of(decoder))
 
     def run(self) -> None:
         """Serve until the link closes. Raises LinkClosed."""
         while True:
-            for message in self._link.receive(wait=not len(self._queue)):
+            for message in self._link.receive(wait=not (len(self._queue) or self._unmet)):
                 self._take_in(message)
             if batch := self._queue.take(time.monotonic()):
                 self._decode(batch)
                 self._heap.look()
+            elif self._unmet:
+                self._decoder.decode_windows([self._unmet.popleft()])
 
     def _take_in(self, message: Inbound) -> None:
         if isinstance(message, Cancel):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from codec.fake import FakeDecoder
-from codec.kernels import keep_kernels, meet_first_windows
+from codec.kernels import keep_kernels, later_windows, meet_first_windows
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
@@ -35,3 +35,11 @@ def test_first_windows_are_met_before_anybody_asks() -> None:
     meet_first_windows(Noting(CodecSpec(24_000, 960, 8, 1024, 3)))
     assert {(0, 1, 2), (0, 2, 2), (0, 2, 4), (0, 4, 2)} <= set(met)
     assert len(met) == len(set(met))
+
+
+def test_later_windows_have_all_sizes_of_a_steady_stream() -> None:
+    windows = later_windows(FakeDecoder(CodecSpec(24_000, 960, 8, 1024, 3)))
+    assert [w.new_frames for w in windows] == list(range(1, 51))
+    assert {(w.left_context, w.lookahead, w.codes.shape[1] - w.new_frames) for w in windows} == {
+        (3, 4, 7)
+    }

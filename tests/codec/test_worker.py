@@ -66,10 +66,14 @@ def message(id: int, new: int = 4, deadline_s: float = FAR, code: int = 1) -> De
     return decode_message(id, DecodeWindow(codes, 2, new, 2), deadline_s, alone=False)
 
 
-def run(turns: list[list[Decode | Cancel]], decoder: FakeDecoder | None = None) -> ScriptedLink:
+def run(
+    turns: list[list[Decode | Cancel]],
+    decoder: FakeDecoder | None = None,
+    unmet: Sequence[DecodeWindow] = (),
+) -> ScriptedLink:
     link = ScriptedLink(turns)
     limits = BatchLimits(piece_frames=8, seconds=1e9)
-    worker = Worker(link, decoder or FakeDecoder(SPEC), DecodeCost(0.0, 0.0), limits)
+    worker = Worker(link, decoder or FakeDecoder(SPEC), DecodeCost(0.0, 0.0), limits, unmet=unmet)
     with pytest.raises(LinkClosed):
         worker.run()
     return link
@@ -154,6 +158,21 @@ def test_a_broken_device_ends_the_worker() -> None:
 def test_it_waits_only_when_there_is_nothing_to_do() -> None:
     link = run([[message(1, new=20)]])
     assert link.waited == [True, False, False, True]
+
+
+def test_windows_are_met_only_while_there_is_nothing_to_do() -> None:
+    met: list[int] = []
+
+    class Noting(FakeDecoder):
+        def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+            met.extend(window.new_frames for window in windows)
+            return super().decode_windows(windows)
+
+    unmet = [DecodeWindow(np.zeros((2, new), np.int16), 0, new, 0) for new in (1, 2)]
+    link = run([[message(1, new=7)], [], [message(2, new=8)], []], Noting(SPEC), unmet)
+    assert met == [7, 1, 8, 2]
+    assert link.waited == [False, False, False, False, True]
+    assert [m.id for m in link.answers(Decoded)] == [1, 2]
 
 
 def test_the_cost_is_measured(decoder: HiggsDecoder) -> None:
