@@ -238,12 +238,6 @@ class Service:
                 next_at += self.rng.expovariate(arrivals_per_s)
             self.step()
 
-    def idle(self, seconds: float) -> None:
-        """Nobody speaks for a while."""
-        until = self.now + seconds
-        while self.now < until:
-            self.step()
-
     def mean_open(self, since: float) -> float:
         """Streams open on average, weighted by time."""
         total = sum(
@@ -286,17 +280,21 @@ def under_load(machine: Machine, ceiling: int, share: float, seed: int) -> Servi
 
 
 def bursts(machine: Machine, ceiling: int, seed: int) -> Service:
-    """Five times, as many as it takes arrive within 50 ms while nobody speaks."""
-    service = Service(machine, seed, ceiling)
-    for _ in range(5):
-        many = int(carried(machine, ceiling))
-        began, due = service.now, sorted(service.rng.uniform(0, 0.05) for _ in range(many))
-        while due or service.open:
-            while due and began + due[0] <= service.now:
-                service.offer(service.rng.randrange(50, 250))
-                due.pop(0)
-            service.step()
-        service.idle(5)
+    """A minute at 30 % of its capacity; every ten seconds or so, as many as it carries come at
+    once besides.
+    """
+    service, many = Service(machine, seed, ceiling), int(carried(machine, ceiling))
+    rng, began = service.rng, service.now
+    burst_at, next_at = began + 3, began
+    while service.now < began + 60:
+        while next_at <= service.now:
+            service.offer(rng.randrange(50, 250))
+            next_at += rng.expovariate(0.3 * many / 6)
+        if service.now >= burst_at:
+            for _ in range(many):
+                service.offer(rng.randrange(50, 250))
+            burst_at += rng.uniform(8, 12)
+        service.step()
     return service
 
 

@@ -74,9 +74,11 @@ class FakeDecoder:
         if codes.min() < 0 or codes.max() >= self._spec.codebook_size:
             raise CodesError(f"a code is not within 0..{self._spec.codebook_size - 1}")
         frames, reach = codes.shape[1], self._spec.receptive_field_frames
-        padded = np.pad(codes.astype(np.float64) + 1, ((0, 0), (reach, reach)))
-        sums = np.zeros((self._spec.hop_length, frames))
-        for offset, weights in enumerate(self._weights):
+        padded = np.zeros((self._spec.num_codebooks, reach + frames + reach))
+        padded[:, reach : reach + frames] = codes
+        padded[:, reach : reach + frames] += 1
+        sums = self._weights[0] @ padded[:, :frames]
+        for offset, weights in enumerate(self._weights[1:], 1):
             sums += weights @ padded[:, offset : offset + frames]
         samples: Samples = (sums.T.reshape(-1) / _EXACT).astype(np.float32)
         return samples

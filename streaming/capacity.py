@@ -43,6 +43,8 @@ _FADE_S, _FORGET_S = 60.0, 600.0
 _LEAST_SHARE = 1e-3
 #: Seconds over which the codec's cost is averaged.
 _CODEC_S = 10.0
+#: By how much the load may grow while a first chunk is played.
+_GROWTH, _FEW = 2, 4
 #: A place is opened, or closed, when the estimate is so far beyond it.
 _SLACK = 0.25
 
@@ -239,11 +241,13 @@ class Capacity:
             sustained = min(sustained, mine.codec_target * mine.frame_s / (busy_s * mean))
         return min(sustained, float(mine.ceiling))
 
-    def full_row_s(self, now: float) -> float:
-        """What a row takes when all places are taken; 0 while nothing is known. Others may come
-        at any moment, so this is what an utterance that begins has to reckon with.
+    def soon_row_s(self, streams: int, now: float) -> float:
+        """What a row may take before a first chunk that is sent now has been played; 0 while
+        nothing is known. Others may come at any moment: reckoned with are as many again, and a
+        few, but no more than there are places.
         """
-        return min(self.settings.frame_s, self.talker.row_s(max(1, self._places), now))
+        soon = min(_GROWTH * streams + _FEW, self._places)
+        return min(self.settings.frame_s, self.talker.row_s(max(1, soon), now))
 
     def places(self, now: float, fastest: float = 1.0, mean: float = 1.0) -> int:
         """The same as a whole number, at least 1: without a stream nothing would be learned. At

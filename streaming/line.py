@@ -73,6 +73,11 @@ class UtteranceLine:
         return len(self._line)
 
     @property
+    def queued(self) -> int:
+        """How many utterances have been added in all."""
+        return self._count
+
+    @property
     def head_text_end(self) -> int | None:
         """Where in the context's text the utterance being sent ends, if there is one."""
         return self._line[0].text_end if self._line else None

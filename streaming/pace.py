@@ -224,7 +224,7 @@ class PaceEstimator:
                 if pair.row_s >= prior.row_s
             ] or [_with_pace(cost, prior.row_s, max(pairs[-1].burst_s, prior.burst_s))]
         if self._capacity is not None:
-            pairs = _when_full(pairs, self._capacity.full_row_s(self.now))
+            pairs = _no_faster(pairs, self._capacity.soon_row_s(self.live, self.now))
         left = settings.horizon_frames
         return min(pairs, key=lambda pair: start_frames(settings, pair, left_frames=left))
 
@@ -259,9 +259,9 @@ def _with_pace(cost: PaceBounds, row_s: float, burst_s: float) -> PaceBounds:
     return replace(cost, row_s=row_s, burst_s=burst_s)
 
 
-def _when_full(pairs: list[PaceBounds], row_s: float) -> list[PaceBounds]:
-    """Only what holds too when the service has become full meanwhile: rows that come no faster,
-    and one of them may be late.
+def _no_faster(pairs: list[PaceBounds], row_s: float) -> list[PaceBounds]:
+    """Only what holds too when rows have come to take so long: they come no faster, and one of
+    them may be late.
     """
     return [
         replace(pair, row_s=max(pair.row_s, row_s), burst_s=max(pair.burst_s, row_s))

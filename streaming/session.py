@@ -103,7 +103,10 @@ class Session:
                 return self._cancel(event, now)
             case Broke(error):
                 return self._close("error", now, error)
+        queued = self._line.queued
         commands = self._take(event, now)
+        if isinstance(event, TextAppended) and self._line.queued == queued:
+            return commands  # part of a sentence: nothing can begin that could not before
         commands += self._line.clear_sent()
         if not self._line and self.state is State.ENDING:
             return commands + self._finish(now)

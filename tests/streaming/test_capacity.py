@@ -117,7 +117,19 @@ def test_before_anything_is_known_the_ceiling_holds() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 16))
     assert capacity.streams(0.0) == 16
     assert capacity.places(0.0) == 16
-    assert capacity.full_row_s(0.0) == 0
+    assert capacity.soon_row_s(1, 0.0) == 0
+
+
+def test_an_utterance_reckons_with_twice_as_many_and_a_few_but_no_more_than_are_admitted() -> None:
+    capacity = Capacity(CapacitySettings(FRAME_S, 64))
+    for second in range(20):
+        streams = (1, 10)[second % 2]
+        feed(capacity.talker, streams, 0.010 + 0.001 * (streams - 1), second, second + 1)
+    places = capacity.places(20)
+    assert 20 < places < 64
+    for streams, soon in ((1, 6), (5, 14), (60, places)):
+        expected = capacity.talker.row_s(soon, 20)
+        assert capacity.soon_row_s(streams, 20) == min(FRAME_S, expected)
 
 
 def test_one_stream_says_nothing_of_many() -> None:
