@@ -15,6 +15,7 @@ the caller must fail that request instead of speaking another request's codes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,26 +27,26 @@ FRAME_BASE = 1 << 20
 FRAME_SPAN = (1 << 31) - 1 - FRAME_BASE
 _EPOCHS = (1 << 15) - 1
 #: Columns after the codes: the delay state's two numbers, and the epoch.
-_DELAY, _RAMP, _EPOCH, _EXTRA = 0, 1, 2, 3
+_STATE, _EPOCH, _EXTRA = slice(0, 2), 2, 3
 
 
 @dataclass(frozen=True, slots=True)
 class FrameState:
     """What input ids stand for, row by row; all tensors are ``[N]`` but ``codes`` ``[N, K]``.
 
-    ``delay`` and ``ramp`` are those of the sampler (see there). Text ids have the state of a
-    request that has not begun, and codes that mean nothing.
+    Codes of text ids mean nothing.
     """
 
     is_frame: Tensor
     is_stale: Tensor
     codes: Tensor
-    delay: Tensor
-    ramp: Tensor
 
 
 class FrameTable(nn.Module):
-    """The ring: ``[n_slots, K + 3]`` int16. ``n_slots`` must be a power of two."""
+    """The ring: ``[n_slots, K + 3]`` int16, and one row more. ``n_slots`` must be a power of two.
+
+    The row after the ring is the state of a request that has not begun: zeros.
+    """
 
     cells: Tensor
 
@@ -55,7 +56,7 @@ class FrameTable(nn.Module):
             raise ValueError(f"n_slots must be a power of two, not {n_slots}")
         self.n_slots, self.num_codebooks = n_slots, num_codebooks
         self._shift = n_slots.bit_length() - 1
-        cells = torch.zeros(n_slots, num_codebooks + _EXTRA, dtype=torch.int16)
+        cells = torch.zeros(n_slots + 1, num_codebooks + _EXTRA, dtype=torch.int16)
         self.register_buffer("cells", cells, persistent=False)
 
     def look_up(self, ids: Tensor) -> FrameState:
@@ -68,17 +69,31 @@ class FrameTable(nn.Module):
             is_frame=is_frame,
             is_stale=is_frame & (extra[:, _EPOCH] != self._epoch(counter)),
             codes=cells[:, : self.num_codebooks].long(),
-            delay=torch.where(is_frame, extra[:, _DELAY].long(), 0),
-            ramp=torch.where(is_frame, extra[:, _RAMP].long(), -1),
         )
 
-    def write(self, counter: Tensor, codes: Tensor, delay: Tensor, ramp: Tensor) -> None:
-        """Store rows: ``counter``, ``delay``, ``ramp`` are ``[N]``, ``codes`` is ``[N, K]``."""
-        extra = torch.stack([delay, ramp, self._epoch(counter)], 1)
-        cells = torch.cat([codes, extra], 1).to(self.cells.dtype)
-        self.cells[counter & (self.n_slots - 1)] = cells
+    def states(self, ids: Tensor) -> Tensor:
+        """The sampler's two numbers after the rows that ``ids`` ``[N]`` stand for: ``[N, 2]``.
 
-    def _epoch(self, counter: Tensor) -> Tensor:
+        Those of a request that has not begun where an id is text.
+        """
+        slots = torch.where(
+            ids >= FRAME_BASE, (ids - FRAME_BASE) & (self.n_slots - 1), self.n_slots
+        )
+        return self.cells[:, self.num_codebooks :][slots, _STATE].long()
+
+    def write(self, counter: int, codes: Tensor, states: Tensor) -> None:
+        """Store rows ``[N, K]`` and states ``[N, 2]`` from ``counter`` on."""
+        count, slot = codes.shape[0], counter & (self.n_slots - 1)
+        here = min(count, self.n_slots - slot)
+        books = self.num_codebooks
+        cells = self.cells[slot : slot + here]
+        cells[:, :books] = codes[:here]
+        cells[:, books:][:, _STATE] = states[:here]
+        cells[:, books + _EPOCH] = self._epoch(counter)
+        if here < count:  # the ring goes round
+            self.write(counter + here, codes[here:], states[here:])
+
+    def _epoch(self, counter: Any) -> Any:
         return (counter >> self._shift) % _EPOCHS + 1
 
 

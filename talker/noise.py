@@ -1,4 +1,4 @@
-"""Gumbel noise from a counter instead of a generator.
+"""Noise from a counter instead of a generator.
 
 Noise is a hash of (seed, position, codebook, code): the same on every device, in every batch
 and after every preemption, so a seed means something and a repeated prefill repeats itself.
@@ -21,21 +21,20 @@ MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 MIX_2 = 0x94D049BB133111EB - (1 << 64)
 
 
-def gumbel(seeds: Tensor, positions: Tensor, codes: Tensor) -> Tensor:
-    """Noise for candidate codes: ``seeds`` and ``positions`` ``[B]`` int64, ``codes``
-    ``[B, K, C]`` int64 -> ``[B, K, C]`` float32.
+def log_uniform(seeds: Tensor, positions: Tensor, books: Tensor, codes: Tensor) -> Tensor:
+    """The logarithm of a uniform number for each candidate code: ``seeds`` and ``positions``
+    ``[B]`` int64, ``books`` 1 to K, ``codes`` ``[B, K, C]`` int64 -> ``[B, K, C]`` float32,
+    below 0. Its negative is exponential noise; the negative logarithm of that is Gumbel noise.
     """
-    num_codebooks = codes.shape[1]
-    row = seeds * SEED_STRIDE + positions * num_codebooks
-    book = _mix(row[:, None] + torch.arange(1, num_codebooks + 1, device=codes.device))
-    hashed = _mix(book[..., None] + (codes + 1) * CODE_STRIDE)
-    top = (hashed >> (64 - NOISE_BITS)) & ((1 << NOISE_BITS) - 1)
-    uniform = (top.float() + 0.5) * (1.0 / (1 << NOISE_BITS))
-    return -torch.log(-torch.log(uniform))
+    row = torch.add(seeds * SEED_STRIDE, positions, alpha=codes.shape[1])
+    book = _mix(row[:, None] + books).add_(CODE_STRIDE)
+    hashed = _mix(torch.add(book[..., None], codes, alpha=CODE_STRIDE))
+    top = (hashed >> (64 - NOISE_BITS)).bitwise_and_((1 << NOISE_BITS) - 1)
+    return top.float().add_(0.5).mul_(1.0 / (1 << NOISE_BITS)).log_()
 
 
 def _mix(x: Tensor) -> Tensor:
-    """splitmix64's finaliser; int64 wraps, and masks make the shifts logical."""
-    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * MIX_1
-    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * MIX_2
-    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+    """splitmix64's finaliser, in ``x`` itself; int64 wraps, and masks make the shifts logical."""
+    x.bitwise_xor_((x >> 30).bitwise_and_(0x3FFFFFFFF)).mul_(MIX_1)
+    x.bitwise_xor_((x >> 27).bitwise_and_(0x1FFFFFFFFF)).mul_(MIX_2)
+    return x.bitwise_xor_((x >> 31).bitwise_and_(0x1FFFFFFFF))

@@ -8,8 +8,8 @@ BOC, ``#`` is EOC, ``?`` is a code that belongs to no frame and is never decoded
     codebook 1  .  a  b  c  ?  #  #
     codebook 2  .  .  a  b  c  ?  #
     codebook 3  .  .  .  a  b  c  ?
-    delay       1  2  3  3  3  3  3     how many codebooks beyond the first have started
-    ramp       -1 -1 -1  3  2  1  0     rows still to come after EOC; at 0 the stream is over
+    started     1  2  3  4  4  4  4     codebooks that have started, up to the row's
+    over        0  0  0  1  2  3  4     codebooks that have said EOC; at 4 the stream is over
 
 Codebook 0 alone may say EOC, and from then on EOC follows one codebook per row. The row that
 ends the ramp carries the stop id in place of a frame id, so no extra step is needed.
@@ -22,16 +22,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from talker.frames import FRAME_BASE, FRAME_SPAN, FrameState, FrameTable
-from talker.noise import gumbel
+from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable
+from talker.noise import log_uniform
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
     """How each row of a batch is drawn; tensors are ``[B]``.
 
-    The host knows three things that spare the device work: the widest ``top_k``, whether all
-    are as wide, and whether every row is greedy (temperature 0).
+    A greedy row is one of ``top_k`` 1; its temperature is anything but 0. The host knows two
+    things that spare the device work: the widest ``top_k``, and whether all are as wide.
     """
 
     temperature: Tensor
@@ -40,7 +40,6 @@ class Draw:
     seed: Tensor
     widest: int
     same_width: bool
-    all_greedy: bool
 
 
 class RowSampler(nn.Module):
@@ -48,7 +47,15 @@ class RowSampler(nn.Module):
 
     The counter behind frame ids lives on the host and advances by the batch size in every
     step, so it stays alike on all ranks of a tensor-parallel group.
+
+    On a GPU a step is bound by how many kernels it launches, so there are as few as eager
+    PyTorch allows: ``python -m benchmarks.sampler_cost`` counts them.
     """
+
+    books: Tensor
+    indices: Tensor
+    offsets: Tensor
+    lost_codes: Tensor
 
     def __init__(self, table: FrameTable, codebook_rows: int, boc: int, eoc: int, stop: int):
         super().__init__()
@@ -56,6 +63,11 @@ class RowSampler(nn.Module):
         self.num_codebooks, self.codebook_rows = table.num_codebooks, codebook_rows
         self.boc, self.eoc, self.stop = boc, eoc, stop
         self._counter = 0
+        books = torch.arange(1, self.num_codebooks + 1)
+        self.register_buffer("books", books, persistent=False)
+        self.register_buffer("indices", books - 1, persistent=False)
+        self.register_buffer("offsets", (books - 1) * codebook_rows, persistent=False)
+        self.register_buffer("lost_codes", self.lost_row + books - 1, persistent=False)
 
     @property
     def lost_row(self) -> int:
@@ -75,59 +87,53 @@ class RowSampler(nn.Module):
         codebook k's code plus ``k * codebook_rows``, so that all codes of a row differ.
         """
         batch = logits.shape[0]
-        before = self.table.look_up(last_ids)
+        before = self.table.states(last_ids)
         logits = logits.view(batch, self.num_codebooks, self.codebook_rows).float()
         # assignment to slices in place: the logits are nobody else's
         logits[:, :, self.boc] = float("-inf")
         logits[:, 1:, self.eoc] = float("-inf")
-        book = torch.arange(self.num_codebooks, device=logits.device)
-        codes = choose_codes(logits, positions, draw)
-        codes = force_special(codes, before, book, self.boc, self.eoc)
-        delay, ramp = next_state(codes, before, self.eoc)
+        codes = choose_codes(logits, positions, self.books, draw)
+        codes.masked_fill_(self.indices > before[:, :1], self.boc)
+        codes.masked_fill_(self.books <= before[:, 1:], self.eoc)
+        after = next_state(codes, before, self.eoc)
 
         if self._counter + batch > FRAME_SPAN:
             self._counter = 0
-        counter = torch.arange(self._counter, self._counter + batch, device=logits.device)
-        self._counter += batch
-        self.table.write(counter, codes, delay, ramp)
+        first, self._counter = self._counter, self._counter + batch
+        self.table.write(first, codes, after)
 
-        ids = torch.where(lost | (ramp == 0), self.stop, counter + FRAME_BASE)
-        codes = torch.where(lost[:, None], self.lost_row + book, codes + book * self.codebook_rows)
+        first += FRAME_BASE
+        ids = torch.arange(first, first + batch, device=logits.device)
+        ids.masked_fill_(lost | (after[:, 1] == self.num_codebooks), self.stop)
+        codes = torch.where(lost[:, None], self.lost_codes, codes + self.offsets)
         return ids, codes.to(torch.int32)
 
 
-def choose_codes(logits: Tensor, positions: Tensor, draw: Draw) -> Tensor:
+def choose_codes(logits: Tensor, positions: Tensor, books: Tensor, draw: Draw) -> Tensor:
     """Top-k, top-p and Gumbel-max: ``[B, K, V]`` logits -> ``[B, K]`` codes.
 
-    The noise is only computed for the candidates that top-k leaves.
+    The noise is only computed for the candidates that top-k leaves. The largest of
+    ``log(chance) + gumbel`` is the smallest of ``chance / log(uniform)``, which takes two
+    logarithms less and lets a chance of 0 stand for what may not be said.
     """
-    if draw.all_greedy:
+    if draw.widest == 1:
         return logits.argmax(-1)
     width = min(draw.widest, logits.shape[-1])
     value, code = logits.topk(width, -1)  # sorted: top-p reads the order
-    hot = draw.temperature[:, None, None] > 0
-    scaled = value / torch.where(hot, draw.temperature[:, None, None], 1.0)
+    value.div_(draw.temperature[:, None, None])
     if not draw.same_width:
         rank = torch.arange(width, device=logits.device)
-        scaled = scaled.masked_fill(rank >= draw.top_k[:, None, None], float("-inf"))
-    chance = scaled.softmax(-1)
-    ahead = chance.cumsum(-1) - chance
-    scaled = scaled.masked_fill(ahead >= draw.top_p[:, None, None], float("-inf"))
-    noisy = torch.where(hot, scaled + gumbel(draw.seed, positions, code), value)
-    return code.gather(-1, noisy.argmax(-1, keepdim=True)).squeeze(-1)
+        value.masked_fill_(rank >= draw.top_k[:, None, None], float("-inf"))
+    chance = value.softmax(-1)
+    ahead = chance.cumsum(-1).sub_(chance)
+    chance.masked_fill_(ahead >= draw.top_p[:, None, None], 0.0)
+    best = chance.div_(log_uniform(draw.seed, positions, books, code)).argmin(-1, keepdim=True)
+    return code.gather(-1, best).squeeze(-1)
 
 
-def force_special(codes: Tensor, before: FrameState, book: Tensor, boc: int, eoc: int) -> Tensor:
-    """Put BOC where a codebook has not started and EOC where it is over; ``[B, K]``."""
-    num_codebooks = codes.shape[1]
-    codes = torch.where(book > before.delay[:, None], boc, codes)
-    over = (before.ramp >= 0)[:, None] & (book < (num_codebooks - before.ramp)[:, None])
-    return torch.where(over, eoc, codes)
-
-
-def next_state(codes: Tensor, before: FrameState, eoc: int) -> tuple[Tensor, Tensor]:
-    """``delay`` and ``ramp`` ``[B]`` after the row ``codes`` ``[B, K]``."""
-    last = codes.shape[1] - 1
-    starts = (before.ramp < 0) & (codes[:, 0] == eoc)
-    ramp = torch.where(before.ramp >= 0, before.ramp - 1, torch.where(starts, last, -1))
-    return (before.delay + 1).clamp(max=last), ramp
+def next_state(codes: Tensor, before: Tensor, eoc: int) -> Tensor:
+    """How many codebooks have started beyond the first, and how many are over, ``[B, 2]``, after
+    the row ``codes`` ``[B, K]``: one more is over whenever the first one says EOC.
+    """
+    more = torch.stack([torch.ones_like(codes[:, 0]), codes[:, 0] == eoc], 1)
+    return more.add_(before).clamp_(max=codes.shape[1])

@@ -59,6 +59,8 @@ class TalkerSampler:
         self._model, self._req_states = model, req_states
         self.sampling_states = SamplingStates(max_num_reqs, model.codebook_rows)
         self._lost = torch.zeros(max_num_reqs, dtype=torch.bool, device=device)
+        #: The last step's, and whose it was: a batch often stays the same for many steps.
+        self._drawn: tuple[bytes, Draw] | None = None
         #: Of the requests that want to know their place in the text, by their slot.
         self._spans: dict[int, tuple[int, int]] = {}
         #: The runner's, once there is a KV cache.
@@ -66,7 +68,10 @@ class TalkerSampler:
 
     def add_request(self, index: int, *args: Any) -> None:
         """A request is (re-)admitted at ``index``; the parameters come last in every version."""
-        self.sampling_states.add_request(index, args[-1])
+        states, self._drawn = self.sampling_states, None
+        states.add_request(index, args[-1])
+        if states.temperature.np[index] == 0:  # greedy: vLLM forgets its top_k
+            states.temperature.np[index] = states.top_k.np[index] = 1
         self._lost[index] = False
         span = text_span(args[-1])
         if span is None:
@@ -125,14 +130,17 @@ class TalkerSampler:
 
     def _draw(self, batch: Any) -> Draw:
         states, slots = self.sampling_states, batch.idx_mapping
-        cold = states.temperature.np[batch.idx_mapping_np] == 0
-        widths = np.where(cold, 1, states.top_k.np[batch.idx_mapping_np])
-        return Draw(
+        whose = batch.idx_mapping_np.tobytes()
+        if self._drawn is not None and self._drawn[0] == whose:
+            return self._drawn[1]
+        widths = states.top_k.np[batch.idx_mapping_np]
+        draw = Draw(
             temperature=states.temperature.gpu[slots],
             top_k=states.top_k.gpu[slots],
             top_p=states.top_p.gpu[slots],
             seed=states.seeds.gpu[slots],
             widest=int(np.max(widths)),
             same_width=bool(np.min(widths) == np.max(widths)),
-            all_greedy=bool(cold.all()),
         )
+        self._drawn = (whose, draw)
+        return draw

@@ -123,13 +123,12 @@ def draw_of(params: list[Any]) -> Draw:
     if min(top_k) <= 0 or any(p.seed is None for p in params):
         raise ValueError("a talker request needs a top_k and a seed")
     return Draw(
-        temperature=torch.tensor([p.temperature for p in params]),
+        temperature=torch.tensor([p.temperature or 1.0 for p in params]),
         top_k=torch.tensor(top_k),
         top_p=torch.tensor([p.top_p for p in params]),
         seed=torch.tensor([p.seed for p in params]),
         widest=max(top_k),
         same_width=min(top_k) == max(top_k),
-        all_greedy=all(p.temperature == 0 for p in params),
     )
 
 

@@ -69,6 +69,7 @@ def test_what_is_set_for_the_talker_reaches_it() -> None:
         "threads": 3,
         "max_num_seqs": 5,
         "dtype": "float16",
+        "quantization": "int8",
         "continuity": "on",
         "tensor_parallel_size": 2,
         "data_parallel_size": 4,

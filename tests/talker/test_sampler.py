@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable, lost_requests, slots_for
-from talker.noise import NOISE_BITS, gumbel
+from talker.noise import NOISE_BITS, log_uniform
 from talker.reference import uniform
 from talker.sampler import Draw, RowSampler, choose_codes
 
@@ -22,7 +22,7 @@ TEXT_ID = 7
 
 def greedy(batch: int) -> Draw:
     ones = torch.ones(batch)
-    return Draw(ones * 0, ones.long(), ones, ones.long(), 1, True, True)
+    return Draw(ones, ones.long(), ones, ones.long(), 1, True)
 
 
 def sampler(slots: int = 64) -> RowSampler:
@@ -122,9 +122,8 @@ def test_a_lost_request_gets_the_lost_row_and_the_stop_id_alone() -> None:
 
 def test_a_slot_that_was_written_over_is_stale() -> None:
     table = FrameTable(8, BOOKS)
-    zero = torch.zeros(1).long()
     for counter in range(9):
-        table.write(torch.tensor([counter]), torch.full((1, BOOKS), counter), zero, zero)
+        table.write(counter, torch.full((1, BOOKS), counter), torch.zeros(1, 2).long())
     found = table.look_up(torch.tensor([TEXT_ID, FRAME_BASE, FRAME_BASE + 1, FRAME_BASE + 8]))
     assert found.is_stale.tolist() == [False, True, False, False]
     assert found.codes[2:, 0].tolist() == [1, 8]
@@ -137,10 +136,29 @@ def test_a_slot_that_was_never_written_is_stale() -> None:
 
 def test_epochs_fit_their_column_to_the_last_id() -> None:
     table = FrameTable(1 << 16, BOOKS)
-    zero = torch.zeros(1).long()
-    last = torch.tensor([FRAME_SPAN - 1])
-    table.write(last, torch.ones(1, BOOKS).long(), zero, zero)
-    assert not table.look_up((last + FRAME_BASE).int()).is_stale.any()
+    table.write(FRAME_SPAN - 1, torch.ones(1, BOOKS).long(), torch.zeros(1, 2).long())
+    last = torch.tensor([FRAME_SPAN - 1 + FRAME_BASE], dtype=torch.int32)
+    assert not table.look_up(last).is_stale.any()
+
+
+def test_states_are_those_of_the_rows_and_zeros_for_text() -> None:
+    table = FrameTable(8, BOOKS)
+    table.write(21, torch.ones(2, BOOKS).long(), torch.tensor([[1, 0], [4, 2]]))
+    ids = torch.tensor([TEXT_ID, FRAME_BASE + 22, FRAME_BASE + 21, FRAME_BASE - 1])
+    for kind in (torch.int32, torch.int64):
+        assert table.states(ids.to(kind)).tolist() == [[0, 0], [4, 2], [1, 0], [0, 0]]
+
+
+def test_a_ring_that_goes_round_in_the_middle_of_a_step_forgets_nothing_new() -> None:
+    rows, last = sampler(slots=8), torch.full((3,), TEXT_ID)
+    seen: list[int] = []
+    for number in range(7):
+        last, _ = step(rows, [[number, 1, 2, 3]] * 3, last)
+        assert not rows.table.look_up(last).is_stale.any()
+        seen += last.tolist()
+    assert len(set(seen)) == len(seen) == 21
+    assert rows.table.look_up(torch.tensor(seen[:-8])).is_stale.all()
+    assert not rows.table.look_up(torch.tensor(seen[-8:])).is_stale.any()
 
 
 def test_lost_requests_are_those_whose_own_tokens_are_stale() -> None:
@@ -161,10 +179,12 @@ def test_the_table_is_a_power_of_two_and_eight_times_what_can_live(seqs: int, fr
 @given(seed=st.integers(0, 2**63 - 1), position=st.integers(0, 40_000), code=st.integers(0, 1025))
 def test_noise_equals_the_oracle_s_own_and_is_finite(seed: int, position: int, code: int) -> None:
     codes = torch.full((1, 8, 1), code)
-    noise = gumbel(torch.tensor([seed]), torch.tensor([position]), codes)[0, :, 0]
-    own = [-math.log(-math.log(float(uniform(seed, position, book, code, 8)))) for book in range(8)]
-    assert np.allclose(noise.numpy(), own, rtol=1e-4, atol=1e-5)
+    books = torch.arange(1, 9)
+    noise = log_uniform(torch.tensor([seed]), torch.tensor([position]), books, codes)[0, :, 0]
+    own = [math.log(float(uniform(seed, position, book, code, 8))) for book in range(8)]
+    assert np.allclose(noise.numpy(), own, rtol=1e-4, atol=1e-9)
     assert torch.isfinite(noise).all()
+    assert (noise < 0).all()
 
 
 def test_the_largest_uniform_stays_below_one() -> None:
@@ -179,8 +199,8 @@ def test_draws_follow_the_odds() -> None:
     count = 20_000
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).expand(count, 1, 4).contiguous()
     ones = torch.ones(count)
-    draw = Draw(ones, ones.long() * 4, ones, ones.long() * 11, 4, True, False)
-    codes = choose_codes(logits, torch.arange(count), draw)
+    draw = Draw(ones, ones.long() * 4, ones, ones.long() * 11, 4, True)
+    codes = choose_codes(logits, torch.arange(count), torch.ones(1).long(), draw)
     shares = torch.bincount(codes.view(-1), minlength=4) / count
     assert torch.allclose(shares, logits[0, 0].softmax(-1), atol=0.015)
 
@@ -195,7 +215,57 @@ def test_top_k_and_top_p_leave_the_likeliest(top_k: int, top_p: float, kept: set
     # one greedy row of another width: each row keeps its own parameters
     wide = torch.full((count,), top_k)
     wide[0] = 1
-    draw = Draw(ones, wide, ones * top_p, ones.long() * 5, 4, False, False)
-    codes = choose_codes(logits, torch.arange(count), draw)
+    draw = Draw(ones, wide, ones * top_p, ones.long() * 5, 4, False)
+    codes = choose_codes(logits, torch.arange(count), torch.ones(1).long(), draw)
     assert set(codes.view(-1).tolist()) == kept
     assert int(codes[0]) == 0
+
+
+def _slow_choice(logits: np.ndarray, position: int, book: int, draw: tuple) -> tuple[int, float]:
+    """One code by the definition, in float64, and by how much it won."""
+    temperature, top_k, top_p, seed = draw
+    order = sorted(range(len(logits)), key=lambda code: -logits[code])[:top_k]
+    heat = np.array([logits[code] for code in order], np.float64) / temperature
+    odds = np.exp(heat - heat[0])
+    odds /= odds.sum()
+    scores, before = [], 0.0
+    for code, warm, share in zip(order, heat, odds, strict=True):
+        if before < top_p:
+            noise = -math.log(-math.log(float(uniform(seed, position, book, code, BOOKS))))
+            scores.append((warm + noise, code))
+        before += share
+    scores.sort(reverse=True)
+    return scores[0][1], scores[0][0] - scores[1][0] if len(scores) > 1 else 1.0
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_choices_equal_the_definition(data: st.DataObject) -> None:
+    """Mixed batches: each row with its own temperature, top_k, top_p, seed and position."""
+    one = st.tuples(
+        st.floats(0.05, 2.0), st.integers(1, 12), st.floats(0.3, 1.0), st.integers(0, 2**63 - 1)
+    )
+    draws = data.draw(st.lists(one, min_size=1, max_size=4))
+    positions = data.draw(st.lists(st.integers(0, 40_000), min_size=4, max_size=4))[: len(draws)]
+    seed = data.draw(st.integers(0, 1000))
+    logits = np.random.default_rng(seed).normal(0, 3, (len(draws), BOOKS, 12)).astype(np.float32)
+    temperature, top_k, top_p, seeds = zip(*draws, strict=True)
+    draw = Draw(
+        torch.tensor(temperature), torch.tensor(top_k), torch.tensor(top_p), torch.tensor(seeds),
+        max(top_k), min(top_k) == max(top_k),
+    )  # fmt: skip
+    books = torch.arange(1, BOOKS + 1)
+    got = choose_codes(torch.from_numpy(logits.copy()), torch.tensor(positions), books, draw)
+    for row, (position, own) in enumerate(zip(positions, draws, strict=True)):
+        for book in range(BOOKS):
+            code, margin = _slow_choice(logits[row, book], position, book, own)
+            if margin > 1e-4 and _is_clear(logits[row, book], own):
+                assert int(got[row, book]) == code
+
+
+def _is_clear(logits: np.ndarray, draw: tuple) -> bool:
+    """Whether float32 cannot put another code on the other side of top_p."""
+    heat = np.sort(logits.astype(np.float64) / draw[0])[::-1][: draw[1]]
+    odds = np.exp(heat - heat[0])
+    before = np.cumsum(odds / odds.sum()) - odds / odds.sum()
+    return bool(np.abs(before - draw[2]).min() > 1e-5)

@@ -1,0 +1,114 @@
+"""What drawing a row costs: ``python -m benchmarks.sampler_cost``.
+
+The talker's sampler alone, as a step calls it: logits of so many streams in, ids and codes out.
+Kernels per step (what a GPU is asked to launch; views do not count) and microseconds of
+processor time. ``--compile`` adds torch.compile's, after its own time to compile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.report import environment, markdown_table
+from talker.frames import FRAME_BASE, FrameTable, slots_for
+from talker.sampler import Draw, RowSampler
+
+_BOOKS, _ROWS = 8, 1026
+_BOC, _EOC, _STOP = 1024, 1025, 0
+_POSITIONS = 4096
+_TIMES, _REPEATS = 15, 20
+#: Ops that move no data: strides and shapes alone.
+_VIEWS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "view", "slice", "select", "unsqueeze", "squeeze", "expand", "as_strided", "alias",
+        "detach", "transpose", "permute", "reshape", "empty", "empty_strided", "empty_like",
+        "resize_", "_unsafe_view", "unbind", "lift_fresh", "result_type", "narrow", "new_empty",
+    )
+)  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and print a Markdown report."""
+    parser = argparse.ArgumentParser(prog="benchmarks.sampler_cost", description=__doc__)
+    parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 16])
+    parser.add_argument("--compile", action="store_true")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    rows = [measure("eager", lambda f: f, options.streams)]
+    if options.compile:
+        rows.append(measure("compiled", torch.compile, options.streams))
+    print("; ".join(f"{key} {value}" for key, value in environment().items()) + "\n")
+    head = ["sampler", "kernels", *(f"µs at {n}" for n in options.streams), "first call s"]
+    print(markdown_table(head, rows))
+
+
+def measure(
+    name: str, make: Callable[..., Callable[..., object]], streams: Sequence[int]
+) -> list[object]:
+    """One line of the table."""
+    sampler = new_sampler()
+    step, began = make(sampler.step), time.perf_counter()
+    with torch.inference_mode():
+        step(*inputs(streams[0]))
+        first_s = time.perf_counter() - began
+        kernels = count(step, inputs(streams[-1]))
+        return [name, kernels, *(1e6 * seconds(step, inputs(n)) for n in streams), first_s]
+
+
+def new_sampler() -> RowSampler:
+    """The family's: 8 codebooks of 1026 rows."""
+    table = FrameTable(slots_for(16, _POSITIONS), _BOOKS)
+    return RowSampler(table, _ROWS, _BOC, _EOC, _STOP)
+
+
+def inputs(streams: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Draw]:
+    """Arguments of a step in the middle of its streams, with the family's sampling."""
+    ones = torch.ones(streams)
+    draw = Draw(
+        temperature=ones,
+        top_k=ones.long() * 50,
+        top_p=ones * 0.95,
+        seed=torch.arange(streams),
+        widest=50,
+        same_width=True,
+    )
+    logits = torch.randn(streams, _BOOKS * _ROWS, generator=torch.Generator().manual_seed(0)) * 3
+    last = torch.arange(streams) + FRAME_BASE
+    return logits, last, torch.arange(streams) + 100, torch.zeros(streams).bool(), draw
+
+
+def count(step: Callable[..., object], given: tuple[object, ...]) -> int:
+    """Kernels of one step: the leaves of the profile, views aside."""
+    step(*given)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        step(*given)
+    return sum(
+        1
+        for event in seen.events() or ()
+        if event.name.startswith(("aten::", "graph_"))
+        and event.name not in _VIEWS
+        and not any(child.name not in _VIEWS for child in event.cpu_children)
+    )
+
+
+def seconds(step: Callable[..., object], given: tuple[object, ...]) -> float:
+    """Seconds of processor time per step: the median of some timings."""
+    times = []
+    for _ in range(_TIMES):
+        began = time.thread_time()
+        for _ in range(_REPEATS):
+            step(*given)
+        times.append((time.thread_time() - began) / _REPEATS)
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    main()
