@@ -14,10 +14,12 @@ from streaming.events import (
     Flushed,
     PlaybackReported,
     RowsCame,
+    SamplesCame,
     TextAppended,
 )
+from streaming.ports import TalkerRows
 from streaming.session import State
-from tests.streaming.session_world import ROW_S, SPEC, World, settings
+from tests.streaming.session_world import ROW_S, SPEC, World, rows_of, settings
 
 
 def test_every_frame_is_sent_once_in_order_and_then_the_context_is_done() -> None:
@@ -98,6 +100,20 @@ def test_lead_stops_the_codec_and_the_next_utterance_until_something_was_played(
         assert in_hand < 2 * 100 * SPEC.frame_s + lead_s
     assert world.samples == 3 * 100 * SPEC.hop_length
     assert not any(audio.late for audio in world.sent)
+
+
+def test_a_lead_that_is_the_limit_exactly_stops_nothing_for_ever() -> None:
+    """The whole utterance is sent at one moment and is as long as the lead allowed."""
+    frames = 40
+    world = World(settings("whole", max_lead_s=frames * SPEC.frame_s), frames=frames)
+    world.post(TextAppended("One. Two is here. "))
+    rows = rows_of(np.full((frames, SPEC.num_codebooks), 100, np.int16))
+    world.post(RowsCame(0, TalkerRows(rows, "stop")))
+    world.post(SamplesCame(0, np.zeros(frames * SPEC.hop_length, np.float32)))
+    assert world.session._line.playback.lead_s(world.now) == frames * SPEC.frame_s
+    assert world.talked == ["One."]
+    world.run()
+    assert world.talked == ["One.", "Two is here."]
 
 
 @pytest.mark.parametrize("lead_s", [0.5, 2.0, 8.0])

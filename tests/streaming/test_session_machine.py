@@ -1,0 +1,377 @@
+"""A session under any order of events that can happen to it, by hypothesis' state machine.
+
+The world around it is as unkind as the contracts allow: rows come one by one or in heaps,
+windows come back late, timers ring when they like, clients report nonsense, anything fails at
+any time. Every frame says whose it is, and a model of the listener of the test's own knows how
+far playback has got.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from streaming.errors import BackendError, ErrorCode, RequestError
+from streaming.events import (
+    AudioRead,
+    Broke,
+    CancelAsked,
+    Cancelled,
+    Command,
+    Decode,
+    Done,
+    EndAsked,
+    Event,
+    FlushAsked,
+    Flushed,
+    NothingToSay,
+    PlaybackReported,
+    RowsCame,
+    SamplesCame,
+    SendAudio,
+    SetTimer,
+    StartTalker,
+    StopWork,
+    TextAppended,
+    TimerRang,
+)
+from streaming.ports import TalkerRows
+from streaming.session import Session, State
+from streaming.spec import Codes, Samples
+from tests.streaming.session_world import SPEC, rows_of
+from tests.streaming.session_world import settings as session_settings
+
+HOP, RATE = SPEC.hop_length, SPEC.sample_rate
+MOST_CHARS = 120
+#: What may be in hand beyond the credit: two of the largest chunks and the lookahead, and one
+#: more chunk that is with the codec (``streaming.line``).
+SPARE_FRAMES = 3 * 50 + 3
+TEXT = st.text(alphabet="ab .!\n\u3002<|>1", min_size=0, max_size=40)
+
+
+class Listener:
+    """Plays what it is sent in real time, as docs/protocol.md has it: written step by step."""
+
+    def __init__(self) -> None:
+        self.sent = self.reported = 0
+        self.read: int | None = None
+        self.played = 0.0
+
+    def wait(self, seconds: float) -> None:
+        self.played = min(self.sent, self.played + seconds * RATE)
+
+    def report(self, samples: int, *, at_most: bool) -> None:
+        if self.sent and not (at_most and round(self.played) <= samples):
+            self.reported = max(self.reported, min(samples, self.sent))
+            self.played = self.reported
+
+    def take(self, samples: int) -> None:
+        self.read = max(self.read or 0, min(samples, self.sent))
+
+    def lead_s(self, slack_s: float) -> float:
+        unread_s = 0.0 if self.read is None else (self.sent - self.read) / RATE - slack_s
+        return max((self.sent - self.played) / RATE, unread_s)
+
+
+class Speech:
+    """What the talker makes of one utterance: frames that say whose and which they are."""
+
+    def __init__(self, text: str, utterance: int, frames: int, *, cut: bool) -> None:
+        self.text, self.utterance = text, utterance
+        own = np.full((frames, SPEC.num_codebooks), utterance % 1000, np.int16)
+        own[:, 1] = np.arange(frames) % 1000
+        #: Cut off, there is no end code and the last rows' frames never come.
+        self.rows = rows_of(own) if not cut else rows_of(own)[:frames]
+        self.frames = own if not cut else own[: max(0, frames - SPEC.num_codebooks + 1)]
+        self.cut, self.given = cut, 0
+
+    @property
+    def left(self) -> int:
+        """Rows to come. The end is known one row before the last (``DelayReverter.ended``), so
+        with that one left the next utterance may begin.
+        """
+        return len(self.rows) - self.given
+
+    def more(self, count: int) -> TalkerRows:
+        rows = self.rows[self.given : self.given + count]
+        self.given += len(rows)
+        finish = None if self.given < len(self.rows) else "length" if self.cut else "stop"
+        return TalkerRows(rows, finish)  # type: ignore[arg-type]
+
+
+def heard(codes: Codes) -> Samples:
+    """``[K, T]`` codes as samples: each one its frame's utterance and number."""
+    return np.repeat(codes[0] * 1000.0 + codes[1], HOP).astype(np.float32)
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """One context. Rules are what can happen to it, invariants what must hold always."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.text, self.spoken = "", ""
+        self.listener = Listener()
+        self.talking: Speech | None = None
+        self.decoding: Decode | None = None
+        self.timer: float | None = None
+        self.expected: list[Samples] = []
+        self.audio: list[Samples] = []
+        self.asked: list[str] = []
+        self.flushed: list[str] = []
+        self.last: Cancelled | Done | None = None
+        self.said_last = self.stopped = self.cut_off = False
+
+    @initialize(
+        mode=st.sampled_from(("chunked", "chunked", "whole")),
+        lead_s=st.sampled_from((0.2, 1.0, 10.0)),
+        frames=st.integers(1, 120),
+        cut=st.booleans(),
+        text=st.sampled_from(("", "a b. ", "ab a! b ab. a", "a. b. ab. a b ab. ")),
+    )
+    def create(self, mode: str, lead_s: float, frames: int, cut: bool, text: str) -> None:
+        config = session_settings(mode, lead_s, chars=MOST_CHARS)  # type: ignore[arg-type]
+        self.session, self.mode, self.lead_s = Session(config), mode, lead_s
+        self.frames, self.cut, self.slack_s = frames, cut, max(0.0, 2.0 - lead_s)
+        self.append(text)
+
+    # -- the client
+
+    @rule(text=TEXT)
+    def append(self, text: str) -> None:
+        if self.asks(TextAppended(text), allowed=len(self.text) + len(text) <= MOST_CHARS):
+            self.text += text
+
+    @rule()
+    def flush(self) -> None:
+        name = f"f{len(self.asked)}"
+        self.asked.append(name)
+        if not self.asks(FlushAsked(name)):
+            self.asked.pop()
+
+    @precondition(lambda self: self.text and self.now > 0.5)
+    @rule()
+    def end(self) -> None:
+        self.asks(EndAsked())
+
+    @precondition(lambda self: self.now > 1.0)
+    @rule(played=st.none() | st.integers(0, 1 << 21), unsent=st.integers(0, 5000))
+    def cancel(self, played: int | None, unsent: int) -> None:
+        self.post(CancelAsked(played, unsent))
+        assert self.last is not None
+
+    @rule(played=st.integers(0, 1 << 21), at_most=st.booleans())
+    def report(self, played: int, at_most: bool) -> None:
+        if self.last is None:
+            self.listener.report(played, at_most=at_most)
+        self.post(PlaybackReported(played, at_most))
+
+    @rule(part=st.floats(0, 1.5))
+    def read(self, part: float) -> None:
+        samples = int(self.listener.sent * part)
+        if self.last is None:
+            self.listener.take(samples)
+        self.post(AudioRead(samples))
+
+    # -- the engines and the clock
+
+    @precondition(lambda self: self.talking is not None and self.session.wants_rows(self.now))
+    @rule(count=st.integers(1, 40))
+    def rows_come(self, count: int) -> None:
+        assert self.talking is not None
+        talking, batch = self.talking, self.talking.more(count)
+        if batch.finish is not None:
+            self.talking = None
+            self.cut_off |= talking.cut
+        self.post(RowsCame(talking.utterance, batch))
+
+    @precondition(lambda self: self.decoding is not None)
+    @rule()
+    def samples_come(self) -> None:
+        assert self.decoding is not None
+        decode, self.decoding = self.decoding, None
+        samples = decode.window.trim(heard(decode.window.codes))
+        self.post(SamplesCame(decode.utterance, samples))
+
+    @precondition(lambda self: self.talking is not None and not self.talking.given)
+    @rule()
+    def nothing_to_say(self) -> None:
+        assert self.talking is not None
+        talking, self.talking = self.talking, None
+        self.expected[talking.utterance] = np.zeros(0, np.float32)
+        self.post(NothingToSay(talking.utterance))
+
+    @rule(utterance=st.integers(0, 20))
+    def something_late_comes(self, utterance: int) -> None:
+        """Of an utterance that nobody works on: it must change nothing."""
+        if self.talking is None or self.talking.utterance != utterance:
+            self.post(RowsCame(utterance, TalkerRows(np.zeros((1, SPEC.num_codebooks), np.int16))))
+            self.post(NothingToSay(utterance))
+        if self.decoding is None or self.decoding.utterance != utterance:
+            self.post(SamplesCame(utterance, np.ones(HOP, np.float32)))
+
+    @precondition(lambda self: self.now > 2.0)
+    @rule()
+    def something_breaks(self) -> None:
+        self.post(Broke(BackendError(ErrorCode.ENGINE_FAILED, "It broke.")))
+        assert self.last is not None
+
+    @rule(seconds=st.floats(0.001, 3.0))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.listener.wait(seconds)
+
+    @precondition(lambda self: self.timer is not None)
+    @rule()
+    def timer_rings(self) -> None:
+        if self.timer is not None:
+            self.wait(max(0.0, self.timer - self.now))
+            self.timer = None
+        self.post(TimerRang())
+
+    # -- what the session answers
+
+    def asks(self, event: Event, *, allowed: bool = True) -> bool:
+        """The client asks for something; whether it was taken."""
+        state = self.session.state
+        if state is State.CLOSED or (allowed and state is State.OPEN):
+            self.post(event)
+            return state is State.OPEN
+        with pytest.raises(RequestError) as refused:
+            self.post(event)
+        assert self.session.state is state
+        code = ErrorCode.TEXT_TOO_LONG if state is State.OPEN else ErrorCode.CONTEXT_CLOSED
+        assert refused.value.code is code
+        return False
+
+    def post(self, event: Event) -> None:
+        over = self.last
+        commands = self.session.handle(event, self.now)
+        if over is not None:
+            assert commands == [], "a word after the last one"
+        for command in commands:
+            self.obey(command)
+
+    def obey(self, command: Command) -> None:
+        assert self.last is None, "a word after the last one"
+        match command:
+            case StartTalker(utterance, text):
+                assert self.talking is None or self.talking.left <= 1, "two utterances at once"
+                assert utterance == len(self.expected)
+                self.talking = Speech(text, utterance, self.frames, cut=self.cut)
+                self.expected.append(heard(self.talking.frames.T))
+                self.spoken += text
+            case Decode():
+                assert self.decoding is None, "two windows at the codec"
+                assert self.listener.lead_s(self.slack_s) < self.lead_s + 1e-3, "over the credit"
+                self.decoding = command
+            case SendAudio():
+                self.hear(command)
+            case SetTimer(at):
+                assert at >= self.now
+                self.timer = at
+            case StopWork():
+                self.stopped, self.talking, self.decoding, self.timer = True, None, None, None
+            case Flushed(flush_id):
+                self.flushed.append(flush_id)
+            case Cancelled() | Done():
+                assert self.stopped, "work was left behind"
+                self.last = command
+                self.is_well_told(command)
+
+    def hear(self, audio: SendAudio) -> None:
+        assert not self.said_last, "audio after what was said to be the last"
+        assert audio.sample_offset == self.listener.sent, "a gap in the offsets"
+        assert audio.is_first is (self.listener.sent == 0)
+        assert len(audio.samples)
+        self.said_last = audio.is_last
+        self.audio.append(audio.samples)
+        self.listener.sent += len(audio.samples)
+
+    def is_well_told(self, last: Cancelled | Done) -> None:
+        assert last.report.generated_s * RATE >= self.listener.sent - 1
+        if isinstance(last, Cancelled):
+            assert last.text_spoken + last.text_remaining == self.text
+            assert 0 <= last.played_s <= last.sent_s + 1e-9
+            assert last.sent_s * RATE <= self.listener.sent + 1e-6
+        elif last.error is None:
+            assert self.listener.sent
+            assert last.reason == ("length" if self.cut_off else "complete")
+            assert "".join(self.spoken.split()) == "".join(self.text.split())
+            assert self.flushed == self.asked
+            assert sum(map(len, self.audio)) == sum(map(len, self.expected))
+
+    @invariant()
+    def every_sample_is_heard_once_and_in_order(self) -> None:
+        if self.audio:
+            sent = np.concatenate(self.audio)
+            whole = np.concatenate(self.expected)
+            assert np.array_equal(sent, whole[: len(sent)])
+
+    @invariant()
+    def flushes_are_told_in_order(self) -> None:
+        assert self.flushed == self.asked[: len(self.flushed)]
+
+    @invariant()
+    def what_is_in_hand_is_bounded(self) -> None:
+        """Credit stops the rows too; a heap of 40 may just have been under way."""
+        if hasattr(self, "session") and self.last is None and self.mode == "chunked":
+            made = self.session._line.generated_frames * HOP - self.listener.sent
+            credit_s = max(0.0, self.lead_s - self.listener.lead_s(self.slack_s))
+            bound = (SPARE_FRAMES + 40) * SPEC.frame_s + max(credit_s, self.lead_s)
+            assert made / RATE <= bound
+
+    def teardown(self) -> None:
+        """Left alone by its client, it comes to an end by itself, and leaves nothing."""
+        if not hasattr(self, "session"):
+            return
+        if self.session.state is State.OPEN:
+            self.asks(EndAsked())
+        for _ in range(20_000):
+            if self.last is not None:
+                break
+            if self.listener.read is not None:
+                self.read(1.0)
+            if self.decoding is not None:
+                self.samples_come()
+            elif self.talking is not None and self.session.wants_rows(self.now):
+                self.rows_come(7)
+            else:
+                assert self.timer is not None, "it waits for nothing"
+                self.timer_rings()
+            self.every_sample_is_heard_once_and_in_order()
+        assert self.last is not None, "it never ends"
+        assert self.session.state is State.CLOSED
+        assert (self.talking, self.decoding, self.timer) == (None, None, None)
+        self.post(TimerRang())
+
+
+FEW = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_any_order_of_events_keeps_a_contexts_promises() -> None:
+    run_state_machine_as_test(SessionMachine, settings=FEW)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+def test_many_orders_of_events_keep_a_contexts_promises() -> None:
+    many = settings(FEW, max_examples=5000, stateful_step_count=80, derandomize=False)
+    run_state_machine_as_test(SessionMachine, settings=many)
