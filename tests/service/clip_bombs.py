@@ -1,0 +1,234 @@
+"""Clips that attack their reader: lengths that lie, tags without end, files that name others."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+
+import av
+import numpy as np
+
+from tests.service import clips
+
+MIB = 1 << 20
+TONE = clips.tone()
+
+
+def ogg_crc(page: bytes) -> int:
+    """RFC 3533: polynomial 0x04c11db7, from 0, nothing reflected."""
+    crc = 0
+    for byte in page:
+        crc ^= byte << 24
+        for _ in range(8):
+            crc = (crc << 1 ^ (0x04C11DB7 if crc & 0x80000000 else 0)) & 0xFFFFFFFF
+    return crc
+
+
+def ogg_pages(data: bytes) -> list[bytes]:
+    pages, at = [], 0
+    while at < len(data):
+        count = data[at + 26]
+        end = at + 27 + count + sum(data[at + 27 : at + 27 + count])
+        pages.append(data[at:end])
+        at = end
+    return pages
+
+
+def resealed(page: bytes, *, granule: int | None = None, serial: int, flags_off: int = 0) -> bytes:
+    """The page with another granule position and serial number, and its sum right again."""
+    changed = bytearray(page)
+    if granule is not None:
+        changed[6:14] = struct.pack("<Q", granule)
+    changed[5] &= ~flags_off
+    changed[14:18] = struct.pack("<I", serial)
+    changed[22:26] = bytes(4)
+    changed[22:26] = struct.pack("<I", ogg_crc(changed))
+    return bytes(changed)
+
+
+def endless_ogg(kind: str = "ogg_opus") -> dict[str, bytes]:
+    """Streams that say they go on for ever: positions of centuries, no last page, chains."""
+    opus = clips.encoded(kind, TONE) if kind == "ogg_opus" else clips.vorbis(TONE)
+    pages = ogg_pages(opus)
+    far = [2**63 - 1, 2**64 - 1, 2**62]
+    heads, body = pages[:2], pages[2:]
+    positions = {
+        f"granule {granule:#x}": b"".join(
+            [resealed(page, serial=1) for page in heads]
+            + [resealed(page, granule=granule, serial=1, flags_off=4) for page in body]
+        )
+        for granule in far
+    }
+    links = [
+        b"".join(resealed(page, serial=serial, flags_off=4) for page in pages)
+        for serial in range(1, 41)
+    ]
+    begins = resealed(pages[0], serial=7)
+    return positions | {
+        "a chain of 40": b"".join(links),
+        "thousands of beginnings": begins * (4 * MIB // len(begins)),
+        "empty pages": opus + (resealed(body[0][:26] + b"\0", serial=1) * (4 * MIB // 27)),
+    }
+
+
+def id3(size: int, held: bytes) -> bytes:
+    """A tag of version 2.4 that says it has ``size`` bytes, and what it has."""
+    syncsafe = bytes(size >> shift & 0x7F for shift in (21, 14, 7, 0))
+    return b"ID3\x04\0\0" + syncsafe + held
+
+
+def tagged_mp3() -> dict[str, bytes]:
+    mp3 = clips.encoded("mp3", TONE)
+    picture = b"\0image/png\0\x03\0" + bytes(8 * MIB)
+    size = bytes(len(picture) >> shift & 0x7F for shift in (21, 14, 7, 0))
+    apic = b"APIC" + size + b"\0\0" + picture
+    frames = b"".join(b"TXXX\0\0\0\x05\0\0\0" + b"a\0" + b"bb" for _ in range(200_000))
+    return {
+        "8 MiB of nothing": id3(8 * MIB, bytes(8 * MIB)) + mp3,
+        "8 MiB of picture": id3(len(apic), apic) + mp3,
+        "200,000 frames": id3(len(frames), frames) + mp3,
+        "tag over tag": id3(0, b"") * 100_000 + mp3,
+    }
+
+
+def lying_mp3() -> dict[str, bytes]:
+    mp3 = clips.encoded("mp3", TONE)
+    return {
+        "256 MiB that are not there": id3(2**28 - 1, mp3),
+        "a zip in a tag's clothes": id3(0, zipped()),
+        "a playlist in a tag's clothes": id3(0, PLAYLISTS["m3u8"] * 100),
+        "sync words alone": b"\xff\xfb\x90\0" * (4 * MIB // 4),
+    }
+
+
+def chunk(name: bytes, size: int, held: bytes = b"") -> bytes:
+    return name + struct.pack("<I", size) + held
+
+
+def wav_of(*chunks: bytes, form: bytes = b"RIFF") -> bytes:
+    return form + b"\xff\xff\xff\xffWAVE" + b"".join(chunks)
+
+
+def lying_wav() -> dict[str, bytes]:
+    plain = clips.wav(TONE)
+    form, data = plain[12:36], plain[36:]
+    most = 2**32 - 1
+    ds64 = struct.pack("<QQQI", 2**63, 2**63, 2**62, 0)
+    return {
+        "4 GiB of LIST first": wav_of(form, chunk(b"LIST", most, b"INFO"), data),
+        "4 GiB of JUNK first": wav_of(chunk(b"JUNK", most), form, data),
+        "a form of 4 GiB": wav_of(chunk(b"fmt ", most, form[8:]), data),
+        "4 GiB of bext": wav_of(form, chunk(b"bext", most), data),
+        "forms without end": wav_of(form * 100_000),
+        "RF64 of 8 EiB": wav_of(chunk(b"ds64", 28, ds64), form, data, form=b"RF64"),
+        "a table of 4 billion": wav_of(
+            chunk(b"ds64", most, ds64[:-4] + b"\xff" * 4), form, data, form=b"RF64"
+        ),
+    }
+
+
+def foreign_wav() -> dict[str, bytes]:
+    """Codecs by their tags that a WAV may hold, and that are not let near it."""
+    data = clips.encoded("mp3", TONE)
+    tags = {"ADPCM": 2, "IMA": 17, "MP3": 0x55, "AAC": 0xFF, "WMA": 0x161, "AC3": 0x2000}
+    head = struct.Struct("<HHIIHH")
+    return {
+        name: wav_of(chunk(b"fmt ", 16, head.pack(tag, 1, 24_000, 8000, 1024, 4)), chunk(
+            b"data", len(data), data))
+        for name, tag in tags.items()
+    }  # fmt: skip
+
+
+def flac_with(*blocks: tuple[int, int, bytes]) -> bytes:
+    """A good file with more metadata after STREAMINFO: (type, length it says, bytes)."""
+    good = clips.encoded("flac", TONE)
+    size = int.from_bytes(good[5:8], "big")
+    info = bytes([0]) + good[5 : 8 + size]
+    more = b"".join(bytes([kind]) + said.to_bytes(3, "big") + held for kind, said, held in blocks)
+    rest = good[8 + size :]
+    if good[4] & 0x80:  # STREAMINFO was the last block: an empty padding is it now
+        rest = b"\x81\0\0\0" + rest
+    return b"fLaC" + info + more + rest
+
+
+def picture(mime: bytes, said: int, held: bytes) -> tuple[int, int, bytes]:
+    body = (
+        struct.pack(">II", 3, len(mime)) + mime + bytes(4) + struct.pack(">4II", 1, 1, 8, 0, said)
+    )
+    return 6, len(body + held), body + held
+
+
+def big_flac() -> dict[str, bytes]:
+    many = [(4, 8, bytes(8))] * 100_000
+    return {
+        "8 MiB of picture": flac_with(picture(b"image/png", 8 * MIB, bytes(8 * MIB))),
+        "8 MiB of padding": flac_with((1, 8 * MIB, bytes(8 * MIB))),
+        "100,000 comments": flac_with(*many),
+    }
+
+
+def lying_flac() -> dict[str, bytes]:
+    return {
+        "16 MiB that are not there": flac_with((6, 2**24 - 1, b"")),
+        "a picture of 4 GiB": flac_with(picture(b"image/png", 2**32 - 1, bytes(100))),
+        "a picture's address": flac_with(picture(b"-->", 30, b"http://127.0.0.1:9/picture.png")),
+        "4 billion comments": flac_with((4, 8, b"\0\0\0\0\xff\xff\xff\xff")),
+    }
+
+
+def container(kind: str, codec: str) -> bytes:
+    """A good recording in a container that is not on the list."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=kind) as out:
+        stream = out.add_stream(codec, rate=48_000)
+        stream.layout = "mono"  # type: ignore[union-attr]
+        resampler = av.AudioResampler(format=stream.format, layout="mono", rate=48_000)  # type: ignore[union-attr]
+        frame = av.AudioFrame.from_ndarray(TONE[None, :24_000].astype(np.float32), "flt", "mono")
+        frame.sample_rate, frame.pts = 24_000, 0
+        fifo = av.AudioFifo()
+        for part in (*resampler.resample(frame), *resampler.resample(None)):
+            fifo.write(part)
+        size = stream.codec_context.frame_size or 1024  # type: ignore[union-attr]
+        while (block := fifo.read(size)) is not None:
+            out.mux(stream.encode(block))  # type: ignore[arg-type]
+        out.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def foreign_containers() -> dict[str, bytes]:
+    kinds = {"mp4": "aac", "ipod": "aac", "matroska": "flac", "webm": "libopus", "adts": "aac",
+             "aiff": "pcm_s16be", "caf": "pcm_s16le", "au": "pcm_s16be", "avi": "pcm_s16le",
+             "w64": "pcm_s16le", "mpegts": "aac", "nut": "flac"}  # fmt: skip
+    return {kind: container(kind, codec) for kind, codec in kinds.items()}
+
+
+def zipped() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as out:
+        out.writestr("clip.wav", bytes(4 * MIB))
+    return file.getvalue()
+
+
+#: What libav, or who else reads files by their beginning, would open another file or address for.
+#: ``{there}`` is an address that listens, ``{file}`` a good recording.
+PLAYLISTS = {
+    "m3u8": b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{there}\n#EXTINF:9,\n{file}\n",
+    "ffconcat": b"ffconcat version 1.0\nfile '{file}'\nfile '{there}'\n",
+    "concat": b"concat:{file}|{there}\n",
+    "pls": b"[playlist]\nFile1={file}\nFile2={there}\n",
+    "sdp": b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nm=audio 9 RTP/AVP 0\n",
+    "mpd": b'<?xml version="1.0"?><MPD><BaseURL>{there}</BaseURL></MPD>',
+    "svg": b'<svg xmlns="http://www.w3.org/2000/svg"><image href="{there}"/></svg>',
+    "pdf": b"%PDF-1.7\n1 0 obj<</S/URI/URI({there})>>endobj\n",
+    "smil": b'<smil><body><audio src="{there}"/></body></smil>',
+    "address": b"{there}",
+    "name": b"{file}",
+}
+
+
+def playlists(there: str, file: str) -> dict[str, bytes]:
+    return {
+        name: text.replace(b"{there}", there.encode()).replace(b"{file}", file.encode())
+        for name, text in PLAYLISTS.items()
+    }
