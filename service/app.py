@@ -14,6 +14,7 @@ from service.gate import PUBLIC, Gate
 from service.handshake import refuse, serve_socket
 from service.health import add_health
 from service.native_refusal import refusal
+from service.openapi_keys import describe_keys
 from service.origin import OriginGuard
 from service.page import add_page
 from service.protocols.cartesia import add_cartesia
@@ -77,6 +78,7 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
     add_deepgram(app, runtime)
     add_vllm_omni(app, runtime)
     add_cartesia(app, runtime)
+    describe_keys(app, runtime, PUBLIC)
     return app
 
 
