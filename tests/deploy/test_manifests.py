@@ -20,9 +20,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from ipc.supervisor import Watch
 from service import serve
 from service.app import create_app
+from service.auth.keys import Scope
 from service.build import build_runtime
 from service.exposure import exposure_fault
-from service.gate import ADMIN, Access
+from service.gate import ADMIN, PUBLIC, Access
 from service.runtime import Runtime
 from service.settings import PREFIX, Settings, SettingsError, load_settings
 from talker.engine import START_TIMEOUT_S
@@ -180,9 +181,24 @@ def test_probes_and_the_scrape_ask_for_what_there_is(everything: Objects, runtim
     assert set(paths.values()) <= set(schema)
     assert ("GET", endpoint["path"]) in ADMIN
     assert all(ADMIN["GET", path].access is Access.PROBE for path in paths.values())
+
+
+def test_the_public_route_carries_what_clients_use_and_nothing_else(everything: Objects) -> None:
     (rule,) = everything["HTTPRoute", "talkwire"]["spec"]["rules"]
-    (match,) = rule["matches"]
-    assert "/v1/tts/stream".startswith(match["path"]["value"] + "/")
+    assert {match["path"]["type"] for match in rule["matches"]} == {"PathPrefix"}
+    prefixes = [match["path"]["value"] for match in rule["matches"]]
+
+    def is_carried(path: str) -> bool:  # by whole elements of the path, as the Gateway API has it
+        return any(path == one or path.startswith(one + "/") for one in prefixes)
+
+    speech = {path for (_, path), made in PUBLIC.items() if isinstance(made.access, Scope)}
+    others = {path for _, path in {**PUBLIC, **ADMIN}} - speech
+    assert {"/v1/tts/stream", "/tts/websocket", "/voices"} <= speech
+    assert {"/", "/metrics", "/health/ready", "/openapi.json", "/admin/drain"} <= others
+    assert {path for path in speech if not is_carried(path)} == set()
+    assert {path for path in others if is_carried(path)} == set()
+    for prefix in prefixes:
+        assert any(path.startswith(prefix) for path in speech), f"{prefix} carries nothing"
 
 
 def test_the_keys_lie_in_a_secret_that_the_pod_only_reads(
