@@ -18,7 +18,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from service.build import build_runtime
 from service.context_trace import MAX_WINDOWS
+from service.settings import Settings
 from service.tracing import Tracing, TracingError
 from streaming.wire_format import AudioHeader
 from talker.fake import FakeTalker
@@ -342,10 +344,19 @@ async def test_a_receiver_that_is_away_does_no_harm(monkeypatch: pytest.MonkeyPa
         assert await speak(server) > 0
 
 
+async def test_the_setting_turns_them_on() -> None:
+    assert build_runtime(Settings(), lambda worker, phase, seconds: None).tracing is None
+    traced = build_runtime(Settings(tracing=True), lambda worker, phase, seconds: None)
+    assert traced.tracing is not None
+    await traced.tracing.stop()
+
+
 def test_a_protocol_that_is_not_spoken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     with pytest.raises(TracingError, match="http/protobuf"):
         Tracing("test", "fake")
+    with pytest.raises(TracingError, match="http/protobuf"):
+        build_runtime(Settings(tracing=True), lambda worker, phase, seconds: None)
 
 
 def test_without_traces_opentelemetry_is_not_even_imported() -> None:
