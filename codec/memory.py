@@ -1,8 +1,8 @@
 """The codec worker's memory: what glibc keeps, and when the holes in it are given back.
 
 Windows of ever new shapes make a heap of holes. A layer's tensors are a few MB and gone in a
-millisecond, while what oneDNN keeps for each shape (its last 1,024 primitives, about 160 MiB for
-the embedded codec) stays between them; so what is freed does not fit what is asked for next.
+millisecond, while the kernels that oneDNN keeps for each shape (``codec.kernels``) stay between
+them; so what is freed does not fit what is asked for next.
 The kernel can have the holes back at any time (``malloc_trim``), for some milliseconds and the
 page faults of the window after. Hence it gets them when they have become many.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 #: Many times what windows of one shape need (5 MiB for the embedded codec), so that a steady load
-#: never trims; under ever new shapes it is once in some hundred windows.
+#: never trims; under ever new shapes it is about one window in twenty-five that is followed by it.
 GROWTH_BYTES = 192 << 20
 
 
