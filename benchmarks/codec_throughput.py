@@ -23,7 +23,7 @@ from benchmarks.codec_cost import random_decoder
 from benchmarks.report import environment, markdown_table
 from codec.batching import BatchLimits
 from codec.decoder import HiggsDecoder, use_full_float32
-from codec.graphs import CudaRecorder, GraphDecoder, graphed
+from codec.graphs import CudaRecorder, GraphDecoder, check_device, graphed
 from codec.memory import keep_freed_memory
 from streaming.ports import CodecDecoder
 from streaming.window import DecodeWindow
@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
+    check_device(options.device)
     torch.set_num_threads(options.threads)
     use_full_float32()
     keep_freed_memory()

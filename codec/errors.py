@@ -7,6 +7,10 @@ class CheckpointError(Exception):
     """The folder holds no codec that can be decoded with: trying again will not help."""
 
 
+class DeviceError(Exception):
+    """There is no such device, or torch cannot use it."""
+
+
 class CodesError(ValueError):
     """These codes can never be decoded: wrong shape, or a code outside the codebooks."""
 

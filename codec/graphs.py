@@ -21,6 +21,7 @@ from torch import Tensor
 from codec.batching import BatchLimits
 from codec.buckets import Bucket, Buckets, lay_out
 from codec.decoder import HiggsDecoder
+from codec.errors import DeviceError
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
@@ -178,6 +179,14 @@ class GraphDecoder:
             codes[: bucket.rows * row_in].view(bucket.rows, row_in),
             samples[: bucket.rows * row_out].view(bucket.rows, row_out),
         )
+
+
+def check_device(name: str) -> None:
+    """Raise DeviceError unless torch can use the device."""
+    device = torch.device(name)
+    found = torch.cuda.device_count() if device.type == "cuda" else 1
+    if found <= (device.index or 0):
+        raise DeviceError(f"the codec is to run on {name}, but torch finds {found} GPUs here")
 
 
 def recorder_for(device: str) -> Recorder | None:

@@ -29,8 +29,8 @@ from codec.batching import (
 )
 from codec.clips import ClipEncoder, ClipThread, encoder_loader
 from codec.decoder import HiggsDecoder, use_full_float32
-from codec.errors import CheckpointError, CodesError
-from codec.graphs import GraphDecoder, Recorder, graphed, recorder_for
+from codec.errors import CheckpointError, CodesError, DeviceError
+from codec.graphs import GraphDecoder, Recorder, check_device, graphed, recorder_for
 from codec.kernels import keep_kernels, later_windows, meet_first_windows
 from codec.memory import HeapTrimmer, keep_freed_memory
 from codec.messages import (
@@ -83,9 +83,10 @@ def main(
         try:
             link.progress("load")
             try:
+                check_device(options.device)
                 decoder = load(options.model, device=options.device)
                 load_encoder = find_encoder(options.model, options.device)
-            except CheckpointError as error:
+            except (CheckpointError, DeviceError) as error:
                 link.send(Fatal(str(error)))
                 return 1
             recorder = find_recorder(options.device) if options.graphs == "auto" else None

@@ -266,6 +266,14 @@ async def test_a_folder_without_a_codec_fails_the_start(tmp_path: Path) -> None:
         _ = engine.spec
 
 
+async def test_a_gpu_that_is_not_there_fails_the_start_at_once(checkpoint: Path) -> None:
+    engine = CodecWorkerEngine(str(checkpoint), device="cuda:99")
+    with pytest.raises(ChildFailed, match=r"cuda:99, but torch finds \d+ GPUs"):
+        await engine.start()
+    assert engine.restarts == 0
+    await engine.stop()
+
+
 async def test_before_the_first_start_it_is_not_ready(checkpoint: Path) -> None:
     engine = CodecWorkerEngine(str(checkpoint))
     with pytest.raises(BackendError) as caught:
