@@ -148,9 +148,6 @@ def train_decoder(
     """Teach ``acoustic_decoder`` and ``fc2``; ``progress`` says how many steps and keeps them."""
     part, device = parts(model)["decoder"], model.device
     spoken = torch.compile(partial(decode, model), disable=not compiled)
-    if progress.step == 0:
-        with torch.no_grad():
-            model.acoustic_decoder.conv2.weight.mul_(0.1)
     tested = list(pool[:16])
     usable = [e for e in pool[16:] if len(e.latents) >= frames]
     inside = slice(HOP, -HOP)

@@ -19,14 +19,15 @@ _FLOOR = 0.03
 
 class Progress:
     """Iterating it yields the steps that are left. State is kept in ``folder`` every ``every``
-    steps: weights and the optimisers' moments, as safetensors.
+    steps: weights and the optimisers' moments, as safetensors. ``rate`` scales every slope.
     """
 
     def __init__(
-        self, name: str, folder: Path, steps: int, every: int = 300, report: int = 50
-    ) -> None:
+        self, name: str, folder: Path, steps: int, every: int = 300, report: int = 50,
+        rate: float = 1.0,
+    ) -> None:  # fmt: skip
         self._name, self._file = name, folder / f"{name}.state.safetensors"
-        self._steps, self._every, self._report = steps, every, report
+        self._steps, self._every, self._report, self._rate = steps, every, report, rate
         self._means: dict[str, float] = {}
         self._extra: dict[str, torch.Tensor] = {}
         self.step = 0
@@ -48,9 +49,9 @@ class Progress:
         return self.step / self._steps
 
     def slope(self, warm: int) -> float:
-        """The learning rate's factor: ``warm`` steps up, then a cosine down to 3 %."""
+        """The learning rate's factor: ``warm`` steps up, then a cosine down to 3 % of ``rate``."""
         cosine = 0.5 * (1 + math.cos(math.pi * self.share))
-        return min(1.0, (self.step + 1) / warm) * (cosine * (1 - _FLOOR) + _FLOOR)
+        return self._rate * min(1.0, (self.step + 1) / warm) * (cosine * (1 - _FLOOR) + _FLOOR)
 
     def note(self, **values: float) -> None:
         """Remember losses for the report. ArithmeticError when one is not finite."""

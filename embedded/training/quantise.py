@@ -69,10 +69,17 @@ class Quantiser:
         """``[n, 8]`` -> ``[n, LATENT]``."""
         return sum((self.books[i][codes[:, i]] for i in range(ACTIVE)), torch.zeros(()))
 
+    def analysis(self) -> dict[str, Tensor]:
+        """All of it but the codebooks, which a checkpoint has anyway."""
+        return {
+            "mean": self.mean.contiguous(),
+            "basis": self.basis.contiguous(),
+            "scale": self.scale.contiguous(),
+        }
+
     def save(self, file: Path) -> None:
         """Write it as safetensors."""
-        tensors = {"mean": self.mean, "basis": self.basis, "scale": self.scale, "books": self.books}
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
+        save_file(self.analysis() | {"books": self.books.contiguous()}, file)
 
     @classmethod
     def load(cls, file: Path) -> Quantiser:

@@ -111,6 +111,8 @@ def new_model(decoder_hidden: int, encoder_hidden: int) -> Any:
     for name, parameter in model.named_parameters():
         if name.endswith("alpha"):
             torch.nn.init.ones_(parameter)
+    with torch.no_grad():
+        model.acoustic_decoder.conv2.weight.mul_(0.1)  # speech begins softly
     return model
 
 

@@ -2,7 +2,8 @@
 
 Stages: ``data`` (speak the sentences), ``quantiser`` (codebooks), ``decoder``, ``encoder``,
 ``talker`` and ``export``. Each keeps what it made in the work folder and is skipped, or resumed
-where it stood, when run again. ``all`` runs the codec's two beside the talker's. The numbers of
+where it stood, when run again. ``--from`` a checkpoint keeps that one's codebooks and begins with
+its weights. ``all`` runs the codec's two beside the talker's. The numbers of
 steps are fixed, as are all seeds: a run's length depends on the machine, its result does not but
 for rounding.
 """
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 
 from embedded.text import normalise
-from embedded.training import codec, export, quantise, tokenizer_model
+from embedded.training import codec, export, quantise, tokenizer_model, warm
 from embedded.training.dataset import GROUP, build, load, speakers
 from embedded.training.features import Speaker
 from embedded.training.progress import Progress
@@ -65,6 +66,8 @@ class Plan:
     workers: int
     device: str
     compiled: bool
+    start: Path | None = None
+    rate: float = 1.0
 
 
 def data(plan: Plan) -> None:
@@ -75,8 +78,10 @@ def data(plan: Plan) -> None:
 
 
 def quantiser(plan: Plan) -> Quantiser:
-    """The codebooks, worked out once."""
+    """The codebooks, worked out once, or those of the checkpoint that is trained further."""
     file = plan.work / "quantiser.safetensors"
+    if plan.start and not file.exists():
+        warm.quantiser_of(plan.start).save(file)
     if not file.exists():
         items = islice(load(plan.work / "data"), _FITTED_ON)
         envelopes = np.concatenate([item.envelopes for item in items])
@@ -85,26 +90,29 @@ def quantiser(plan: Plan) -> Quantiser:
     return Quantiser.load(file)
 
 
-def _new_codec(plan: Plan) -> Any:
+def new_codec(plan: Plan) -> Any:
+    """The codec before a part of it is trained."""
     torch.manual_seed(0)
     model = tokenizer_model.new_model(_DECODER_HIDDEN, _ENCODER_HIDDEN)
+    if plan.start:
+        warm.fill_codec(model, plan.start)
     tokenizer_model.set_books(model, quantiser(plan))
     return model.to(plan.device)
 
 
 def decoder(plan: Plan) -> None:
     """The codec's decoder."""
-    progress = Progress("decoder", plan.work, plan.decoder_steps)
+    progress = Progress("decoder", plan.work, plan.decoder_steps, rate=plan.rate)
     pool = codec.examples(list(islice(load(plan.work / "data"), _DECODER_ON)), quantiser(plan))
-    codec.train_decoder(_new_codec(plan), pool, progress, compiled=plan.compiled)
+    codec.train_decoder(new_codec(plan), pool, progress, compiled=plan.compiled)
 
 
 def encoder(plan: Plan) -> None:
     """The codec's encoder."""
-    progress = Progress("encoder", plan.work, plan.encoder_steps)
+    progress = Progress("encoder", plan.work, plan.encoder_steps, rate=plan.rate)
     chosen = islice(load(plan.work / "data"), _DECODER_ON, _DECODER_ON + _ENCODER_ON)
     pool = codec.recordings(list(chosen), quantiser(plan), seed=3)
-    codec.train_encoder(_new_codec(plan), pool, progress, compiled=plan.compiled)
+    codec.train_encoder(new_codec(plan), pool, progress, compiled=plan.compiled)
 
 
 def groups(plan: Plan) -> list[Group]:
@@ -125,18 +133,20 @@ def _new_talker(plan: Plan) -> TalkerNet:
     net = TalkerNet(Shape())
     with torch.no_grad():
         net.audio[ACTIVE * ROWS :] = 0
+    if plan.start:
+        warm.fill_talker(net, plan.start)
     return net.to(plan.device)
 
 
 def talker(plan: Plan) -> None:
     """The talker."""
-    progress = Progress("talker", plan.work, plan.talker_steps)
+    progress = Progress("talker", plan.work, plan.talker_steps, rate=plan.rate)
     train(_new_talker(plan), groups(plan), progress, compiled=plan.compiled)
 
 
 def write(plan: Plan) -> None:
     """The checkpoint, of whatever has been learned so far."""
-    model, net = _new_codec(plan), _new_talker(plan)
+    model, net = new_codec(plan), _new_talker(plan)
     parts = codec.parts(model)
     for name in ("decoder", "encoder"):
         Progress(name, plan.work, 1).restore(parts[name])
@@ -178,6 +188,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--decoder-steps", type=int, default=15_600)
     parser.add_argument("--encoder-steps", type=int, default=3300)
     parser.add_argument("--talker-steps", type=int, default=12_600)
+    parser.add_argument("--from", type=Path, dest="start", metavar="CHECKPOINT",
+                        help="keep its codebooks, begin with its weights")  # fmt: skip
+    parser.add_argument("--rate", type=float, default=1.0,
+                        help="of the usual learning rates; .3 after --from")  # fmt: skip
     parser.add_argument("--workers", type=int, default=2, help="processes that make data")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--compiled", action="store_true",
@@ -185,11 +199,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def plan_of(arguments: Sequence[str] | None = None) -> tuple[str, Plan]:
+    """(stage, how much of everything) of a command line."""
+    values = vars(_parser().parse_args(arguments))
+    return values.pop("stage"), Plan(**values)
+
+
 def main() -> None:
     """The command."""
-    values = vars(_parser().parse_args())
-    stage = values.pop("stage")
-    plan = Plan(**values)
+    stage, plan = plan_of()
     plan.work.mkdir(parents=True, exist_ok=True)
     if plan.device == "cpu":
         torch.set_num_threads(1)  # stages run side by side
