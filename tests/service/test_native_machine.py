@@ -203,7 +203,8 @@ class SocketMachine(RuleBasedStateMachine):
         }
 
     def check(self, message: dict[str, Any]) -> None:
-        kind, id = message["type"], message.get("context_id")
+        kind: str = message["type"]
+        id: Any = message.get("context_id")
         assert kind in KNOWN - {"session.created", "going_away"}
         if kind == "error":
             assert message["code"] in CODES - {"internal", "engine_failed", "codec_failed"}
