@@ -86,6 +86,15 @@ async def test_a_pod_starts_speaks_and_ends_without_cutting_anybody_short() -> N
         async with NativeClient.connect(url, api_key="the-key") as client:
             want = b"".join([chunk.pcm async for chunk in client.speak(TEXT, **EXACT)])
             assert metric(running, "tts_contexts_active") == 0
+            # What the kubelet does first: gateways still send clients here meanwhile.
+            hook = asyncio.create_task(
+                asyncio.sleep(main["lifecycle"]["preStop"]["sleep"]["seconds"])
+            )
+            async with NativeClient.connect(url, api_key="the-key") as newcomer:
+                late = b"".join([chunk.pcm async for chunk in newcomer.speak(TEXT, **EXACT)])
+            assert late == want
+            assert ask(running, ready["httpGet"]["path"])[0] == 200
+            await hook
             speech = client.speak(TEXT, **EXACT)
             pcm = (await anext(speech)).pcm
             assert metric(running, "tts_contexts_active") == 1
