@@ -81,17 +81,12 @@ def summary(reports: Sequence[StreamReport]) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def served(options: Sequence[str] = ()) -> AsyncIterator[tuple[str, float]]:
-    """Run ``talkwire serve`` on a free port; yields its WebSocket and the seconds to ready. Nobody
-    is turned away, however busy the machine: it is to be seen what that does.
-    """
+    """Run ``talkwire serve`` on a free port; yields its WebSocket and the seconds to ready."""
     talkwire = Path(sys.executable).with_name("talkwire")
     with tempfile.TemporaryFile() as log:
         began = time.monotonic()
         process = await asyncio.create_subprocess_exec(
-            talkwire,
-            *("serve", "--port", "0", *options),
-            stderr=log,
-            env=os.environ | {"TALKWIRE_ADMISSION": "fixed"},
+            talkwire, "serve", "--port", "0", *options, stderr=log
         )
         try:
             port: int | None = None
