@@ -64,6 +64,7 @@ def passes(running: Container, probe: dict[str, Any]) -> Callable[[], bool]:
     return condition
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_a_pod_starts_speaks_and_ends_without_cutting_anybody_short() -> None:
     objects = {identity(o): o for o in render(ROOT / "deploy/k8s/overlays/cpu-embedded")}

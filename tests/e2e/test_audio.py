@@ -7,6 +7,7 @@ from statistics import fmean
 
 import av
 import numpy as np
+import pytest
 import soxr
 
 from clients.native import NativeClient
@@ -38,6 +39,7 @@ def decoded(codec: str, rate: int, packets: list[bytes]) -> Samples:
     return (whole / (32768 if whole.dtype == np.int16 else 1)).astype(np.float32)
 
 
+@pytest.mark.long
 async def test_every_encoding_is_heard_as_pcm_is(speaking: Service, ears: Ears) -> None:
     heard: dict[str, list[str]] = {"pcm": [], "opus": [], "pcm_mulaw": []}
     for text in SENTENCES[:3]:

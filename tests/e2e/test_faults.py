@@ -73,6 +73,7 @@ def test_a_killed_client_frees_its_slot_and_its_work(speaking: Service) -> None:
     assert sum(talker.cpu_times()[:2]) - used < 0.25
 
 
+@pytest.mark.long
 async def test_a_killed_talker_is_an_honest_error_and_comes_back(tmp_path: Path) -> None:
     with service() as own:
         async with NativeClient.connect(own.url) as client:
@@ -87,6 +88,7 @@ async def test_a_killed_talker_is_an_honest_error_and_comes_back(tmp_path: Path)
         assert own.say("It is back.", tmp_path / "back.wav")["audio_s"] > 0.3
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     with service() as own:
         children = psutil.Process(own.process.pid).children(recursive=True)

@@ -58,6 +58,7 @@ async def converse(service: Service, config: dict[str, Any]) -> list[tuple[str, 
     return spoken
 
 
+@pytest.mark.long
 async def test_sentences_stream_as_samples_and_come_as_files(speaking: Service, ears: Ears) -> None:
     streamed = await converse(
         speaking,

@@ -111,6 +111,7 @@ async def engines(library: VoiceLibrary) -> AsyncIterator[tuple[TalkerProcessEng
         await asyncio.gather(talker.stop(), codec.stop())
 
 
+@pytest.mark.long
 async def test_the_second_use_of_a_voice_finds_it_in_the_prefix_cache() -> None:
     library = VoiceLibrary(None, 10)
     async with engines(library) as (talker, cloner):

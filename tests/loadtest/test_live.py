@@ -111,6 +111,7 @@ async def test_a_dozen_sessions_and_their_figures_worked_out_again() -> None:
     assert made.server.rss_mib > 20
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_a_full_server_refuses_and_that_is_no_failure() -> None:
     async with servers.started(servers.fake(["--capacity", "1"])) as server:
@@ -127,6 +128,7 @@ async def test_no_server_is_a_failure_of_every_session() -> None:
     assert made.outcomes == {"failed": made.measured_turns}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_a_generator_without_room_says_so() -> None:
     async with servers.started(servers.fake()) as server:
@@ -136,6 +138,7 @@ async def test_a_generator_without_room_says_so() -> None:
     assert made.codes == {"max_open": made.outcomes["dropped"]}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_the_bare_server_sends_what_the_gateway_sent(tmp_path) -> None:
     steady = plan(
@@ -160,6 +163,7 @@ async def test_the_bare_server_sends_what_the_gateway_sent(tmp_path) -> None:
     assert first.keys() & second.keys() >= {"s0t0", "s1t0", "s2t0", "s3t0"}
 
 
+@pytest.mark.long
 async def test_an_interrupt_prints_what_there_is(tmp_path) -> None:
     command = [sys.executable, "-m", "loadtest", "run", "--fake", "--rate", "5/s", "--duration"]
     command += ["300", "--warmup", "0", "--out", str(tmp_path), "--raw", str(tmp_path / "raw")]

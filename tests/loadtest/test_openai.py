@@ -50,6 +50,7 @@ async def test_sessions_over_http_are_counted_alike_by_both_sides() -> None:
     assert told['tts_characters_total{protocol="openai"}'] == characters
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_a_full_server_refuses_over_http_too() -> None:
     async with servers.started(servers.fake(["--capacity", "1"])) as server:

@@ -244,6 +244,7 @@ async def administered(server: Gateway) -> AsyncIterator[tuple[httpx.AsyncClient
         await serving
 
 
+@pytest.mark.long
 async def test_draining_can_be_asked_for_and_taken_back() -> None:
     async with (
         gateway(FakeTalker(row_s=0.05)) as server,

@@ -162,6 +162,7 @@ async def test_voices_from_before_there_were_keys_are_everybodys(
 # -- contexts, connections, text
 
 
+@pytest.mark.long
 async def test_a_share_leaves_room_for_others_and_comes_back(tmp_path: Path) -> None:
     file = write_keys(
         tmp_path / "keys.json",

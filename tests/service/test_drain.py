@@ -54,6 +54,7 @@ async def test_clients_that_only_wait_are_closed_at_once() -> None:
         assert server.runtime.admission.active == 0
 
 
+@pytest.mark.long
 async def test_the_deadline_ends_what_does_not_finish() -> None:
     talker = FakeTalker(row_s=0.05, frames_per_character=50)
     async with gateway(talker, drain_s=0.2) as server, client(server.url) as talk:

@@ -63,7 +63,9 @@ def cartesia(rng: random.Random) -> str | bytes:
     return json.dumps(message)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 8))]
+)
 @pytest.mark.parametrize(
     ("path", "make"), [(MULTI, elevenlabs), (SINGLE, elevenlabs), ("", cartesia)]
 )

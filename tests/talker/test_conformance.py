@@ -172,6 +172,7 @@ async def test_preempted_streams_equal_the_oracle(
         await idle(engine)
 
 
+@pytest.mark.long
 async def test_prompts_in_chunks_equal_the_oracle(
     tiny_checkpoint: Path, kind: str, oracle: Oracle
 ) -> None:
@@ -189,6 +190,7 @@ async def test_prompts_in_chunks_equal_the_oracle(
         assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 12
 
 
+@pytest.mark.long
 async def test_a_forgotten_frame_fails_its_own_request_and_no_other(
     tiny_checkpoint: Path, kind: str, oracle: Oracle
 ) -> None:

@@ -187,6 +187,7 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.long
 async def test_engine_cores_die_with_their_process(tiny_checkpoint: Path) -> None:
     async with running(tiny_checkpoint, engine="async") as engine:
         assert engine.pid is not None

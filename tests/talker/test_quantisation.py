@@ -89,6 +89,7 @@ def test_int8_weights_are_those_of_the_simulation() -> None:
     assert torch.equal(codes * scale, fake_int8(weight))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_an_int8_engine_says_what_the_simulation_says(tiny_checkpoint: Path) -> None:
     """oneDNN's INT8 through vLLM, against rounding by hand in a plain loop.
