@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from talker.settings import TalkerSettings
-from talker.vllm_setup import check_executor, executor
+from talker.vllm_setup import check_executor, executor, set_environment
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,14 @@ def test_ray_is_refused_where_vllm_cannot_ask_it_for_devices() -> None:
     check_executor(TalkerSettings(tensor_parallel_size=2), "")
     with pytest.raises(ValueError, match="async"):
         TalkerSettings(engine="inprocess", distributed_executor="ray")
+
+
+def test_what_the_operator_set_in_the_environment_wins_where_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    for theirs, kept in (({}, "64"), ({kernels: "7"}, "7")):
+        environment = {**theirs, "HF_HUB_OFFLINE": "0"}
+        monkeypatch.setattr(os, "environ", environment)
+        set_environment(TalkerSettings())
+        assert (environment[kernels], environment["HF_HUB_OFFLINE"]) == (kept, "1")
