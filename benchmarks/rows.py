@@ -21,13 +21,13 @@ from benchmarks.report import environment, markdown_table
 from codec.fake import FakeCodecEngine
 from ipc.framing import MessageReader, encode
 from service.context import ContextDriver
+from service.context_settings import session_settings
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
 from service.tracing import Tracing
 from streaming import wire
 from streaming.events import Cancelled, Done, EndAsked, Flushed, SendAudio, TextAppended
-from streaming.pace import PaceEstimator
 from streaming.ports import SpeechRequest, TalkerRows
 from streaming.session import Session
 from streaming.spec import CodecSpec, Samples
@@ -124,12 +124,12 @@ async def measure(
     runtime = Runtime(settings, talker, SilentCodec(_SPEC), Metrics("rows", "fake"))
     runtime.tracing = thrown_away() if traces else None
     await runtime.codec.start()
-    runtime._pace = PaceEstimator(_SPEC.frame_s, runtime._prior())
+    runtime.engine_pace.begin()
     sinks = [Nobody() for _ in range(streams)]
     async with asyncio.TaskGroup() as tasks:
         for number, sink in enumerate(sinks):
             create = wire.ContextCreate(f"c{number}")
-            session = Session(runtime.session_settings(create))
+            session = Session(session_settings(runtime, create))
             request = SpeechRequest(f"r{number}", "")
             driver = ContextDriver(runtime, session, request, sink, tasks)
             driver.post(TextAppended("one long sentence without any end at all"))

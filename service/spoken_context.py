@@ -13,6 +13,7 @@ from service.audio.packet import AudioEncoder
 from service.audio.pump import EncoderPump
 from service.audio.timeline import Timeline
 from service.context import ContextDriver, ContextSink
+from service.context_settings import session_settings, speech_request
 from service.http_speech import count_error
 from service.outbox import Outbox
 from service.runtime import Runtime
@@ -62,8 +63,8 @@ class SpokenContext(ContextSink):
         closed: Callable[[], None],
     ) -> None:
         runtime.require_ready()
-        session = Session(runtime.session_settings(plan.create))
-        request = runtime.speech_request(plan.create, plan.request_id)
+        session = Session(session_settings(runtime, plan.create))
+        request = speech_request(runtime, plan.create, plan.request_id)
         runtime.talker.check_options(request)
         runtime.admission.enter(plan.create.audio.speed)
         self._runtime, self._outbox = runtime, outbox

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, FastAPI, Query, Request, Response, WebSocket
 from pydantic import BaseModel
 
+from service.context_settings import session_settings, speech_request
 from service.handshake import serve_socket
 from service.http_speech import HttpContext, HttpSpeech
 from service.http_wording import PlainWording
@@ -131,11 +132,11 @@ def _context(
     if not timestamps:
         body = body.model_copy(update={"add_timestamps": False})
     create = context_create(body, runtime, request_id, runtime.settings.max_lead_ms)
-    asked = runtime.speech_request(create, request_id)
+    asked = speech_request(runtime, create, request_id)
     runtime.talker.check_options(asked)
     format_ = body.require_format("raw", "wav", "mp3")
     encoder = format_.make_encoder(runtime.codec.spec.sample_rate, body.pace)
-    session = Session(runtime.session_settings(create))
+    session = Session(session_settings(runtime, create))
     return HttpContext(NAME, body.transcript, session, asked, encoder)
 
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, FastAPI, Request, Response, WebSocket
 from pydantic import BaseModel, Field
 
 from service.auth.credentials import answered_subprotocol
+from service.context_settings import session_settings, speech_request
 from service.handshake import serve_socket
 from service.http_speech import HttpContext, HttpSpeech
 from service.http_wording import PlainWording
@@ -54,8 +55,8 @@ def add_deepgram(app: FastAPI, runtime: Runtime) -> None:
         context = HttpContext(
             NAME,
             body.text,
-            Session(runtime.session_settings(create)),
-            runtime.speech_request(create, request_id),
+            Session(session_settings(runtime, create)),
+            speech_request(runtime, create, request_id),
             options.encoder(runtime.codec.spec.sample_rate),
         )
         wording = PlainWording(options.media_type, partial(refusal, request_id=request_id))

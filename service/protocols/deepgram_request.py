@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from service.audio.factory import make_stream_encoder
 from service.audio.packet import AudioEncoder
+from service.context_settings import speech_request
 from service.runtime import Runtime
 from service.voices_map import resolve_voice
 from streaming import wire
@@ -125,7 +126,7 @@ def _options(query: Mapping[str, str], choice: _Choice, runtime: Runtime) -> Spe
     )
     # A handshake or a request is the time to refuse what cannot be served.
     options.encoder(runtime.codec.spec.sample_rate)
-    runtime.talker.check_options(runtime.speech_request(options.create("probe"), "probe"))
+    runtime.talker.check_options(speech_request(runtime, options.create("probe"), "probe"))
     return options
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from fastapi import APIRouter, FastAPI, Query, Request, Response, WebSocket
 from pydantic import BaseModel
 
+from service.context_settings import session_settings, speech_request
 from service.handshake import serve_socket
 from service.http_speech import HttpContext, HttpSpeech
 from service.http_wording import PlainWording
@@ -132,10 +133,10 @@ def _context(
     runtime.require_ready()
     request_id = request.state.request_id
     create = speech_create(body, voice_id, runtime, request_id, timestamps=timestamps)
-    asked = runtime.speech_request(create, request_id)
+    asked = speech_request(runtime, create, request_id)
     runtime.talker.check_options(asked)
     encoder = format_.make_encoder(runtime.codec.spec.sample_rate, create.audio.speed)
-    session = Session(runtime.session_settings(create))
+    session = Session(session_settings(runtime, create))
     return HttpContext(NAME, body.text, session, asked, encoder)
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.audio.factory import MEDIA_TYPES, make_stream_encoder
 from service.audio.packet import AudioEncoder
 from service.audio.restart import RestartingEncoder
+from service.context_settings import speech_request
 from service.runtime import Runtime
 from service.voices_map import resolve_voice
 from streaming import wire
@@ -171,7 +172,7 @@ def stream_options(voice: str, query: Mapping[str, str], runtime: Runtime) -> St
     if options.format.encoding == "wav":
         raise _unsupported("output_format", "A socket has no WAV files.")
     options.format.make_encoder(runtime.codec.spec.sample_rate, 1.0)
-    runtime.talker.check_options(runtime.speech_request(options.create("", runtime, 1.0), ""))
+    runtime.talker.check_options(speech_request(runtime, options.create("", runtime, 1.0), ""))
     return options
 
 

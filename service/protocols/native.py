@@ -16,6 +16,7 @@ from service.audio.pump import EncoderPump
 from service.audio.timeline import Timeline
 from service.auth.caller import current_caller
 from service.context import ContextDriver, Prepare
+from service.context_settings import continuity, session_settings, speech_request
 from service.outbox import Item, Outbox
 from service.protocols.native_context import Framing, NativeContext, make_context_encoder
 from service.runtime import Runtime
@@ -87,7 +88,7 @@ class NativeDialect:
                 limits=limits,
                 sample_rates=sorted({*SAMPLE_RATES, runtime.codec.spec.sample_rate}),
                 word_timings=runtime.talker.has_word_timings,
-                continuity=runtime.continuity,
+                continuity=continuity(runtime),
             )
         )
 
@@ -214,8 +215,8 @@ class NativeDialect:
         runtime = self._runtime
         codec_rate = runtime.codec.spec.sample_rate
         encoder = make_context_encoder(create.audio, codec_rate)
-        session = Session(runtime.session_settings(create))
-        request = runtime.speech_request(create, f"{self._session_id}-{self._next_handle}")
+        session = Session(session_settings(runtime, create))
+        request = speech_request(runtime, create, f"{self._session_id}-{self._next_handle}")
         runtime.talker.check_options(request)
         prepare = self._clone(create)
         runtime.admission.enter(create.audio.speed)

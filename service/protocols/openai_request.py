@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.audio.factory import make_stream_encoder
 from service.context import Prepare
+from service.context_settings import session_settings, speech_request
 from service.http_speech import HttpContext
 from service.runtime import Runtime
 from streaming import wire
@@ -143,7 +144,7 @@ def http_context(
     require_model(runtime, body.model)
     runtime.require_ready()
     create = _create(body, runtime, request_id)
-    request = runtime.speech_request(create, request_id)
+    request = speech_request(runtime, create, request_id)
     runtime.talker.check_options(request)
     prepare = _clone(body, runtime)
     rate = _PCM_RATE if body.response_format == "pcm" else None
@@ -154,7 +155,7 @@ def http_context(
         bit_rate=body.bitrate,
         speed=body.speed,
     )
-    settings = runtime.session_settings(create)
+    settings = session_settings(runtime, create)
     if lead_s is not None:
         settings = replace(settings, line=replace(settings.line, max_lead_s=lead_s))
     return HttpContext(NAME, body.input, Session(settings), request, encoder, prepare)

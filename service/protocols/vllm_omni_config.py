@@ -9,6 +9,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from service.audio.factory import make_stream_encoder
 from service.audio.packet import AudioEncoder
 from service.audio.restart import RestartingEncoder
+from service.context_settings import speech_request
 from service.http_route import request_fault
 from service.runtime import Runtime
 from service.voices_map import resolve_voice
@@ -113,7 +114,7 @@ def parse_config(message: dict[str, Any], runtime: Runtime) -> SessionConfig:
             ErrorCode.UNKNOWN_MODEL, "This server does not serve that model.", param="model"
         )
     config.encoder(runtime.codec.spec.sample_rate)
-    request = runtime.speech_request(config.create("probe", runtime), "probe")
+    request = speech_request(runtime, config.create("probe", runtime), "probe")
     runtime.talker.check_options(request)
     return config
 

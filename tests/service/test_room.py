@@ -9,6 +9,7 @@ import pytest
 
 from codec.fake import FakeCodecEngine
 from service.context import ContextDriver, Room
+from service.context_settings import session_settings, speech_request
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
@@ -58,8 +59,8 @@ async def speak(codec: FakeCodecEngine, listener: Listener, room: Room | None) -
     runtime = Runtime(Settings(), FakeTalker(), codec, Metrics("test", "fake"))
     await runtime.start()
     create = wire.ContextCreate("c", chunking=SIZES)
-    session = Session(runtime.session_settings(create))
-    request = runtime.speech_request(create, "c")
+    session = Session(session_settings(runtime, create))
+    request = speech_request(runtime, create, "c")
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         driver = ContextDriver(runtime, session, request, listener, tasks, room)
         driver.post(TextAppended("A sentence."))
