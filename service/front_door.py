@@ -9,6 +9,7 @@ at once is therefore served while others hold sockets open and say nothing.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import socket
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from websockets.frames import Frame
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.server import ServerProtocol
 
 from service.reading import PingingSocket
 from service.settings import Settings
@@ -117,13 +119,53 @@ class GuardedHttp(H11Protocol):
         self.transport.abort()
 
 
+class Conversation(ServerProtocol):
+    """websockets' protocol; a client may leave in the middle of a message of its own.
+
+    RFC 6455, 5.4, lets control frames come between fragments, the closing one too. websockets
+    would answer that one with 1002, as if it were a fault.
+    """
+
+    def recv_frame(self, frame: Frame) -> None:
+        """See websockets; what a closing frame breaks off is forgotten."""
+        if frame.opcode is Opcode.CLOSE:
+            self.current_size = None
+        super().recv_frame(frame)
+
+
 class GuardedSocket(PingingSocket):
-    """uvicorn's WebSocket; it would keep each of endlessly many empty fragments of a message."""
+    """uvicorn's WebSocket; it would keep each of endlessly many empty fragments of a message, and
+    look only at a message's end whether it is text, with a stack in the log where it is not.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conn = Conversation(max_size=self.config.ws_max_size, logger=self.logger)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")()
+
+    def handle_text(self, event: Frame) -> None:
+        """Take a text message, or the first fragment of one."""
+        self._utf8.reset()
+        if self._is_text(event):
+            super().handle_text(event)
 
     def handle_cont(self, event: Frame) -> None:
         """Take a fragment; an empty one adds nothing unless it is the last."""
-        if event.data or event.fin:
+        if not event.data and not event.fin:
+            return
+        if self.curr_msg_data_type == "bytes" or self._is_text(event):
             super().handle_cont(event)
+
+    def _is_text(self, event: Frame) -> bool:
+        """Whether a text message is UTF-8 so far; else the connection ends with 1007."""
+        try:
+            self._utf8.decode(event.data, event.fin)
+        except UnicodeDecodeError:
+            if not self.close_sent:
+                self.conn.fail(CloseCode.INVALID_DATA)
+                self.handle_parser_exception()
+            return False
+        return True
 
 
 def bound_sending(listener: socket.socket, slow_consumer_s: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -77,6 +78,12 @@ ENDED: dict[str, tuple[bytes, int]] = {
         }.items()
     },
     "8.1 bad in a later fragment": (cut(UTF8 + b"\xf4\x90\x80\x80", 4), DATA),
+    "8.1 bad across a border": (frame(TEXT, b"\xed", fin=False) + frame(CONT, b"\xa0\x80"), DATA),
+    "8.1 cut off by the end": (frame(TEXT, b"\xc3", fin=False) + frame(CONT), DATA),
+    "8.1 bad, and the message's end never comes": (
+        frame(TEXT, UTF8, fin=False) + frame(CONT, b"\xf4\x90", fin=False), DATA,
+    ),
+    "8.1 bad, with a message after it": (frame(TEXT, b"\xff") + frame(TEXT, b"x"), DATA),
     "10.4 a message over the limit": (frame(BINARY, b"*" * (1 << 20)), TOO_BIG),
     "10.4 fragments over the limit": (cut(b"*" * (1 << 20), 65536, BINARY), TOO_BIG),
     "10.4 a length that lies": (frame(BINARY, b"x", length=1 << 40), TOO_BIG),
@@ -101,7 +108,7 @@ async def test_everything_valid_is_echoed() -> None:
                 assert [(f.opcode, f.close_code) for f in last] == [(CLOSE, 1000)], name
 
 
-async def test_everything_wrong_ends_with_its_code() -> None:
+async def test_everything_wrong_ends_with_its_code(caplog: pytest.LogCaptureFixture) -> None:
     async with echo_server(max_message_bytes=1 << 19) as port:
         for name, (sent, code) in ENDED.items():
             async with wire(port) as talk:
@@ -111,6 +118,8 @@ async def test_everything_wrong_ends_with_its_code() -> None:
                 assert codes == [code], (name, came)
                 assert [f.payload for f in came if f.opcode in (TEXT, BINARY)] in ([b"before"], [])
                 assert not [f for f in came if f.opcode == PONG], name
+    faults = [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert not faults, "what clients do wrong is no error of the service"
 
 
 async def test_closes_are_answered_in_kind() -> None:
@@ -121,6 +130,14 @@ async def test_closes_are_answered_in_kind() -> None:
                 came = await talk.rest()
                 assert [f.opcode for f in came] == [CLOSE], code
                 assert came[0].close_code in (code, 1000)
+
+
+async def test_a_message_need_not_be_finished_to_leave() -> None:
+    async with echo_server() as port, wire(port) as talk:
+        begun = frame(TEXT, b"I was just", fin=False)
+        talk.writer.write(begun + frame(CLOSE, b"\x03\xe9") + frame(CONT, b"going"))
+        came = await talk.rest()
+        assert [(f.opcode, f.close_code) for f in came] == [(CLOSE, 1001)]
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ def test_empty_fragments_are_not_kept() -> None:
     """A message of endlessly many empty fragments is within every limit of size."""
     kept = GuardedSocket.__new__(GuardedSocket)
     kept.frames = []
+    kept.curr_msg_data_type = "bytes"
     for _ in range(1000):
         kept.handle_cont(Frame(Opcode.CONT, b"", fin=False))
     kept.handle_cont(Frame(Opcode.CONT, b"x", fin=False))
