@@ -1,26 +1,22 @@
 """The gateway's side of the codec worker: each window is answered once, whatever dies.
 
-A decode is a pure function of its window, so the engine keeps every window until its answer
-is there. When a worker dies, all that were out go to the next one, most urgent first. The
-worker says what it is about to decode; a window that was being decoded when a worker died
-gets a strike and goes alone next time, and one with two strikes is given up, since
-it is most likely what kills the workers.
+What windows and clips are out is kept by ``codec.decodes`` and ``codec.encodes``; here is the
+worker that they go to.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import logging
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from codec.batching import DecodeCost
+from codec.decodes import Decodes, DecodeStats
 from codec.encodes import Encodes
 from codec.messages import (
     Cancel,
+    Decode,
     Decoded,
     Decoding,
     Encode,
@@ -29,49 +25,17 @@ from codec.messages import (
     Failed,
     FromWorker,
     Ready,
-    decode_message,
-    samples_of,
 )
 from ipc.framing import MAX_MESSAGE_BYTES
 from ipc.supervisor import ChildDown, Supervisor, Watch
-from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
+from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
 log = logging.getLogger(__name__)
-#: A window that was being decoded at this many deaths is not tried again.
-MAX_STRIKES = 2
 #: The worker keeps its turns at a fifth of a second and beats at each.
 WATCH = Watch(hang_timeout_s=5.0, still_timeout_s=0.75)
 _ENVELOPE_BYTES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeStats:
-    """One answered window. ``frames`` counts its context too; times are the worker's.
-    ``slack_s``: how long after it was asked for it was wanted. ``window`` is the very object that
-    was asked for.
-    """
-
-    frames: int
-    new_frames: int
-    queue_s: float
-    decode_s: float
-    batch: int
-    slack_s: float
-    window: DecodeWindow = field(compare=False, repr=False)
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A window that somebody waits for."""
-
-    id: int
-    window: DecodeWindow
-    deadline_s: float
-    asked_s: float
-    answer: asyncio.Future[Samples]
-    strikes: int = 0
 
 
 class CodecWorkerEngine:
@@ -105,15 +69,12 @@ class CodecWorkerEngine:
         module: str = "codec.worker",
         env: dict[str, str] | None = None,
     ) -> None:
-        self._max_outstanding, self._patience_s = max_outstanding, patience_s
-        self._on_decoded = on_decoded
+        self._patience_s = patience_s
         self._ids = itertools.count()
-        self._pending: dict[int, _Pending] = {}
-        #: What the worker decodes, or did last: answered windows are not pending any more.
-        self._in_hand: frozenset[int] = frozenset()
         self._ready: Ready | None = None
         self._stopped = False
-        self._encodes = Encodes(self._send_clip, max_clips)
+        self._decodes = Decodes(self._send, max_outstanding, on_decoded)
+        self._encodes = Encodes(self._send, max_clips)
         self._supervisor: Supervisor[FromWorker] = Supervisor(
             module,
             [
@@ -142,8 +103,7 @@ class CodecWorkerEngine:
         self._stopped = True
         await self._supervisor.stop()
         self._encodes.stop()
-        for pending in list(self._pending.values()):
-            self._fail(pending, "The speech decoder is shutting down.")
+        self._decodes.stop()
 
     @property
     def is_ready(self) -> bool:
@@ -163,7 +123,7 @@ class CodecWorkerEngine:
     @property
     def outstanding(self) -> int:
         """Windows not yet answered."""
-        return len(self._pending)
+        return len(self._decodes)
 
     @property
     def spec(self) -> CodecSpec:
@@ -197,23 +157,8 @@ class CodecWorkerEngine:
         if max(window.codes.nbytes, samples_bytes) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
             message = "This audio is too long for the speech decoder."
             raise BackendError(ErrorCode.CODEC_FAILED, message)
-        if len(self._pending) >= self._max_outstanding:
-            raise CapacityError(ErrorCode.OVERLOADED, "The speech decoder is at its limit.")
-        answer: asyncio.Future[Samples] = asyncio.get_running_loop().create_future()
-        now = time.monotonic()
-        pending = _Pending(next(self._ids), window, deadline_s, now, answer)
-        self._pending[pending.id] = pending
-        try:
-            self._send(pending)
-            async with asyncio.timeout(self._patience_s):
-                return await answer
-        except TimeoutError:
-            message = "The speech decoder did not answer in time."
-            raise BackendError(ErrorCode.CODEC_FAILED, message) from None
-        finally:
-            if self._pending.pop(pending.id, None) is not None:
-                with contextlib.suppress(ChildDown):
-                    self._supervisor.send(Cancel(pending.id))
+        id, hop = next(self._ids), self.spec.hop_length
+        return await self._decodes.decode(id, window, hop, deadline_s, self._patience_s)
 
     async def encode(self, samples: Samples) -> Codes:
         """See ``streaming.ports.CodecEngine``."""
@@ -226,7 +171,7 @@ class CodecWorkerEngine:
         id, hop = next(self._ids), self.spec.hop_length
         return await self._encodes.encode(id, samples, hop, self._patience_s)
 
-    def _send_clip(self, message: Encode | Cancel) -> None:
+    def _send(self, message: Decode | Encode | Cancel) -> None:
         """Send now, or leave it to ``_on_ready`` of the next worker."""
         with contextlib.suppress(ChildDown):
             self._supervisor.send(message)
@@ -242,42 +187,19 @@ class CodecWorkerEngine:
             raise RuntimeError("the codec worker has not been ready yet")
         return self._ready
 
-    def _send(self, pending: _Pending) -> None:
-        """Send now, or leave it to ``_on_ready`` of the next worker."""
-        message = decode_message(
-            pending.id, pending.window, pending.deadline_s, alone=pending.strikes > 0
-        )
-        with contextlib.suppress(ChildDown):
-            self._supervisor.send(message)
-
-    def _fail(self, pending: _Pending, message: str) -> None:
-        self._pending.pop(pending.id, None)
-        if not pending.answer.done():
-            pending.answer.set_exception(BackendError(ErrorCode.CODEC_FAILED, message))
-
     def _on_ready(self, ready: Ready) -> None:
         self._ready = ready
-        for pending in sorted(self._pending.values(), key=lambda p: (p.deadline_s, p.id)):
-            self._send(pending)
+        self._decodes.on_ready()
         self._encodes.on_ready()
 
     def _on_down(self) -> None:
-        in_hand, self._in_hand = self._in_hand, frozenset()
-        if self._stopped:
-            return
-        self._encodes.on_down()
-        for id in in_hand & self._pending.keys():
-            pending = self._pending[id]
-            pending.strikes += 1
-            if pending.strikes >= MAX_STRIKES:
-                log.error("a window is given up: workers died of it", extra={"window": id})
-                self._fail(pending, "The speech decoder failed on this audio.")
+        if not self._stopped:
+            self._decodes.on_down()
+            self._encodes.on_down()
 
     def _on_message(self, message: FromWorker) -> None:
-        if isinstance(message, Decoding):
-            self._in_hand = frozenset(message.ids)
-        elif isinstance(message, Decoded):
-            self._answer(message)
+        if isinstance(message, Decoding | Decoded):
+            self._decodes.on_message(message)
         elif isinstance(message, Encoding | Encoded):
             self._encodes.on_message(message)
         elif isinstance(message, Failed):
@@ -286,29 +208,5 @@ class CodecWorkerEngine:
     def _on_failed(self, failed: Failed) -> None:
         if self._encodes.on_failed(failed.id, bad_clip=failed.reason == "bad_clip"):
             log.error("a clip failed: %s", failed.detail)
-        elif pending := self._pending.get(failed.id):
+        elif self._decodes.on_failed(failed.id):
             log.error("a window failed: %s", failed.detail)
-            self._fail(pending, "The speech decoder could not decode this audio.")
-
-    def _answer(self, message: Decoded) -> None:
-        pending = self._pending.get(message.id)
-        if pending is None:
-            return
-        samples, window = samples_of(message), pending.window
-        if len(samples) != window.new_frames * self.spec.hop_length:
-            self._fail(pending, "The speech decoder returned audio of the wrong length.")
-            return
-        del self._pending[pending.id]
-        if not pending.answer.done():
-            pending.answer.set_result(samples)
-        self._on_decoded(
-            DecodeStats(
-                message.frames,
-                window.new_frames,
-                message.queue_s,
-                message.decode_s,
-                message.batch,
-                pending.deadline_s - pending.asked_s,
-                window,
-            )
-        )

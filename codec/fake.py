@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from codec.batching import DecodeCost
-from codec.engine import DecodeStats
+from codec.decodes import DecodeStats
 from codec.errors import CodesError
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow

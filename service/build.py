@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from asr.engine import WhisperEngine
-from codec.engine import CodecWorkerEngine, DecodeStats
+from codec.decodes import DecodeStats
+from codec.engine import CodecWorkerEngine
 from embedded.text import FRONT_ENDS
 from service import __version__
 from service.metrics import Metrics

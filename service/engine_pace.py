@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from codec.engine import DecodeStats
+from codec.decodes import DecodeStats
 from service.chunking import schedule_settings
 from service.engines import RunningCodec, RunningTalker
 from service.settings import Settings

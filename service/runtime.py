@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 
-from codec.engine import DecodeStats
+from codec.decodes import DecodeStats
 from service.admission import Admission
 from service.auth.accounts import Accounts
 from service.auth.authority import Authority

@@ -28,7 +28,7 @@ from prometheus_api import Prometheus, PrometheusError
 
 from clients.errors import ServerError
 from clients.native import NativeClient
-from codec.engine import DecodeStats
+from codec.decodes import DecodeStats
 from codec.fake import FakeCodecEngine
 from service.app import create_app
 from service.auth.issuing import issue

@@ -16,7 +16,8 @@ import pytest
 import pytest_asyncio
 
 from codec.decoder import HiggsDecoder
-from codec.engine import CodecWorkerEngine, DecodeStats
+from codec.decodes import DecodeStats
+from codec.engine import CodecWorkerEngine
 from codec.fake import FakeDecoder
 from ipc.supervisor import ChildFailed, Watch
 from streaming.errors import BackendError, CapacityError, ErrorCode

@@ -13,7 +13,7 @@ import numpy as np
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 
-from codec.engine import DecodeStats
+from codec.decodes import DecodeStats
 from codec.fake import FakeCodecEngine, FakeDecoder
 from service.app import create_app
 from service.front_door import server_config

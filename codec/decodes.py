@@ -1,0 +1,159 @@
+"""The gateway's side of decoding: which windows are out, and who waits for their samples.
+
+A decode is a pure function of its window, so every window is kept until its answer is there.
+When a worker dies, all that were out go to the next one, most urgent first. The worker says
+what it is about to decode; a window that was being decoded when a worker died gets a strike and
+goes alone next time, and one with two strikes is given up, since it is most likely what kills
+the workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from codec.messages import Cancel, Decode, Decoded, Decoding, decode_message, samples_of
+from streaming.errors import BackendError, CapacityError, ErrorCode
+from streaming.spec import Samples
+from streaming.window import DecodeWindow
+
+log = logging.getLogger(__name__)
+#: A window that was being decoded at this many deaths is not tried again.
+MAX_STRIKES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStats:
+    """One answered window. ``frames`` counts its context too; times are the worker's.
+    ``slack_s``: how long after it was asked for it was wanted. ``window`` is the very object that
+    was asked for.
+    """
+
+    frames: int
+    new_frames: int
+    queue_s: float
+    decode_s: float
+    batch: int
+    slack_s: float
+    window: DecodeWindow = field(compare=False, repr=False)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A window that somebody waits for, and how many samples it must bring."""
+
+    id: int
+    window: DecodeWindow
+    samples: int
+    deadline_s: float
+    asked_s: float
+    answer: asyncio.Future[Samples]
+    strikes: int = 0
+
+
+class Decodes:
+    """Windows that are out, ``most`` at once. ``send`` and ``on_decoded`` must not raise."""
+
+    def __init__(
+        self,
+        send: Callable[[Decode | Cancel], None],
+        most: int,
+        on_decoded: Callable[[DecodeStats], None],
+    ) -> None:
+        self._send, self._most, self._on_decoded = send, most, on_decoded
+        self._pending: dict[int, _Pending] = {}
+        #: What the worker decodes, or did last: answered windows are not pending any more.
+        self._in_hand: frozenset[int] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    async def decode(
+        self, id: int, window: DecodeWindow, hop_length: int, deadline_s: float, patience_s: float
+    ) -> Samples:
+        """The samples of the window's new frames, ``[new_frames * hop_length]``. Cancelling drops
+        the work. Raises CapacityError, BackendError.
+        """
+        if len(self._pending) >= self._most:
+            raise CapacityError(ErrorCode.OVERLOADED, "The speech decoder is at its limit.")
+        answer: asyncio.Future[Samples] = asyncio.get_running_loop().create_future()
+        samples, now = window.new_frames * hop_length, time.monotonic()
+        pending = _Pending(id, window, samples, deadline_s, now, answer)
+        self._pending[id] = pending
+        try:
+            self._send_off(pending)
+            async with asyncio.timeout(patience_s):
+                return await answer
+        except TimeoutError:
+            raise _failed("The speech decoder did not answer in time.") from None
+        finally:
+            if self._pending.pop(id, None) is not None:
+                self._send(Cancel(id))
+
+    def on_message(self, message: Decoding | Decoded) -> None:
+        """The worker said something about windows."""
+        if isinstance(message, Decoding):
+            self._in_hand = frozenset(message.ids)
+        elif pending := self._pending.get(message.id):
+            samples = samples_of(message)
+            if len(samples) != pending.samples:
+                self._fail(pending, "The speech decoder returned audio of the wrong length.")
+                return
+            del self._pending[pending.id]
+            if not pending.answer.done():
+                pending.answer.set_result(samples)
+            self._on_decoded(
+                DecodeStats(
+                    message.frames,
+                    pending.window.new_frames,
+                    message.queue_s,
+                    message.decode_s,
+                    message.batch,
+                    pending.deadline_s - pending.asked_s,
+                    pending.window,
+                )
+            )
+
+    def on_failed(self, id: int) -> bool:
+        """A window failed alone; say whether it was one of these."""
+        pending = self._pending.get(id)
+        if pending is None:
+            return False
+        self._fail(pending, "The speech decoder could not decode this audio.")
+        return True
+
+    def on_ready(self) -> None:
+        """A new worker takes work: it gets what the last one left, most urgent first."""
+        for pending in sorted(self._pending.values(), key=lambda p: (p.deadline_s, p.id)):
+            self._send_off(pending)
+
+    def on_down(self) -> None:
+        """The worker died."""
+        in_hand, self._in_hand = self._in_hand, frozenset()
+        for id in in_hand & self._pending.keys():
+            pending = self._pending[id]
+            pending.strikes += 1
+            if pending.strikes >= MAX_STRIKES:
+                log.error("a window is given up: workers died of it", extra={"window": id})
+                self._fail(pending, "The speech decoder failed on this audio.")
+
+    def stop(self) -> None:
+        """No worker will come any more."""
+        for pending in list(self._pending.values()):
+            self._fail(pending, "The speech decoder is shutting down.")
+
+    def _send_off(self, pending: _Pending) -> None:
+        alone = pending.strikes > 0
+        self._send(decode_message(pending.id, pending.window, pending.deadline_s, alone=alone))
+
+    def _fail(self, pending: _Pending, message: str) -> None:
+        self._pending.pop(pending.id, None)
+        if not pending.answer.done():
+            pending.answer.set_exception(_failed(message))
+
+
+def _failed(message: str) -> BackendError:
+    return BackendError(ErrorCode.CODEC_FAILED, message)
