@@ -27,7 +27,6 @@ _LARGEST_CHUNKS = 2
 _PATIENCE = 4
 #: What may be unread however small the lead: the network's delay is not the client's.
 _UNREAD_S = 2.0
-_MOMENT_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +211,8 @@ class UtteranceLine:
         backlog_s = self._waiting_frames * mine.frame_s
         if backlog_s + playback.lead_s(now) >= mine.max_lead_s:
             room_at = playback.when_credit(now, mine.max_lead_s, backlog_s)
-            if room_at > now:
-                return [], room_at
             # While a backlog is being sent, its progress wakes us; the clock alone would not.
-            # Without one the lead is the limit to the last bit, and a moment makes it less.
-            return [], NEVER if backlog_s else now + _MOMENT_S
+            return [], room_at if room_at > now else NEVER
         waiting.start(
             mine.codec,
             mine.schedule,

@@ -122,14 +122,17 @@ class PlaybackClock:
         return max(0.0, max_lead_s - self.lead_s(now))
 
     def when_credit(self, now: float, max_lead_s: float, needed_s: float) -> float:
-        """The time, ``now`` or later, at which ``needed_s`` of audio may be sent.
+        """The time, ``now`` or later, from which the lead and ``needed_s`` of audio together
+        are less than ``max_lead_s``.
 
         What needs more than the whole ``max_lead_s`` waits for an empty buffer, not for
         ever. A time to come is a hair late, so that rounding cannot make a caller that
         asks again then wait for nothing. It is ``inf`` where only the client's reading helps.
         """
-        allowed_s = max(0.0, max_lead_s - needed_s)
-        if self.unread_s - self._unread_slack_s > allowed_s:
+        allowed_s, lead_s = max(0.0, max_lead_s - needed_s), self.lead_s(now)
+        if not lead_s or lead_s < allowed_s:
+            return now
+        unread_s = self.unread_s - self._unread_slack_s
+        if unread_s > 0 and unread_s >= allowed_s:
             return inf
-        wait_s = self.lead_s(now) - allowed_s
-        return now + wait_s + _TOLERANCE_S if wait_s > 0 else now
+        return now + lead_s - allowed_s + _TOLERANCE_S

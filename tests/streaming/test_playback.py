@@ -80,6 +80,8 @@ def test_credit() -> None:
     assert clock.credit_s(1.5, 2.0) == pytest.approx(0.5)
     assert clock.when_credit(0.5, 2.0, 0.5) == pytest.approx(1.5)
     assert clock.when_credit(2.9, 2.0, 0.5) == 2.9
+    # At the limit exactly there is no room yet, and there will be.
+    assert 1.0 < clock.when_credit(1.0, 2.0, 0.0) == pytest.approx(1.0)
     # More than the whole allowance goes out when the buffer is empty.
     assert clock.when_credit(0.5, 2.0, 5.0) == pytest.approx(3.0)
 
@@ -116,6 +118,7 @@ def test_whatever_a_client_says_the_clock_stays_sane(history: list[tuple[str, in
             at = clock.when_credit(now, 2.0, needed)
             assert at >= now
             assert clock.credit_s(at, 2.0) >= min(needed, 2.0) - 1e-9
+            assert clock.lead_s(at) < max(2.0 - needed, 1e-9)
 
 
 def test_what_was_not_read_counts_into_the_lead() -> None:
@@ -128,7 +131,9 @@ def test_what_was_not_read_counts_into_the_lead() -> None:
     clock.on_read(2500)
     assert clock.lead_s(2.0) == pytest.approx(1.0)
     assert clock.lead_s(9.0) == pytest.approx(0.5)
-    assert clock.when_credit(2.0, 2.0, 1.5) == pytest.approx(2.5)
+    assert clock.when_credit(2.0, 2.0, 1.4) == pytest.approx(2.4)
+    # What is unread makes all of the lead, and all of what is allowed: waiting would not help.
+    assert clock.when_credit(9.0, 2.0, 1.5) == float("inf")
     clock.on_read(99_999)  # more than was sent
     assert (clock.unread_s, clock.lead_s(9.0)) == (0.0, 0.0)
     clock.on_sent(100, 9.0)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from streaming.events import (
+    AudioRead,
     CancelAsked,
     Cancelled,
+    Decode,
     Done,
     EndAsked,
     FlushAsked,
@@ -15,7 +17,9 @@ from streaming.events import (
     PlaybackReported,
     RowsCame,
     SamplesCame,
+    SetTimer,
     TextAppended,
+    TimerRang,
 )
 from streaming.ports import TalkerRows
 from streaming.session import State
@@ -115,6 +119,31 @@ def test_a_lead_that_is_the_limit_exactly_stops_nothing_for_ever() -> None:
     world._rows.clear()  # nothing else will happen: the session must have asked to be woken
     world.run()
     assert world.talked == ["One.", "Two is here."]
+
+
+@pytest.mark.parametrize("is_read", [None, 0], ids=["played", "read"])
+def test_at_the_limit_exactly_no_timer_rings_again_and_again(is_read: int | None) -> None:
+    """The second utterance waits for room; a timer for this very moment would come back to the
+    same question until something else happened.
+    """
+    frames = 50
+    world = World(settings(max_lead_s=frames * SPEC.frame_s))
+    session = world.session
+    slack_frames = 0 if is_read is None else round((2.0 - frames * SPEC.frame_s) / SPEC.frame_s)
+    rows = rows_of(np.full((frames + slack_frames, SPEC.num_codebooks), 100, np.int16))
+    session.handle(TextAppended("One. Two is here. "), 0.0)
+    if is_read is not None:
+        session.handle(AudioRead(is_read), 0.0)
+    commands = session.handle(RowsCame(0, TalkerRows(rows, "stop")), 0.0)
+    while decode := next((one for one in commands if isinstance(one, Decode)), None):
+        samples = np.zeros(decode.window.new_frames * SPEC.hop_length, np.float32)
+        commands = session.handle(SamplesCame(decode.utterance, samples), 0.0)
+    limit_s = frames * SPEC.frame_s
+    now = 0.0 if is_read is None else 30.0
+    assert session._line.playback.lead_s(now) == limit_s
+    timers = [one.at for one in session.handle(TimerRang(), now) if isinstance(one, SetTimer)]
+    assert all(at > now for at in timers)
+    assert bool(timers) is (is_read is None)
 
 
 @pytest.mark.parametrize("lead_s", [0.5, 2.0, 8.0])
