@@ -5,6 +5,8 @@ PYTHON ?= python3
 HARDWARE ?= auto
 # The browser of "make test-page"; empty: the first of the usual names
 CHROMIUM ?=
+# The interpreter of "make test-autobahn"; empty: python2.7
+PYTHON2 ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # What the service or pytest is to be given: make run ARGS="--port 9000", make test ARGS="tests/streaming -x"
 ARGS ?=
@@ -16,7 +18,7 @@ BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" VENV="$(VENV)" HARDWARE="$(HARDWARE)" TORCH_INDEX="$(TORCH_INDEX)" requirements/install.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-nightly soak fuzz test-fuzz test-clients test-page check check-deploy check-monitoring format test-v2 voice-eval lock clean distclean
+.PHONY: help install run test test-long test-nightly soak fuzz test-fuzz test-autobahn test-clients test-page check check-deploy check-monitoring format test-v2 voice-eval lock clean distclean
 
 help: ## show this
 	@echo 'Talkwire. Two commands do most of it: "make run" speaks, "make test" tests.'
@@ -52,6 +54,10 @@ fuzz: ## the parsers, fuzzed by coverage: make fuzz MINUTES=60 (an environment o
 test-fuzz: ## the routes against the OpenAPI document, by schemathesis (in the same environment)
 	@$(INSTALL) dev
 	@PYTHON="$(PYTHON)" tests/fuzz/run.sh api $(ARGS)
+
+test-autobahn: ## Autobahn's testsuite against the WebSocket stack (an environment of its own; Python 2.7)
+	@$(INSTALL) dev
+	@PYTHON="$(PYTHON)" PYTHON2="$(PYTHON2)" tests/conformance/run.sh $(ARGS)
 
 test-clients: ## the official clients and agent frameworks against the real service (an environment of their own)
 	@$(INSTALL) service
@@ -100,4 +106,4 @@ clean: ## remove caches and build leftovers
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## that, and the environments
-	@rm -rf .venv .venv-lock .venv-v2 .venv-deploy .venv-clients .venv-fuzz .fuzz
+	@rm -rf .venv .venv-lock .venv-v2 .venv-deploy .venv-clients .venv-fuzz .venv-autobahn .fuzz
