@@ -56,8 +56,10 @@ def wrong(found: dict[str, Any]) -> list[str]:
     return [
         f"{case}: {one['behavior']}, close {one['behaviorClose']} ({one['remoteCloseCode']})"
         for case, one in found.items()
-        if one["behavior"] not in ("OK", "INFORMATIONAL")
-        and not (one["behavior"] == "NON-STRICT" and case.startswith(_LENIENT))
+        if (
+            one["behavior"] not in ("OK", "INFORMATIONAL")
+            and not (one["behavior"] == "NON-STRICT" and case.startswith(_LENIENT))
+        )
         or one["behaviorClose"] not in ("OK", "INFORMATIONAL")
     ]
 
