@@ -39,7 +39,9 @@ class FakeDecoder:
         shape = (reach, spec.hop_length, spec.num_codebooks)
         index = np.arange(np.prod(shape), dtype=np.uint64) + np.uint64(1)
         hashed = (index * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
-        self._weights = (1 + hashed % np.uint64(largest)).reshape(shape).astype(np.float64)
+        weights = (1 + hashed % np.uint64(largest)).reshape(shape).transpose(0, 2, 1)
+        # [reach, K, hop], scaled: a power of two changes nothing of exactness
+        self._weights = np.ascontiguousarray(weights, np.float32) / np.float32(_EXACT)
 
     @property
     def spec(self) -> CodecSpec:
@@ -74,13 +76,12 @@ class FakeDecoder:
         if codes.min() < 0 or codes.max() >= self._spec.codebook_size:
             raise CodesError(f"a code is not within 0..{self._spec.codebook_size - 1}")
         frames, reach = codes.shape[1], self._spec.receptive_field_frames
-        padded = np.zeros((self._spec.num_codebooks, reach + frames + reach))
-        padded[:, reach : reach + frames] = codes
-        padded[:, reach : reach + frames] += 1
-        sums = self._weights[0] @ padded[:, :frames]
+        padded = np.zeros((reach + frames + reach, self._spec.num_codebooks), np.float32)
+        np.add(codes.T, 1, out=padded[reach : reach + frames])
+        sums = padded[:frames] @ self._weights[0]
         for offset, weights in enumerate(self._weights[1:], 1):
-            sums += weights @ padded[:, offset : offset + frames]
-        samples: Samples = (sums.T.reshape(-1) / _EXACT).astype(np.float32)
+            sums += padded[offset : offset + frames] @ weights
+        samples: Samples = sums.reshape(-1)
         return samples
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
@@ -43,7 +44,8 @@ from streaming.session import Session, State
 from streaming.words import WordTiming
 
 log = logging.getLogger(__name__)
-#: Two times nearer than this are the same to a timer.
+#: Two times nearer than this are the same to a timer. uvloop counts in these, from the last whole
+#: one, and rounds: without one more it would ring too soon, and again and again until it is time.
 _TIMER_STEP_S = 0.001
 #: So many rows are worth waiting for, and so many are enough; and never for longer than this.
 _FEWEST_ROWS, _MOST_ROWS, _LONGEST_NAP_S = 1.5, 32, 0.2
@@ -182,8 +184,8 @@ class ContextDriver:
                 return
             self._timer.cancel()
         self._timer_at = at
-        delay = max(0.0, at - time.monotonic())
-        self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+        delay_s = _TIMER_STEP_S * max(0, math.ceil((at - time.monotonic()) / _TIMER_STEP_S) + 1)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
 
     def _ring(self) -> None:
         self._timer = None

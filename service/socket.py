@@ -175,7 +175,8 @@ class Socket:
             await asyncio.sleep(_LEAVING_S)
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._runtime.draining.wait(), _HOUSEKEEPING_S)
+            async with asyncio.timeout(_HOUSEKEEPING_S):  # wait_for would make a task each time
+                await self._runtime.draining.wait()
 
     async def _watch_overflow(self) -> None:
         await self.outbox.overflowed.wait()

@@ -129,7 +129,8 @@ def _check(codes: Codes, num_codebooks: int | None, codebook_size: int = 0) -> b
         raise ValueError(f"expected {num_codebooks} codebooks, got {codes.shape[1]}")
     if not codes.size:
         return False
-    largest = int(codes.view(np.uint16).max())  # where negative ones are the largest
+    # Unsigned, negative ones are the largest. ``reduce``: ``max`` is a layer of Python around it.
+    largest = int(np.maximum.reduce(codes.view(np.uint16), axis=None))
     if largest > _LARGEST:
         raise ValueError("codes must not be negative")
     return largest >= codebook_size
