@@ -6,25 +6,21 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import OrderedDict
 from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
 
 from service.audio.factory import SAMPLE_RATES
-from service.audio.pump import EncoderPump
-from service.audio.timeline import Timeline
 from service.auth.caller import current_caller
-from service.context import ContextDriver, Prepare
-from service.context_settings import continuity, session_settings, speech_request
+from service.context_settings import continuity
 from service.outbox import Item, Outbox
-from service.protocols.native_context import Framing, NativeContext, make_context_encoder
+from service.protocols.native_context import Framing
+from service.protocols.native_contexts import NativeContexts
 from service.runtime import Runtime
 from service.socket import GOING_AWAY, NORMAL, SocketClosing
 from streaming import wire
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import (
-    AudioRead,
     Broke,
     CancelAsked,
     EndAsked,
@@ -32,14 +28,11 @@ from streaming.events import (
     PlaybackReported,
     TextAppended,
 )
-from streaming.session import Session
 from streaming.spec import Encoding
 from streaming.wire_format import encode_message, parse_client_message
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED_CLOSED = 256
-_HANDLES = 1 << 16
 T = TypeVar("T")
 
 
@@ -51,12 +44,9 @@ class NativeDialect:
     """See service.socket.Dialect. One error of one context never closes the socket."""
 
     def __init__(self, runtime: Runtime, outbox: Outbox, tasks: asyncio.TaskGroup) -> None:
-        self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
+        self._runtime, self._outbox = runtime, outbox
         self._session_id = uuid.uuid4().hex
-        self._contexts: dict[str, tuple[ContextDriver, NativeContext]] = {}
-        self._closed: OrderedDict[str, None] = OrderedDict()
-        self._next_handle = 0
-        self._framing: Framing = "header"
+        self._contexts = NativeContexts(runtime, outbox, tasks, self._session_id, self._tell)
         self._heard_at = time.monotonic()
 
     # -- the socket
@@ -113,7 +103,7 @@ class NativeDialect:
     def on_tick(self, now: float) -> None:
         """Close what has been idle for too long."""
         settings = self._runtime.settings
-        for driver, _ in list(self._contexts.values()):
+        for driver, _ in self._contexts:
             if driver.idle_s(now) > settings.context_idle_s:
                 idle = CapacityError(ErrorCode.IDLE_TIMEOUT, "The context was idle for too long.")
                 driver.post(Broke(idle))
@@ -128,7 +118,7 @@ class NativeDialect:
     @property
     def is_idle(self) -> bool:
         """Whether every context waits for its client."""
-        return all(driver.is_idle for driver, _ in self._contexts.values())
+        return all(driver.is_idle for driver, _ in self._contexts)
 
     def word(self, error: TalkwireError, context_id: str | None = None) -> str:
         """An ``error`` message; its request id finds it in the logs."""
@@ -152,7 +142,7 @@ class NativeDialect:
 
     def close(self) -> None:
         """Cancel every context without a word: nobody listens any more."""
-        for driver, context in list(self._contexts.values()):
+        for driver, context in self._contexts:
             driver.post(CancelAsked())
             context.abandon()
 
@@ -164,17 +154,18 @@ class NativeDialect:
     def _dispatch(self, message: wire.ClientMessage) -> None:
         match message:
             case wire.ContextCreate():
-                self._create(message)
+                handle = self._contexts.open(message)
+                self._say(wire.ContextCreated(message.context_id, handle))
             case wire.TextAppend(context_id, text):
-                self._driver(context_id).post(TextAppended(text))
+                self._contexts.find(context_id)[0].post(TextAppended(text))
             case wire.ContextFlush(context_id, flush_id):
-                self._driver(context_id).post(FlushAsked(flush_id))
+                self._contexts.find(context_id)[0].post(FlushAsked(flush_id))
             case wire.ContextEnd(context_id):
-                self._driver(context_id).post(EndAsked())
+                self._contexts.find(context_id)[0].post(EndAsked())
             case wire.ContextCancel(context_id, played_ms):
                 self._cancel(context_id, played_ms)
             case wire.Playback(context_id, played_samples):
-                driver, context = self._open(context_id)
+                driver, context = self._contexts.find(context_id)
                 driver.post(PlaybackReported(context.codec_samples(played_samples)))
             case wire.SessionConfigure(framing):
                 self._configure(framing)
@@ -183,107 +174,16 @@ class NativeDialect:
             case wire.SessionClose():
                 raise SocketClosing(NORMAL)
 
-    def _driver(self, context_id: str) -> ContextDriver:
-        return self._open(context_id)[0]
-
-    def _open(self, context_id: str) -> tuple[ContextDriver, NativeContext]:
-        entry = self._contexts.get(context_id)
-        if entry is not None and not entry[0].is_closed:
-            return entry
-        if entry is not None or context_id in self._closed:
-            raise RequestError(ErrorCode.CONTEXT_CLOSED, "The context is closed.")
-        raise RequestError(
-            ErrorCode.UNKNOWN_CONTEXT, "There is no context of this id.", param="context_id"
-        )
-
     def _configure(self, framing: Framing) -> None:
         if self._contexts:
             raise RequestError(
                 ErrorCode.INVALID_MESSAGE, "Configure the session before its first context."
             )
-        self._framing = framing
+        self._contexts.framing = framing
 
     def _cancel(self, context_id: str, played_ms: float | None) -> None:
-        driver, context = self._open(context_id)
+        driver, context = self._contexts.find(context_id)
         context.cancel_asked_at = time.monotonic()
         unsent = context.revoke()
         played = None if played_ms is None else context.codec_samples_of_ms(played_ms)
         driver.post(CancelAsked(played, unsent))
-
-    def _create(self, create: wire.ContextCreate) -> None:
-        self._check_create(create)
-        runtime = self._runtime
-        codec_rate = runtime.codec.spec.sample_rate
-        encoder = make_context_encoder(create.audio, codec_rate)
-        session = Session(session_settings(runtime, create))
-        request = speech_request(runtime, create, f"{self._session_id}-{self._next_handle}")
-        runtime.talker.check_options(request)
-        prepare = self._clone(create)
-        runtime.admission.enter(create.audio.speed)
-        handle = self._take_handle()
-        pump = EncoderPump(encoder, self._tasks, lambda error: driver.post(Broke(error)))
-        context = NativeContext(
-            create,
-            handle,
-            encoder,
-            pump,
-            Timeline(codec_rate * create.audio.speed, encoder.sample_rate, encoder.delay_samples),
-            self._outbox,
-            runtime.metrics,
-            framing=self._framing,
-            tell=self._tell,
-            closed=self._on_closed,
-        )
-        driver = ContextDriver(runtime, session, request, context, self._tasks, prepare=prepare)
-        self._contexts[create.context_id] = driver, context
-        self._outbox.reading.follow(
-            handle, lambda samples: driver.post(AudioRead(context.codec_samples(samples)))
-        )
-        self._closed.pop(create.context_id, None)
-        self._say(wire.ContextCreated(create.context_id, handle))
-
-    def _clone(self, create: wire.ContextCreate) -> Prepare | None:
-        """How to make the reference that the context brings, if it brings one."""
-        if create.reference is None:
-            return None
-        if create.voice is not None:
-            raise RequestError(
-                ErrorCode.INVALID_PARAMETER,
-                "Give a voice or a reference, not both.",
-                param="reference",
-            )
-        reference = create.reference
-        return self._runtime.cloner.prepare(reference.audio, reference.text, "reference.audio")
-
-    def _check_create(self, create: wire.ContextCreate) -> None:
-        limit = 1 if self._framing == "raw" else self._runtime.settings.max_contexts_per_session
-        if create.context_id in self._contexts:
-            raise RequestError(
-                ErrorCode.CONTEXT_EXISTS,
-                "This context is open already; it goes on undisturbed.",
-                param="context_id",
-            )
-        if len(self._contexts) >= limit:
-            raise RequestError(
-                ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
-            )
-        if create.timestamps and not self._runtime.talker.has_word_timings:
-            raise RequestError(
-                ErrorCode.UNSUPPORTED, "This model has no word timings.", param="timestamps"
-            )
-        self._runtime.require_ready()
-
-    def _take_handle(self) -> int:
-        used = {context.handle for _, context in self._contexts.values()}
-        while self._next_handle in used:
-            self._next_handle = (self._next_handle + 1) % _HANDLES
-        handle, self._next_handle = self._next_handle, (self._next_handle + 1) % _HANDLES
-        return handle
-
-    def _on_closed(self, context_id: str) -> None:
-        _, context = self._contexts.pop(context_id)
-        self._outbox.reading.forget(context.handle)
-        self._runtime.admission.leave(time.monotonic() - context.opened_at, context.speed)
-        self._closed[context_id] = None
-        while len(self._closed) > _REMEMBERED_CLOSED:
-            self._closed.popitem(last=False)
