@@ -6,11 +6,23 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
+from hypothesis import strategies as st
+
 from benchmarks.schedule_sim import Codec, Sent, gaps, speak
 from streaming.bounds import PaceBounds, ScheduleSettings, start_frames, sustainable_frames
 from streaming.schedule import ChunkSchedule
 
 FRAME_S = 0.04
+SETTINGS = ScheduleSettings(frame_s=FRAME_S, delay_rows=7, left_context_frames=10)
+BOUNDS = PaceBounds(
+    row_s=0.014,
+    burst_s=0.05,
+    queue_s=0.01,
+    decode_fixed_s=0.005,
+    decode_frame_s=0.0005,
+    decode_floor=0.9,
+)
+SEEDS = st.integers(0, 2**32 - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,101 @@
+"""How large chunks are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from math import inf
+
+import pytest
+from hypothesis import given
+
+from benchmarks.schedule_sim import speak
+from streaming.bounds import start_frames, sustainable_frames
+from streaming.schedule import ChunkDecision, ChunkSchedule, PaceBounds
+from tests.streaming.schedule_cases import BOUNDS, FRAME_S, SEEDS, SETTINGS, random_case
+
+
+def test_chunks_grow_up_to_the_cap_and_end_without_crumbs() -> None:
+    rows = [0.002 * (i + 1) for i in range(300 + 7)]
+    quick = replace(BOUNDS, row_s=0.002)
+    sent = speak(ChunkSchedule(SETTINGS, quick), SETTINGS, rows, lambda frames, at: at + 0.01)
+    sizes = [item.frames for item in sent]
+    assert sum(sizes) == 300
+    assert all(small <= large for small, large in pairwise(sizes[:-1]))
+    assert max(sizes[:-1]) == SETTINGS.max_chunk_frames
+    assert 0.5 * SETTINGS.max_chunk_frames <= sizes[-1] <= 1.5 * SETTINGS.max_chunk_frames
+
+
+@given(SEEDS)
+def test_no_chunk_is_larger_than_it_may_be(seed: int) -> None:
+    case = random_case(seed)
+    cap = case.settings.max_chunk_frames
+    first, *rest = [item.frames for item in case.run().sent]
+    start = start_frames(case.settings, case.bounds, left_frames=case.frames)
+    assert first <= 1.5 * max(cap, start)
+    assert all(size <= 1.5 * cap for size in rest)
+
+
+def test_a_fixed_first_chunk_is_exactly_that_and_only_the_first() -> None:
+    settings = replace(SETTINGS, first_chunk_frames=1)
+    rows = [0.014 * (i + 1) for i in range(60)]
+    for dry_at in (-inf, 0.5):
+        schedule = ChunkSchedule(settings, BOUNDS, dry_at=dry_at)
+        sent = speak(schedule, settings, rows, lambda frames, at: at + 0.01)
+        assert sent[0].frames == 1
+        assert max(item.frames for item in sent[1:]) > 1
+    at_once = ChunkSchedule(settings, BOUNDS)
+    at_once.on_frames(3)
+    assert at_once.decide(0.0) == ChunkDecision(1, 2, inf)
+
+
+def test_an_utterance_shorter_than_its_first_chunk_leaves_when_it_ends() -> None:
+    for frames in (1, 2, 3):
+        schedule = ChunkSchedule(SETTINGS, replace(BOUNDS, burst_s=1.0))
+        schedule.on_frames(frames)
+        assert schedule.decide(0.0) == ChunkDecision(0, 0, inf)
+        schedule.on_finished()
+        assert schedule.decide(0.0) == ChunkDecision(frames, 0, inf)
+
+
+def test_once_the_talker_has_ended_nothing_is_held_back_against_it() -> None:
+    schedule = ChunkSchedule(SETTINGS, replace(BOUNDS, burst_s=1.0))
+    schedule.on_frames(20)
+    assert schedule.decide(0.0).new_frames == 0
+    schedule.on_finished()
+    decision = schedule.decide(0.0)
+    assert decision.new_frames == sustainable_frames(SETTINGS, BOUNDS)
+    assert decision.lookahead == SETTINGS.lookahead_frames
+
+
+@pytest.mark.parametrize(("more", "lookahead"), [(2, 2), (3, 2), (4, 4), (9, 4)])
+def test_a_start_takes_the_wide_lookahead_if_it_is_in_hand(more: int, lookahead: int) -> None:
+    first = start_frames(SETTINGS, BOUNDS, left_frames=0)
+    schedule = ChunkSchedule(SETTINGS, BOUNDS)
+    schedule.on_frames(first + more)
+    assert schedule.decide(0.0) == ChunkDecision(first, lookahead, inf)
+
+
+def test_what_is_held_back_for_a_slow_talker_is_bounded() -> None:
+    slow = replace(BOUNDS, row_s=3 * FRAME_S)
+    schedule = ChunkSchedule(SETTINGS, slow)
+    schedule.on_frames(151)
+    assert schedule.decide(0.0).new_frames == 0
+    schedule.on_frames(1)
+    assert schedule.decide(0.0).new_frames == SETTINGS.max_chunk_frames
+
+
+def test_the_smallest_sustainable_chunk_lasts_as_long_as_its_decode() -> None:
+    for seed in range(200):
+        case = random_case(seed)
+        context = case.settings.left_context_frames + case.settings.lookahead_frames
+        m0 = sustainable_frames(case.settings, case.bounds)
+
+        def spare_s(frames: int, bounds: PaceBounds = case.bounds, more: int = context) -> float:
+            cost_s = bounds.queue_s + bounds.decode_s(more + frames)
+            return frames * FRAME_S - cost_s
+
+        assert spare_s(m0) >= -1e-6
+        assert m0 == case.settings.min_chunk_frames or spare_s(m0 - 1) < 1e-6
+    hopeless = replace(BOUNDS, decode_frame_s=FRAME_S)
+    assert sustainable_frames(SETTINGS, hopeless) == SETTINGS.max_chunk_frames
