@@ -35,14 +35,17 @@ class Nest:
         self.phases: list[str] = []
         self.stopping: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
+        #: What a test may put something else in place of.
+        self.on_ready: Callable[[Hello], None] = lambda hello: self._note(self.pids, hello.pid)
+        self.on_down: Callable[[], object] = self._down
         self.supervisor: Supervisor[Said] = Supervisor(
             "echo_child",
             ["--start", start],
             inbound=Hello | Said | Alive | Progress | Fatal,
             ready=Hello,
             on_message=lambda message: self._note(self.said, message.text),
-            on_ready=lambda hello: self._note(self.pids, hello.pid),
-            on_down=self._down,
+            on_ready=lambda hello: self.on_ready(hello),
+            on_down=lambda: self.on_down(),
             on_progress=lambda phase, seconds: self._note(self.phases, phase),
             env={"PYTHONPATH": str(HERE)},
             watch=watch,
@@ -166,7 +169,9 @@ async def test_a_child_that_hangs_while_starting_is_killed() -> None:
     nest = Nest("hang", Watch(start_timeout_s=1.5))
     with pytest.raises(ChildFailed):
         await nest.supervisor.start()
-    assert nest.phases == ["think"] * START_TRIES
+    # on a busy machine a child may be given up before it has said a word
+    assert nest.supervisor.restarts == START_TRIES - 1
+    assert len(nest.phases) <= START_TRIES
     await nest.supervisor.stop()
 
 
@@ -191,7 +196,7 @@ async def test_stop_kills_a_child_that_does_not_listen(nest: Nest) -> None:
 async def test_stop_while_a_child_is_buried_still_reaps_it(nest: Nest) -> None:
     pid = nest.supervisor.pid
     assert pid is not None
-    nest.supervisor._on_down = nest._stop_at_once
+    nest.on_down = nest._stop_at_once
     nest.supervisor.send(nest.say("", then="die"))
     await nest.until(lambda: nest.stopping is not None and nest.stopping.done())
     with pytest.raises(ProcessLookupError):
@@ -239,7 +244,7 @@ async def test_a_mistake_in_a_callback_is_no_endless_wait() -> None:
     def broken(hello: object) -> None:
         raise KeyError("mistake")
 
-    nest.supervisor._on_ready = broken
+    nest.on_ready = broken
     with pytest.raises(ChildFailed, match="before it was ready"):
         await nest.supervisor.start()
     await nest.supervisor.stop()
