@@ -106,7 +106,7 @@ def _pace(pace: PaceBounds, frame_s: float) -> Iterator[Metric]:
     yield _gauge("tts_frame_seconds", "Audio per frame, and so per row.", frame_s)
     yield _gauge("tts_pace_row_seconds", "Seconds per row of one stream.", pace.row_s)
     yield _gauge("tts_pace_burst_seconds", "How late its rows may be beside that.", pace.burst_s)
-    yield _gauge("tts_pace_codec_queue_seconds", "A window's wait for the codec.", pace.queue_s)
+    yield _gauge("tts_pace_codec_queue_seconds", "A window's wait for the codec.", pace.wait_s)
     yield _gauge(
         "tts_pace_decode_fixed_seconds", "A window's decoding, however long.", pace.decode_fixed_s
     )

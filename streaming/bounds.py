@@ -61,7 +61,7 @@ class PaceBounds:
 
     ``row_s`` is S and ``burst_s`` is B, ``queue_s`` is Q, ``decode_fixed_s`` is d0 and
     ``decode_frame_s`` is d1, per frame of the whole window. ``decode_floor`` is f, from 0
-    to 1: a decode takes at least that share of d0 + d1 * w.
+    to 1: a decode takes at least that share of d0 + d1 * w. ``beginners_s`` is G.
     """
 
     row_s: float
@@ -70,11 +70,17 @@ class PaceBounds:
     decode_fixed_s: float
     decode_frame_s: float
     decode_floor: float = 0.0
+    beginners_s: float = 0.0
 
     def __post_init__(self) -> None:
-        times = (self.row_s, self.burst_s, self.queue_s, self.decode_fixed_s, self.decode_frame_s)
+        times = (self.row_s, self.burst_s, self.wait_s, self.decode_fixed_s, self.decode_frame_s)
         if not all(0 <= value < inf for value in times) or not 0 <= self.decode_floor <= 1:
             raise ValueError("bounds must be finite, not negative, and decode_floor at most 1")
+
+    @property
+    def wait_s(self) -> float:
+        """The longest that a window waits for the codec now: Q + G."""
+        return self.queue_s + self.beginners_s
 
     def decode_s(self, window_frames: int) -> float:
         """The longest that a window of so many frames takes in the codec, without the queue."""
@@ -104,7 +110,7 @@ def start_frames(
     """
     m0 = sustainable_frames(settings, bounds)
     window = settings.left_context_frames + m0 + settings.lookahead_frames
-    decoded_s = settings.guard_s + bounds.queue_s + bounds.decode_s(window)
+    decoded_s = settings.guard_s + bounds.wait_s + bounds.decode_s(window)
     need_s = m0 * bounds.row_s + bounds.burst_s + decoded_s
     floor_s = bounds.decode_floor * bounds.decode_s(settings.first_lookahead_frames)
     if bounds.row_s <= settings.frame_s:

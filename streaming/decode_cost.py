@@ -40,6 +40,8 @@ class DecodeCostEstimator:
         self._count = 0
         self._fitted_at = 0
         self._bounds = prior
+        #: What a usual window takes, over the bound of its time.
+        self.usual_share = 1.0
 
     def observe(
         self, window_frames: int, queue_s: float, decode_s: float, slack_s: float = 0.0
@@ -70,6 +72,7 @@ class DecodeCostEstimator:
         fixed, slope = self._line(frames, decode_s)
         share = decode_s / np.maximum(fixed + slope * frames, 1e-9)
         upper = max(1e-9, float(np.quantile(share, _UPPER, method="higher")))
+        self.usual_share = min(1.0, 1.0 / upper)  # the line itself is what usual ones take
         lower = float(np.quantile(share, _LOWER, method="lower"))
         queue_s = self._prior.queue_s
         if self._waits_s:

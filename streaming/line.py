@@ -177,7 +177,7 @@ class UtteranceLine:
             return 0.0
         schedule, bounds = mine.schedule, mine.bounds()
         window = schedule.left_context_frames + self._waiting_frames + schedule.lookahead_frames
-        needed_s = schedule.guard_s + bounds.queue_s + bounds.decode_s(window)
+        needed_s = schedule.guard_s + bounds.wait_s + bounds.decode_s(window)
         return max(0.0, (self.playback.lead_s(now) - needed_s) / _PATIENCE)
 
     @property

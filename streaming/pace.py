@@ -230,13 +230,13 @@ class PaceEstimator:
 
     def _beside_beginners(self, cost: PaceBounds, settings: ScheduleSettings) -> PaceBounds:
         """Streams that have just begun have their first windows still before them, all of them
-        urgent: each may have to wait for the others'.
+        urgent: each may have to wait for the others'. Many windows take as long as usual ones.
         """
         others = sum(stream.rows < _BEGINNER_ROWS for stream in self._live.values()) - 1
         if others < 1:
             return cost
         first_s = cost.decode_s(settings.left_context_frames + settings.lookahead_frames)
-        return replace(cost, queue_s=cost.queue_s + others * first_s)
+        return replace(cost, beginners_s=others * self._decode.usual_share * first_s)
 
     def _resembling(self) -> tuple[Floats, float]:
         """Lateness ``[n, rates]`` of the streams most like now, and their median row_s."""

@@ -2,17 +2,18 @@
 
 What is promised by the pace (``PaceBounds``): between any two rows i < j at most
 ``(j - i) * S + B`` seconds pass, and a window of w frames leaves the codec at most
-``Q + d(w)`` after it was handed over, ``d(w) = d0 + d1 * w``. T is a frame's duration, L the
-left context, r the lookahead. One window of an utterance is in the codec at a time.
+``Q + d(w)`` after it was handed over, ``d(w) = d0 + d1 * w``, and for as long as other streams
+begin G more. T is a frame's duration, L the left context, r the lookahead. One window of an
+utterance is in the codec at a time.
 
 1. **The smallest sustainable chunk.** The codec keeps up with playback if a chunk is decoded
    while it lasts: ``Q + d(L + m + r) <= m T``, so ``m0 = ceil((Q + d(L + r)) / (T - d1))``.
 2. **The first chunk.** Emitted at time 0, it is heard at ``f d(n1 + r1)`` at the earliest,
    where f is the share of its upper bound that a decode takes at least. The client then runs
    dry ``n1 T`` later. By then the next m0 frames must have come, ``m0 S + B`` at the latest,
-   and have been decoded, ``Q + d(L + m0 + r)``, with ``guard`` to spare. The smallest such n1
+   and have been decoded, ``Q + G + d(L + m0 + r)``, with ``guard`` to spare. The smallest such n1
    is the first chunk, if it lasts for that decode even when it is itself as late as it may be.
-3. **Every later chunk** may be emitted as late as ``U = dry - guard - Q - d``. By step 2 and
+3. **Every later chunk** may be emitted as late as ``U = dry - guard - Q - G - d``. By step 2 and
    ``S <= T`` at least m0 frames are in hand then, and after it the same holds again. So a chunk
    waits for its target, ``growth`` times the one before, but never past U. If the wide
    lookahead would be late, the first chunk's narrow one is used.
@@ -163,7 +164,7 @@ class ChunkSchedule:
         if self._finished and self._is_last_chunk(ready, target):
             smallest, target, most = min(smallest, ready), ready, ready
         left_context = min(settings.left_context_frames, self._emitted)
-        start_by = self._dry_at - settings.guard_s - bounds.queue_s - bounds.decode_s(left_context)
+        start_by = self._dry_at - settings.guard_s - bounds.wait_s - bounds.decode_s(left_context)
         for lookahead in (settings.lookahead_frames, settings.first_lookahead_frames):
             count = min(most, ready if self._finished else ready - lookahead)
             if count < smallest:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.bounds import PaceBounds, ScheduleSettings, start_frames
+from streaming.bounds import PaceBounds, ScheduleSettings, start_frames, sustainable_frames
 from streaming.capacity import Capacity, CapacitySettings
 from streaming.decode_cost import DecodeCostEstimator
 from streaming.pace import PaceEstimator
@@ -294,11 +294,25 @@ def test_streams_that_begin_together_reckon_with_each_others_first_windows() -> 
     streams = [estimator.open() for _ in range(5)]
     together = estimator.bounds(SETTINGS)
     window = SETTINGS.left_context_frames + SETTINGS.lookahead_frames
-    assert together.queue_s == pytest.approx(alone.queue_s + 4 * PRIOR.decode_s(window))
+    assert together.wait_s == pytest.approx(alone.wait_s + 4 * PRIOR.decode_s(window))
+    assert sustainable_frames(SETTINGS, together) == sustainable_frames(SETTINGS, alone)
+    first, first_alone = (start_frames(SETTINGS, b, left_frames=99) for b in (together, alone))
+    more_s = (first - first_alone) * FRAME_S
+    assert more_s == pytest.approx(4 * PRIOR.decode_s(window), abs=FRAME_S)
     for stream in streams:
         for at in steady(0.004, 40):
             stream.observe(1, at)
-    assert estimator.bounds(SETTINGS).queue_s == alone.queue_s
+    assert estimator.bounds(SETTINGS).wait_s == alone.wait_s
+
+
+def test_of_many_windows_each_is_taken_to_be_a_usual_one() -> None:
+    cost = DecodeCostEstimator(PRIOR)
+    assert cost.usual_share == 1
+    for number in range(80):
+        cost.observe(20, 0.0, 0.1 if number == 40 else 0.01)
+    cost.bounds()
+    assert cost.bounds().decode_s(20) == pytest.approx(0.1)
+    assert cost.bounds().decode_s(20) * cost.usual_share == pytest.approx(0.01, rel=0.2)
 
 
 def test_the_cost_follows_a_change() -> None:
