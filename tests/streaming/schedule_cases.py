@@ -72,7 +72,9 @@ class Case:
         return times
 
     def _codec(self, rng: Random) -> Codec:
-        """Quick with the first window and slow with the others, or anything between."""
+        """Quick with the first window and slow with the others, or anything between. For the
+        first two windows others that begin may be in the way.
+        """
         bounds, adverse, calls = self.bounds, rng.random() < 0.5, 0
 
         def decode(frames: int, at: float) -> float:
@@ -81,7 +83,8 @@ class Case:
             share, wait = rng.uniform(bounds.decode_floor, 1), rng.random()
             if adverse:
                 share, wait = (bounds.decode_floor, 0.0) if calls == 1 else (1.0, 1.0)
-            return at + wait * bounds.queue_s + share * bounds.decode_s(frames)
+            longest = bounds.wait_s if calls <= 2 else bounds.queue_s
+            return at + wait * longest + share * bounds.decode_s(frames)
 
         return decode
 
@@ -108,6 +111,7 @@ def random_case(seed: int, *, slow: bool = True) -> Case:
             decode_fixed_s=rng.uniform(0, 0.02),
             decode_frame_s=rng.choice([0.0, rng.uniform(0, 0.01)]),
             decode_floor=rng.choice([0.0, 0.5, 0.9]),
+            beginners_s=rng.choice([0.0, rng.uniform(0, 0.2)]),
         )
         narrow = rng.choice([0, 1, 2])
         settings = ScheduleSettings(

@@ -26,7 +26,7 @@ def test_an_utterance_in_time_leaves_no_gap_before_it(seed: int) -> None:
     first = start_frames(settings, bounds, left_frames=case.frames)
     needed = min(first + settings.lookahead_frames + settings.delay_rows, len(rows))
     window = first + settings.lookahead_frames
-    dry_at = rows[needed - 1] + bounds.queue_s + bounds.decode_s(window) + settings.guard_s + 1e-6
+    dry_at = rows[needed - 1] + bounds.wait_s + bounds.decode_s(window) + settings.guard_s + 1e-6
     sent = speak(ChunkSchedule(settings, bounds, dry_at=dry_at), settings, rows, codec)
     assert gaps(sent, FRAME_S, dry_at=dry_at) == []
 
