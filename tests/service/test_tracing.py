@@ -2,80 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import httpx
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from service.build import build_runtime
 from service.context_trace import MAX_WINDOWS
-from service.settings import Settings
-from service.tracing import Tracing, TracingError
 from streaming.wire_format import AudioHeader
 from talker.fake import FakeTalker
-from tests.service.live import SPEC, Gateway, client, gateway
+from tests.service.kept_spans import (
+    ATTRIBUTES,
+    FIRST,
+    PARENT,
+    SECOND,
+    SPAN_ID,
+    TRACE_ID,
+    Kept,
+    speak,
+)
+from tests.service.live import SPEC, client, gateway
 
-FIRST, SECOND = "Zanzibar is far away.", " Quagga herds graze there, they say."
-PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-TRACE_ID, SPAN_ID = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 UNSAMPLED = PARENT[:-1] + "0"
-#: The documented attributes; docs/operations.md has the same list.
-ATTRIBUTES = {
-    "tts.context": {
-        *("tts.protocol", "tts.request_id", "tts.model", "tts.outcome", "tts.characters"),
-        *("tts.utterances", "tts.audio_s", "tts.generated_s", "tts.ttfa_s", "tts.underruns"),
-        *("tts.underrun_s", "error.type"),
-    },
-    "tts.utterance": {
-        *("tts.utterance", "tts.characters", "tts.rows", "tts.windows", "tts.samples"),
-    },
-    "tts.segment": set(),
-    "tts.talker.wait": set(),
-    "tts.talker.first_row": set(),
-    "tts.talker.rows": {"tts.rows"},
-    "tts.codec.queue": set(),
-    "tts.codec.decode": {"tts.frames", "tts.new_frames", "tts.batch"},
-    "tts.send": {"tts.samples"},
-}
-
-
-class Kept:
-    """Tracing whose spans stay in memory."""
-
-    def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self.tracing = Tracing("test", "fake", SimpleSpanProcessor(self._exporter))
-
-    @property
-    def spans(self) -> tuple[ReadableSpan, ...]:
-        return self._exporter.get_finished_spans()
-
-    def named(self, name: str) -> list[ReadableSpan]:
-        return sorted((s for s in self.spans if s.name == name), key=lambda s: s.start_time or 0)
-
-    @property
-    def root(self) -> ReadableSpan:
-        (root,) = self.named("tts.context")
-        return root
-
-    def under(self, parent: ReadableSpan) -> dict[str, list[ReadableSpan]]:
-        """Its children by name, in order."""
-        found: dict[str, list[ReadableSpan]] = {}
-        for span in sorted(self.spans, key=lambda span: span.start_time or 0):
-            if span.parent is not None and span.parent.span_id == parent.context.span_id:
-                found.setdefault(span.name, []).append(span)
-        return found
 
 
 def times(span: ReadableSpan) -> tuple[int, int]:
@@ -90,19 +37,6 @@ def value(span: ReadableSpan, name: str) -> int:
     found = (span.attributes or {})[name]
     assert isinstance(found, int)
     return found
-
-
-async def speak(server: Gateway, **headers: str) -> int:
-    """Two sentences, the first in two pieces; how many samples came."""
-    async with client(server.url, additional_headers=headers) as talk:
-        handle = await talk.create()
-        await talk.send("text.append", context_id="c", text=FIRST[:8])
-        await asyncio.sleep(0.02)
-        await talk.send("text.append", context_id="c", text=FIRST[8:])
-        await talk.send("text.append", context_id="c", text=SECOND)
-        await talk.send("context.end", context_id="c")
-        await talk.until("context.done")
-        return len(talk.samples(handle))
 
 
 async def test_each_utterance_has_the_documented_spans() -> None:
@@ -270,99 +204,3 @@ async def test_a_context_belongs_to_its_clients_trace() -> None:
     for root in roots[2:]:
         assert root.parent is None
         assert root.context.trace_id != TRACE_ID
-
-
-class Receiver(ThreadingHTTPServer):
-    """A real OTLP/HTTP receiver: keeps what it is posted."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Posted)
-        self.came: list[tuple[str, str | None, ExportTraceServiceRequest]] = []
-
-
-class _Posted(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        request = ExportTraceServiceRequest.FromString(body)
-        self.server.came.append((self.path, self.headers["x-who"], request))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    server = Receiver()
-    serving = threading.Thread(target=server.serve_forever)
-    serving.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        serving.join()
-        server.server_close()
-
-
-async def test_a_receiver_gets_them_over_otlp(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{receiver.server_port}")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-who=us")
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
-    async with gateway(traces=Tracing("1.2.3", "fake")) as server:
-        await speak(server, traceparent=PARENT)
-    assert {(path, who) for path, who, _ in receiver.came} == {("/v1/traces", "us")}
-    resources = [each for _, _, request in receiver.came for each in request.resource_spans]
-    about = {a.key: a.value.string_value for each in resources for a in each.resource.attributes}
-    assert about["service.name"] == "talkwire"
-    assert about["service.version"] == "1.2.3"
-    assert about["deployment.environment"] == "test"
-    spans = [span for each in resources for scope in each.scope_spans for span in scope.spans]
-    assert {span.name for span in spans} == ATTRIBUTES.keys()
-    assert {span.trace_id for span in spans} == {TRACE_ID.to_bytes(16, "big")}
-    (root,) = [span for span in spans if span.name == "tts.context"]
-    assert root.parent_span_id == SPAN_ID.to_bytes(8, "big")
-    utterances = {span.span_id for span in spans if span.parent_span_id == root.span_id}
-    assert len(utterances) == 2
-    assert {span.parent_span_id for span in spans} == {
-        *utterances,
-        root.span_id,
-        root.parent_span_id,
-    }
-
-
-async def test_a_receiver_that_is_away_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as gone:
-        port = gone.server_port
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    async with gateway(traces=Tracing("test", "fake")) as server:
-        assert await speak(server) > 0
-
-
-async def test_the_setting_turns_them_on() -> None:
-    assert build_runtime(Settings(), lambda worker, phase, seconds: None).tracing is None
-    traced = build_runtime(Settings(tracing=True), lambda worker, phase, seconds: None)
-    assert traced.tracing is not None
-    await traced.tracing.stop()
-
-
-def test_a_protocol_that_is_not_spoken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-    with pytest.raises(TracingError, match="http/protobuf"):
-        Tracing("test", "fake")
-    with pytest.raises(TracingError, match="http/protobuf"):
-        build_runtime(Settings(tracing=True), lambda worker, phase, seconds: None)
-
-
-def test_without_traces_opentelemetry_is_not_even_imported() -> None:
-    program = (
-        "import json, sys, service.serve\n"
-        "print(json.dumps([name for name in sys.modules if name.startswith('opentelemetry')]))"
-    )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert json.loads(run.stdout) == []

@@ -13,7 +13,7 @@ from service.settings import Settings, SettingsError, load_settings
 from service.voices_map import resolve_voice
 from talker.fake import FakeTalker
 from tests.service.live import SPEC
-from tests.service.test_voices import SPEAK, server
+from tests.service.voice_server import SPEAK, server
 
 
 def runtime(**settings: Any) -> Runtime:

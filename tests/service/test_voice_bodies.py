@@ -1,0 +1,129 @@
+"""What a new voice may be sent as, and what is none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.service import clips
+from tests.service.voice_server import (
+    CLIP,
+    CONSENT,
+    OTHER,
+    PATH,
+    error,
+    server,
+)
+
+
+async def test_a_form_does_as_well_as_json() -> None:
+    async with server() as s:
+        fields = {
+            "name": "Bert 2",
+            "ref_text": "  Another tone. ",
+            "consent_by": "Bert",
+            "consent_statement": "Yes.",
+            "consent_at": "2026-11-20T10:00:00+00:00",
+        }
+        files = {"audio_sample": ("../../etc/passwd", OTHER, "text/html")}
+        added = await s.http.post(PATH, data=fields, files=files)
+        assert added.status_code == 201, added.text
+        voice = added.json()
+        assert (voice["name"], voice["text"], voice["duration_s"]) == (
+            "Bert 2", "Another tone.", 1.52,
+        )  # fmt: skip
+        assert voice["consent"] == {
+            "by": "Bert", "statement": "Yes.", "at": "2026-11-20T10:00:00+00:00",
+        }  # fmt: skip
+        assert (await s.http.get(f"{PATH}/Bert 2")).json() == voice
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code", "param"),
+    [
+        ({"consent": None}, 400, "consent_required", "consent"),
+        ({"consent": {"by": "A"}}, 400, "invalid_message", "consent"),
+        ({"consent": {"by": "", "statement": "Yes."}}, 400, "invalid_message", "consent"),
+        ({"consent": CONSENT | {"at": "today"}}, 400, "invalid_message", "consent"),
+        ({"consent": "yes"}, 400, "invalid_message", "consent"),
+        ({"name": ""}, 400, "invalid_message", "name"),
+        ({"name": "../anna"}, 400, "invalid_message", "name"),
+        ({"name": "anna\n"}, 400, "invalid_message", "name"),
+        ({"name": "<|audio|>"}, 400, "invalid_message", "name"),
+        ({"name": "a" * 65}, 400, "invalid_message", "name"),
+        ({"name": "default"}, 409, "voice_exists", "name"),
+        ({"audio_sample": None}, 400, "invalid_message", "audio_sample"),
+        ({"audio_sample": ""}, 400, "invalid_audio", None),
+        ({"audio_sample": "?"}, 400, "invalid_audio", "audio_sample"),
+        ({"audio_sample": "https://example.org/anna.wav"}, 400, "unsupported", "audio_sample"),
+        ({"audio_sample": clips.as_base64(b"<html>")}, 400, "invalid_audio", None),
+        ({"ref_text": "x" * 4001}, 400, "invalid_message", "ref_text"),
+        ({"colour": "red"}, 400, "invalid_message", "colour"),
+    ],
+)
+async def test_what_is_no_voice(
+    fields: dict[str, Any], status: int, code: str, param: str | None
+) -> None:
+    async with server() as s:
+        assert error(await s.add(**fields)) == (status, code, param)
+        assert (await s.http.get(PATH)).json()["voices"] == ["default"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"--x",
+        b"--x\r\n\r\n\r\n--x--",
+        b"--x\r\nContent-Disposition: form-data\r\n\r\na\r\n--x--",
+    ],
+)
+async def test_forms_that_are_none(content: bytes) -> None:
+    async with server() as s:
+        for kind in ("multipart/form-data; boundary=x", "multipart/form-data"):
+            answer = await s.http.post(PATH, content=content, headers={"content-type": kind})
+            assert error(answer)[:2] == (400, "invalid_message")
+        two = [("audio_sample", ("a", CLIP)), ("audio_sample", ("b", CLIP))]
+        assert error(await s.http.post(PATH, files=two))[1] == "invalid_message"
+        wrong = {"other": ("a", CLIP)}
+        assert error(await s.http.post(PATH, files=wrong)) == (400, "invalid_message", "other")
+
+
+async def test_foreign_pages_may_not_change_voices() -> None:
+    async with server() as s:
+        s.http.headers["origin"] = "https://evil.example"
+        assert error(await s.add()) == (403, "forbidden_origin", None)
+        assert error(await s.http.delete(f"{PATH}/anna")) == (403, "forbidden_origin", None)
+        s.http.headers["origin"] = s.live.http
+        assert (await s.add()).status_code == 201
+
+
+async def test_large_bodies_are_few_and_bounded() -> None:
+    async with server() as s:
+        large = clips.as_base64(bytes(11 << 20))
+        assert error(await s.add(audio_sample=large))[:2] == (413, "text_too_long")
+        for _ in range(8):
+            s.live.runtime.uploads.enter()
+        answer = await s.add(clips.wav(clips.tone(25.0)))
+        assert error(answer)[:2] == (429, "overloaded")
+        assert "retry-after" in answer.headers
+        assert (await s.add(CLIP[:60_000])).status_code == 201  # no larger than other requests
+        for _ in range(8):
+            s.live.runtime.uploads.leave(0.0)
+        assert (await s.add(clips.wav(clips.tone(25.0)), name="b")).status_code == 201
+        assert s.live.runtime.uploads.active == 0
+
+
+async def test_openapi_tells_both_forms() -> None:
+    async with server() as s:
+        document = (await s.http.get("/openapi.json")).json()
+        content = document["paths"][PATH]["post"]["requestBody"]["content"]
+        assert set(content) == {"application/json", "multipart/form-data"}
+        assert "consent" in content["application/json"]["schema"]["required"]
+        form = content["multipart/form-data"]["schema"]
+        assert form["properties"]["audio_sample"]["format"] == "binary"
+        assert "consent_statement" in form["required"]
+        assert "$ref" not in json.dumps(content)
+        assert set(document["paths"][PATH + "/{id}"]) == {"get", "delete"}
