@@ -99,7 +99,7 @@ voice-eval: ## how good the embedded voice is, by a recogniser (flite: Debian's 
 lock: ## choose the versions anew: requirements/*.in -> *.txt (Python 3.11 and a package index)
 	@test -x .venv-lock/bin/pip || "$(PYTHON)" -m venv .venv-lock
 	@.venv-lock/bin/python -m pip install -qq --upgrade pip
-	@.venv-lock/bin/python requirements/lock.py cpu otel dev cuda deploy clients fuzz
+	@.venv-lock/bin/python requirements/lock.py cpu otel dev cuda ray deploy clients fuzz
 
 clean: ## remove caches and build leftovers
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

@@ -88,5 +88,7 @@ once "$hardware" "requirements/$hardware.txt" locked "requirements/$hardware.txt
 if [ "$hardware" = cpu ]; then once torch requirements/torch-cpu.txt torch_cpu; fi
 # Traces: in the images for whoever turns them on, and for the tests; vLLM for GPUs brings them itself.
 if [ "$what" != service ] && [ "$hardware" = cpu ]; then once otel requirements/otel.txt locked requirements/otel.txt; fi
+# Ray: likewise, in the image for a model over several machines; nothing else wants it.
+if [ "$what" != service ] && [ "$hardware" = cuda ]; then once ray requirements/ray.txt locked requirements/ray.txt; fi
 if [ "$what" = dev ]; then once dev requirements/dev.txt locked requirements/dev.txt; fi
 if [ "$what" != lists ]; then once package pyproject.toml package; fi

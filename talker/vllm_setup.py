@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from talker.checkpoint import Checkpoint
@@ -67,6 +68,10 @@ def set_environment(settings: TalkerSettings) -> None:
         # are reached after some thousand requests; with 16 no step was slower
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     }
+    if settings.distributed_executor == "ray":
+        # a cluster that is there; without an address vLLM would begin one of this machine alone,
+        # and wait half an hour for GPUs that it does not have
+        defaults["RAY_ADDRESS"] = "auto"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 
@@ -76,7 +81,7 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
     from vllm.platforms import current_platform
 
     on_gpu = not current_platform.is_cpu()
-    check_executor(settings, current_platform.ray_device_key)
+    check_executor(settings, current_platform.ray_device_key, find_spec("ray") is not None)
     if settings.quantization != "none":
         _check_quantization(settings.quantization)
     sizes = (settings.data_parallel_size, settings.tensor_parallel_size)
@@ -101,14 +106,21 @@ def _check_quantization(preset: str) -> None:
     check_preset(preset, capability.to_int() if capability else None, QUANTIZATION_METHODS)
 
 
-def check_executor(settings: TalkerSettings, ray_device_key: str) -> None:
+def check_executor(settings: TalkerSettings, ray_device_key: str, has_ray: bool) -> None:
     """Raise ValueError where vLLM would fail in a child of its own, far from the reason.
 
     ``ray_device_key``: what Ray calls the platform's devices; vLLM has none for CPUs, and asks
-    Ray for as many of them as there are workers.
+    Ray for as many of them as there are workers. ``has_ray``: whether the package is there.
     """
-    if settings.distributed_executor == "ray" and not ray_device_key:
+    if settings.distributed_executor != "ray":
+        return
+    if not ray_device_key:
         raise ValueError("vLLM runs no workers under Ray on this platform: it needs GPUs")
+    if not has_ray:
+        raise ValueError(
+            "talker_distributed_executor ray needs the package ray, which is not installed: "
+            "pip install --no-deps --require-hashes -r requirements/ray.txt"
+        )
 
 
 def _dtype(on_gpu: bool, checkpoint: Checkpoint) -> str:

@@ -29,12 +29,32 @@ def test_the_executor(settings: dict[str, object], on_gpu: bool, expected: str |
 
 def test_ray_is_refused_where_vllm_cannot_ask_it_for_devices() -> None:
     wanted = TalkerSettings(distributed_executor="ray", tensor_parallel_size=2)
-    with pytest.raises(ValueError, match="Ray"):
-        check_executor(wanted, "")
-    check_executor(wanted, "GPU")
-    check_executor(TalkerSettings(tensor_parallel_size=2), "")
+    with pytest.raises(ValueError, match="needs GPUs"):
+        check_executor(wanted, "", True)
+    check_executor(wanted, "GPU", True)
+    check_executor(TalkerSettings(tensor_parallel_size=2), "", False)
     with pytest.raises(ValueError, match="async"):
         TalkerSettings(engine="inprocess", distributed_executor="ray")
+
+
+def test_ray_that_is_not_installed_is_asked_for_by_name() -> None:
+    wanted = TalkerSettings(distributed_executor="ray", tensor_parallel_size=2)
+    with pytest.raises(ValueError, match=r"package ray.*requirements/ray\.txt"):
+        check_executor(wanted, "GPU", False)
+
+
+@pytest.mark.parametrize(("theirs", "found"), [({}, "auto"), ({"RAY_ADDRESS": "a:1"}, "a:1")])
+def test_ray_joins_a_cluster_and_begins_none(
+    theirs: dict[str, str], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = dict(theirs)
+    monkeypatch.setattr(os, "environ", environment)
+    set_environment(TalkerSettings(distributed_executor="ray", tensor_parallel_size=2))
+    assert environment["RAY_ADDRESS"] == found
+    environment = {}
+    monkeypatch.setattr(os, "environ", environment)
+    set_environment(TalkerSettings(tensor_parallel_size=2))
+    assert "RAY_ADDRESS" not in environment
 
 
 def test_what_the_operator_set_in_the_environment_wins_where_it_may(
