@@ -4,7 +4,7 @@
 
 ``resources``, ``components``, ``patches`` by path, and ConfigMaps from files. A patch merges
 mappings key by key, null removes a key, lists are replaced, except lists of things with a name:
-those are merged thing by thing. test_manifests.py compares the outcome with kustomize's own,
+those are merged thing by thing. test_rendering.py compares the outcome with kustomize's own,
 where there is a kubectl.
 """
 

@@ -1,0 +1,25 @@
+"""Fixtures: what the overlays come to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.deploy.manifests import (
+    OVERLAYS,
+    Objects,
+    rendered,
+    with_components,
+)
+from tests.deploy.render import identity, render
+
+
+@pytest.fixture(params=OVERLAYS)
+def objects(request: pytest.FixtureRequest) -> Objects:
+    return rendered(request.param)
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Objects:
+    """An overlay of an operator's own, with every component."""
+    folder = with_components(tmp_path_factory.mktemp("own"), "cpu-embedded")
+    return {identity(o): o for o in render(folder)}

@@ -1,0 +1,148 @@
+"""What a pod may do, how long it may take, and where its weights come from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ipc.supervisor import Watch
+from service import serve
+from service.exposure import exposure_fault
+from service.settings import PREFIX, SettingsError, load_settings
+from talker.engine import START_TIMEOUT_S
+from tests.deploy.manifests import (
+    GPU_OVERLAYS,
+    Objects,
+    configured,
+    containers,
+    pod,
+    rendered,
+)
+
+
+def test_the_keys_lie_in_a_secret_that_the_pod_only_reads(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = configured(objects, monkeypatch)
+    assert exposure_fault(settings) is None
+    spec = pod(objects)
+    (mount,) = [m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "keys"]
+    assert mount["readOnly"] is True
+    assert "subPath" not in mount, "a changed Secret would not be seen"
+    assert settings.api_keys_file is not None
+    assert str(settings.api_keys_file.parent) == mount["mountPath"]
+    (volume,) = [v for v in spec["volumes"] if v["name"] == "keys"]
+    assert volume["secret"]["defaultMode"] == 0o440
+    assert ("Secret", volume["secret"]["secretName"]) not in objects, "keys are the operator's"
+    monkeypatch.delenv(f"{PREFIX}API_KEYS_FILE")
+    assert exposure_fault(load_settings()) is not None
+
+
+def test_a_worker_that_starts_again_is_given_up_before_the_startup_probe_gives_up(
+    objects: Objects,
+) -> None:
+    probe = pod(objects)["containers"][0]["startupProbe"]
+    patience_s = max(Watch().start_timeout_s, START_TIMEOUT_S)
+    assert probe["periodSeconds"] * probe["failureThreshold"] > patience_s
+
+
+def test_the_grace_period_outlasts_the_drain(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = pod(objects)
+    waits_s = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    closing_s = serve._GRACE_S + Watch().stop_timeout_s
+    drain_s = configured(objects, monkeypatch).drain_s
+    assert spec["terminationGracePeriodSeconds"] > waits_s + drain_s + closing_s
+
+
+def test_without_service_links_no_stranger_sets_anything(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pod(objects)["enableServiceLinks"] is False
+    configured(objects, monkeypatch)
+    monkeypatch.setenv("TALKWIRE_SERVICE_HOST", "10.0.0.1")  # what such a link would add
+    with pytest.raises(SettingsError):
+        load_settings()
+
+
+def test_no_container_may_do_more_than_it_must(objects: Objects) -> None:
+    spec = pod(objects)
+    user = spec["securityContext"]
+    assert user["runAsNonRoot"] is True
+    assert user["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["automountServiceAccountToken"] is False
+    for container in containers(objects):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["limits"]["memory"]
+    for volume in spec["volumes"]:
+        if "emptyDir" in volume:
+            assert volume["emptyDir"]["sizeLimit"], volume["name"]
+    everyone = objects["NetworkPolicy", "default-deny"]["spec"]
+    assert everyone == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    assert "egress" not in objects["NetworkPolicy", "talkwire"]["spec"]
+
+
+@pytest.mark.parametrize("overlay", GPU_OVERLAYS)
+def test_gpus_are_as_many_as_the_talker_uses(overlay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = rendered(overlay)
+    settings = configured(objects, monkeypatch)
+    gpus = settings.talker_tensor_parallel_size * settings.talker_data_parallel_size
+    (container,) = pod(objects)["containers"]
+    for which in ("requests", "limits"):
+        assert container["resources"][which]["nvidia.com/gpu"] == str(gpus)
+    assert settings.codec_device == "cuda"
+    rolling = objects["Deployment", "talkwire"]["spec"]["strategy"]["rollingUpdate"]
+    assert rolling == {"maxSurge": 0, "maxUnavailable": 1}
+    assert {c["image"] for c in containers(objects)} == {"talkwire:cuda"}
+
+
+@pytest.mark.parametrize("overlay", GPU_OVERLAYS)
+def test_weights_are_read_only_and_lie_where_the_settings_say(
+    overlay: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = rendered(overlay)
+    model = configured(objects, monkeypatch).model
+    (check,) = pod(objects)["initContainers"]
+    folder = {e["name"]: e["value"] for e in check["env"]}["FOLDER"]
+    assert folder == model
+    for container in containers(objects):
+        (mount,) = [m for m in container["volumeMounts"] if m["name"] == "weights"]
+        assert mount["readOnly"] is True
+        assert model.startswith(mount["mountPath"] + "/")
+    (volume,) = [v for v in pod(objects)["volumes"] if v["name"] == "weights"]
+    claim = volume["persistentVolumeClaim"]
+    assert claim["readOnly"] is True
+    wanted = objects["PersistentVolumeClaim", claim["claimName"]]["spec"]
+    assert wanted["accessModes"] == ["ReadOnlyMany"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "passes"), [("none", True), ("altered", False), ("missing", False), ("no sums", False)]
+)
+def test_weights_that_are_not_the_expected_ones_keep_the_pod_from_starting(
+    harm: str, passes: bool, tmp_path: Path
+) -> None:
+    (check,) = pod(rendered("gpu-single"))["initContainers"]
+    weights, sums = tmp_path / "voice", tmp_path / "SHA256SUMS"
+    weights.mkdir()
+    shard = weights / "model.safetensors"
+    shard.write_bytes(b"weights")
+    sums.write_text(f"{hashlib.sha256(b'weights').hexdigest()}  model.safetensors\n")
+    if harm == "altered":
+        shard.write_bytes(b"weightz")
+    elif harm == "missing":
+        shard.unlink()
+    elif harm == "no sums":
+        sums.write_text("")
+    env = {**os.environ, "FOLDER": str(weights), "SUMS": str(sums)}
+    done = subprocess.run(check["command"], env=env, capture_output=True, check=False)
+    assert (done.returncode == 0) is passes
