@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import statistics
 import sys
 import time
 from collections import deque
@@ -22,15 +21,14 @@ from codec.batching import (
     BatchLimits,
     DeadlineQueue,
     DecodeCost,
-    EqualShapes,
-    Grouping,
     Job,
     QueueFull,
 )
 from codec.clips import ClipEncoder, ClipThread, encoder_loader
+from codec.cost import grouping_of, measure_cost
 from codec.decoder import HiggsDecoder, use_full_float32
 from codec.errors import CheckpointError, CodesError, DeviceError
-from codec.graphs import GraphDecoder, Recorder, check_device, graphed, recorder_for
+from codec.graphs import Recorder, check_device, graphed, recorder_for
 from codec.kernels import keep_kernels, later_windows, meet_first_windows
 from codec.memory import HeapTrimmer, keep_freed_memory
 from codec.messages import (
@@ -66,14 +64,7 @@ def main(
     ``find_encoder(model, device)`` says how to make the encoder, if there is one, and
     ``find_recorder(device)`` how to record graphs, if they can be.
     """
-    parser = argparse.ArgumentParser(prog="codec.worker")
-    parser.add_argument("--socket", required=True)
-    parser.add_argument("--model", required=True, help="a folder or a hub id")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--graphs", choices=("auto", "off"), default="auto")
-    parser.add_argument("--max-batch", type=int, default=BatchLimits().rows)
-    options = parser.parse_args(argv)
+    options = _options(argv)
     torch.set_num_threads(options.threads)
     use_full_float32()
     keep_freed_memory()
@@ -106,38 +97,15 @@ def main(
     return 0
 
 
-def grouping_of(decoder: CodecDecoder) -> Grouping:
-    """Which windows ``decoder`` runs together."""
-    return decoder.buckets if isinstance(decoder, GraphDecoder) else EqualShapes()
-
-
-def measure_cost(
-    decoder: CodecDecoder, grouping: Grouping, limits: BatchLimits, repeats: int = 3
-) -> DecodeCost:
-    """Warm the decoder up and fit its cost, a prior for whoever schedules.
-
-    Trimming makes context cheaper than new frames, so a line through two windows of a
-    stream can start below zero; then the slope alone is raised until it covers both.
-
-    Graphs are for devices on which rows cost little beside each other, so with them the
-    larger of the two batches is a full one.
-    """
-    spec = decoder.spec
-    left, points = spec.receptive_field_frames, []
-    full = limits.rows if isinstance(decoder, GraphDecoder) else 1
-    for new, rows in ((2, 1), (25, full)):
-        codes = np.zeros((spec.num_codebooks, left + new + 4), np.int16)
-        batch, times = [DecodeWindow(codes, left, new, 4)] * rows, []
-        decoder.decode_windows(batch)
-        for _ in range(repeats):
-            began = time.monotonic()
-            decoder.decode_windows(batch)
-            times.append(time.monotonic() - began)
-        points.append((rows * grouping.frames(batch[0]), statistics.median(times)))
-    (frames1, seconds1), (frames2, seconds2) = points
-    slope = max(0.0, (seconds2 - seconds1) / (frames2 - frames1))
-    fixed = max(0.0, seconds1 - slope * frames1)
-    return DecodeCost(fixed, max((seconds - fixed) / frames for frames, seconds in points))
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="codec.worker")
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--model", required=True, help="a folder or a hub id")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--graphs", choices=("auto", "off"), default="auto")
+    parser.add_argument("--max-batch", type=int, default=BatchLimits().rows)
+    return parser.parse_args(argv)
 
 
 class Worker:

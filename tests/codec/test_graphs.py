@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from codec.batching import BatchLimits, DeadlineQueue, DecodeCost
 from codec.buckets import Bucket, Buckets, lay_out
 from codec.config import CodecConfig
+from codec.cost import grouping_of, measure_cost
 from codec.decoder import HiggsDecoder
 from codec.errors import CodesError
 from codec.graphs import GraphDecoder, graphed, recorder_for
 from codec.reference import reference_decode
-from codec.worker import grouping_of, measure_cost
+from streaming.spec import Samples
 from streaming.window import DecodeWindow
 from tests.codec.fake_graphs import FakeRecorder
 
@@ -218,10 +219,19 @@ def test_special_codes_are_refused(graphs: GraphDecoder, random_codes: MakeCodes
         graphs.decode_windows([DecodeWindow(codes, 0, 5, 0)])
 
 
-def test_the_cost_is_that_of_full_batches(graphs: GraphDecoder) -> None:
+def test_the_cost_is_that_of_full_batches(
+    graphs: GraphDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, decode_windows = [], graphs.decode_windows
+
+    def noting(windows: Sequence[DecodeWindow]) -> list[Samples]:
+        sizes.append((windows[0].new_frames, len(windows)))
+        return decode_windows(windows)
+
+    monkeypatch.setattr(graphs, "decode_windows", noting)
     cost = measure_cost(graphs, grouping_of(graphs), LIMITS)
+    assert set(sizes) == {(2, 1), (25, LIMITS.rows)}
     assert cost.seconds(22) > 0
-    assert cost.frame_s > 0
 
 
 def test_the_cpu_has_no_recorder() -> None:

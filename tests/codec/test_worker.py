@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from codec.batching import BatchLimits, DecodeCost
-from codec.decoder import HiggsDecoder
 from codec.fake import FakeDecoder
 from codec.messages import (
     Cancel,
@@ -20,7 +19,7 @@ from codec.messages import (
     decode_message,
     samples_of,
 )
-from codec.worker import Worker, grouping_of, measure_cost
+from codec.worker import Worker
 from ipc.child import LinkClosed
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
@@ -173,10 +172,3 @@ def test_windows_are_met_only_while_there_is_nothing_to_do() -> None:
     assert met == [7, 1, 8, 2]
     assert link.waited == [False, False, False, False, True]
     assert [m.id for m in link.answers(Decoded)] == [1, 2]
-
-
-def test_the_cost_is_measured(decoder: HiggsDecoder) -> None:
-    cost = measure_cost(decoder, grouping_of(decoder), BatchLimits())
-    assert cost.frame_s > 0
-    assert cost.fixed_s >= 0
-    assert cost.seconds(39) > cost.seconds(16)

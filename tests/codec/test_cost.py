@@ -1,0 +1,66 @@
+"""What decoding costs, measured with a decoder that takes as long as it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from codec import cost as cost_module
+from codec.batching import BatchLimits, EqualShapes
+from codec.cost import measure_cost
+from codec.fake import FakeDecoder
+from streaming.spec import CodecSpec, Samples
+from streaming.window import DecodeWindow
+
+SPEC = CodecSpec(24_000, 6, 2, 100, 3)
+#: Windows that are tried have the left context, 2 or 25 new frames, and 4 of lookahead.
+SHORT, LONG = 3 + 2 + 4, 3 + 25 + 4
+
+
+class Timed(FakeDecoder):
+    """Takes ``seconds(window)``, by a clock of its own; the first time ever much longer."""
+
+    def __init__(self, seconds: Callable[[DecodeWindow], float]) -> None:
+        super().__init__(SPEC)
+        self._seconds, self.now, self.decoded = seconds, 1000.0, 0
+
+    def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+        self.now += sum(map(self._seconds, windows)) + (0 if self.decoded else 60)
+        self.decoded += len(windows)
+        return super().decode_windows(windows)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[DecodeWindow], float]], Timed]:
+    def make(seconds: Callable[[DecodeWindow], float]) -> Timed:
+        decoder = Timed(seconds)
+        monkeypatch.setattr(cost_module, "time", SimpleNamespace(monotonic=lambda: decoder.now))
+        return decoder
+
+    return make
+
+
+def test_a_line_is_found_and_a_cold_start_forgotten(timed: Callable[..., Timed]) -> None:
+    decoder = timed(lambda window: 0.01 + 0.002 * window.codes.shape[1])
+    cost = measure_cost(decoder, EqualShapes(), BatchLimits())
+    assert (cost.fixed_s, cost.frame_s) == (pytest.approx(0.01), pytest.approx(0.002))
+
+
+def test_context_that_costs_little_makes_nothing_cheaper_than_it_was(
+    timed: Callable[..., Timed],
+) -> None:
+    decoder = timed(lambda window: 0.002 * window.new_frames)
+    cost = measure_cost(decoder, EqualShapes(), BatchLimits())
+    assert cost.fixed_s == 0
+    assert cost.seconds(SHORT) >= 0.002 * 2
+    assert cost.seconds(LONG) == pytest.approx(0.002 * 25)
+
+
+def test_a_long_window_that_took_no_longer_still_costs_something(
+    timed: Callable[..., Timed],
+) -> None:
+    decoder = timed(lambda window: 0.03)
+    cost = measure_cost(decoder, EqualShapes(), BatchLimits())
+    assert cost.seconds(SHORT) == cost.seconds(LONG) == pytest.approx(0.03)
