@@ -1,9 +1,9 @@
 """The gateway's end of the talker: a TalkerEngine whose vLLM lives in a child process.
 
 This module imports neither torch nor vLLM nor transformers. It builds the prompts, so that a
-request can be checked at once, and keeps for each request in flight the rows that its
-consumer has not taken yet. Those are bounded by the request's own ``max_frames``: 2,048
-frames of 8 int16 codes are 32 KiB.
+request can be checked at once. The rows that nobody has taken yet are kept by
+``talker.in_flight``; they are bounded by the request's own ``max_frames``: 2,048 frames of 8
+int16 codes are 32 KiB.
 """
 
 from __future__ import annotations
@@ -18,33 +18,21 @@ from pathlib import Path
 import msgspec
 
 from ipc.supervisor import ChildDown, Supervisor, Watch
-from streaming.errors import BackendError, CapacityError, ErrorCode
+from streaming.errors import BackendError, ErrorCode
 from streaming.fit import SpokenLengths
 from streaming.ports import SpeechRequest, TalkerRows
 from talker.checkpoint import Checkpoint, SamplingDefaults, open_checkpoint
-from talker.conversation import Conversations, Gone
-from talker.downtime import RETRY_AFTER_MS, Downtime
+from talker.conversation import Conversations
+from talker.downtime import Downtime
+from talker.in_flight import InFlight
 from talker.intake import DEFAULT_VOICE, Intake, VoiceSource
-from talker.messages import (
-    Abort,
-    Failed,
-    Forget,
-    FromChild,
-    FromGateway,
-    Generate,
-    Pause,
-    Ready,
-    Resume,
-    Step,
-)
-from talker.row_stream import RowStream
+from talker.messages import Failed, Forget, FromChild, FromGateway, Generate, Ready, Step
 from talker.settings import TalkerSettings, resolve_max_positions
 from talker.text_front_end import TextFrontEnd
 
 #: Silence that is allowed in one phase of the start: gigabytes from slow storage, and with
 #: parallelism several processes that import torch one after another.
 START_TIMEOUT_S = 900.0
-_FAILED = "The speech engine could not finish this text."
 
 
 class TalkerProcessEngine:
@@ -74,11 +62,12 @@ class TalkerProcessEngine:
         self._intake: Intake | None = None
         self._supervisor: Supervisor[Step | Failed] | None = None
         self._info: Ready | None = None
-        self._streams: dict[int, RowStream] = {}
+        self._in_flight = InFlight(
+            self._send, self._settings.max_outstanding, self._settings.hold_rows
+        )
         self._conversations = Conversations(self._settings.max_conversations)
         self._handles = itertools.count(1)
         self._downtime = Downtime()
-        self.last_step = Step(0, [])
 
     async def start(self) -> None:
         """Check the checkpoint, start the child, and return once it can work.
@@ -94,7 +83,7 @@ class TalkerProcessEngine:
             _arguments(opened, self._settings),
             inbound=FromChild,
             ready=Ready,
-            on_message=self._on_message,
+            on_message=self._in_flight.on_message,
             on_ready=self._on_ready,
             on_down=self._on_down,
             on_progress=self._on_progress,
@@ -138,7 +127,12 @@ class TalkerProcessEngine:
     @property
     def outstanding(self) -> int:
         """Requests in flight, as this end counts them."""
-        return len(self._streams)
+        return len(self._in_flight)
+
+    @property
+    def last_step(self) -> Step:
+        """What the child said last of its work; an empty step before it has said anything."""
+        return self._in_flight.last_step
 
     @property
     def live(self) -> int:
@@ -217,30 +211,9 @@ class TalkerProcessEngine:
             async for rows in pieces:
                 yield rows
 
-    async def _speak(self, message: Generate) -> AsyncGenerator[TalkerRows, None]:
+    def _speak(self, message: Generate) -> AsyncGenerator[TalkerRows, None]:
         assert self._checkpoint is not None
-        handle = message.handle
-        if len(self._streams) >= self._settings.max_outstanding:
-            raise CapacityError(
-                ErrorCode.OVERLOADED, "The speech engine is full.", retry_after_ms=RETRY_AFTER_MS
-            )
-        stream = RowStream(self._checkpoint.shape.num_codebooks, self._settings.hold_rows)
-        self._streams[handle] = stream
-        try:
-            self._send(message)
-            while True:
-                if stream.is_paused and not stream.is_over:
-                    stream.resume()
-                    self._send(Resume(handle))
-                rows = await stream.next()
-                yield rows
-                if rows.finish:
-                    return
-        finally:
-            del self._streams[handle]
-            if not stream.is_over:
-                with contextlib.suppress(BackendError):
-                    self._send(Abort(handle))
+        return self._in_flight.speak(message, self._checkpoint.shape.num_codebooks)
 
     def _require_intake(self) -> Intake:
         if self._intake is None:
@@ -256,31 +229,15 @@ class TalkerProcessEngine:
             raise self._downtime.error() from None
 
     def _on_ready(self, info: Ready) -> None:
-        self._info, self.last_step = info, Step(0, [])
+        self._info = info
+        self._in_flight.on_ready()
         self._downtime.end()
         self._on_change(True)
-
-    def _on_message(self, message: Step | Failed) -> None:
-        if isinstance(message, Failed):
-            self.last_step = msgspec.structs.replace(self.last_step, live=message.live)
-            failed = BackendError(ErrorCode.ENGINE_FAILED, _FAILED)
-            if stream := self._streams.get(message.handle):
-                stream.fail(Gone() if message.reason == "gone" else failed)
-            return
-        self.last_step = message
-        for new in message.rows:
-            if stream := self._streams.get(new.handle):
-                stream.put(new.rows, new.finish, new.spoken)
-                if stream.is_full and not stream.is_paused:
-                    stream.is_paused = True
-                    with contextlib.suppress(BackendError):
-                        self._send(Pause(new.handle))
 
     def _on_down(self) -> None:
         self._downtime.begin()
         self._conversations.lose()
-        for stream in self._streams.values():
-            stream.fail(self._downtime.error())
+        self._in_flight.on_down(self._downtime.error)
         self._on_change(False)
 
 
