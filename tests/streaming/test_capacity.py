@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.admission_sim import FRAME_S, Machine, Service
+from benchmarks.simulated_service import FRAME_S, Machine, Service
 from streaming.capacity import Capacity, CapacitySettings, CodecLoad, TalkerLoad
 
 PARALLEL = Machine(0.012, 0.0014)

@@ -1,0 +1,249 @@
+"""A service, simulated: its own estimates, schedules and admission, on a machine of known capacity.
+
+Talker, codec and listeners are simulated; a gap is any silence at a listener.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+from random import Random
+from typing import NamedTuple
+
+from streaming.bounds import PaceBounds, ScheduleSettings
+from streaming.capacity import Capacity, CapacitySettings
+from streaming.pace import PaceEstimator, StreamPace
+from streaming.schedule import ChunkSchedule
+
+FRAME_S = 0.04
+#: A stream so far ahead of its listener is held back.
+_LEAD_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A talker step takes ``fixed_s + stream_s * n``, times a jitter, and ``start_s`` more for
+    each stream that begins with it; a window in the codec ``window_s + frame_s * frames``. One
+    stream is heard at the pace of ``FRAME_S / speed``.
+    """
+
+    fixed_s: float
+    stream_s: float
+    window_s: float = 0.002
+    frame_s: float = 0.0001
+    jitter: float = 0.15
+    start_s: float = 0.0
+
+    def carries(self, speed: float = 1.0) -> float:
+        """The true capacity of the talker."""
+        return (FRAME_S / speed - self.fixed_s) / self.stream_s
+
+    def carries_codec(self, chunk_frames: int = 50) -> float:
+        """The true capacity of the codec, if windows have so many new frames."""
+        window_s = self.window_s + self.frame_s * (10 + chunk_frames + 4)
+        return chunk_frames * FRAME_S / window_s
+
+    def step_s(self, streams: int, begin: int, rng: Random) -> float:
+        """A step of so many streams, some of which begin."""
+        mean = self.fixed_s + self.stream_s * streams + self.start_s * begin
+        return mean * rng.lognormvariate(-(self.jitter**2) / 2, self.jitter)
+
+
+@dataclass
+class Stream:
+    """One utterance in the simulation; silence counts from ``dry_at``, as at a listener."""
+
+    began: float
+    frames: int
+    settings: ScheduleSettings
+    pace: StreamPace
+    schedule: ChunkSchedule
+    speed: float = 1.0
+    rows: int = 0
+    emitted: int = 0
+    gaps: list[float] = field(default_factory=list)
+    first_at: float | None = None
+    held: bool = False
+
+    @property
+    def made(self) -> bool:
+        """Whether the talker has made all of it."""
+        return self.rows >= self.frames + self.settings.delay_rows
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of it was heard."""
+        return self.emitted == self.frames
+
+
+class Job(NamedTuple):
+    """A window in the codec's queue, the most urgent first."""
+
+    deadline: float
+    number: int
+    stream: Stream
+    new: int
+    lookahead: int
+    asked_at: float
+
+
+class Service:
+    """Steps a talker, one codec and the streams' own schedules; admits by a ``Capacity``."""
+
+    def __init__(self, machine: Machine, seed: int, ceiling: int = 64) -> None:
+        self.machine, self.rng = machine, Random(seed)
+        prior = PaceBounds(0.02, 0.1, 0.005, machine.window_s, machine.frame_s)
+        self.capacity = Capacity(CapacitySettings(FRAME_S, ceiling))
+        self.pace = PaceEstimator(FRAME_S, prior, self.capacity)
+        self.now = 0.0
+        self._wakes: list[tuple[float, int, Stream, Job | None]] = []
+        self._jobs: list[Job] = []
+        self._decoding: Job | None = None
+        self._numbers = count()
+        self._known: dict[float, tuple[PaceBounds, float, int]] = {}
+        self.open: list[Stream] = []
+        self.closed: list[Stream] = []
+        self.refused: list[float] = []
+        #: (time, open streams, places) at each step.
+        self.trace: list[tuple[float, int, int]] = []
+        for together in (1, 4):
+            for _ in range(together):
+                self.begin(40)
+            while self.open:
+                self.step()
+        self.capacity.settle()
+        self.closed.clear()
+        self.trace.clear()
+
+    def begin(self, frames: int, speed: float = 1.0) -> None:
+        """An utterance of so many frames begins."""
+        settings = ScheduleSettings(FRAME_S / speed, delay_rows=7, left_context_frames=10)
+        schedule = ChunkSchedule(settings, self._bounds(settings), expected_frames=frames)
+        stream = Stream(self.now, frames, settings, self.pace.open(), schedule, speed)
+        self.open.append(stream)
+
+    def offer(self, frames: int, speed: float = 1.0) -> bool:
+        """The same, if there is a place for it."""
+        speeds = [stream.speed for stream in self.open] + [speed]
+        mean = sum(speeds) / len(speeds)
+        if self.open and len(speeds) > self.capacity.places(self.now, max(speeds), mean):
+            self.refused.append(self.now)
+            return False
+        self.begin(frames, speed)
+        return True
+
+    def step(self) -> None:
+        """One step of the talker, and what the codec and the timers do meanwhile."""
+        running = [s for s in self.open if not s.made and not s.held]
+        begin = sum(not stream.rows for stream in running)
+        step_s = self.machine.step_s(len(running), begin, self.rng) if running else 0.01
+        until = self.now + step_s
+        while self._wakes and self._wakes[0][0] <= until:
+            self.now, _, stream, job = heappop(self._wakes)
+            if job is not None:
+                self._decoded(job)
+            if not stream.is_done:
+                self._go_on(stream)
+        self.now = until
+        for stream in running:
+            stream.rows += 1
+            if not stream.held:  # else it was being made when the talker was told to stop
+                stream.pace.observe(1, self.now)
+            if stream.rows > stream.settings.delay_rows:
+                stream.schedule.on_frames(1)
+            if stream.made:
+                stream.schedule.on_finished()
+                stream.pace.close()
+            self._go_on(stream)
+        self.closed += [stream for stream in self.open if stream.is_done]
+        self.open = [stream for stream in self.open if not stream.is_done]
+        self.trace.append((self.now, len(self.open), self.capacity.places(self.now)))
+
+    def _wake(self, stream: Stream, at: float, job: Job | None = None) -> None:
+        heappush(self._wakes, (at, next(self._numbers), stream, job))
+
+    def _bounds(self, settings: ScheduleSettings) -> PaceBounds:
+        """Worked out anew ten times a second, as in the service."""
+        live = self.pace.live
+        bounds, at, beside = self._known.get(settings.frame_s, (None, -inf, 0))
+        if bounds is None or self.now - at > 0.1 or beside != live:
+            bounds = self.pace.bounds(settings)
+            self._known[settings.frame_s] = bounds, self.now, live
+        return bounds
+
+    def _go_on(self, stream: Stream) -> None:
+        schedule = stream.schedule
+        lead_s = schedule.dry_at - self.now
+        held = lead_s >= _LEAD_S
+        if held and not stream.held and not stream.made:
+            stream.pace.pause()
+            self._wake(stream, self.now + lead_s - _LEAD_S + 0.001)
+        stream.held = held
+        if not stream.emitted:
+            schedule.update_bounds(self._bounds(stream.settings))
+        decision = schedule.decide(self.now)
+        if decision.new_frames:
+            self._hand_over(stream, decision.new_frames, decision.lookahead)
+        elif decision.wake_at < inf:
+            self._wake(stream, decision.wake_at)
+
+    def _hand_over(self, stream: Stream, new: int, lookahead: int) -> None:
+        """A window waits for the codec, which takes the one whose listener runs dry first."""
+        dry_at = stream.schedule.dry_at
+        job = Job(max(dry_at, self.now), next(self._numbers), stream, new, lookahead, self.now)
+        heappush(self._jobs, job)
+        stream.schedule.on_emitted(new, lookahead, self.now)
+        self._decode()
+
+    def _decode(self) -> None:
+        if self._decoding is not None or not self._jobs:
+            return
+        job = self._decoding = heappop(self._jobs)
+        frames = min(10, job.stream.emitted) + job.new + job.lookahead
+        cost_s = self.machine.window_s + self.machine.frame_s * frames
+        slack_s = job.deadline - job.asked_at
+        self.pace.observe_decode(frames, self.now - job.asked_at, cost_s, slack_s)
+        self.capacity.codec.observe(job.new, cost_s, self.now)
+        self._wake(job.stream, self.now + cost_s, job)
+
+    def _decoded(self, job: Job) -> None:
+        stream, schedule = job.stream, job.stream.schedule
+        if stream.first_at is None:
+            stream.first_at = self.now
+        elif self.now > schedule.dry_at + 1e-6:
+            stream.gaps.append(self.now - schedule.dry_at)
+        schedule.update_bounds(self._bounds(stream.settings))
+        schedule.on_sent(job.new, self.now)
+        stream.emitted += job.new
+        self._decoding = None
+        self._decode()
+
+    def run(self, until: float, arrivals_per_s: float, speeds: tuple[float, ...] = (1.0,)) -> None:
+        """Utterances of 2 to 10 seconds arrive at random, whatever becomes of them."""
+        next_at = self.now
+        while self.now < until:
+            while next_at <= self.now:
+                self.offer(self.rng.randrange(50, 250), self.rng.choice(speeds))
+                next_at += self.rng.expovariate(arrivals_per_s)
+            self.step()
+
+    def mean_open(self, since: float) -> float:
+        """Streams open on average, weighted by time."""
+        total = sum(
+            n * (after - at)
+            for (at, n, _), (after, _, _) in zip(self.trace, self.trace[1:], strict=False)
+            if at >= since
+        )
+        return total / (self.trace[-1][0] - since)
+
+    def places(self, since: float) -> set[int]:
+        """All that ``capacity.places`` was since then."""
+        return {places for at, _, places in self.trace if at >= since}
+
+    def gap_free(self, since: float, until: float = inf) -> float:
+        """The share of the streams that began then whose listener never ran dry."""
+        heard = [s for s in self.closed if since <= s.began < until]
+        assert len(heard) >= 10
+        return sum(not stream.gaps for stream in heard) / len(heard)
