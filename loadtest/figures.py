@@ -91,6 +91,26 @@ def most_at_once(spans: Sequence[tuple[float, float]]) -> int:
     return max(itertools.accumulate(change for _, change in changes), default=0)
 
 
+def _known(values: Iterable[float | None]) -> Quantiles:
+    return quantiles([value for value in values if value is not None])
+
+
+def _counted(names: Iterable[str | None]) -> dict[str, int]:
+    return dict(Counter(name for name in names if name is not None))
+
+
+def _cancel_ack_ms(record: TurnRecord) -> float | None:
+    if record.cancelled_s is None or record.cancel_s is None:
+        return None
+    return 1000 * (record.cancelled_s - record.cancel_s)
+
+
+def _cancel_last_byte_ms(record: TurnRecord) -> float | None:
+    if record.cancelled_s is None or record.cancel_s is None:
+        return None
+    return 1000 * max(0.0, (record.last_audio_s or 0.0) - record.cancel_s)
+
+
 def _sentence_ttfa(record: TurnRecord, heard: StreamReport) -> float | None:
     if heard.ttfa_ms is None:
         return None
@@ -129,41 +149,27 @@ def figures(
     return Figures(
         offered_per_s=len(measured) / window_s,
         measured_turns=len(measured),
-        outcomes=dict(Counter(r.outcome for r in measured)),
-        codes=dict(Counter(r.code for r in measured if r.code is not None)),
-        codes_before=dict(
-            Counter(r.code for r in records if r.code is not None and r.intended_s < begin_s)
-        ),
+        outcomes=_counted(r.outcome for r in measured),
+        codes=_counted(r.code for r in measured),
+        codes_before=_counted(r.code for r in records if r.intended_s < begin_s),
         streams=streams,
         streams_most=most_at_once(spans),
         audio_per_s=samples / window_s,
-        ttfb=quantiles([h.ttfb_ms for _, h in heard if h.ttfb_ms is not None]),
-        ttfa=quantiles([h.ttfa_ms for _, h in heard if h.ttfa_ms is not None]),
-        ttfa_sentence=quantiles([t for _, t in sentence if t is not None]),
+        ttfb=_known(h.ttfb_ms for _, h in heard),
+        ttfa=_known(h.ttfa_ms for _, h in heard),
+        ttfa_sentence=_known(t for _, t in sentence),
         gap=quantiles([gap for r, _ in heard for gap in gaps_ms(r)]),
         gap_free={
             str(held): share_interval(sum(is_gap_free(r, held) for r, _ in heard), len(heard))
             for held in PREBUFFERS_MS
         },
         server_underrun_share=share_interval(sum(ms > 0 for ms in told), len(told)),
-        rtf=quantiles([r.rtf for r in measured if r.rtf is not None]),
-        delivery_rtf=quantiles([h.rtf for _, h in heard if h.rtf is not None]),
-        cancel_ack=quantiles(
-            [
-                1000 * (r.cancelled_s - r.cancel_s)
-                for r in measured
-                if r.cancelled_s is not None and r.cancel_s is not None
-            ]
-        ),
-        cancel_last_byte=quantiles(
-            [
-                1000 * max(0.0, (r.last_audio_s or 0.0) - r.cancel_s)
-                for r in measured
-                if r.cancelled_s is not None and r.cancel_s is not None
-            ]
-        ),
-        refusal=quantiles(
-            [1000 * (r.ended_s - r.intended_s) for r in measured if r.outcome == "refused"]
+        rtf=_known(r.rtf for r in measured),
+        delivery_rtf=_known(h.rtf for _, h in heard),
+        cancel_ack=_known(map(_cancel_ack_ms, measured)),
+        cancel_last_byte=_known(map(_cancel_last_byte_ms, measured)),
+        refusal=_known(
+            1000 * (r.ended_s - r.intended_s) for r in measured if r.outcome == "refused"
         ),
         lateness=quantiles([1000 * (r.started_s - r.intended_s) for r in measured]),
         slo_ttfa_ms=slo_ttfa_ms,

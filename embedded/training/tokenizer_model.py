@@ -105,6 +105,11 @@ def new_model(decoder_hidden: int, encoder_hidden: int) -> Any:
             semantic_model_config=semantic,
         )
     )
+    _draw_weights(model)
+    return model
+
+
+def _draw_weights(model: Any) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Conv1d | torch.nn.ConvTranspose1d | torch.nn.Linear):
             module.reset_parameters()
@@ -113,7 +118,6 @@ def new_model(decoder_hidden: int, encoder_hidden: int) -> Any:
             torch.nn.init.ones_(parameter)
     with torch.no_grad():
         model.acoustic_decoder.conv2.weight.mul_(0.1)  # speech begins softly
-    return model
 
 
 def set_books(model: Any, quantiser: Quantiser) -> None:
