@@ -166,7 +166,8 @@ async def test_events_are_raw_alone() -> None:
 
 
 async def test_an_engine_that_fails_later_ends_the_events_and_breaks_bytes_off() -> None:
-    async with gateway(FakeTalker(fail_after=40, row_s=0.001)) as server:
+    talker = FakeTalker(fail_after=40, row_s=0.005)  # long after the first chunk
+    async with gateway(talker, first_chunk_frames=1) as server:
         text = "This will !fail, but only after a while."
         *chunks, last = events_of(await post(server, "/tts/sse", transcript=text))
         assert chunks

@@ -203,7 +203,8 @@ async def test_an_engine_that_fails_first_has_a_status_and_later_breaks_the_body
     async with gateway(FakeTalker(fail_after=0)) as server:
         answer = await post(server, text="This will !fail.")
         assert (answer.status_code, answer.json()["detail"]["code"]) == (500, "engine_failed")
-    async with gateway(FakeTalker(fail_after=40, row_s=0.001)) as server:
+    talker = FakeTalker(fail_after=40, row_s=0.005)  # long after the first chunk
+    async with gateway(talker, first_chunk_frames=1) as server:
         for path in (*PLAIN, "/stream/with-timestamps"):
             with pytest.raises(httpx.RemoteProtocolError):
                 await post(server, path, text="This will !fail, but only after a while.")
