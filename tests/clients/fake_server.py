@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
 
+from clients.context import AudioChunk
 from streaming import wire
 from streaming.wire_format import AudioFlags, AudioHeader, encode_message, parse_client_message
 
@@ -105,3 +106,11 @@ async def speak_between(peer: Peer) -> None:
     assert (await peer.expect(wire.TextAppend)).text == "there."
     await peer.expect(wire.ContextEnd)
     await peer.finish(create.context_id)
+
+
+async def drain(chunks: AsyncIterable[AudioChunk], heard: list[bytes] | None = None) -> list[bytes]:
+    """Everything that comes; in ``heard``, if given, as far as it came."""
+    heard = [] if heard is None else heard
+    async for chunk in chunks:
+        heard.append(chunk.pcm)
+    return heard
