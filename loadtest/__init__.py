@@ -1,1 +1,1 @@
-"""An open-loop load generator, on native sockets or OpenAI's HTTP, and what it makes of its records."""
+"""An open-loop load generator on native sockets or OpenAI's HTTP, and what its records come to."""
