@@ -15,8 +15,10 @@ utterance is in the codec at a time.
    is the first chunk, if it lasts for that decode even when it is itself as late as it may be.
 3. **Every later chunk** may be emitted as late as ``U = dry - guard - Q - G - d``. By step 2 and
    ``S <= T`` at least m0 frames are in hand then, and after it the same holds again. So a chunk
-   waits for its target, ``growth`` times the one before, but never past U. If the wide
-   lookahead would be late, the first chunk's narrow one is used.
+   waits for its target, ``growth`` times the one before, but never past U. It takes no more
+   than that, or than half of what would be just in time: all that just fits would leave
+   nothing to spare, and keep the codec from others for longest. If the wide lookahead would be
+   late, the first chunk's narrow one is used.
 4. **The end.** What is left is sent as one chunk if that is at most 1.5 times the target, or
    if the rest would be decoded anyway as lookahead.
 5. **S > T**: the talker is slower than playback, and the deficit of all that is to come,
@@ -178,6 +180,8 @@ class ChunkSchedule:
                     return self._start(self._dry_at - now)
             full = lookahead == settings.lookahead_frames and count >= target
             if self._finished or full or due - now <= _EPS:
+                if not self._finished:
+                    fit = min(fit, max(target, fit // 2))
                 return self._emit(min(count, max(fit, smallest)), lookahead)
             return ChunkDecision(0, 0, due)
         return _WAIT
