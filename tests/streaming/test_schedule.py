@@ -203,7 +203,15 @@ def test_settings_are_checked(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"row_s": -1.0}, {"burst_s": inf}, {"queue_s": float("nan")}, {"decode_floor": 1.1}]
+    "wrong",
+    [
+        {"row_s": -1.0},
+        {"burst_s": inf},
+        {"queue_s": float("nan")},
+        {"queue_s": -0.1, "beginners_s": 0.2},
+        {"beginners_s": -0.001},
+        {"decode_floor": 1.1},
+    ],
 )
 def test_bounds_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
