@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from streaming.bounds import PaceBounds, ScheduleSettings, start_frames, sustainable_frames
 from streaming.capacity import Capacity, CapacitySettings
-from streaming.decode_cost import DecodeCostEstimator
 from streaming.pace import PaceEstimator
 
 FRAME_S = 0.04
@@ -228,64 +227,7 @@ def test_streams_that_say_little_are_not_remembered_and_memory_is_bounded() -> N
     assert stream.rows == 0
 
 
-# -- the codec's cost
-
-
-def windows(rng: Random, fixed_s: float, frame_s: float) -> list[tuple[int, float, float]]:
-    sizes = [rng.choice([5, 16, 30, 64]) for _ in range(200)]
-    return [
-        (size, rng.uniform(0, 0.01), (fixed_s + frame_s * size) * rng.uniform(0.9, 1))
-        for size in sizes
-    ]
-
-
-@pytest.mark.parametrize(("fixed_s", "frame_s"), [(0.005, 0.0005), (0.01, 0.004), (0.02, 0.0)])
-def test_the_cost_is_an_upper_line_and_not_far_above(fixed_s: float, frame_s: float) -> None:
-    cost, seen = DecodeCostEstimator(PRIOR), windows(Random(2), fixed_s, frame_s)
-    for window in seen:
-        cost.observe(*window)
-    bounds = cost.bounds()
-    above = [decode_s <= bounds.decode_s(size) for size, _, decode_s in seen]
-    assert sum(above) >= 0.99 * len(above)
-    floor = [decode_s >= bounds.decode_floor * bounds.decode_s(size) for size, _, decode_s in seen]
-    assert sum(floor) >= 0.95 * len(floor)
-    for size in (5, 30, 64, 100):
-        assert bounds.decode_s(size) == pytest.approx(fixed_s + frame_s * size, rel=0.1)
-    assert bounds.decode_floor > 0.75
-    assert 0.018 <= bounds.queue_s <= 0.02  # the longest, twice: a queue has a long tail
-    assert (bounds.row_s, bounds.burst_s) == (PRIOR.row_s, PRIOR.burst_s)
-
-
-def test_one_size_of_window_keeps_the_priors_proportions() -> None:
-    cost = DecodeCostEstimator(PRIOR)
-    for _ in range(20):
-        cost.observe(10, 0.0, 0.2)
-    bounds = cost.bounds()
-    assert bounds.decode_s(10) == pytest.approx(0.2)
-    assert bounds.decode_s(20) == pytest.approx(0.2 * PRIOR.decode_s(20) / PRIOR.decode_s(10))
-
-
-def test_a_few_windows_do_not_replace_the_prior() -> None:
-    cost = DecodeCostEstimator(PRIOR)
-    for _ in range(7):
-        cost.observe(10, 1.0, 1.0)
-    assert cost.bounds() == PRIOR
-    cost.observe(10, 1.0, 1.0)
-    assert cost.bounds().queue_s == 2.0
-
-
-def test_waits_that_harmed_nobody_are_not_expected() -> None:
-    cost = DecodeCostEstimator(PRIOR)
-    for _ in range(20):
-        cost.observe(10, 3.0, 0.01, slack_s=4.0)
-    assert cost.bounds().queue_s == PRIOR.queue_s, "no window was in a hurry"
-    for _ in range(20):
-        cost.observe(10, 0.03, 0.01)
-        cost.observe(10, 3.0, 0.01, slack_s=4.0)
-    assert cost.bounds().queue_s == pytest.approx(2 * 0.03)
-    for _ in range(20):
-        cost.observe(10, 3.0, 0.01, slack_s=3.0)  # 10 ms too late
-    assert cost.bounds().queue_s == pytest.approx(2 * 0.03 + 2 * 0.01)
+# -- with the codec's cost
 
 
 def test_streams_that_begin_together_reckon_with_each_others_first_windows() -> None:
@@ -305,23 +247,6 @@ def test_streams_that_begin_together_reckon_with_each_others_first_windows() -> 
     assert estimator.bounds(SETTINGS).wait_s == alone.wait_s
 
 
-def test_of_many_windows_each_is_taken_to_be_a_usual_one() -> None:
-    cost = DecodeCostEstimator(PRIOR)
-    assert cost.usual_share == 1
-    for number in range(80):
-        cost.observe(20, 0.0, 0.1 if number == 40 else 0.01)
-    cost.bounds()
-    assert cost.bounds().decode_s(20) == pytest.approx(0.1)
-    assert cost.bounds().decode_s(20) * cost.usual_share == pytest.approx(0.01, rel=0.2)
-
-
-def test_the_cost_follows_a_change() -> None:
-    cost = DecodeCostEstimator(PRIOR)
-    for window in windows(Random(3), 0.1, 0.01) + 2 * windows(Random(4), 0.005, 0.0005):
-        cost.observe(*window)
-    assert cost.bounds().decode_s(64) < 0.05
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 2000), st.floats(0, 10), st.floats(0, 10)), max_size=40),
     st.booleans(),
@@ -336,12 +261,6 @@ def test_any_measurement_gives_usable_bounds(
     hear(estimator, [decode_s for _, decode_s in sorted((f, d) for f, _, d in seen)])
     bounds = estimator.bounds(SETTINGS)  # PaceBounds checks itself
     assert start_frames(SETTINGS, bounds, left_frames=100) >= 1
-
-
-@pytest.mark.parametrize("wrong", [(0, 0.0, 0.0), (1, -1.0, 0.0), (1, 0.0, float("nan"))])
-def test_what_cannot_have_been_measured_is_refused(wrong: tuple[int, float, float]) -> None:
-    with pytest.raises(ValueError):
-        DecodeCostEstimator(PRIOR).observe(*wrong)
 
 
 @given(batches, st.integers(1, 12), st.booleans())
