@@ -73,8 +73,8 @@ class PaceBounds:
     beginners_s: float = 0.0
 
     def __post_init__(self) -> None:
-        times = (self.row_s, self.burst_s, self.queue_s, self.beginners_s)
-        times += (self.decode_fixed_s, self.decode_frame_s)
+        pace, waits = (self.row_s, self.burst_s), (self.queue_s, self.beginners_s)
+        times = (*pace, *waits, self.decode_fixed_s, self.decode_frame_s)
         if not all(0 <= value < inf for value in times) or not 0 <= self.decode_floor <= 1:
             raise ValueError("bounds must be finite, not negative, and decode_floor at most 1")
 
