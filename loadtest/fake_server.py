@@ -20,6 +20,7 @@ from loadtest.limits import allow_open_files
 from service.app import create_app
 from service.metrics import Metrics
 from service.runtime import Runtime
+from service.serve import settle
 from service.settings import Settings
 from streaming.spec import CodecSpec
 from talker.fake import FakeTalker
@@ -69,6 +70,7 @@ async def serve(chosen: argparse.Namespace) -> None:
         timeout_graceful_shutdown=2,
     )
     with socket.create_server(("127.0.0.1", chosen.port), backlog=1024) as listener:
+        settle()
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
         await uvicorn.Server(config).serve(sockets=[listener])
 

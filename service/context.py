@@ -48,7 +48,9 @@ log = logging.getLogger(__name__)
 #: one, and rounds: without one more it would ring too soon, and again and again until it is time.
 _TIMER_STEP_S = 0.001
 #: So many rows are worth waiting for, and so many are enough; and never for longer than this.
-_FEWEST_ROWS, _MOST_ROWS, _LONGEST_NAP_S = 1.5, 32, 0.2
+_FEWEST_ROWS, _MOST_ROWS, _LONGEST_NAP_S = 1.5, 32, 0.4
+#: Longer naps of all contexts end at multiples of this: the process wakes once for many.
+_BEAT_S = 0.025
 
 
 class ContextSink(Protocol):
@@ -110,6 +112,7 @@ class ContextDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._happened = asyncio.Event()
+        self._row_s = 0.0  # what a row took of late
         self.touched_at = time.monotonic()
         self._trace: ContextTrace | None = None
         if runtime.tracing is not None:
@@ -240,7 +243,8 @@ class ContextDriver:
                         pace.pause()
                         await self._until_rows_are_wanted()
                     elif batch.came:
-                        await self._let_rows_pile_up(pace.row_s)
+                        self._row_s = pace.row_s or self._row_s
+                        await self._let_rows_pile_up(self._row_s)
                 else:
                     raise BackendError(ErrorCode.ENGINE_FAILED, "The talker stopped too soon.")
         except TalkwireError as error:
@@ -258,8 +262,11 @@ class ContextDriver:
         """While there is time, many rows are taken at once: each time costs as much as many rows.
         The talker must not notice (``hold_rows``), and keeps its own times (``came``).
         """
-        patience_s = self._session.row_patience_s(time.monotonic())
+        now = time.monotonic()
+        patience_s = self._session.row_patience_s(now, row_s)
         nap_s = min(patience_s, _MOST_ROWS * row_s, _LONGEST_NAP_S)
+        if nap_s > 2 * _BEAT_S:
+            nap_s -= (now + nap_s) % _BEAT_S
         if nap_s > _FEWEST_ROWS * row_s:
             await asyncio.sleep(nap_s)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import signal
 import socket
 import sys
@@ -168,11 +169,20 @@ def _stop_on_signals(server: _Server, runtime: Runtime, asked: asyncio.Event) ->
 async def _announce(settings: Settings, runtime: Runtime, began: float, port: int) -> None:
     """Print the line that a newcomer waits for."""
     await runtime.ready.wait()
+    settle()
     _say(f"Ready after {time.monotonic() - began:.1f} s. In another terminal:")
     scheme = "wss" if settings.tls_certificate else "ws"
     usual = port == 8000 and scheme == "ws"
     where = "" if usual else f" --url {scheme}://127.0.0.1:{port}/v1/tts/stream"
     _say(f'  .venv/bin/talkwire say "Hello there." --out hello.wav{where}')
+
+
+def settle() -> None:
+    """What has been made so far stays: the garbage collector need not look through it again,
+    which takes 70 ms each time, and every client waits meanwhile.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _reason(error: BaseException) -> str:

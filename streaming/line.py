@@ -23,8 +23,9 @@ from streaming.words import WordTiming
 NEVER = float("inf")
 #: The last chunk of an utterance may be half again as large as the largest.
 _LARGEST_CHUNKS = 2
-#: Rows are left to pile up for no more than this part of the time that there is for them.
-_PATIENCE = 4
+#: Rows are left to pile up for a quarter of the time that there is for them, or for half of it
+#: where the next chunk is short of so many.
+_PATIENCE, _MOST_PATIENCE = 1 / 4, 1 / 2
 #: What may be unread however small the lead: the network's delay is not the client's.
 _UNREAD_S = 2.0
 
@@ -168,17 +169,27 @@ class UtteranceLine:
         credit_s = self.playback.credit_s(now, mine.max_lead_s)
         return in_hand_s < credit_s + spare * mine.frame_s
 
-    def row_patience_s(self, now: float) -> float:
-        """How long rows may be left to pile up: a part of the time that is left until a window
-        with all that is in hand would have to go to the codec. 0 unless something is playing.
+    def row_patience_s(self, now: float, row_s: float) -> float:
+        """How long rows, which come every ``row_s``, may be left to pile up.
+
+        While audio plays: until the next chunk has all that it wants, as far as that leaves time
+        to decode what is in hand. While nothing does: until half of what the first chunk is short
+        of is there; by then less may be wanted, or rows may come faster.
         """
-        mine = self._settings
-        if mine.mode == "whole" or not self.sent_samples:
+        mine, talking = self._settings, self._talking
+        if mine.mode == "whole" or talking is None:
             return 0.0
+        head, lead_s = self._line[0], self.playback.lead_s(now) if self.sent_samples else 0.0
+        if lead_s <= 0 and head.decoding is None:
+            return talking.missing_rows(playing=False) / 2 * row_s if talking is head else 0.0
         schedule, bounds = mine.schedule, mine.bounds()
-        window = schedule.left_context_frames + self._waiting_frames + schedule.lookahead_frames
-        needed_s = schedule.guard_s + bounds.wait_s + bounds.decode_s(window)
-        return max(0.0, (self.playback.lead_s(now) - needed_s) / _PATIENCE)
+        context = schedule.left_context_frames + schedule.lookahead_frames
+        needed_s = bounds.wait_s + bounds.decode_s(context + self._waiting_frames)
+        if head.decoding is not None:  # nothing else is decoded before it has been heard of
+            lead_s += head.decoding.new_frames * mine.frame_s - needed_s
+        spare_s = max(0.0, lead_s - schedule.guard_s - needed_s)
+        missing_s = talking.missing_rows(playing=True) * row_s if talking is head else 0.0
+        return min(_MOST_PATIENCE * spare_s, max(_PATIENCE * spare_s, missing_s))
 
     @property
     def _waiting_frames(self) -> int:

@@ -138,18 +138,31 @@ class ChunkSchedule:
             return self._start(lead_s)
         return self._keep_up(now)
 
+    def missing_frames(self, *, playing: bool) -> int:
+        """How many frames the next chunk is still short of, by the bounds of now: while audio
+        plays of the chunk that is wanted, else of the fewest that can be started with.
+        """
+        if playing:
+            wanted = self._sizes()[1] + self._settings.lookahead_frames
+        else:
+            wanted = self._start_size(0.0) + self._settings.first_lookahead_frames
+        return max(0, wanted - (self._frames - self._emitted))
+
+    def _start_size(self, lead_s: float) -> int:
+        """The first chunk, or the first after an underrun."""
+        if self._first_fixed is not None:
+            return self._first_fixed
+        bounds = self._bounds
+        if self._finished:  # no row is waited for any more
+            bounds = replace(bounds, row_s=0.0, burst_s=0.0)
+        left = max(1, self._expected - self._emitted)
+        return start_frames(self._settings, bounds, left_frames=left, lead_s=lead_s)
+
     def _start(self, lead_s: float) -> ChunkDecision:
         """Steps 2 and 5: nothing, or too little, is playing."""
         settings, ready = self._settings, self._frames - self._emitted
         narrow, wide = settings.first_lookahead_frames, settings.lookahead_frames
-        if self._first_fixed is not None:
-            size = self._first_fixed
-        else:
-            bounds = self._bounds
-            if self._finished:  # no row is waited for any more
-                bounds = replace(bounds, row_s=0.0, burst_s=0.0)
-            left = max(1, self._expected - self._emitted)
-            size = start_frames(settings, bounds, left_frames=left, lead_s=lead_s)
+        size = self._start_size(lead_s)
         if self._finished:
             size = ready if self._is_last_chunk(ready, size) else size
         elif ready < size + narrow:

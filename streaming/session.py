@@ -90,9 +90,11 @@ class Session:
         """Whether the talker should go on with its utterance; ask again after each event."""
         return self.state is State.CLOSED or self._line.wants_rows(now)
 
-    def row_patience_s(self, now: float) -> float:
-        """How long the talker's rows may be left to pile up without anybody noticing."""
-        return 0.0 if self.state is State.CLOSED else self._line.row_patience_s(now)
+    def row_patience_s(self, now: float, row_s: float) -> float:
+        """How long the talker's rows, one each ``row_s``, may be left to pile up without anybody
+        noticing.
+        """
+        return 0.0 if self.state is State.CLOSED else self._line.row_patience_s(now, row_s)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take one event. Raises RequestError (see above)."""

@@ -51,6 +51,7 @@ class Utterance:
         self.started_at: float | None = None
         self.generated = False
         self.cut_off = False
+        self.rows = 0
         self.frames = 0
         self.frames_sent = 0
         self.decoding: DecodeWindow | None = None
@@ -88,6 +89,11 @@ class Utterance:
         """Frames in hand whose samples have not been sent."""
         return self.frames - self.frames_sent
 
+    def missing_rows(self, *, playing: bool) -> int:
+        """How many rows its next chunk is still short of (see ``missing_frames``)."""
+        incomplete = max(0, self._codec.num_codebooks - 1 - self.rows)
+        return self._schedule.missing_frames(playing=playing) + incomplete
+
     def push(self, batch: TalkerRows) -> None:
         """Take rows from the talker."""
         if self.generated:
@@ -95,6 +101,7 @@ class Utterance:
         if batch.spoken is not None:
             self._follow(batch.rows, batch.spoken)
         frames = self._reverter.push_rows(batch.rows)
+        self.rows += len(batch.rows)
         self.frames += len(frames)
         if self._mode == "whole":
             self._collected.append(frames)

@@ -68,13 +68,14 @@ class Plan:
     compiled: bool
     start: Path | None = None
     rate: float = 1.0
+    seed: int = _SEED
 
 
 def data(plan: Plan) -> None:
     """Speak the sentences."""
     lines = plan.held_out.read_text(encoding="utf-8").splitlines()
     held = [normalise(line).text for line in lines]
-    build(plan.work / "data", plan.sentences, _SEED, frozenset(held), plan.workers)
+    build(plan.work / "data", plan.sentences, plan.seed, frozenset(held), plan.workers)
 
 
 def quantiser(plan: Plan) -> Quantiser:
@@ -124,7 +125,7 @@ def groups(plan: Plan) -> list[Group]:
             found.setdefault(item.speaker, []).append(
                 Utterance(item.text, codes.numpy(), item.place)
             )
-    voices = speakers(plan.sentences // GROUP + 1, _SEED)
+    voices = speakers(plan.sentences // GROUP + 1, plan.seed)
     return [Group(tuple(said), voices[n] == _DEFAULT) for n, said in found.items()]
 
 
@@ -192,6 +193,8 @@ def _parser() -> argparse.ArgumentParser:
                         help="keep its codebooks, begin with its weights")  # fmt: skip
     parser.add_argument("--rate", type=float, default=1.0,
                         help="of the usual learning rates; .3 after --from")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=_SEED,
+                        help="of sentences and speakers; after --from: another")  # fmt: skip
     parser.add_argument("--workers", type=int, default=2, help="processes that make data")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--compiled", action="store_true",

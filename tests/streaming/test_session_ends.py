@@ -17,7 +17,7 @@ from streaming.events import (
     TextAppended,
 )
 from streaming.ports import TalkerRows
-from tests.streaming.session_world import SPEC, World, rows_of, settings
+from tests.streaming.session_world import ROW_S, SPEC, World, rows_of, settings
 
 
 def test_an_utterance_with_nothing_to_say_is_passed_over() -> None:
@@ -119,19 +119,32 @@ def test_rows_may_pile_up_only_while_enough_is_playing() -> None:
     world = World(settings(), frames=200)
     world.post(TextAppended("A sentence of some length. "))
     session = world.session
-    assert session.row_patience_s(0.0) == 0, "nothing plays: every row counts"
+    assert session.row_patience_s(0.0, 0.0) == 0, "nobody knows how fast they come"
     world.run(until=0.5)
     assert world.sent
     sent_s = world.samples / SPEC.sample_rate
-    patience_s = session.row_patience_s(world.now)
-    assert 0 < patience_s < sent_s / 3
-    assert session.row_patience_s(world.now + sent_s) == 0, "the listener has run dry"
+    patience_s = session.row_patience_s(world.now, ROW_S)
+    assert 0 < patience_s <= sent_s / 2
+    assert session.row_patience_s(world.now + sent_s, ROW_S) == 0, "the listener has run dry"
     world.post(CancelAsked())
-    assert session.row_patience_s(world.now) == 0
+    assert session.row_patience_s(world.now, ROW_S) == 0
+
+
+def test_before_the_first_sound_rows_pile_up_for_half_of_what_it_is_short_of() -> None:
+    world = World(settings(), frames=200)
+    world.post(TextAppended("A sentence of some length. "))
+    patience: list[tuple[float, float]] = []
+    while not world.windows:
+        patience.append((world.now, world.session.row_patience_s(world.now, ROW_S)))
+        world.run(until=world.now + ROW_S)
+    assert patience[0][1] >= 3 * ROW_S
+    assert all(at + 2 * nap_s <= world.now + 1e-9 for at, nap_s in patience)
+    napping_s = world.session.row_patience_s(world.now, ROW_S)
+    assert napping_s <= world.windows[0].window.new_frames * SPEC.frame_s / 2
 
 
 def test_whole_mode_takes_each_row_at_once() -> None:
     world = World(settings("whole"))
     world.post(TextAppended("A sentence of some length. "))
     world.run(until=0.05)
-    assert world.session.row_patience_s(world.now) == 0
+    assert world.session.row_patience_s(world.now, ROW_S) == 0
