@@ -20,6 +20,8 @@ from streaming.schedule import ChunkSchedule
 FRAME_S = 0.04
 #: A stream so far ahead of its listener is held back.
 _LEAD_S = 4.0
+#: As in ``codec.decodes``.
+_BEGIN_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +81,15 @@ class Stream:
 
 
 class Job(NamedTuple):
-    """A window in the codec's queue, the most urgent first."""
+    """A window in the codec's queue, whose ``turn`` is soonest first."""
 
-    deadline: float
+    turn: float
     number: int
     stream: Stream
     new: int
     lookahead: int
     asked_at: float
+    deadline: float
 
 
 class Service:
@@ -169,7 +172,8 @@ class Service:
         live = self.pace.live
         bounds, at, beside = self._known.get(settings.frame_s, (None, -inf, 0))
         if bounds is None or self.now - at > 0.1 or beside != live:
-            bounds = self.pace.bounds(settings)
+            windows = len(self._jobs) + (self._decoding is not None)
+            bounds = self.pace.bounds(settings, windows)
             self._known[settings.frame_s] = bounds, self.now, live
         return bounds
 
@@ -190,9 +194,12 @@ class Service:
             self._wake(stream, decision.wake_at)
 
     def _hand_over(self, stream: Stream, new: int, lookahead: int) -> None:
-        """A window waits for the codec, which takes the one whose listener runs dry first."""
-        dry_at = stream.schedule.dry_at
-        job = Job(max(dry_at, self.now), next(self._numbers), stream, new, lookahead, self.now)
+        """A window waits for the codec, which takes the one whose listener runs dry first; those
+        who hear nothing yet can wait for a little.
+        """
+        deadline = max(stream.schedule.dry_at, self.now)
+        turn = deadline if stream.emitted else self.now + _BEGIN_S
+        job = Job(turn, next(self._numbers), stream, new, lookahead, self.now, deadline)
         heappush(self._jobs, job)
         stream.schedule.on_emitted(new, lookahead, self.now)
         self._decode()

@@ -23,6 +23,9 @@ from streaming.window import DecodeWindow
 log = logging.getLogger(__name__)
 #: A window that was being decoded at this many deaths is not tried again.
 MAX_STRIKES = 2
+#: Where nothing plays yet, whoever would run dry within so long goes first: a later start is
+#: better than a gap.
+_BEGIN_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,12 @@ class _Pending:
     asked_s: float
     answer: asyncio.Future[Samples]
     strikes: int = 0
+
+    @property
+    def turn_s(self) -> float:
+        """Windows are decoded in this order."""
+        begins = not self.window.left_context and self.deadline_s <= self.asked_s
+        return self.asked_s + _BEGIN_S if begins else self.deadline_s
 
 
 class Decodes:
@@ -127,7 +136,7 @@ class Decodes:
 
     def on_ready(self) -> None:
         """A new worker takes work: it gets what the last one left, most urgent first."""
-        for pending in sorted(self._pending.values(), key=lambda p: (p.deadline_s, p.id)):
+        for pending in sorted(self._pending.values(), key=lambda p: (p.turn_s, p.id)):
             self._send_off(pending)
 
     def on_down(self) -> None:
@@ -147,7 +156,7 @@ class Decodes:
 
     def _send_off(self, pending: _Pending) -> None:
         alone = pending.strikes > 0
-        self._send(decode_message(pending.id, pending.window, pending.deadline_s, alone=alone))
+        self._send(decode_message(pending.id, pending.window, pending.turn_s, alone=alone))
 
     def _fail(self, pending: _Pending, message: str) -> None:
         self._pending.pop(pending.id, None)

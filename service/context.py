@@ -17,6 +17,7 @@ from typing import Protocol
 
 from service.auth.caller import current_caller
 from service.context_trace import ContextTrace
+from service.heartbeat import together_s
 from service.runtime import Runtime
 from streaming.errors import BackendError, ErrorCode, RequestError, TalkwireError
 from streaming.events import (
@@ -49,8 +50,6 @@ log = logging.getLogger(__name__)
 _TIMER_STEP_S = 0.001
 #: So many rows are worth waiting for, and so many are enough; and never for longer than this.
 _FEWEST_ROWS, _MOST_ROWS, _LONGEST_NAP_S = 1.5, 32, 0.4
-#: Longer naps of all contexts end at multiples of this: the process wakes once for many.
-_BEAT_S = 0.025
 
 
 class ContextSink(Protocol):
@@ -264,9 +263,7 @@ class ContextDriver:
         """
         now = time.monotonic()
         patience_s = self._session.row_patience_s(now, row_s)
-        nap_s = min(patience_s, _MOST_ROWS * row_s, _LONGEST_NAP_S)
-        if nap_s > 2 * _BEAT_S:
-            nap_s -= (now + nap_s) % _BEAT_S
+        nap_s = together_s(min(patience_s, _MOST_ROWS * row_s, _LONGEST_NAP_S), now)
         if nap_s > _FEWEST_ROWS * row_s:
             await asyncio.sleep(nap_s)
 

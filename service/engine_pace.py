@@ -15,7 +15,7 @@ from streaming.schedule import PaceBounds
 
 #: Bounds are worked out anew after so long, since they rest on streams that last for seconds, or
 #: when so large a share of the streams has come or gone.
-_BOUNDS_AGE_S, _BOUNDS_SHIFT = 0.1, 0.1
+_BOUNDS_AGE_S, _BOUNDS_SHIFT = 0.2, 0.1
 #: Speeds for which they are kept.
 _BOUNDS_SPEEDS = 16
 #: Streams with which the warm-up looks what several cost.
@@ -96,6 +96,6 @@ class EnginePace:
             if len(self._bounds) >= _BOUNDS_SPEEDS:
                 self._bounds.clear()
             schedule = schedule_settings(self._settings, self._codec.spec, speed=speed)
-            bounds = self.estimator.bounds(schedule)
+            bounds = self.estimator.bounds(schedule, self._codec.outstanding)
             self._bounds[speed] = bounds, now, live
         return bounds

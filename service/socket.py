@@ -16,6 +16,7 @@ from typing import Protocol
 from fastapi import WebSocket, WebSocketDisconnect
 
 from service.auth.caller import current_caller
+from service.heartbeat import together_s
 from service.outbox import Item, Outbox
 from service.reading import EXTENSION, Reading
 from service.runtime import Runtime
@@ -175,7 +176,8 @@ class Socket:
             await asyncio.sleep(_LEAVING_S)
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_HOUSEKEEPING_S):  # wait_for would make a task each time
+            pause_s = together_s(_HOUSEKEEPING_S, time.monotonic())
+            async with asyncio.timeout(pause_s):  # wait_for would make a task each time
                 await self._runtime.draining.wait()
 
     async def _watch_overflow(self) -> None:

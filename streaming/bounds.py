@@ -62,6 +62,7 @@ class PaceBounds:
     ``row_s`` is S and ``burst_s`` is B, ``queue_s`` is Q, ``decode_fixed_s`` is d0 and
     ``decode_frame_s`` is d1, per frame of the whole window. ``decode_floor`` is f, from 0
     to 1: a decode takes at least that share of d0 + d1 * w. ``beginners_s`` is G.
+    ``codec_share`` is the part of the codec's time that is one stream's, as bounds count time.
     """
 
     row_s: float
@@ -71,12 +72,15 @@ class PaceBounds:
     decode_frame_s: float
     decode_floor: float = 0.0
     beginners_s: float = 0.0
+    codec_share: float = 1.0
 
     def __post_init__(self) -> None:
         pace, waits = (self.row_s, self.burst_s), (self.queue_s, self.beginners_s)
         times = (*pace, *waits, self.decode_fixed_s, self.decode_frame_s)
         if not all(0 <= value < inf for value in times) or not 0 <= self.decode_floor <= 1:
             raise ValueError("bounds must be finite, not negative, and decode_floor at most 1")
+        if not 0 < self.codec_share < inf:
+            raise ValueError("a stream has some share of the codec")
 
     @property
     def wait_s(self) -> float:

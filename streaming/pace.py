@@ -22,7 +22,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from streaming.bounds import PaceBounds, ScheduleSettings, start_frames
+from streaming.bounds import PaceBounds, ScheduleSettings, start_frames, sustainable_frames
 from streaming.capacity import Capacity
 from streaming.decode_cost import DecodeCostEstimator
 
@@ -38,6 +38,8 @@ _AGE_S = 60.0
 _WARM_STREAMS, _WARM_ROWS = 8, 16
 #: A stream with fewer rows may not have had its first window decoded yet.
 _BEGINNER_ROWS = 32
+#: So much of the codec's time is shared out.
+_SHARED = 0.8
 #: Waits that are put together before they are counted.
 _BLOCK = 32
 #: The quantile of lateness: safety is cheap for a fast talker and dear for a slow one.
@@ -203,10 +205,12 @@ class PaceEstimator:
         """See ``DecodeCostEstimator.observe``."""
         self._decode.observe(frames, queue_s, decode_s, slack_s)
 
-    def bounds(self, settings: ScheduleSettings) -> PaceBounds:
-        """The pair (S, B) with which an utterance starts soonest now, and the codec's cost."""
+    def bounds(self, settings: ScheduleSettings, windows: int = 0) -> PaceBounds:
+        """The pair (S, B) with which an utterance starts soonest now, and the codec's cost, in
+        which there are so many ``windows``.
+        """
         lateness_s, row_s = self._resembling()
-        cost = self._beside_beginners(self._decode.bounds(), settings)
+        cost = self._among_others(self._decode.bounds(), settings, windows)
         if not len(lateness_s):
             return _with_pace(cost, self._prior.row_s, self._prior.burst_s)
         fast = row_s < _FAST_BELOW * self._frame_s
@@ -228,15 +232,21 @@ class PaceEstimator:
         left = settings.horizon_frames
         return min(pairs, key=lambda pair: start_frames(settings, pair, left_frames=left))
 
-    def _beside_beginners(self, cost: PaceBounds, settings: ScheduleSettings) -> PaceBounds:
-        """Streams that have just begun have their first windows still before them, all of them
+    def _among_others(
+        self, cost: PaceBounds, settings: ScheduleSettings, windows: int
+    ) -> PaceBounds:
+        """Whoever speaks, or still has a window in the codec, shares its time. Streams that have
+        just begun will want their next chunks when a stream that begins now does, and all will be
         urgent: each may have to wait for the others'. Many windows take as long as usual ones.
         """
+        usual = self._decode.usual_share
+        cost = replace(cost, codec_share=_SHARED / ((1 + windows) * usual))
         others = sum(stream.rows < _BEGINNER_ROWS for stream in self._live.values()) - 1
         if others < 1:
             return cost
-        first_s = cost.decode_s(settings.left_context_frames + settings.lookahead_frames)
-        return replace(cost, beginners_s=others * self._decode.usual_share * first_s)
+        chunk = sustainable_frames(settings, cost)
+        window = settings.left_context_frames + chunk + settings.lookahead_frames
+        return replace(cost, beginners_s=others * usual * cost.decode_s(window))
 
     def _resembling(self) -> tuple[Floats, float]:
         """Lateness ``[n, rates]`` of the streams most like now, and their median row_s."""

@@ -17,8 +17,10 @@ utterance is in the codec at a time.
    ``S <= T`` at least m0 frames are in hand then, and after it the same holds again. So a chunk
    waits for its target, ``growth`` times the one before, but never past U. It takes no more
    than that, or than half of what would be just in time: all that just fits would leave
-   nothing to spare, and keep the codec from others for longest. If the wide lookahead would be
-   late, the first chunk's narrow one is used.
+   nothing to spare, and keep the codec from others for longest. Nor does it take more of the
+   codec's time until ``dry`` than is its share, but for m0: streams that begin together want
+   their larger chunks together too. If the wide lookahead would be late, the first chunk's
+   narrow one is used.
 4. **The end.** What is left is sent as one chunk if that is at most 1.5 times the target, or
    if the rest would be decoded anyway as lookahead.
 5. **S > T**: the talker is slower than playback, and the deficit of all that is to come,
@@ -148,12 +150,14 @@ class ChunkSchedule:
             wanted = self._start_size(0.0) + self._settings.first_lookahead_frames
         return max(0, wanted - (self._frames - self._emitted))
 
-    def _start_size(self, lead_s: float) -> int:
-        """The first chunk, or the first after an underrun."""
+    def _start_size(self, lead_s: float, *, in_hand: bool = False) -> int:
+        """The first chunk, or the first after an underrun; ``in_hand``: the next one's frames need
+        not be waited for.
+        """
         if self._first_fixed is not None:
             return self._first_fixed
         bounds = self._bounds
-        if self._finished:  # no row is waited for any more
+        if self._finished or in_hand:
             bounds = replace(bounds, row_s=0.0, burst_s=0.0)
         left = max(1, self._expected - self._emitted)
         return start_frames(self._settings, bounds, left_frames=left, lead_s=lead_s)
@@ -168,7 +172,9 @@ class ChunkSchedule:
         elif ready < size + narrow:
             return _WAIT
         elif self._bounds.row_s > settings.frame_s:
-            size = min(size, settings.max_chunk_frames)
+            # What is held back goes in several chunks; the first lasts for the second's decode.
+            least = self._start_size(lead_s, in_hand=True)
+            size = min(size, max(least, settings.max_chunk_frames))
         # Frames that are in hand anyway make the seam better for nearly nothing.
         return self._emit(size, wide if ready >= size + wide else narrow)
 
@@ -193,11 +199,23 @@ class ChunkSchedule:
                     return self._start(self._dry_at - now)
             full = lookahead == settings.lookahead_frames and count >= target
             if self._finished or full or due - now <= _EPS:
+                fit = min(fit, self._fair(left_context + lookahead, now))
                 if not self._finished:
                     fit = min(fit, max(target, fit // 2))
                 return self._emit(min(count, max(fit, smallest)), lookahead)
             return ChunkDecision(0, 0, due)
         return _WAIT
+
+    def _fair(self, context: int, now: float) -> int:
+        """How many frames take as much of the codec's time as is this stream's until ``dry``; no
+        fewer than last until the next window is decoded, however many streams begin meanwhile.
+        """
+        bounds = self._bounds
+        if not bounds.decode_frame_s:
+            return self._frames
+        room_s = bounds.codec_share * (self._dry_at - now) - bounds.decode_s(context)
+        least = sustainable_frames(self._settings, replace(bounds, queue_s=bounds.wait_s))
+        return max(least, floor(min(room_s / bounds.decode_frame_s, self._frames)))
 
     def _is_last_chunk(self, ready: int, target: int) -> bool:
         """Whether all that is left should be one chunk.

@@ -78,10 +78,10 @@ async def real(checkpoint: Path) -> AsyncIterator[Rig]:
     await rig.engine.stop()
 
 
-def window(first_code: int = 1, new: int = 4, seed: int = 0) -> DecodeWindow:
-    codes = np.random.default_rng(seed).integers(0, 900, (2, new + 6)).astype(np.int16)
+def window(first_code: int = 1, new: int = 4, seed: int = 0, left: int = 3) -> DecodeWindow:
+    codes = np.random.default_rng(seed).integers(0, 900, (2, left + new + 3)).astype(np.int16)
     codes[0, 0] = first_code
-    return DecodeWindow(codes, 3, new, 3)
+    return DecodeWindow(codes, left, new, 3)
 
 
 def soon(seconds: float = 1.0) -> float:
@@ -212,6 +212,27 @@ async def test_the_earliest_deadline_is_answered_first(rig: Rig) -> None:
     await asyncio.gather(*(ask(n, now + d) for n, d in enumerate([3.0, 1.0, 4.0, 2.0])))
     await blocker
     assert order == [1, 3, 0, 2]
+
+
+async def test_who_hears_nothing_yet_lets_those_go_first_who_would_run_dry_soon(rig: Rig) -> None:
+    order: list[str] = []
+
+    async def ask(name: str, new: int, deadline_s: float, left: int) -> None:
+        await rig.engine.decode(window(new=new, left=left), deadline_s)
+        order.append(name)
+
+    blocker = asyncio.create_task(rig.engine.decode(window(SLOW), soon(-9.0)))
+    await asyncio.sleep(0.05)
+    now = soon(0)
+    await asyncio.gather(
+        ask("begins", 4, now, 0),
+        ask("soon dry", 5, now + 0.1, 3),
+        ask("later", 6, now + 2.0, 3),
+        ask("dry", 7, now - 0.1, 3),
+    )
+    await blocker
+    assert order == ["dry", "soon dry", "begins", "later"]
+    assert sorted(round(one.slack_s) for one in rig.stats) == [-9, 0, 0, 0, 2]
 
 
 async def test_what_is_outstanding_is_bounded() -> None:

@@ -112,6 +112,7 @@ def random_case(seed: int, *, slow: bool = True) -> Case:
             decode_frame_s=rng.choice([0.0, rng.uniform(0, 0.01)]),
             decode_floor=rng.choice([0.0, 0.5, 0.9]),
             beginners_s=rng.choice([0.0, rng.uniform(0, 0.2)]),
+            codec_share=rng.choice([1.0, rng.uniform(0.01, 1.0)]),
         )
         narrow = rng.choice([0, 1, 2])
         settings = ScheduleSettings(

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from benchmarks.admission_sim import bursts
 from benchmarks.simulated_service import FRAME_S, Machine, Service
 from streaming.capacity import Capacity, CapacitySettings, CodecLoad, TalkerLoad
 
@@ -91,6 +92,14 @@ def test_a_service_whose_codec_is_slow_admits_what_it_carries_and_starts_soon() 
     assert 5 <= min(places) <= max(places) <= CODEC_BOUND.carries_codec()
     waits_s = sorted(s.first_at - s.began for s in service.closed if s.first_at is not None)
     assert waits_s[len(waits_s) // 2] < 0.5, "harmless waits have become expected ones"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bursts_on_a_slow_codec_are_gap_free(seed: int) -> None:
+    service = bursts(CODEC_BOUND, 64, seed)
+    assert len(service.closed) > 40
+    assert service.refused
+    assert not any(stream.gaps for stream in service.closed)
 
 
 @pytest.mark.parametrize("machine", [PARALLEL, Machine(0.004, 0.0002, start_s=0.004)])

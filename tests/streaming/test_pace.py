@@ -22,6 +22,7 @@ PRIOR = PaceBounds(
     decode_fixed_s=0.01,
     decode_frame_s=0.001,
     decode_floor=0.5,
+    codec_share=0.8,
 )
 
 
@@ -230,12 +231,13 @@ def test_streams_that_say_little_are_not_remembered_and_memory_is_bounded() -> N
 # -- with the codec's cost
 
 
-def test_streams_that_begin_together_reckon_with_each_others_first_windows() -> None:
+def test_streams_that_begin_together_reckon_with_each_others_next_windows() -> None:
     estimator = PaceEstimator(FRAME_S, PRIOR)
     alone = estimator.bounds(SETTINGS)
     streams = [estimator.open() for _ in range(5)]
     together = estimator.bounds(SETTINGS)
-    window = SETTINGS.left_context_frames + SETTINGS.lookahead_frames
+    chunk = sustainable_frames(SETTINGS, alone)
+    window = SETTINGS.left_context_frames + chunk + SETTINGS.lookahead_frames
     assert together.wait_s == pytest.approx(alone.wait_s + 4 * PRIOR.decode_s(window))
     assert sustainable_frames(SETTINGS, together) == sustainable_frames(SETTINGS, alone)
     first, first_alone = (start_frames(SETTINGS, b, left_frames=99) for b in (together, alone))
@@ -245,6 +247,16 @@ def test_streams_that_begin_together_reckon_with_each_others_first_windows() -> 
         for at in steady(0.004, 40):
             stream.observe(1, at)
     assert estimator.bounds(SETTINGS).wait_s == alone.wait_s
+
+
+def test_the_codecs_time_is_shared_with_the_windows_in_it() -> None:
+    estimator = PaceEstimator(FRAME_S, PRIOR)
+    assert estimator.bounds(SETTINGS, windows=3).codec_share == pytest.approx(0.8 / 4)
+    for number in range(300):  # one in ten takes half as long again
+        estimator.observe_decode(20, 0.0, 0.03 if number % 10 else 0.045)
+    bounds = estimator.bounds(SETTINGS, windows=3)
+    usual_s = bounds.codec_share * bounds.decode_s(20) / 0.045
+    assert usual_s == pytest.approx(0.2 * 1.4, rel=0.1), "bounds reckon with the slow ones"
 
 
 @given(

@@ -36,6 +36,29 @@ def test_no_chunk_is_larger_than_it_may_be(seed: int) -> None:
     assert all(size <= 1.5 * cap for size in rest)
 
 
+def test_a_chunk_takes_its_share_of_the_codec_and_no_less_than_keeps_up() -> None:
+    def second(share: float, *, finished: bool = False) -> int:
+        bounds = replace(BOUNDS, decode_frame_s=0.004, codec_share=share)
+        schedule = ChunkSchedule(SETTINGS, bounds)
+        schedule.on_frames(90)
+        first = schedule.decide(0.0)
+        schedule.on_emitted(first.new_frames, first.lookahead, 0.0)
+        schedule.on_sent(first.new_frames, 0.0)
+        if finished:
+            schedule.on_finished()
+        chosen = schedule.decide(0.0)
+        context = min(SETTINGS.left_context_frames, first.new_frames) + chosen.lookahead
+        took_s = bounds.decode_s(context + chosen.new_frames)
+        least = sustainable_frames(SETTINGS, bounds)
+        assert chosen.new_frames == least or took_s <= share * first.new_frames * FRAME_S
+        assert chosen.new_frames >= least
+        return chosen.new_frames
+
+    whole = second(1.0)
+    assert whole > second(0.6) > second(0.01)
+    assert second(1.0, finished=True) > second(0.6, finished=True) > second(0.01)
+
+
 def test_a_fixed_first_chunk_is_exactly_that_and_only_the_first() -> None:
     settings = replace(SETTINGS, first_chunk_frames=1)
     rows = [0.014 * (i + 1) for i in range(60)]
