@@ -45,11 +45,13 @@ class NamedVoice:
 
 
 _HELLO = "hello, it's good to hear from you."
-#: The first is what speaks when none is asked for.
+_MORNING = "good morning, how can i help you today?"
+_WELL = "well, let me see what i can find for you."
+#: The first is what speaks when none is asked for. Their texts: see ``embedded.training.clips``.
 VOICES = (
     NamedVoice("ross", Speaker("rms"), _HELLO, "Male, American, low; the default."),
-    NamedVoice("sally", Speaker("slt"), _HELLO, "Female, American."),
-    NamedVoice("ewan", Speaker("awb"), _HELLO, "Male, Scottish."),
+    NamedVoice("sally", Speaker("slt"), _MORNING, "Female, American."),
+    NamedVoice("ewan", Speaker("awb"), _WELL, "Male, Scottish."),
     # a tract that differs more is understood much worse: 1.22 and .05 at .58, .86 and -.05 at .47
     NamedVoice("rosie", Speaker("slt", 1.18, 0.015), _HELLO, "Young and high; made of sally's."),
     NamedVoice("bruce", Speaker("rms", 0.88, -0.02), _HELLO, "Male, deep; made of ross'."),
