@@ -83,13 +83,18 @@ def decode(model: Any, latents: Tensor) -> Tensor:
 
 def _batch(
     pool: Sequence[Example], random: np.random.Generator, size: int, frames: int
-) -> tuple[Tensor, Tensor]:
-    latents, samples = [], []
+) -> tuple[Tensor, Tensor, slice]:
+    """(latents, samples, those samples that can be known): pieces from anywhere, but for a frame
+    at each end, or from the beginnings or the ends of utterances, where silence must be silent.
+    """
+    latents, samples, place = [], [], int(random.integers(4))
     for i in random.integers(len(pool), size=size):
-        start = int(random.integers(len(pool[i].latents) - frames + 1))
+        last = len(pool[i].latents) - frames
+        start = (0, last)[place] if place < 2 else int(random.integers(last + 1))
         latents.append(pool[i].latents[start : start + frames])
         samples.append(pool[i].samples[start * HOP : (start + frames) * HOP])
-    return torch.stack(latents).float(), torch.stack(samples).float()
+    known = (slice(0, -HOP), slice(HOP, None))[place] if place < 2 else slice(HOP, -HOP)
+    return torch.stack(latents).float(), torch.stack(samples).float(), known
 
 
 @torch.no_grad()
@@ -162,13 +167,12 @@ def train_decoder(
     spoken = torch.compile(partial(decode, model), disable=not compiled)
     tested = list(pool[:16])
     usable = [e for e in pool[16:] if len(e.latents) >= frames]
-    inside = slice(HOP, -HOP)
 
     def lose(random: np.random.Generator) -> dict[str, Tensor]:
-        latents, wanted = (t.to(device) for t in _batch(usable, random, size, frames))
+        latents, samples, known = _batch(usable, random, size, frames)
         with torch.autocast(device.type, torch.bfloat16):
-            made = spoken(latents)
-        wave, spectral = losses(made.float()[:, inside], wanted[:, inside])
+            made = spoken(latents.to(device))
+        wave, spectral = losses(made.float()[:, known], samples.to(device)[:, known])
         return {"wave": wave, "spectral": spectral}
 
     def test() -> str:
