@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import golden
 
+from codec.decoder import HiggsDecoder
+
 RENEW = "if that was meant: .venv/bin/python tests/embedded/golden.py"
 KEPT = json.loads(golden.GOLDEN.read_text(encoding="utf-8"))
 
@@ -36,3 +38,14 @@ def test_it_is_speech_and_not_silence() -> None:
     """A golden file of nothing would keep nothing."""
     assert max(KEPT["levels_db"]) > -35
     assert len({tuple(row) for row in KEPT["rows"]}) > len(KEPT["rows"]) // 2
+
+
+def test_utterances_begin_and_end_in_silence() -> None:
+    """Without a click, which decoders make that have never seen an utterance's ends."""
+    decoder = HiggsDecoder.load(str(golden.CHECKPOINT))
+    with np.load(golden.SPEECH) as kept:
+        spoken = decoder.decode([kept[name] for name in kept.files])
+    assert len(spoken) == 8
+    for samples in spoken:
+        ends = max(np.abs(samples[:120]).max(), np.abs(samples[-120:]).max())
+        assert ends < 0.01 * np.abs(samples).max()
