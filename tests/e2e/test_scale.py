@@ -20,7 +20,7 @@ TEXTS = (
     "This is the third of six sentences, and a longer one.",
     "A short one.",
     "Rain is falling on the old stone bridge.",
-    "We will see what comes of it in the morning.",
+    "The train leaves in ten minutes.",
 )
 _RESTARTS = 'tts_worker_restarts_total{worker="talker"}'
 #: Greedy and with all the lookahead there is: equal codes are equal samples.
