@@ -12,6 +12,7 @@ from math import inf
 from random import Random
 from typing import NamedTuple
 
+from codec.decodes import BEGIN_S
 from streaming.bounds import PaceBounds, ScheduleSettings
 from streaming.capacity import Capacity, CapacitySettings
 from streaming.pace import PaceEstimator, StreamPace
@@ -20,8 +21,6 @@ from streaming.schedule import ChunkSchedule
 FRAME_S = 0.04
 #: A stream so far ahead of its listener is held back.
 _LEAD_S = 4.0
-#: As in ``codec.decodes``.
-_BEGIN_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +167,10 @@ class Service:
         heappush(self._wakes, (at, next(self._numbers), stream, job))
 
     def _bounds(self, settings: ScheduleSettings) -> PaceBounds:
-        """Worked out anew ten times a second, as in the service."""
+        """Worked out anew five times a second, as in the service."""
         live = self.pace.live
         bounds, at, beside = self._known.get(settings.frame_s, (None, -inf, 0))
-        if bounds is None or self.now - at > 0.1 or beside != live:
+        if bounds is None or self.now - at > 0.2 or beside != live:
             windows = len(self._jobs) + (self._decoding is not None)
             bounds = self.pace.bounds(settings, windows)
             self._known[settings.frame_s] = bounds, self.now, live
@@ -198,7 +197,7 @@ class Service:
         who hear nothing yet can wait for a little.
         """
         deadline = max(stream.schedule.dry_at, self.now)
-        turn = deadline if stream.emitted else self.now + _BEGIN_S
+        turn = deadline if stream.emitted else self.now + BEGIN_S
         job = Job(turn, next(self._numbers), stream, new, lookahead, self.now, deadline)
         heappush(self._jobs, job)
         stream.schedule.on_emitted(new, lookahead, self.now)

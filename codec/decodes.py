@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 MAX_STRIKES = 2
 #: Where nothing plays yet, whoever would run dry within so long goes first: a later start is
 #: better than a gap.
-_BEGIN_S = 0.25
+BEGIN_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _Pending:
     def turn_s(self) -> float:
         """Windows are decoded in this order."""
         begins = not self.window.left_context and self.deadline_s <= self.asked_s
-        return self.asked_s + _BEGIN_S if begins else self.deadline_s
+        return self.asked_s + BEGIN_S if begins else self.deadline_s
 
 
 class Decodes:

@@ -179,7 +179,8 @@ class UtteranceLine:
         mine, talking = self._settings, self._talking
         if mine.mode == "whole" or talking is None:
             return 0.0
-        head, lead_s = self._line[0], self.playback.lead_s(now) if self.sent_samples else 0.0
+        head = self._line[0]
+        lead_s = self.playback.lead_s(now) if self.sent_samples else 0.0
         if lead_s <= 0 and head.decoding is None:
             return talking.missing_rows(playing=False) / 2 * row_s if talking is head else 0.0
         schedule, bounds = mine.schedule, mine.bounds()

@@ -36,7 +36,7 @@ _MEMORY, _NEAREST = 256, 64
 _AGE_S = 60.0
 #: Streams needed before the prior is dropped; rows needed before a stream counts.
 _WARM_STREAMS, _WARM_ROWS = 8, 16
-#: A stream with fewer rows may not have had its first window decoded yet.
+#: A stream with fewer rows may not have had its second window decoded yet.
 _BEGINNER_ROWS = 32
 #: So much of the codec's time is shared out.
 _SHARED = 0.8
@@ -235,8 +235,8 @@ class PaceEstimator:
     def _among_others(
         self, cost: PaceBounds, settings: ScheduleSettings, windows: int
     ) -> PaceBounds:
-        """Whoever speaks, or still has a window in the codec, shares its time. Streams that have
-        just begun will want their next chunks when a stream that begins now does, and all will be
+        """The codec's time is shared with the ``windows`` that are in it. Streams that have just
+        begun will want their next chunks when a stream that begins now does, and all will be
         urgent: each may have to wait for the others'. Many windows take as long as usual ones.
         """
         usual = self._decode.usual_share

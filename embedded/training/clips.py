@@ -22,8 +22,7 @@ from embedded.evaluation.ears import Ears
 from embedded.evaluation.metrics import intelligibility
 from embedded.evaluation.speak import Narrator
 from embedded.text import FRONT_ENDS
-from embedded.training.dataset import make
-from embedded.training.export import VOICES, NamedVoice
+from embedded.training.export import VOICES, NamedVoice, clip_codes
 from embedded.training.flite import Flite
 from embedded.training.quantise import Quantiser
 from embedded.training.warm import quantiser_of
@@ -59,8 +58,7 @@ def candidates(
     flite, made = Flite(), dict[str, ReferenceVoice]()
     for voice in voices:
         for number, text in enumerate(clips):
-            item = make(text, 0, voice.speaker, flite)
-            codes = quantiser.encode(torch.from_numpy(item.envelopes), torch.from_numpy(item.pitch))
+            codes = clip_codes(text, voice.speaker, quantiser, flite)
             rows = apply_delay(codes.numpy().astype(np.int16), size, size + 1)
             made[f"{voice.name} {number}"] = ReferenceVoice(rows, text)
     return Candidates(made)

@@ -144,13 +144,18 @@ def tokenizer() -> Tokenizer:
     return made
 
 
+def clip_codes(text: str, speaker: Speaker, quantiser: Quantiser, flite: Flite) -> torch.Tensor:
+    """The codes ``[T, 8]`` of ``text`` as the speaker says it."""
+    item = make(text, 0, speaker, flite)
+    return quantiser.encode(torch.from_numpy(item.envelopes), torch.from_numpy(item.pitch))
+
+
 def write_voices(folder: Path, quantiser: Quantiser, voices: Sequence[NamedVoice] = VOICES) -> None:
     """A file for each voice: the codes of its reference, and what is said in it."""
     folder.mkdir(parents=True, exist_ok=True)
     flite = Flite()
     for number, voice in enumerate(voices):
-        item = make(voice.text, 0, voice.speaker, flite)
-        codes = quantiser.encode(torch.from_numpy(item.envelopes), torch.from_numpy(item.pitch))
+        codes = clip_codes(voice.text, voice.speaker, quantiser, flite)
         save_file(
             {"codes": codes.T.to(torch.int16).contiguous()},
             folder / f"{voice.name}.safetensors",

@@ -22,6 +22,16 @@ BOUNDS = PaceBounds(
     decode_frame_s=0.0005,
     decode_floor=0.9,
 )
+#: What estimators begin with; as much of the codec as they leave to a stream that is alone.
+PRIOR = PaceBounds(
+    row_s=0.03,
+    burst_s=0.2,
+    queue_s=0.02,
+    decode_fixed_s=0.01,
+    decode_frame_s=0.001,
+    decode_floor=0.5,
+    codec_share=0.8,
+)
 SEEDS = st.integers(0, 2**32 - 1)
 
 

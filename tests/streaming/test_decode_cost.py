@@ -7,17 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.bounds import PaceBounds
 from streaming.decode_cost import DecodeCostEstimator
+from tests.streaming.schedule_cases import PRIOR
 
-PRIOR = PaceBounds(
-    row_s=0.03,
-    burst_s=0.2,
-    queue_s=0.02,
-    decode_fixed_s=0.01,
-    decode_frame_s=0.001,
-    decode_floor=0.5,
-)
 WINDOWS = st.tuples(st.integers(1, 200), st.floats(0, 2), st.floats(0, 2))
 
 

@@ -12,18 +12,10 @@ from hypothesis import strategies as st
 from streaming.bounds import PaceBounds, ScheduleSettings, start_frames, sustainable_frames
 from streaming.capacity import Capacity, CapacitySettings
 from streaming.pace import PaceEstimator
+from tests.streaming.schedule_cases import PRIOR
 
 FRAME_S = 0.04
 SETTINGS = ScheduleSettings(frame_s=FRAME_S, delay_rows=7, left_context_frames=10)
-PRIOR = PaceBounds(
-    row_s=0.03,
-    burst_s=0.2,
-    queue_s=0.02,
-    decode_fixed_s=0.01,
-    decode_frame_s=0.001,
-    decode_floor=0.5,
-    codec_share=0.8,
-)
 
 
 def hear(estimator: PaceEstimator, times: Sequence[float]) -> None:
