@@ -26,6 +26,7 @@ PHASES = 8
 LOWEST, HIGHEST = 19, 122  # eighths of a period in a frame: 59 Hz to 381 Hz
 #: Code 0 is a frame without pitch; the others are ``1 + PHASES * (eighths - LOWEST) + phase``.
 PITCH_CODES = 1 + PHASES * (HIGHEST - LOWEST + 1)
+PLAIN = 4
 _FRAME_S = 0.04
 _POSTFILTER = 0.4  # flite's mlsa_beta
 _FLOOR = -1.0  # the quietest energy (log amplitude): below it nothing is heard
@@ -118,8 +119,8 @@ def pitch_of(codes: Ints) -> tuple[Floats, Floats]:
 def pitch_table() -> Floats:
     """``[PITCH_CODES, 24]``: numbers from which a network reads pitch and phase with ease.
 
-    Columns: voiced; F0 on three scales; the fundamental's cosine and sine at ten times in the
-    frame, were its pitch constant.
+    Columns: voiced and F0 on three scales (``PLAIN`` columns, without the phase); the
+    fundamental's cosine and sine at ten times in the frame, were its pitch constant.
     """
     periods, phase = pitch_of(np.arange(PITCH_CODES))
     columns = [periods > 0, np.log2(np.maximum(periods, 1) / 5)]

@@ -23,7 +23,15 @@ import numpy as np
 import torch
 
 from embedded.text import normalise
-from embedded.training import codec, export, quantise, tokenizer_model, warm
+from embedded.training import (
+    codec_training,
+    decoder_training,
+    encoder_training,
+    export,
+    quantise,
+    tokenizer_model,
+    warm,
+)
 from embedded.training.dataset import GROUP, build, load, speakers
 from embedded.training.features import Speaker
 from embedded.training.progress import Progress
@@ -34,7 +42,7 @@ from embedded.training.talker_training import Group, train
 
 _SEED = 1
 _FITTED_ON, _FITTED_FRAMES = 6000, 160_000
-_DECODER_ON, _ENCODER_ON = 2600, 4000
+_DECODER_ON, _ENCODER_ON = 4000, 4000
 _DECODER_HIDDEN, _ENCODER_HIDDEN = 256, 12
 _LEAST_FRAMES = 4
 _DEFAULT = Speaker("slt")
@@ -69,6 +77,7 @@ class Plan:
     start: Path | None = None
     rate: float = 1.0
     seed: int = _SEED
+    threads: int = 1
 
 
 def data(plan: Plan) -> None:
@@ -104,16 +113,22 @@ def new_codec(plan: Plan) -> Any:
 def decoder(plan: Plan) -> None:
     """The codec's decoder."""
     progress = Progress("decoder", plan.work, plan.decoder_steps, rate=plan.rate)
-    pool = codec.examples(list(islice(load(plan.work / "data"), _DECODER_ON)), quantiser(plan))
-    codec.train_decoder(new_codec(plan), pool, progress, compiled=plan.compiled)
+    chosen = list(islice(load(plan.work / "data"), _DECODER_ON))
+    pool = decoder_training.examples(chosen, quantiser(plan))
+    decoder_training.train_decoder(new_codec(plan), pool, progress, compiled=plan.compiled)
 
 
 def encoder(plan: Plan) -> None:
     """The codec's encoder."""
     progress = Progress("encoder", plan.work, plan.encoder_steps, rate=plan.rate)
-    chosen = islice(load(plan.work / "data"), _DECODER_ON, _DECODER_ON + _ENCODER_ON)
-    pool = codec.recordings(list(chosen), quantiser(plan), seed=3)
-    codec.train_encoder(new_codec(plan), pool, progress, compiled=plan.compiled)
+    chosen = list(islice(load(plan.work / "data"), _DECODER_ON, _DECODER_ON + _ENCODER_ON))
+    pool = encoder_training.recordings(chosen, quantiser(plan), seed=3)
+    own = encoder_training.originals(chosen, _voices(plan), quantiser(plan), seed=4)
+    encoder_training.train_encoder(new_codec(plan), pool, own, progress, compiled=plan.compiled)
+
+
+def _voices(plan: Plan) -> list[Speaker]:
+    return speakers(plan.sentences // GROUP + 1, plan.seed)
 
 
 def groups(plan: Plan) -> list[Group]:
@@ -125,7 +140,7 @@ def groups(plan: Plan) -> list[Group]:
             found.setdefault(item.speaker, []).append(
                 Utterance(item.text, codes.numpy(), item.place)
             )
-    voices = speakers(plan.sentences // GROUP + 1, plan.seed)
+    voices = _voices(plan)
     return [Group(tuple(said), voices[n] == _DEFAULT) for n, said in found.items()]
 
 
@@ -148,7 +163,7 @@ def talker(plan: Plan) -> None:
 def write(plan: Plan) -> None:
     """The checkpoint, of whatever has been learned so far."""
     model, net = new_codec(plan), _new_talker(plan)
-    parts = codec.parts(model)
+    parts = codec_training.parts(model)
     for name in ("decoder", "encoder"):
         Progress(name, plan.work, 1).restore(parts[name])
     Progress("talker", plan.work, 1).restore(net)
@@ -196,6 +211,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=_SEED,
                         help="of sentences and speakers; after --from: another")  # fmt: skip
     parser.add_argument("--workers", type=int, default=2, help="processes that make data")
+    parser.add_argument("--threads", type=int, default=1,
+                        help="of the CPU; with 1, two stages run side by side")  # fmt: skip
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--compiled", action="store_true",
                         help="half as fast again, where there is a C++ compiler")  # fmt: skip
@@ -213,7 +230,7 @@ def main() -> None:
     stage, plan = plan_of()
     plan.work.mkdir(parents=True, exist_ok=True)
     if plan.device == "cpu":
-        torch.set_num_threads(1)  # stages run side by side
+        torch.set_num_threads(plan.threads)
     if stage == "all":
         everything(plan, sys.argv[2:])
     elif stage == "codec":

@@ -15,15 +15,9 @@ from safetensors.torch import load_file
 from transformers import Qwen3Config, Qwen3Model
 
 from embedded.training import export
-from embedded.training.codec import (
-    Example,
-    Heard,
-    decoder_error,
-    encoder_error,
-    parts,
-    train_decoder,
-    train_encoder,
-)
+from embedded.training.codec_training import parts
+from embedded.training.decoder_training import Example, decoder_error, train_decoder
+from embedded.training.encoder_training import Heard, encoder_error, train_encoder
 from embedded.training.progress import Progress
 from embedded.training.quantise import COMPONENTS, LATENT, PITCH
 from embedded.training.scripts import Script, Utterance, write
@@ -148,7 +142,7 @@ def test_the_codec_learns_both_ways(tmp_path: Path) -> None:
     before = sum(decoder_error(model, [said])[:2]), sum(encoder_error(model, [heard]))
     small = {"size": 2, "frames": 8}
     train_decoder(model, [said] * 17, Progress("decoder", tmp_path, 60), **small)
-    train_encoder(model, [heard] * 13, Progress("encoder", tmp_path, 12), **small)
+    train_encoder(model, [heard] * 13, [], Progress("encoder", tmp_path, 12), **small)
     after = sum(decoder_error(model, [said])[:2]), sum(encoder_error(model, [heard]))
     assert after[0] < before[0] - 0.05
     assert after[1] < before[1]

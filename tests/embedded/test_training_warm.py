@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from embedded.training import export, tokenizer_model, train, warm
-from embedded.training.codec import Example, decoder_error, examples
 from embedded.training.dataset import Item
+from embedded.training.decoder_training import Example, decoder_error, examples
 from embedded.training.export import ANALYSIS
 from embedded.training.features import PITCH_CODES, WIDTH
 from embedded.training.quantise import COMPONENTS, fit, noise_of
