@@ -18,6 +18,7 @@ from typing import Protocol
 from service.auth.caller import current_caller
 from service.context_trace import ContextTrace
 from service.heartbeat import together_s
+from service.rows_together import rows_together
 from service.runtime import Runtime
 from streaming.errors import BackendError, ErrorCode, RequestError, TalkwireError
 from streaming.events import (
@@ -40,7 +41,7 @@ from streaming.events import (
     TimerRang,
     WordsSent,
 )
-from streaming.ports import Reference, SpeechRequest
+from streaming.ports import Arrival, Reference, SpeechRequest, TalkerRows
 from streaming.session import Session, State
 from streaming.words import WordTiming
 
@@ -234,7 +235,7 @@ class ContextDriver:
             self._runtime.talker.check(request)
             async with aclosing(self._runtime.talker.generate(request)) as batches:
                 async for batch in batches:
-                    pace.observe_all(batch.came or ((len(batch.rows), time.monotonic()),))
+                    pace.observe_all(batch.came or (Arrival(len(batch.rows), time.monotonic()),))
                     self.post(RowsCame(utterance, batch))
                     if self.is_closed or batch.finish is not None:
                         break
@@ -243,7 +244,7 @@ class ContextDriver:
                         await self._until_rows_are_wanted()
                     elif batch.came:
                         self._row_s = pace.row_s or self._row_s
-                        await self._let_rows_pile_up(self._row_s)
+                        await self._let_rows_pile_up(batch, self._row_s)
                 else:
                     raise BackendError(ErrorCode.ENGINE_FAILED, "The talker stopped too soon.")
         except TalkwireError as error:
@@ -257,13 +258,17 @@ class ContextDriver:
         finally:
             pace.close()
 
-    async def _let_rows_pile_up(self, row_s: float) -> None:
+    async def _let_rows_pile_up(self, batch: TalkerRows, row_s: float) -> None:
         """While there is time, many rows are taken at once: each time costs as much as many rows.
-        The talker must not notice (``hold_rows``), and keeps its own times (``came``).
+        The talker must not notice (``hold_rows``), and keeps its own times (``came``). Where it
+        can, it sends them together too.
         """
         now = time.monotonic()
         patience_s = self._session.row_patience_s(now, row_s)
         nap_s = together_s(min(patience_s, _MOST_ROWS * row_s, _LONGEST_NAP_S), now)
+        if batch.gather is not None:
+            is_heard = self._session.is_heard(now)
+            batch.gather(rows_together(batch.gathered, nap_s, row_s) if is_heard else 1)
         if nap_s > _FEWEST_ROWS * row_s:
             await asyncio.sleep(nap_s)
 

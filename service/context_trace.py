@@ -19,6 +19,7 @@ from streaming.events import (
     StartTalker,
     TextAppended,
 )
+from streaming.ports import Arrival
 from streaming.report import ContextReport
 from streaming.window import DecodeWindow
 
@@ -52,7 +53,7 @@ class ContextTrace:
             case TextAppended():
                 self._texts.append(now)
             case RowsCame(index, batch):
-                self._on_rows(index, batch.came or ((len(batch.rows), now),), batch.finish)
+                self._on_rows(index, batch.came or (Arrival(len(batch.rows), now),), batch.finish)
             case NothingToSay(index):
                 self._on_nothing(index, now)
         for command in commands:
@@ -83,14 +84,14 @@ class ContextTrace:
         )
         self._count += 1
 
-    def _on_rows(self, index: int, came: Sequence[tuple[int, float]], finish: str | None) -> None:
+    def _on_rows(self, index: int, came: Sequence[Arrival], finish: str | None) -> None:
         utterance = self._utterances.get(index)
         if utterance is None:
             return
         if utterance.first_row_at is None:
-            utterance.first_row_at = max(came[0][1], utterance.started_at)
-        utterance.last_row_at = max(came[-1][1], utterance.first_row_at)
-        utterance.rows += sum(count for count, _ in came)
+            utterance.first_row_at = max(came[0].at, utterance.started_at)
+        utterance.last_row_at = max(came[-1].at, utterance.first_row_at)
+        utterance.rows += sum(arrival.rows for arrival in came)
         utterance.is_generated = utterance.is_generated or finish is not None
 
     def _on_nothing(self, index: int, now: float) -> None:

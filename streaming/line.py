@@ -106,7 +106,7 @@ class UtteranceLine:
         before = talking.frames
         talking.push(batch)
         self.generated_frames += talking.frames - before
-        self._after_talking(talking, batch.came[-1][1] if batch.came else now)
+        self._after_talking(talking, batch.came[-1].at if batch.came else now)
 
     def on_nothing(self, index: int, now: float) -> None:
         """There is nothing to speak in that utterance."""
@@ -169,6 +169,10 @@ class UtteranceLine:
         credit_s = self.playback.credit_s(now, mine.max_lead_s)
         return in_hand_s < credit_s + spare * mine.frame_s
 
+    def lead_s(self, now: float) -> float:
+        """Seconds of audio that have been sent and not been played."""
+        return self.playback.lead_s(now) if self.sent_samples else 0.0
+
     def row_patience_s(self, now: float, row_s: float) -> float:
         """How long rows, which come every ``row_s``, may be left to pile up.
 
@@ -180,7 +184,7 @@ class UtteranceLine:
         if mine.mode == "whole" or talking is None:
             return 0.0
         head = self._line[0]
-        lead_s = self.playback.lead_s(now) if self.sent_samples else 0.0
+        lead_s = self.lead_s(now)
         if lead_s <= 0 and head.decoding is None:
             return talking.missing_rows(playing=False) / 2 * row_s if talking is head else 0.0
         schedule, bounds = mine.schedule, mine.bounds()

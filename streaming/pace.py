@@ -25,6 +25,7 @@ import numpy.typing as npt
 from streaming.bounds import PaceBounds, ScheduleSettings, start_frames, sustainable_frames
 from streaming.capacity import Capacity
 from streaming.decode_cost import DecodeCostEstimator
+from streaming.ports import Arrival
 
 Floats = npt.NDArray[np.float64]
 
@@ -57,6 +58,7 @@ class StreamPace:
         #: Not yet counted: how long each batch of rows was waited for, and how many rows it had.
         self._steps_s: list[float] = []
         self._counts: list[int] = []
+        self._even: list[bool] = []
         self.rows = 0  # rows that were waited for: those of the first batch were not
         self.elapsed_s = 0.0
         self._last: float | None = None
@@ -66,12 +68,12 @@ class StreamPace:
 
     def observe(self, count: int, now: float) -> None:
         """``count`` rows came together at ``now``."""
-        self.observe_all(((count, now),))
+        self.observe_all((Arrival(count, now),))
 
-    def observe_all(self, came: Sequence[tuple[int, float]]) -> None:
-        """Rows came: how many, and when; see ``TalkerRows.came``."""
+    def observe_all(self, came: Sequence[Arrival]) -> None:
+        """Rows came; see ``TalkerRows.came``."""
         counted, waited_s, latest = 0, 0.0, None
-        for count, at in came:
+        for count, at, evenly in came:
             if count < 1:
                 self._forget_last()
                 continue
@@ -79,6 +81,7 @@ class StreamPace:
                 step_s = max(0.0, at - self._last)
                 self._steps_s.append(step_s)
                 self._counts.append(count)
+                self._even.append(evenly)
                 counted += count
                 waited_s += step_s
             self._last = latest = at
@@ -104,13 +107,15 @@ class StreamPace:
         """Run the token buckets over what has not been counted, all rates and steps at once.
 
         The level rises by ``step - S``, then falls by ``(count - 1) S``, and never below 0: such
-        a walk is its sum less the lowest that the sum has been, if that was below 0.
+        a walk is its sum less the lowest that the sum has been, if that was below 0. Of rows that
+        came evenly each has its share of the step, which is one move by ``step - count S``.
         """
         if not self._steps_s:
             return
         moves = np.empty((2 * len(self._steps_s), len(self._grid_s)))
-        moves[0::2] = np.subtract.outer(self._steps_s, self._grid_s)
-        moves[1::2] = np.multiply.outer(np.subtract(1, self._counts), self._grid_s)
+        drained = np.where(self._even, self._counts, 1)
+        moves[0::2] = np.array(self._steps_s)[:, None] - np.multiply.outer(drained, self._grid_s)
+        moves[1::2] = np.multiply.outer(np.subtract(drained, self._counts), self._grid_s)
         moves[0] += self._level
         sums = np.cumsum(moves, axis=0, out=moves)
         levels = sums - np.minimum(np.minimum.accumulate(sums, axis=0), 0.0)
@@ -118,6 +123,7 @@ class StreamPace:
         self._level = levels[-1]
         self._steps_s.clear()
         self._counts.clear()
+        self._even.clear()
 
     def pause(self) -> None:
         """The talker is held back on purpose: the time until the next row is not its pace."""

@@ -6,9 +6,9 @@ the other. Sampling defaults belong to the checkpoint, so ``None`` means "the mo
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,16 @@ class SpeechRequest:
     conversation: str | None = None
 
 
+class Arrival(NamedTuple):
+    """``rows`` rows came at ``at``, monotonic seconds; none: the talker had been held back until
+    then. ``evenly``: they were made one after another since those before and sent together.
+    """
+
+    rows: int
+    at: float
+    evenly: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class TalkerRows:
     """Rows of one utterance in order. ``rows`` is ``[n, K]`` int16 and still delayed.
@@ -73,14 +83,16 @@ class TalkerRows:
     ``length`` when ``max_frames`` cut it off. The last one may hold no rows. ``spoken`` is
     float32 ``[n]``, for requests with ``word_timings``: the character of the request's text at
     which the frame is that begins with each row, fractions between two; some may be wrong.
-    ``came`` says when the rows came, as (how many, monotonic seconds), in order; empty: just now.
-    None at a time means that the talker had been held back until then.
+    ``came`` says when the rows came, in order; empty: just now. ``gather``, where the talker can,
+    has it send later rows so many at a time, which is cheaper for all; ``gathered`` is how many.
     """
 
     rows: Codes
     finish: Literal["stop", "length"] | None = None
     spoken: npt.NDArray[np.float32] | None = None
-    came: tuple[tuple[int, float], ...] = ()
+    came: tuple[Arrival, ...] = ()
+    gathered: int = 1
+    gather: Callable[[int], None] | None = None
 
 
 class TalkerEngine(Protocol):

@@ -96,6 +96,10 @@ class Session:
         """
         return 0.0 if self.state is State.CLOSED else self._line.row_patience_s(now, row_s)
 
+    def is_heard(self, now: float) -> bool:
+        """Whether audio is playing."""
+        return self._line.lead_s(now) > 0
+
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take one event. Raises RequestError (see above)."""
         if self.state is State.CLOSED:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.fit import SpokenLengths
-from streaming.ports import SpeechRequest, TalkerRows
+from streaming.ports import Arrival, SpeechRequest, TalkerRows
 from streaming.spec import Codes
 from talker.intake import VoiceSource
 
@@ -179,19 +179,20 @@ class FakeTalker:
         self.outstanding += 1
         try:
             sent, due = 0, time.monotonic() + self._first_row_s
-            held: tuple[tuple[int, float], ...] = ()
+            held: tuple[Arrival, ...] = ()
             while sent < len(rows):
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 row_s = self._row_s + self._stream_s * (self.outstanding - 1)
                 ready = min(len(rows), self._ready(time.monotonic() - due, sent, row_s))
-                came = tuple((1, due + i * row_s) for i in range(ready - sent)) if row_s else ()
+                came = tuple(Arrival(1, due + i * row_s) for i in range(ready - sent))
+                came = came if row_s else ()
                 came, held = held + came, ()
                 due += (ready - sent) * row_s
                 if ready - sent > self._hold_rows:  # nobody took them: it has paused
                     came = came[: len(came) - (ready - sent) + self._hold_rows]
                     ready = sent + self._hold_rows
                     due = time.monotonic() + row_s
-                    held = ((0, time.monotonic()),)
+                    held = (Arrival(0, time.monotonic()),)
                 if "!fail" in request.text and ready > self._fail_after:
                     raise BackendError(ErrorCode.ENGINE_FAILED, _FAILED)
                 last = ready == len(rows)

@@ -27,7 +27,9 @@ from talker.messages import (
     Ready,
     Resume,
     Step,
+    StreamInterval,
 )
+from talker.stream_interval import StreamIntervals
 from talker.takes import Take, Takes
 from talker.vllm_requests import Refused, engine_input, read_outputs, sampling_params
 from talker.vllm_stats import Totals, logger_factory
@@ -59,6 +61,7 @@ class AsyncHost:
         #: Engine cores, and with data parallelism their coordinator.
         self._processes = len(active_children())
         self._takes = takes
+        self._intervals = StreamIntervals(self._engine.output_processor)
         self._is_spread = arguments["data_parallel_size"] > 1
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._made: list[NewRows] = []
@@ -106,6 +109,9 @@ class AsyncHost:
             case Abort(handle):
                 self._takes.drop(handle)
                 self._stop_speaking(handle)
+            case StreamInterval(handle, rows):
+                if take := self._takes.gather(handle, rows):
+                    self._intervals.set(take.engine_id, rows)
             case Forget(conversation):
                 self._takes.forget(conversation)
 
@@ -142,8 +148,13 @@ class AsyncHost:
             prompt, params = self._request(take)
             core = take.core if self._is_spread else None
             outputs = self._engine.generate(prompt, params, take.engine_id, data_parallel_rank=core)
+            is_known = False
             async for output in outputs:
                 self._last_output = time.monotonic()
+                if not is_known:  # before its first output vLLM may not have known it
+                    is_known = True
+                    self._intervals.set(take.engine_id, take.gathered)
+                self._intervals.settle()
                 outcome = read_outputs([output], self._shape, self._takes)
                 if outcome.lost:
                     return self._fail(handle, "gone" if self._takes.lose(handle) else "lost")

@@ -17,7 +17,9 @@ from talker.messages import (
     Pause,
     Resume,
     Step,
+    StreamInterval,
 )
+from talker.stream_interval import StreamIntervals
 from talker.takes import Take, Takes
 from talker.vllm_requests import Refused, engine_input, read_outputs, sampling_params
 from talker.vllm_stats import Totals, logger_factory
@@ -46,6 +48,7 @@ class InProcessHost:
             EngineArgs(**arguments), stat_loggers=[logger_factory(self._totals)]
         )
         self._takes = takes
+        self._intervals = StreamIntervals(self._engine.output_processor)
 
     def warm_up(self, request: Generate) -> None:
         """Speak one request to its end, so that the first client does not pay for it."""
@@ -80,6 +83,9 @@ class InProcessHost:
             case Resume(handle):
                 if take := self._takes.resume(handle):
                     self._try_add(take, link)
+            case StreamInterval(handle, rows):
+                if take := self._takes.gather(handle, rows):
+                    self._intervals.set(take.engine_id, rows)
             case Forget(conversation):
                 self._takes.forget(conversation)
 
@@ -97,6 +103,7 @@ class InProcessHost:
         prompt = engine_input(take, self._shape, self._max_positions)
         params = sampling_params(take, self._shape.num_codebooks, self._stop)
         self._engine.add_request(take.engine_id, prompt, params)
+        self._intervals.set(take.engine_id, take.gathered)
 
     def _drop(self, handle: int) -> None:
         take = self._takes.drop(handle)
@@ -105,6 +112,7 @@ class InProcessHost:
 
     def _step(self, link: ChildLink[FromGateway]) -> None:
         outcome = read_outputs(self._engine.step(), self._shape, self._takes)
+        self._intervals.settle()
         self._finish(outcome.rows)
         for handle in outcome.lost:
             self._fail(handle, "gone" if self._takes.lose(handle) else "lost", link)

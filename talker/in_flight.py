@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 import msgspec
 
@@ -11,7 +13,16 @@ from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.ports import TalkerRows
 from talker.conversation import Gone
 from talker.downtime import RETRY_AFTER_MS
-from talker.messages import Abort, Failed, FromGateway, Generate, Pause, Resume, Step
+from talker.messages import (
+    Abort,
+    Failed,
+    FromGateway,
+    Generate,
+    Pause,
+    Resume,
+    Step,
+    StreamInterval,
+)
 from talker.row_stream import RowStream
 
 _FAILED = "The speech engine could not finish this text."
@@ -51,7 +62,7 @@ class InFlight:
                     stream.resume()
                     self._send(Resume(handle))
                 rows = await stream.next()
-                yield rows
+                yield dataclasses.replace(rows, gather=partial(self._gather, handle))
                 if rows.finish:
                     return
         finally:
@@ -59,6 +70,14 @@ class InFlight:
             if not stream.is_over:
                 with contextlib.suppress(BackendError):
                     self._send(Abort(handle))
+
+    def _gather(self, handle: int, rows: int) -> None:
+        stream = self._streams.get(handle)
+        if stream is None or stream.is_over or stream.gathered == rows:
+            return
+        stream.gathered = rows
+        with contextlib.suppress(BackendError):
+            self._send(StreamInterval(handle, rows))
 
     def on_message(self, message: Step | Failed) -> None:
         """The process has made a step, or given up on a request."""

@@ -78,6 +78,15 @@ class Resume(msgspec.Struct, tag="resume", frozen=True):
     handle: int
 
 
+class StreamInterval(msgspec.Struct, tag="stream_interval", frozen=True):
+    """Send the rows ``rows`` at a time from now on; 1: each as it is made. The last ones of a
+    request come when it ends, however few. An unknown handle is no error.
+    """
+
+    handle: int
+    rows: int
+
+
 class Ready(msgspec.Struct, tag="ready", frozen=True):
     """The child can work. ``phases`` are the seconds that each phase of the start took."""
 
@@ -132,6 +141,6 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     live: int
 
 
-FromGateway = Generate | Abort | Pause | Resume | Forget
+FromGateway = Generate | Abort | Pause | Resume | Forget | StreamInterval
 ToChild = FromGateway | Stop
 FromChild = Ready | Step | Failed | Progress | Alive | Fatal

@@ -9,25 +9,28 @@ from typing import Literal
 import numpy as np
 
 from streaming.errors import BackendError
-from streaming.ports import TalkerRows
+from streaming.ports import Arrival, TalkerRows
 from talker.conversation import Gone
 
 
 class RowStream:
     """What has come and not been taken.
 
-    When more than ``hold_rows`` wait, the request should be paused until the consumer comes
-    back; the bound in the meantime is the request's own ``max_frames``.
+    Rows of one piece were made one after another. When more than ``hold_rows`` wait, the request
+    should be paused until the consumer comes back; the bound in the meantime is the request's own
+    ``max_frames``.
     """
 
     def __init__(self, num_codebooks: int, hold_rows: int) -> None:
         self._num_codebooks, self._hold_rows = num_codebooks, hold_rows
         self._waiting = 0
+        #: How many rows at a time the talker process was last asked for.
+        self.gathered = 1
         #: Whether the talker process has been asked to pause.
         self.is_paused = False
         self._rows: list[bytes] = []
         self._spoken: list[bytes] = []
-        self._came: list[tuple[int, float]] = []
+        self._came: list[Arrival] = []
         self._finish = ""
         self._error: BackendError | Gone | None = None
         self._news = asyncio.Event()
@@ -51,7 +54,7 @@ class RowStream:
             self._spoken.append(spoken)
             count = len(rows) // (2 * self._num_codebooks)
             self._waiting += count
-            self._came.append((count, time.monotonic()))
+            self._came.append(Arrival(count, time.monotonic(), count > 1))
             self._finish = finish
             self._news.set()
 
@@ -64,7 +67,7 @@ class RowStream:
     def resume(self) -> None:
         """The talker process is asked to go on."""
         self.is_paused = False
-        self._came.append((0, time.monotonic()))
+        self._came.append(Arrival(0, time.monotonic()))
 
     async def next(self) -> TalkerRows:
         """All rows that are there, in one piece; waits for the first.
@@ -85,4 +88,4 @@ class RowStream:
         finish: Literal["stop", "length"] | None = None
         if self._finish:
             finish = "stop" if self._finish == "stop" else "length"
-        return TalkerRows(codes, finish, spoken if len(spoken) else None, came)
+        return TalkerRows(codes, finish, spoken if len(spoken) else None, came, self.gathered)

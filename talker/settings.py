@@ -40,7 +40,6 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     frame_slots: int | None = None
     prefix_caching: bool = True
     compile: bool | None = None
-    stream_interval: int = 1
     statistics: bool = False
     threads: int = 1
     tensor_parallel_size: int = 1
@@ -58,7 +57,6 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             self.max_outstanding,
             self.hold_rows,
             self.max_conversations,
-            self.stream_interval,
             self.threads,
         )
         if min(sizes) < 1 or min(self.tensor_parallel_size, self.data_parallel_size) < 1:

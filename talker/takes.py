@@ -40,6 +40,8 @@ class Take:
     since: int | None = None
     stretch: int = 0
     paused: bool = False
+    #: How many rows at a time the gateway wants.
+    gathered: int = 1
     #: Whether the conversation wants to go on from it.
     is_kept: bool = False
 
@@ -171,6 +173,14 @@ class Takes:
             return None
         take.resume()
         return take
+
+    def gather(self, handle: int, rows: int) -> Take | None:
+        """The gateway wants so many rows at a time; None if that is for later or for nothing."""
+        take = self._takes.get(handle)
+        if take is None:
+            return None
+        take.gathered = rows
+        return None if take.paused else take
 
     def of(self, engine_id: str) -> Take | None:
         """The request whose present stretch has this id; None for what is out of date."""

@@ -148,7 +148,6 @@ def engine_arguments(
             settings.max_batched_positions or batched, settings.max_num_seqs
         ),
         "enable_prefix_caching": settings.prefix_caching,
-        "stream_interval": settings.stream_interval,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "data_parallel_size": settings.data_parallel_size,
         "gpu_memory_utilization": settings.gpu_memory_utilization,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from streaming.bounds import PaceBounds, ScheduleSettings, start_frames, sustainable_frames
 from streaming.capacity import Capacity, CapacitySettings
 from streaming.pace import PaceEstimator
+from streaming.ports import Arrival
 from tests.streaming.schedule_cases import PRIOR
 
 FRAME_S = 0.04
@@ -195,10 +196,12 @@ def test_rows_that_tell_of_a_pause_do_not_count_it_either() -> None:
         stream, start = estimator.open(), 100.0 * index
         for at in steady(0.004, 100, start):
             stream.observe(1, at)
-        held = [(1, at) for at in steady(0.004, 50, start + 0.4)]  # made before it was held back
+        held = [
+            Arrival(1, at) for at in steady(0.004, 50, start + 0.4)
+        ]  # made before it was held back
         stream.pause()
-        stream.observe_all([*held, (0, start + 30)])
-        stream.observe_all([(1, at) for at in steady(0.004, 50, start + 30.1)])
+        stream.observe_all([*held, Arrival(0, start + 30)])
+        stream.observe_all([Arrival(1, at) for at in steady(0.004, 50, start + 30.1)])
         stream.close()
     assert estimator.bounds(SETTINGS).burst_s < 0.1
     assert capacity.talker.row_s(1, 930.0) == pytest.approx(0.004, rel=0.05)
@@ -278,11 +281,11 @@ def test_rows_told_together_count_as_if_told_one_by_one(
     now, came = 0.0, []
     for count, step_s in 4 * steps:
         now += step_s
-        came.append((count, now))
+        came.append(Arrival(count, now))
     for first in range(0, len(came), together):
         group = came[first : first + together]
         in_groups.observe_all(group)
-        for count, at in group:
+        for count, at, _ in group:
             one_by_one.observe(count, at)
             assert one_by_one.lateness_s.min() >= 0  # counted at once, not in blocks
         if paused and first % 3 == 0:
@@ -291,3 +294,19 @@ def test_rows_told_together_count_as_if_told_one_by_one(
     assert in_groups.lateness_s == pytest.approx(one_by_one.lateness_s, abs=1e-9)
     assert in_groups.rows == one_by_one.rows
     assert in_groups.elapsed_s == pytest.approx(one_by_one.elapsed_s)
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.floats(0.0, 3.0)), min_size=6, max_size=30))
+def test_rows_that_were_made_evenly_count_as_if_each_had_come_by_itself(
+    steps: list[tuple[int, float]],
+) -> None:
+    together, singly = (PaceEstimator(FRAME_S, PRIOR).open() for _ in range(2))
+    now = 0.0
+    for count, step_s in [(1, 0.0), *steps]:
+        together.observe_all((Arrival(count, now + step_s, evenly=True),))
+        for row in range(count):
+            singly.observe(1, now + step_s * (row + 1) / count)
+        now += step_s
+    assert together.lateness_s == pytest.approx(singly.lateness_s, abs=1e-9)
+    assert together.rows == singly.rows
+    assert together.elapsed_s == pytest.approx(singly.elapsed_s)

@@ -110,9 +110,12 @@ async def hear(
     voice: str = "default",
     rows: int = MAX_ROWS,
     pause_s: float = 0.0,
+    together: Sequence[int] = (),
     conversation: str | None = None,
 ) -> Heard:
-    """One request to its end."""
+    """One request to its end. ``together``: so many rows at a time are asked for in turn, after
+    each piece.
+    """
     request = SpeechRequest(
         "r", words, voice, sampling=sampling, max_frames=rows, conversation=conversation
     )
@@ -121,6 +124,9 @@ async def hear(
         assert finish is None, "rows after the end"
         got.append(piece.rows)
         finish = piece.finish
+        if together:
+            assert piece.gather is not None
+            piece.gather(together[len(got) % len(together)])
         if pause_s:
             await asyncio.sleep(pause_s)
     return Heard(np.concatenate(got), finish, len(got))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,35 @@ async def test_a_slow_consumer_gets_every_row_in_fewer_pieces(
     slow = await asyncio.gather(*(hear(engine, text(i), pause_s=0.2) for i in range(4)))
     assert [h.same(oracle.speak(text(i))) for i, h in enumerate(slow)] == [True] * 4
     assert sum(h.pieces for h in slow) < sum(len(h.rows) for h in slow) / 2
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.03])
+async def test_rows_that_are_sent_together_are_the_same_rows(
+    engine: TalkerProcessEngine, oracle: Oracle, pause_s: float
+) -> None:
+    """Whatever is asked for and when: up, down, and down while some are held back."""
+    plans = [(8,), (4, 1), (8, 8, 1, 1), (2, 3, 1, 5), (1, 1, 1, 6), (8, 1)]
+    heard = await asyncio.gather(
+        *(hear(engine, text(i), together=plan, pause_s=pause_s) for i, plan in enumerate(plans))
+    )
+    assert [h.same(oracle.speak(text(i))) for i, h in enumerate(heard)] == [True] * len(plans)
+    if not pause_s:
+        assert heard[0].pieces <= len(heard[0].rows) / 8 + 4
+    await idle(engine)
+
+
+async def test_rows_come_singly_again_when_that_is_asked_for(engine: TalkerProcessEngine) -> None:
+    request = SpeechRequest("r", text(1), sampling=warm(1), max_frames=MAX_ROWS)
+    sizes: list[int] = []
+    async with aclosing(engine.generate(request)) as pieces:
+        async for piece in pieces:
+            sizes += [arrival.rows for arrival in piece.came]
+            assert piece.gather is not None
+            piece.gather(6 if sum(sizes) < 14 else 1)
+    assert 6 in sizes
+    # On a busy machine AsyncLLM itself puts rows together that it comes to see together.
+    assert sizes[-12:].count(1) >= 4, str(sizes)
+    await idle(engine)
 
 
 async def test_closing_the_generator_frees_the_slot_and_later_streams_are_whole(

