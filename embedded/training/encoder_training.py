@@ -126,8 +126,8 @@ def train_encoder(
         samples, wanted = (t.to(device) for t in _heard_batch(usable, random, size, frames))
         with torch.autocast(device.type, torch.bfloat16):
             made = analysed(samples[:, None]).float()
-        wrong = (made[:, 1:-1, : wanted.shape[2]] - wanted[:, 1:-1]).pow(2)
-        wrong = torch.where(wanted[:, 1:-1].isnan(), 0.0, wrong)
+        heard, known = made[:, 1:-1, : wanted.shape[2]], wanted[:, 1:-1]
+        wrong = torch.where(known.isnan(), 0.0, heard - known.nan_to_num()).pow(2)
         rest = 0.1 * made[..., wanted.shape[2] :].pow(2).mean()
         components, pitch = wrong[..., :COMPONENTS].mean(), wrong[..., COMPONENTS:].mean()
         return {"components": components, "pitch": pitch, "rest": rest}
