@@ -15,8 +15,9 @@ from typing import NamedTuple
 from codec.decodes import BEGIN_S
 from streaming.bounds import PaceBounds, ScheduleSettings
 from streaming.capacity import Capacity, CapacitySettings
-from streaming.pace import PaceEstimator, StreamPace
+from streaming.pace import PaceEstimator
 from streaming.schedule import ChunkSchedule
+from streaming.stream_pace import StreamPace
 
 FRAME_S = 0.04
 #: A stream so far ahead of its listener is held back.

@@ -17,8 +17,7 @@ from typing import Protocol
 
 from service.auth.caller import current_caller
 from service.context_trace import ContextTrace
-from service.heartbeat import together_s
-from service.rows_together import rows_together
+from service.rows_together import let_rows_pile_up
 from service.runtime import Runtime
 from streaming.errors import BackendError, ErrorCode, RequestError, TalkwireError
 from streaming.events import (
@@ -41,7 +40,7 @@ from streaming.events import (
     TimerRang,
     WordsSent,
 )
-from streaming.ports import Arrival, Reference, SpeechRequest, TalkerRows
+from streaming.ports import Arrival, Reference, SpeechRequest
 from streaming.session import Session, State
 from streaming.words import WordTiming
 
@@ -49,8 +48,6 @@ log = logging.getLogger(__name__)
 #: Two times nearer than this are the same to a timer. uvloop counts in these, from the last whole
 #: one, and rounds: without one more it would ring too soon, and again and again until it is time.
 _TIMER_STEP_S = 0.001
-#: So many rows are worth waiting for, and so many are enough; and never for longer than this.
-_FEWEST_ROWS, _MOST_ROWS, _LONGEST_NAP_S = 1.5, 32, 0.4
 
 
 class ContextSink(Protocol):
@@ -244,7 +241,7 @@ class ContextDriver:
                         await self._until_rows_are_wanted()
                     elif batch.came:
                         self._row_s = pace.row_s or self._row_s
-                        await self._let_rows_pile_up(batch, self._row_s)
+                        await let_rows_pile_up(self._session, batch, self._row_s)
                 else:
                     raise BackendError(ErrorCode.ENGINE_FAILED, "The talker stopped too soon.")
         except TalkwireError as error:
@@ -257,20 +254,6 @@ class ContextDriver:
             self.post(Broke(_internal()))
         finally:
             pace.close()
-
-    async def _let_rows_pile_up(self, batch: TalkerRows, row_s: float) -> None:
-        """While there is time, many rows are taken at once: each time costs as much as many rows.
-        The talker must not notice (``hold_rows``), and keeps its own times (``came``). Where it
-        can, it sends them together too.
-        """
-        now = time.monotonic()
-        patience_s = self._session.row_patience_s(now, row_s)
-        nap_s = together_s(min(patience_s, _MOST_ROWS * row_s, _LONGEST_NAP_S), now)
-        if batch.gather is not None:
-            is_heard = self._session.is_heard(now)
-            batch.gather(rows_together(batch.gathered, nap_s, row_s) if is_heard else 1)
-        if nap_s > _FEWEST_ROWS * row_s:
-            await asyncio.sleep(nap_s)
 
     async def _until_rows_are_wanted(self) -> None:
         """Not taking rows pauses the talker: its engine goes on with others meanwhile."""

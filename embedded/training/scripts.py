@@ -31,6 +31,12 @@ class Utterance:
     codes: Ints
     place: Floats
 
+    def at_once(self) -> Utterance:
+        """Without the silence before the first word, but for the frame in which that may begin."""
+        begun = np.flatnonzero(self.place > self.place[0])
+        late = max(0, int(begun[0]) - 1) if len(begun) else 0
+        return Utterance(self.text, self.codes[late:], self.place[late:])
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -134,7 +140,9 @@ def write(
     turns: Sequence[Utterance], *, reference: Utterance | None, transcript: bool,
     random: np.random.Generator, corruption: float = 0.08,
 ) -> Script:  # fmt: skip
-    """One sequence: a reference if there is one, then ``turns``."""
+    """One sequence: a reference if there is one, then ``turns``. The first begins at once, since
+    somebody waits for it; before the others is the pause between sentences.
+    """
     writer = _Writer(random, corruption)
     writer.mark("<|tts|>")
     if reference is not None:
@@ -144,11 +152,11 @@ def write(
             start = writer.text(reference.text)
         writer.mark("<|ref_audio|>")
         writer.speech(reference, start, _FREE_START if transcript else -1)
-    for turn in turns:
+    for number, turn in enumerate(turns):
         writer.mark("<|text|>")
         start = writer.text(turn.text)
         writer.mark("<|audio|>")
-        writer.speech(turn, start, 0)
+        writer.speech(turn if number else turn.at_once(), start, 0)
     return writer.done()
 
 

@@ -115,3 +115,28 @@ def test_only_the_default_voice_speaks_without_a_reference() -> None:
                 plain[default] += VOCABULARY["<|ref_audio|>"] not in script.ids
     assert plain[True] > 20
     assert plain[False] == 0
+
+
+def with_silence(said: Utterance, frames: int) -> Utterance:
+    """``said`` after so many silent frames."""
+    silence = np.full((frames, BOOKS), 7)
+    place = np.concatenate([np.full(frames, said.place[0]), said.place])
+    return Utterance(said.text, np.concatenate([silence, said.codes]), place.astype(np.float32))
+
+
+def test_the_first_turn_begins_at_once_and_the_others_after_their_pause() -> None:
+    """One silent frame is left: the first letter may begin within it."""
+    random = np.random.default_rng(0)
+    said = [utterance(f"{word}.", 6, i) for i, word in enumerate(("one", "two", "ten"))]
+    late = [with_silence(turn, 4) for turn in said]
+    for reference in (None, late[2]):
+        scripts = [
+            write(turns, reference=reference, transcript=False, random=random, corruption=0.0)
+            for turns in (late[:2], [with_silence(said[0], 0), late[1]])
+        ]
+        assert len(scripts[0]) == len(scripts[1])
+        rows = 2 * 13 + 4 + (17 if reference else 0)
+        assert int(scripts[0].is_row.sum()) == rows
+        assert np.array_equal(scripts[0].targets, scripts[1].targets)
+    mumbled = Utterance("so.", said[0].codes, np.zeros(6, np.float32))
+    assert mumbled.at_once().codes.shape == mumbled.codes.shape
