@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -36,13 +37,13 @@ class HiggsDecoder:
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self._spec = config.spec()
         self.fingerprint = _fingerprint(tensors)
         self._layers = config.layers
         self._device = torch.device(device)
         placed = {name: t.to(self._device, dtype) for name, t in tensors.items()}
         self._stages = build_stages(placed, len(config.ratios))
         tables, constant = _fold_lookup(config, tensors)
+        self._spec = replace(config.spec(), inert_codebooks=_inert(tables))
         self._tables = tables.to(placed["fc2.bias"])
         self._constant = constant.to(placed["fc2.bias"])
 
@@ -137,6 +138,14 @@ class HiggsDecoder:
         for index in range(codes.shape[1]):
             total = total + self._tables[index][codes[:, index]]
         return total
+
+
+def _inert(tables: Tensor) -> int:
+    """How many of the last codebooks have one vector alone, whatever the code."""
+    heard = len(tables)
+    while heard > 1 and torch.equal(tables[heard - 1], tables[heard - 1, :1].expand_as(tables[0])):
+        heard -= 1
+    return len(tables) - heard
 
 
 def use_full_float32() -> None:

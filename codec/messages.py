@@ -64,6 +64,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     frame_s: float
     can_encode: bool = False
     fingerprint: str = ""
+    inert_codebooks: int = 0
 
     def spec(self) -> CodecSpec:
         """The loaded codec's facts."""
@@ -73,6 +74,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
             self.num_codebooks,
             self.codebook_size,
             self.receptive_field_frames,
+            self.inert_codebooks,
         )
 
 

@@ -222,6 +222,7 @@ def _ready(decoder: CodecDecoder, cost: DecodeCost, *, can_encode: bool) -> Read
         cost.frame_s,
         can_encode,
         decoder.fingerprint,
+        spec.inert_codebooks,
     )
 
 

@@ -34,7 +34,7 @@ def schedule_settings(
     first_chunk = theirs.first_chunk_frames or mine.first_chunk_frames
     return ScheduleSettings(
         frame_s=spec.frame_s / speed,
-        delay_rows=spec.num_codebooks - 1,
+        delay_rows=spec.delay_rows,
         left_context_frames=pick(theirs.left_context_frames, left),
         first_lookahead_frames=min(first_lookahead, lookahead),
         lookahead_frames=lookahead,

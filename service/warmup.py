@@ -56,7 +56,7 @@ async def _speak(
 ) -> WarmUp:
     began = time.monotonic()
     spec = codec.spec
-    reverter = DelayReverter(spec.num_codebooks, spec.codebook_size)
+    reverter = DelayReverter(spec.num_codebooks, spec.codebook_size, spec.inert_codebooks)
     chunker = SlidingWindowChunker(spec.receptive_field_frames)
     observer = pace.open() if pace is not None else None
     request = SpeechRequest(

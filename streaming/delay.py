@@ -29,15 +29,21 @@ class DelayReverter:
     The first frame that holds any special code ends the stream: neither it nor anything
     after it is audio. A special code is never clamped to a real one, because that real
     code would be heard.
+
+    A frame is not waited for longer than it can be heard: of the last ``inert`` codebooks any
+    code sounds like any other, so each frame has code 0 there and is complete without them.
     """
 
-    def __init__(self, num_codebooks: int, codebook_size: int) -> None:
+    def __init__(self, num_codebooks: int, codebook_size: int, inert: int = 0) -> None:
         if num_codebooks < 1 or codebook_size < 1:
             raise ValueError("num_codebooks and codebook_size must be positive")
+        if not 0 <= inert < num_codebooks:
+            raise ValueError("at least the first codebook must be heard")
         self._num_codebooks = num_codebooks
+        self._heard = num_codebooks - inert
         self._codebook_size = codebook_size
-        # Rows that still hold codes of incomplete frames: at most K - 1.
-        self._tail: Codes = np.empty((0, num_codebooks), np.int16)
+        # Rows, as far as they are heard, that hold codes of incomplete frames: at most K - 1.
+        self._tail: Codes = np.empty((0, self._heard), np.int16)
         self._is_plain = True  # no special code among them
         self._ended = False
 
@@ -67,6 +73,15 @@ class DelayReverter:
         has_special = _check(rows, self._num_codebooks, self._codebook_size)
         if self._ended:
             return rows[:0].copy()
+        return self._padded(self._complete(rows[:, : self._heard], has_special))
+
+    def _padded(self, frames: Codes) -> Codes:
+        """With the codes that are not heard."""
+        inert = self._num_codebooks - self._heard
+        return np.pad(frames, ((0, 0), (0, inert))) if inert else frames
+
+    def _complete(self, rows: Codes, has_special: bool) -> Codes:
+        """The frames that these rows complete, without those that are at or after the end."""
         held = np.concatenate([self._tail, rows])
         frames = _diagonals(held)
         if not has_special and self._is_plain:  # as in most of every stream

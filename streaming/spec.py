@@ -21,6 +21,7 @@ class CodecSpec:
     ``codebook_size`` counts real codes only: a code ``>= codebook_size`` is special
     (BOC, EOC) and is never decoded. ``receptive_field_frames`` is how many whole frames
     on either side of a frame can change its samples, computed from the architecture.
+    ``inert_codebooks``: of the last so many any code sounds like any other.
     """
 
     sample_rate: int
@@ -28,6 +29,7 @@ class CodecSpec:
     num_codebooks: int
     codebook_size: int
     receptive_field_frames: int
+    inert_codebooks: int = 0
 
     def __post_init__(self) -> None:
         for name in ("sample_rate", "hop_length", "num_codebooks", "codebook_size"):
@@ -35,6 +37,13 @@ class CodecSpec:
                 raise ValueError(f"{name} must be positive")
         if self.receptive_field_frames < 0:
             raise ValueError("receptive_field_frames must not be negative")
+        if not 0 <= self.inert_codebooks < self.num_codebooks:
+            raise ValueError("at least the first codebook must be heard")
+
+    @property
+    def delay_rows(self) -> int:
+        """How many rows after its first code a frame of a delay pattern is all that is heard."""
+        return self.num_codebooks - self.inert_codebooks - 1
 
     @property
     def frame_s(self) -> float:

@@ -73,7 +73,9 @@ class Utterance:
         self.started_at = now
         self._codec, self._heard_rate = codec, heard_rate
         self._mode = mode
-        self._reverter = DelayReverter(codec.num_codebooks, codec.codebook_size)
+        self._reverter = DelayReverter(
+            codec.num_codebooks, codec.codebook_size, codec.inert_codebooks
+        )
         self._chunker = SlidingWindowChunker(schedule.left_context_frames)
         expected = _SHORTEST_FRAMES + int(len(self.text) * _FRAMES_PER_CHARACTER)
         self._schedule = ChunkSchedule(schedule, bounds, dry_at=dry_at, expected_frames=expected)
@@ -91,7 +93,7 @@ class Utterance:
 
     def missing_rows(self, *, playing: bool) -> int:
         """How many rows its next chunk is still short of (see ``missing_frames``)."""
-        incomplete = max(0, self._codec.num_codebooks - 1 - self.rows)
+        incomplete = max(0, self._codec.delay_rows - self.rows)
         return self._schedule.missing_frames(playing=playing) + incomplete
 
     def push(self, batch: TalkerRows) -> None:

@@ -213,3 +213,22 @@ def test_spec(decoder: HiggsDecoder) -> None:
     assert (spec.sample_rate, spec.hop_length) == (24_000, 960)
     assert (spec.num_codebooks, spec.codebook_size) == (8, 1024)
     assert spec.receptive_field_frames == 10
+    assert (spec.inert_codebooks, spec.delay_rows) == (4, 3), "the embedded voice's last four"
+
+
+def test_codebooks_are_inert_whose_codes_all_sound_the_same(
+    config: CodecConfig, make_tensors: Callable, random_codes: MakeCodes
+) -> None:
+    quiet = make_tensors(config)
+    assert HiggsDecoder(config, quiet).spec.inert_codebooks == 0
+    for book in (2, 6, 7):
+        embed = quiet[f"quantizer.quantizers.{book}.codebook.embed"]
+        embed[:] = embed[5]
+    decoder = HiggsDecoder(config, quiet)
+    assert (decoder.spec.inert_codebooks, decoder.spec.delay_rows) == (2, 5), "2 is not last"
+    codes = random_codes(12)
+    others = codes.copy()
+    others[6:] = (codes[6:] + 400) % 1024
+    assert np.array_equal(decoder.decode([codes])[0], decoder.decode([others])[0])
+    others[5, 6] = (others[5, 6] + 1) % 1024
+    assert not np.array_equal(decoder.decode([codes])[0], decoder.decode([others])[0])

@@ -78,5 +78,6 @@ def test_every_message_has_its_own_tag() -> None:
 
 
 def test_ready_carries_the_spec() -> None:
-    spec = Ready(24_000, 960, 8, 1024, 10, 0.1, 0.2).spec()
+    spec = Ready(24_000, 960, 8, 1024, 10, 0.1, 0.2, inert_codebooks=4).spec()
+    assert (spec.inert_codebooks, spec.delay_rows) == (4, 3)
     assert (spec.hop_length, spec.receptive_field_frames) == (960, 10)

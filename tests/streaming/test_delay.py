@@ -54,6 +54,21 @@ def test_any_split_gives_the_frames_of_the_definition(case: tuple[int, Codes, li
     assert single.ended is ended
 
 
+@given(row_streams(), st.integers(0, 4))
+def test_what_is_not_heard_is_not_waited_for(
+    case: tuple[int, Codes, list[int]], inert: int
+) -> None:
+    """The same frames as of the codebooks that are heard alone, each with zeros after it."""
+    num_codebooks, rows, cuts = case
+    inert = min(inert, num_codebooks - 1)
+    heard = num_codebooks - inert
+    frames, ended = oracle(rows[:, :heard].tolist(), heard)
+    reverter = DelayReverter(num_codebooks, SIZE, inert)
+    parts = [reverter.push_rows(part) for part in np.split(rows, cuts)]
+    assert np.concatenate(parts).tolist() == [frame + [0] * inert for frame in frames]
+    assert reverter.ended is ended
+
+
 @given(st.integers(1, 6), st.integers(1, 20), st.integers(0, 2**32 - 1))
 def test_delaying_and_reverting_is_the_identity(k: int, total: int, seed: int) -> None:
     frames = np.random.default_rng(seed).integers(0, SIZE, (total, k)).astype(np.int16)
@@ -130,6 +145,9 @@ def test_wrong_rows_are_refused_and_change_nothing(bad: Codes) -> None:
 def test_wrong_arguments() -> None:
     with pytest.raises(ValueError):
         DelayReverter(0, SIZE)
+    for inert in (-1, 3):
+        with pytest.raises(ValueError, match="heard"):
+            DelayReverter(3, SIZE, inert)
     with pytest.raises(ValueError):
         DelayReverter(3, SIZE).push(codes([[1, 2, 3]]))
     with pytest.raises(ValueError):
