@@ -81,6 +81,7 @@ def speak(
         if decision.new_frames:
             new, lookahead = decision.new_frames, decision.lookahead
             window = min(settings.left_context_frames, emitted) + new + lookahead
+            window += decision.incomplete
             schedule.on_emitted(new, lookahead, now)
             emitted += new
             in_codec = Sent(codec(window, now), new)

@@ -3,6 +3,8 @@
 The codes of whole utterances are decoded once whole and once in chunks, and the difference
 is given as a signal-to-noise ratio, over all samples and for the worst chunk that is not
 near silence. The file is an ``.npz`` of ``[K, T]`` arrays; use codes of real speech.
+With incomplete frames: the lookahead has only the codes that the talker has spoken when the
+chunk's last frame is complete, which is as early as with no lookahead.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,7 @@ import torch
 from benchmarks.report import environment, markdown_table
 from codec.decoder import HiggsDecoder
 from streaming.ports import CodecDecoder
-from streaming.spec import Codes, Samples
+from streaming.spec import UNKNOWN, CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
 #: Codes that the embedded talker made of eight sentences.
@@ -37,6 +39,7 @@ class Seam:
     lookahead: int
     snr_db: float
     worst_chunk_db: float
+    incomplete: bool = False
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -53,12 +56,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         utterances: list[Codes] = [file[name].astype(np.int16) for name in file.files]
     decoder = HiggsDecoder.load(options.model)
     seams = measure(decoder, utterances, options.left, options.chunk)
+    begun = range(1, decoder.spec.delay_rows + 1)
+    seams += measure(decoder, utterances, options.left, options.chunk, begun, incomplete=True)
     frames = sum(codes.shape[1] for codes in utterances)
     print("; ".join(f"{key} {value}" for key, value in environment().items()))
     print(f"\n{len(utterances)} utterances, {frames} frames; chunks of {options.chunk}", end="")
     print(f" frames, left context {options.left}\n")
     head = ["lookahead", "SNR dB", "worst chunk dB"]
-    rows = [[s.lookahead, _db(s.snr_db), _db(s.worst_chunk_db)] for s in seams]
+    rows = [
+        [f"{s.lookahead}{' incomplete' * s.incomplete}", _db(s.snr_db), _db(s.worst_chunk_db)]
+        for s in seams
+    ]
     print(markdown_table(head, rows))
     if options.json:
         report = {"environment": environment(), "seams": [asdict(seam) for seam in seams]}
@@ -71,8 +79,10 @@ def measure(
     left: int,
     chunk: int,
     lookaheads: Sequence[int] = LOOKAHEADS,
+    *,
+    incomplete: bool = False,
 ) -> list[Seam]:
-    """Compare streamed with whole at each of ``lookaheads``."""
+    """Compare streamed with whole at each of ``lookaheads``, of complete frames or not."""
     wholes = decoder.decode(utterances)
     seams = []
     for lookahead in lookaheads:
@@ -80,13 +90,14 @@ def measure(
         for codes, whole in zip(utterances, wholes, strict=True):
             for window in windows(codes, left, chunk, lookahead):
                 start = window.first_frame * decoder.spec.hop_length
-                (got,) = decoder.decode_windows([window])
+                seen = _begun(window, decoder.spec) if incomplete else window
+                (got,) = decoder.decode_windows([seen])
                 wanted = whole[start : start + len(got)]
                 power, error = _energy(wanted), _energy(got - wanted)
                 signal, noise = signal + power, noise + error
                 if power / len(got) > SILENCE_POWER:
                     worst = min(worst, _ratio_db(power, error))
-        seams.append(Seam(lookahead, _ratio_db(signal, noise), worst))
+        seams.append(Seam(lookahead, _ratio_db(signal, noise), worst, incomplete))
     return seams
 
 
@@ -97,6 +108,16 @@ def windows(codes: Codes, left: int, chunk: int, lookahead: int) -> Iterator[Dec
         last = min(total, first + chunk)
         start, stop = max(0, first - left), min(total, last + lookahead)
         yield DecodeWindow(codes[:, start:stop], first - start, last - first, stop - last, first)
+
+
+def _begun(window: DecodeWindow, spec: CodecSpec) -> DecodeWindow:
+    """What was spoken of the lookahead with the last new frame: each frame has a code less."""
+    codes = window.codes.copy()
+    for ahead in range(window.lookahead):
+        known = max(0, spec.delay_rows - ahead)
+        at = window.left_context + window.new_frames + ahead
+        codes[known : spec.delay_rows + 1, at] = UNKNOWN
+    return replace(window, codes=codes)
 
 
 def _energy(samples: Samples) -> float:

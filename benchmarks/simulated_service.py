@@ -16,7 +16,7 @@ from codec.decodes import BEGIN_S
 from streaming.bounds import PaceBounds, ScheduleSettings
 from streaming.capacity import Capacity, CapacitySettings
 from streaming.pace import PaceEstimator
-from streaming.schedule import ChunkSchedule
+from streaming.schedule import ChunkDecision, ChunkSchedule
 from streaming.stream_pace import StreamPace
 
 FRAME_S = 0.04
@@ -122,7 +122,9 @@ class Service:
 
     def begin(self, frames: int, speed: float = 1.0) -> None:
         """An utterance of so many frames begins."""
-        settings = ScheduleSettings(FRAME_S / speed, delay_rows=7, left_context_frames=10)
+        settings = ScheduleSettings(
+            FRAME_S / speed, delay_rows=7, left_context_frames=10, incomplete_frames=2
+        )
         schedule = ChunkSchedule(settings, self._bounds(settings), expected_frames=frames)
         stream = Stream(self.now, frames, settings, self.pace.open(), schedule, speed)
         self.open.append(stream)
@@ -189,17 +191,19 @@ class Service:
             schedule.update_bounds(self._bounds(stream.settings))
         decision = schedule.decide(self.now)
         if decision.new_frames:
-            self._hand_over(stream, decision.new_frames, decision.lookahead)
+            self._hand_over(stream, decision)
         elif decision.wake_at < inf:
             self._wake(stream, decision.wake_at)
 
-    def _hand_over(self, stream: Stream, new: int, lookahead: int) -> None:
+    def _hand_over(self, stream: Stream, decision: ChunkDecision) -> None:
         """A window waits for the codec, which takes the one whose listener runs dry first; those
         who hear nothing yet can wait for a little.
         """
         deadline = max(stream.schedule.dry_at, self.now)
         turn = deadline if stream.emitted else self.now + BEGIN_S
-        job = Job(turn, next(self._numbers), stream, new, lookahead, self.now, deadline)
+        new, lookahead = decision.new_frames, decision.lookahead
+        seen = lookahead + decision.incomplete
+        job = Job(turn, next(self._numbers), stream, new, seen, self.now, deadline)
         heappush(self._jobs, job)
         stream.schedule.on_emitted(new, lookahead, self.now)
         self._decode()

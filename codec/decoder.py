@@ -16,7 +16,7 @@ from codec.config import CodecConfig
 from codec.errors import CodesError
 from codec.layers import build_stages
 from streaming.spec import CodecSpec, Codes, Samples
-from streaming.window import DecodeWindow
+from streaming.window import DecodeWindow, are_codes
 
 Shape = tuple[int, int, int]
 
@@ -44,6 +44,8 @@ class HiggsDecoder:
         self._stages = build_stages(placed, len(config.ratios))
         tables, constant = _fold_lookup(config, tensors)
         self._spec = replace(config.spec(), inert_codebooks=_inert(tables))
+        # UNKNOWN is the last row's index too: what is not known adds nothing
+        tables = torch.cat([tables, torch.zeros_like(tables[:, :1])], dim=1)
         self._tables = tables.to(placed["fc2.bias"])
         self._constant = constant.to(placed["fc2.bias"])
 
@@ -58,13 +60,15 @@ class HiggsDecoder:
         """The loaded codec's facts."""
         return self._spec
 
-    def check(self, codes: Codes) -> None:
-        """Raise CodesError unless ``codes`` are ``[K, T]`` real codes with T >= 1."""
+    def check(self, codes: Codes, lookahead: int = 0) -> None:
+        """Raise CodesError unless ``codes`` are ``[K, T]`` real codes with T >= 1; of the last
+        ``lookahead`` frames they may be UNKNOWN.
+        """
         if codes.ndim != 2 or codes.shape[0] != self._spec.num_codebooks or not codes.shape[1]:
             raise CodesError(
                 f"codes of shape {codes.shape} are not [{self._spec.num_codebooks}, T]"
             )
-        if codes.min() < 0 or codes.max() >= self._spec.codebook_size:
+        if not are_codes(codes, self._spec.codebook_size, lookahead):
             raise CodesError(f"a code is not within 0..{self._spec.codebook_size - 1}")
 
     def decode(self, codes: Sequence[Codes]) -> list[Samples]:
@@ -80,7 +84,7 @@ class HiggsDecoder:
         Raises CodesError before anything is decoded.
         """
         for window in windows:
-            self.check(window.codes)
+            self.check(window.codes, window.lookahead)
         return self._decode(
             [(w.codes, (w.left_context, w.new_frames, w.lookahead)) for w in windows]
         )

@@ -12,7 +12,7 @@ from codec.batching import DecodeCost
 from codec.decodes import DecodeStats
 from codec.errors import CodesError
 from streaming.spec import CodecSpec, Codes, Samples
-from streaming.window import DecodeWindow
+from streaming.window import DecodeWindow, are_codes
 
 #: float32 holds every integer up to here, so sums below it are exact in any order.
 _EXACT = 1 << 24
@@ -24,7 +24,8 @@ class FakeDecoder:
     """A fake ``CodecDecoder``: every sample depends on every code within its receptive field.
 
     Sample ``j`` of frame ``t`` is ``sum over d, k of weight[d, j, k] * (code[k, t + d] + 1)``
-    scaled by ``2 ** -24``, for ``d`` in ``-rf .. rf`` and 0 outside the sequence. Weights are
+    scaled by ``2 ** -24``, for ``d`` in ``-rf .. rf``, and 0 outside the sequence and where the
+    code is UNKNOWN. Weights are
     positive integers from a hash and the sums stay below 2 ** 24, so float32 holds them
     exactly and tests may ask for equality: a window that lost a frame, shifted a seam or
     swapped a stream shows in the samples.
@@ -68,12 +69,12 @@ class FakeDecoder:
 
     def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
         """Decode each window whole and trim it."""
-        return [window.trim(self._decode(window.codes)) for window in windows]
+        return [window.trim(self._decode(window.codes, window.lookahead)) for window in windows]
 
-    def _decode(self, codes: Codes) -> Samples:
+    def _decode(self, codes: Codes, lookahead: int = 0) -> Samples:
         if codes.ndim != 2 or codes.shape[0] != self._spec.num_codebooks or not codes.shape[1]:
             raise CodesError(f"codes of shape {codes.shape} fit no [K, T]")
-        if codes.min() < 0 or codes.max() >= self._spec.codebook_size:
+        if not are_codes(codes, self._spec.codebook_size, lookahead):
             raise CodesError(f"a code is not within 0..{self._spec.codebook_size - 1}")
         frames, reach = codes.shape[1], self._spec.receptive_field_frames
         padded = np.zeros((reach + frames + reach, self._spec.num_codebooks), np.float32)
@@ -99,7 +100,7 @@ class LiteralDecoder(FakeDecoder):
             raise ValueError("a frame must be at most 32 times its codes, of ten bits each")
         self._spec = spec
 
-    def _decode(self, codes: Codes) -> Samples:
+    def _decode(self, codes: Codes, lookahead: int = 0) -> Samples:
         groups = self._spec.hop_length // self._spec.num_codebooks
         places = np.arange(groups, dtype=np.float32)[None, :, None] * _CODES
         samples: Samples = (places + codes.T[:, None, :].astype(np.float32)) / np.float32(32767)

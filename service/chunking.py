@@ -29,6 +29,14 @@ def schedule_settings(
     first_lookahead = pick(
         theirs.first_lookahead_frames, lookahead if asked else mine.first_lookahead_frames
     )
+    first_lookahead = min(first_lookahead, lookahead)
+    # Likewise where all windows are to have the same.
+    is_complete = (
+        not mine.incomplete_lookahead
+        or asked
+        or theirs.first_lookahead_frames is not None
+        or first_lookahead == lookahead
+    )
     left = pick(mine.left_context_frames, spec.receptive_field_frames)
     max_chunk = pick(theirs.max_chunk_frames, mine.max_chunk_frames)
     first_chunk = theirs.first_chunk_frames or mine.first_chunk_frames
@@ -36,7 +44,8 @@ def schedule_settings(
         frame_s=spec.frame_s / speed,
         delay_rows=spec.delay_rows,
         left_context_frames=pick(theirs.left_context_frames, left),
-        first_lookahead_frames=min(first_lookahead, lookahead),
+        first_lookahead_frames=first_lookahead,
+        incomplete_frames=0 if is_complete else min(first_lookahead, spec.delay_rows),
         lookahead_frames=lookahead,
         max_chunk_frames=max_chunk,
         first_chunk_frames=first_chunk and min(first_chunk, max_chunk),

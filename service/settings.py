@@ -113,6 +113,7 @@ class Settings(BaseSettings):
     left_context_frames: Annotated[int, Field(ge=0)] | None = None
     first_lookahead_frames: Annotated[int, Field(ge=0)] = 2
     lookahead_frames: Annotated[int, Field(ge=0)] = 4
+    incomplete_lookahead: bool = True
     network_guard_ms: Annotated[int, Field(ge=0)] = 0
 
     @field_validator("openai_model_aliases", mode="before")

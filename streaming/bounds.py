@@ -16,7 +16,8 @@ class ScheduleSettings:
     """What the schedule may choose from.
 
     ``delay_rows`` is K - 1 for a delay pattern. ``first_chunk_frames`` fixes the first
-    chunk's size; None computes it. Where ``first_lookahead_frames`` equals
+    chunk's size; None computes it. Of the first lookahead so many as ``incomplete_frames`` may be
+    frames that have begun and are not complete. Where ``first_lookahead_frames`` equals
     ``lookahead_frames`` no window gets less, however late it is: set both to the receptive
     field for streamed audio equal to one-shot. ``guard_s`` is audio that should always be
     left at the client, against the network's jitter. ``max_hold_frames`` bounds what is
@@ -32,6 +33,7 @@ class ScheduleSettings:
     left_context_frames: int
     first_lookahead_frames: int = 2
     lookahead_frames: int = 4
+    incomplete_frames: int = 0
     max_chunk_frames: int = 50
     first_chunk_frames: int | None = None
     min_chunk_frames: int = 1
@@ -47,6 +49,8 @@ class ScheduleSettings:
             raise ValueError("delay, context and lookahead must not be negative")
         if self.lookahead_frames < self.first_lookahead_frames:
             raise ValueError("lookahead_frames must be at least first_lookahead_frames")
+        if not 0 <= self.incomplete_frames <= min(self.delay_rows, self.first_lookahead_frames):
+            raise ValueError("no more frames can be incomplete than have begun and are looked at")
         if not 1 <= self.min_chunk_frames <= self.max_chunk_frames:
             raise ValueError("1 <= min_chunk_frames <= max_chunk_frames is needed")
         if self.max_hold_frames < 1 or self.horizon_frames < 1:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streaming.spec import Codes
+from streaming.spec import UNKNOWN, Codes
 
 #: Of the codes that int16 holds.
 _LARGEST = 0x7FFF
@@ -54,6 +54,22 @@ class DelayReverter:
         That is known before the frame is complete, as a rule one row sooner.
         """
         return self._ended
+
+    def incomplete(self, most: int) -> Codes:
+        """The next frames ``[m, K]``, m <= ``most``, as far as their codes have come: what has not
+        is UNKNOWN. There are at most K - 1, each with a code less, and none once the end is known.
+        """
+        rows, heard = self._tail, self._heard
+        count = 0 if self._ended else min(most, len(rows))
+        frames = np.full((count, self._num_codebooks), UNKNOWN, np.int16)
+        frames[:, heard:] = 0
+        for ahead in range(count):
+            known = min(heard, len(rows) - ahead)
+            codes = rows[ahead : ahead + known, :known].diagonal()
+            if (codes >= self._codebook_size).any():
+                return frames[:ahead]
+            frames[ahead, :known] = codes
+        return frames
 
     def push(self, row: Codes) -> Codes | None:
         """Take one row ``[K]``; return the frame ``[K]`` that it completes, if any.

@@ -47,7 +47,8 @@ _LAST_CHUNK = 1.5
 
 @dataclass(frozen=True, slots=True)
 class ChunkDecision:
-    """Emit ``new_frames`` with ``lookahead`` now; or, if ``new_frames`` is 0, wait.
+    """Emit ``new_frames`` with ``lookahead`` now, and after it ``incomplete`` frames that are not
+    complete; or, if ``new_frames`` is 0, wait.
 
     Ask again at ``wake_at`` (inf: no timer is needed), or when a row, a send or the end
     comes.
@@ -56,6 +57,7 @@ class ChunkDecision:
     new_frames: int
     lookahead: int
     wake_at: float
+    incomplete: int = 0
 
 
 _WAIT = ChunkDecision(0, 0, inf)
@@ -147,7 +149,7 @@ class ChunkSchedule:
         if playing:
             wanted = self._sizes()[1] + self._settings.lookahead_frames
         else:
-            wanted = self._start_size(0.0) + self._settings.first_lookahead_frames
+            wanted = self._start_size(0.0) + self._narrowest
         return max(0, wanted - (self._frames - self._emitted))
 
     def _start_size(self, lead_s: float, *, in_hand: bool = False) -> int:
@@ -169,7 +171,7 @@ class ChunkSchedule:
         size = self._start_size(lead_s)
         if self._finished:
             size = ready if self._is_last_chunk(ready, size) else size
-        elif ready < size + narrow:
+        elif ready < size + self._narrowest:
             return _WAIT
         elif self._bounds.row_s > settings.frame_s:
             # What is held back goes in several chunks; the first lasts for the second's decode.
@@ -186,18 +188,19 @@ class ChunkSchedule:
             smallest, target, most = min(smallest, ready), ready, ready
         left_context = min(settings.left_context_frames, self._emitted)
         start_by = self._dry_at - settings.guard_s - bounds.wait_s - bounds.decode_s(left_context)
-        for lookahead in (settings.lookahead_frames, settings.first_lookahead_frames):
-            count = min(most, ready if self._finished else ready - lookahead)
+        for lookahead, complete in self._lookaheads:
+            count = min(most, ready if self._finished else ready - complete)
             if count < smallest:
                 continue
-            due = start_by - bounds.decode_frame_s * min(count + lookahead, ready)
-            fit = _fitting(start_by - now, bounds.decode_frame_s, lookahead, ready)
+            seen = ready if self._finished else ready + lookahead - complete
+            due = start_by - bounds.decode_frame_s * min(count + lookahead, seen)
+            fit = _fitting(start_by - now, bounds.decode_frame_s, lookahead, seen)
             if fit < smallest:
-                if lookahead > settings.first_lookahead_frames:
+                if complete > self._narrowest:
                     continue
                 if self._emitted == 0 and not self._finished:
                     return self._start(self._dry_at - now)
-            full = lookahead == settings.lookahead_frames and count >= target
+            full = complete == settings.lookahead_frames and count >= target
             if self._finished or full or due - now <= _EPS:
                 fit = min(fit, self._fair(left_context + lookahead, now))
                 if not self._finished:
@@ -234,18 +237,33 @@ class ChunkSchedule:
         return smallest, min(cap, max(smallest, ceil(settings.growth * last))), cap
 
     @property
+    def _narrowest(self) -> int:
+        """Complete frames that must be in hand after a chunk."""
+        return self._settings.first_lookahead_frames - self._settings.incomplete_frames
+
+    @property
+    def _lookaheads(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The wide and the narrow one: frames, and how many of them must be complete."""
+        wide, narrow = self._settings.lookahead_frames, self._settings.first_lookahead_frames
+        return (wide, wide), (narrow, self._narrowest)
+
+    @property
     def _first_fixed(self) -> int | None:
         return None if self._emitted else self._settings.first_chunk_frames
 
     def _emit(self, new_frames: int, lookahead: int) -> ChunkDecision:
         rest = self._frames - self._emitted - new_frames
-        return ChunkDecision(new_frames, min(lookahead, rest), inf)
+        complete = min(lookahead, rest)
+        missing = 0 if self._finished else lookahead - complete
+        return ChunkDecision(
+            new_frames, complete, inf, min(missing, self._settings.incomplete_frames)
+        )
 
 
-def _fitting(room_s: float, decode_frame_s: float, lookahead: int, ready: int) -> int:
-    """How many of ``ready`` new frames can be decoded in ``room_s``, each with its lookahead."""
+def _fitting(room_s: float, decode_frame_s: float, lookahead: int, seen: int) -> int:
+    """How many new frames can be decoded in ``room_s``, each with its lookahead, of ``seen``."""
     if room_s < -_EPS:
         return 0
-    if room_s + _EPS >= ready * decode_frame_s:
-        return ready
+    if room_s + _EPS >= seen * decode_frame_s:
+        return seen
     return max(0, floor(room_s / decode_frame_s + _EPS) - lookahead)

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 #: Codes of rows, frames and windows. 1026 values need 11 bits; int16 halves what travels.
 Codes = npt.NDArray[np.int16]
+#: In place of a code that has not been spoken yet; only a window's lookahead may hold it.
+UNKNOWN = -1
 #: Mono audio, nominally within [-1, 1].
 Samples = npt.NDArray[np.float32]
 

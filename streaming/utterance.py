@@ -148,9 +148,10 @@ class Utterance:
         decision = self._schedule.decide(now)
         if not decision.new_frames:
             return NextStep(None, 0.0, decision.wake_at)
-        window = self._chunker.take(decision.new_frames, decision.lookahead)
+        incomplete = self._reverter.incomplete(decision.incomplete)
+        window = self._chunker.take(decision.new_frames, decision.lookahead, incomplete)
         deadline = dry_at if self.frames_sent else max(dry_at, now)
-        self._schedule.on_emitted(window.new_frames, window.lookahead, now)
+        self._schedule.on_emitted(window.new_frames, decision.lookahead, now)
         self.decoding = window
         return NextStep(window, deadline, now)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streaming.spec import Codes, Samples
+from streaming.spec import UNKNOWN, Codes, Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class DecodeWindow:
     ``codes`` is ``[K, T]`` int16 with ``T = left_context + new_frames + lookahead``. Where
     the window begins or ends inside the stream, the decoder sees its edge as the edge of
     the stream (it pads with zeros there); contexts as wide as the receptive field make
-    that unnoticeable. ``first_frame`` is the stream's number of the first new frame.
+    that unnoticeable. ``first_frame`` is the stream's number of the first new frame. Codes of
+    the lookahead may be UNKNOWN.
     """
 
     codes: Codes
@@ -55,6 +56,18 @@ class DecodeWindow:
         if pcm.ndim != 1 or rest or not hop:
             raise ValueError(f"{pcm.shape} samples do not fit a window of {frames} frames")
         return pcm[self.left_context * hop : (self.left_context + self.new_frames) * hop]
+
+
+def are_codes(codes: Codes, codebook_size: int, lookahead: int = 0) -> bool:
+    """Whether all of ``codes`` ``[K, T]``, T >= 1, are real; those of the last ``lookahead``
+    frames may be UNKNOWN.
+    """
+    if codes.min() >= 0:
+        return bool(codes.max() < codebook_size)
+    known = codes[:, : codes.shape[1] - lookahead]
+    if known.min(initial=0) < 0 or codes.min() < UNKNOWN:
+        return False
+    return bool(codes.max() < codebook_size)
 
 
 class SlidingWindowChunker:
@@ -108,8 +121,11 @@ class SlidingWindowChunker:
         """Say that no more frames come. Safe to call again."""
         self._finished = True
 
-    def take(self, new_frames: int, lookahead: int) -> DecodeWindow:
-        """Emit the next ``new_frames`` frames with ``lookahead`` frames after them.
+    def take(
+        self, new_frames: int, lookahead: int, incomplete: Codes | None = None
+    ) -> DecodeWindow:
+        """Emit the next ``new_frames`` frames with ``lookahead`` frames after them, and after
+        those the ``incomplete`` ones ``[m, K]`` that follow all that are pending.
 
         At the end of a finished stream the lookahead is cut to what there is, and the
         window that takes the last frame is the last. Raises ValueError if fewer frames
@@ -122,6 +138,11 @@ class SlidingWindowChunker:
         if self._frames is None or new_frames + lookahead > self.pending:
             raise ValueError(f"{new_frames} + {lookahead} frames asked for, {self.pending} pending")
         codes = self._frames[: self._context + new_frames + lookahead]
+        if incomplete is not None and len(incomplete):
+            if new_frames + lookahead != self.pending:
+                raise ValueError("complete frames lie between the window and the incomplete ones")
+            codes = np.concatenate([codes, incomplete])
+            lookahead += len(incomplete)
         window = DecodeWindow(
             codes=np.ascontiguousarray(codes.T),
             left_context=self._context,

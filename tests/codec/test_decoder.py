@@ -15,6 +15,7 @@ from codec.config import CodecConfig
 from codec.decoder import HiggsDecoder
 from codec.errors import CodesError
 from codec.reference import reference_decode
+from streaming.spec import UNKNOWN
 from streaming.window import DecodeWindow
 
 MakeCodes = Callable[..., np.ndarray]
@@ -195,6 +196,27 @@ def test_special_codes_are_refused(
         decoder.decode([codes])
     with pytest.raises(CodesError):
         decoder.decode_windows([DecodeWindow(codes, 0, 5, 0)])
+
+
+def test_a_code_that_is_not_known_adds_nothing(
+    config: CodecConfig, make_tensors: Callable, random_codes: MakeCodes
+) -> None:
+    quiet = make_tensors(config)
+    quiet["quantizer.quantizers.5.codebook.embed"][3] = 0
+    decoder = HiggsDecoder(config, quiet)
+    codes = random_codes(20)
+    codes[5, 18:] = 3
+    unknown = codes.copy()
+    unknown[5, 18:] = UNKNOWN
+    wanted, made = (
+        decoder.decode_windows([DecodeWindow(c, 8, 10, 2)])[0] for c in (codes, unknown)
+    )
+    assert np.array_equal(wanted, made)
+    for bad in (DecodeWindow(unknown, 8, 11, 1), DecodeWindow(unknown - 1, 8, 10, 2)):
+        with pytest.raises(CodesError):
+            decoder.decode_windows([bad])
+    with pytest.raises(CodesError):
+        decoder.decode([unknown])
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (9, 5), (8, 0), (8,)])

@@ -18,6 +18,20 @@ def test_the_defaults_come_from_the_settings_and_the_codec() -> None:
     assert schedule_settings(Settings(left_context_frames=3), SPEC).left_context_frames == 3
 
 
+def test_the_first_lookahead_may_be_incomplete_unless_somebody_wants_to_be_exact() -> None:
+    def incomplete(wish: ChunkingOptions | None = None, **mine: object) -> int:
+        return schedule_settings(Settings(**mine), SPEC, wish).incomplete_frames
+
+    assert incomplete() == 2
+    assert incomplete(first_lookahead_frames=4, lookahead_frames=10) == 4
+    assert incomplete(first_lookahead_frames=10, lookahead_frames=10) == 0
+    assert incomplete(incomplete_lookahead=False) == 0
+    for wish in ({"lookahead_frames": 4}, {"first_lookahead_frames": 2}):
+        assert incomplete(ChunkingOptions(**wish)) == 0
+    inert = CodecSpec(24_000, 960, 8, 1024, 10, inert_codebooks=7)
+    assert schedule_settings(Settings(), inert).incomplete_frames == 0, "all are complete at once"
+
+
 @pytest.mark.parametrize(
     ("wish", "first", "later"),
     [

@@ -63,7 +63,8 @@ class Case:
         count, mode = self.frames + self.settings.delay_rows, rng.randrange(5)
         quick = rng.choice([0.0, 0.1, 0.5, 1.0]) * row_s
         start = start_frames(self.settings, self.bounds, left_frames=self.frames)
-        start += self.settings.first_lookahead_frames + self.settings.delay_rows
+        start += self.settings.first_lookahead_frames - self.settings.incomplete_frames
+        start += self.settings.delay_rows
         hit = start if mode == 0 else rng.randrange(1, count)
         level, now, times = 0.0, rng.uniform(0, 1), []
         for i in range(count):
@@ -125,12 +126,14 @@ def random_case(seed: int, *, slow: bool = True) -> Case:
             codec_share=rng.choice([1.0, rng.uniform(0.01, 1.0)]),
         )
         narrow = rng.choice([0, 1, 2])
+        delay = rng.choice([0, 7])
         settings = ScheduleSettings(
             frame_s=FRAME_S,
-            delay_rows=rng.choice([0, 7]),
+            delay_rows=delay,
             left_context_frames=10,
             first_lookahead_frames=narrow,
             lookahead_frames=rng.choice([narrow, 4]),
+            incomplete_frames=rng.choice([0, min(narrow, delay)]),
             max_chunk_frames=rng.choice([10, 25, 50]),
             min_chunk_frames=rng.choice([1, 1, 3, 6]),
             growth=rng.choice([1.0, 1.5, 2.0, 4.0, 100.0]),

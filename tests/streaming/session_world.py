@@ -29,7 +29,11 @@ EOC = 1025
 
 
 def settings(
-    mode: Mode = "chunked", max_lead_s: float = 10.0, chars: int = 1000, speed: float = 1.0
+    mode: Mode = "chunked",
+    max_lead_s: float = 10.0,
+    chars: int = 1000,
+    speed: float = 1.0,
+    incomplete: int = 0,
 ) -> SessionSettings:
     schedule = ScheduleSettings(
         frame_s=SPEC.frame_s / speed,
@@ -37,6 +41,7 @@ def settings(
         left_context_frames=3,
         first_lookahead_frames=2,
         lookahead_frames=3,
+        incomplete_frames=incomplete,
     )
     bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005)
     line = LineSettings(SPEC, schedule, lambda: bounds, mode, max_lead_s, speed)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming.delay import DelayReverter, apply_delay, revert_delay
-from streaming.spec import Codes
+from streaming.spec import UNKNOWN, Codes
 
 SIZE, BOC, EOC = 16, 16, 17
 
@@ -67,6 +69,29 @@ def test_what_is_not_heard_is_not_waited_for(
     parts = [reverter.push_rows(part) for part in np.split(rows, cuts)]
     assert np.concatenate(parts).tolist() == [frame + [0] * inert for frame in frames]
     assert reverter.ended is ended
+
+
+@given(row_streams(), st.integers(0, 4), st.integers(0, 6))
+def test_incomplete_frames_are_what_has_come_of_the_next_ones(
+    case: tuple[int, Codes, list[int]], inert: int, most: int
+) -> None:
+    num_codebooks, rows, cuts = case
+    inert = min(inert, num_codebooks - 1)
+    heard = num_codebooks - inert
+    reverter = DelayReverter(num_codebooks, SIZE, inert)
+    for start, end in pairwise((0, *cuts, len(rows))):
+        reverter.push_rows(rows[start:end])
+        done, ended = oracle(rows[:end, :heard].tolist(), heard)
+        wanted = []
+        for at in range(len(done), end):
+            if ended or len(wanted) == most:
+                break
+            known = [int(rows[at + k, k]) for k in range(heard) if at + k < end]
+            if max(known) >= SIZE:
+                break
+            wanted.append(known + [UNKNOWN] * (heard - len(known)) + [0] * inert)
+        assert reverter.incomplete(most).tolist() == wanted
+        assert reverter.incomplete(most).shape[1] == num_codebooks
 
 
 @given(st.integers(1, 6), st.integers(1, 20), st.integers(0, 2**32 - 1))

@@ -82,7 +82,12 @@ def test_audio_that_still_plays_counts_towards_the_start() -> None:
 @given(SEEDS, st.integers(0, 10))
 def test_a_full_lookahead_is_never_downgraded(seed: int, field: int) -> None:
     case = random_case(seed)
-    settings = replace(case.settings, first_lookahead_frames=field, lookahead_frames=field)
+    settings = replace(
+        case.settings,
+        first_lookahead_frames=field,
+        lookahead_frames=field,
+        incomplete_frames=0,
+    )
 
     class Watched(ChunkSchedule):
         def decide(self, now: float) -> ChunkDecision:

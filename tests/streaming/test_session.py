@@ -23,6 +23,8 @@ from streaming.events import (
 )
 from streaming.ports import TalkerRows
 from streaming.session import State
+from streaming.spec import UNKNOWN
+from streaming.window import are_codes
 from tests.streaming.session_world import ROW_S, SPEC, World, rows_of, settings
 
 
@@ -65,6 +67,31 @@ def test_the_first_chunk_is_small_and_later_ones_grow() -> None:
     assert max(sizes) > 4 * sizes[0]
     assert sum(sizes) == 200
     assert [d.window.first_frame for d in world.windows] == np.cumsum([0, *sizes[:-1]]).tolist()
+
+
+@pytest.mark.parametrize("frames", [1, 2, 5, 60])
+def test_what_has_begun_is_looked_at_before_it_is_complete(frames: int) -> None:
+    """The first chunk goes out sooner by the rows that its lookahead need not wait for."""
+    worlds = [World(settings(incomplete=n), frames=frames) for n in (0, 2)]
+    for world in worlds:
+        world.post(TextAppended("A long one."))
+        world.post(EndAsked())
+        world.run()
+        assert world.samples == frames * SPEC.hop_length
+    waiting, early = (world.windows for world in worlds)
+    for decode in early:
+        window = decode.window
+        assert are_codes(window.codes, SPEC.codebook_size, window.lookahead)
+        assert window.codes[window.codes != UNKNOWN].tolist().count(100) == np.sum(
+            window.codes != UNKNOWN
+        )
+    if frames == 60:
+        first, sooner = waiting[0], early[0]
+        assert sooner.deadline == pytest.approx(first.deadline - 2 * ROW_S)
+        assert sooner.window.codes.shape == first.window.codes.shape
+        known = sooner.window.codes != UNKNOWN
+        assert known[:, : sooner.window.new_frames].all()
+        assert known[:, -2:].T.tolist() == [[True] * 3 + [False], [True] * 2 + [False] * 2]
 
 
 def test_whole_mode_decodes_each_utterance_once() -> None:

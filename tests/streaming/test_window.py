@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.spec import Codes
-from streaming.window import DecodeWindow, SlidingWindowChunker
+from streaming.spec import UNKNOWN, Codes
+from streaming.window import DecodeWindow, SlidingWindowChunker, are_codes
 
 HOP = 3
 
@@ -54,6 +54,24 @@ def stream(frames: Codes, left: int, lookahead: int, rng: Random) -> list[Decode
         if most > 0:
             windows.append(chunker.take(rng.randint(1, most), lookahead))
     return windows
+
+
+def test_incomplete_frames_follow_the_pending_ones() -> None:
+    chunker, frames = SlidingWindowChunker(2), frames_of(8)
+    chunker.push(frames[:6])
+    begun = frames[6:].copy()
+    begun[:, 1] = UNKNOWN
+    with pytest.raises(ValueError, match="between"):
+        chunker.take(3, 1, begun)
+    first = chunker.take(3, 3, begun)
+    assert (first.left_context, first.new_frames, first.lookahead) == (0, 3, 5)
+    assert np.array_equal(first.codes.T, np.concatenate([frames[:6], begun]))
+    chunker.push(frames[6:])
+    assert np.array_equal(chunker.take(2, 3).codes.T, frames[1:8]), "they come again, complete"
+    assert are_codes(first.codes, 50, lookahead=2)
+    assert not are_codes(first.codes, 50, lookahead=1)
+    assert not are_codes(first.codes - 1, 50, lookahead=5)
+    assert not are_codes(first.codes, int(first.codes.max()), lookahead=2)
 
 
 @given(
