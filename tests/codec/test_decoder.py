@@ -19,6 +19,8 @@ from streaming.spec import UNKNOWN
 from streaming.window import DecodeWindow
 
 MakeCodes = Callable[..., np.ndarray]
+#: float32 rounds differently in another order: at most a step of 16-bit audio, on random codes.
+ROUNDING = 3e-5
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +36,7 @@ def test_equals_the_definition(
     codes = random_codes(40)
     exact = reference_decode(config, tensors, codes)
     assert np.abs(exact).max() > 0.05
-    assert np.abs(decoder.decode([codes])[0] - exact).max() < 1e-5
+    assert np.abs(decoder.decode([codes])[0] - exact).max() < ROUNDING
 
 
 def test_the_wide_decoder_equals_the_definition(
@@ -85,7 +87,7 @@ def test_equals_transformers(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert np.abs(decoder.decode([codes])[0] - np.load(tmp_path / "out.npy")).max() < 1e-5
+    assert np.abs(decoder.decode([codes])[0] - np.load(tmp_path / "out.npy")).max() < ROUNDING
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -170,7 +172,7 @@ def test_without_onednn_the_same_within_rounding(
 ) -> None:
     monkeypatch.setattr("codec.layers._has_onednn", lambda weight: False)
     plain, codes = HiggsDecoder(config, tensors), random_codes(30)
-    assert np.abs(plain.decode([codes])[0] - decoder.decode([codes])[0]).max() < 1e-5
+    assert np.abs(plain.decode([codes])[0] - decoder.decode([codes])[0]).max() < ROUNDING
 
 
 def test_vanishing_alpha_is_the_identity(

@@ -156,7 +156,7 @@ def test_as_on_a_gpu_streamed_equals_the_definition(
     streamed = np.concatenate(graphs.decode_windows(windows_of(codes, [1, 4, 6], 10, 10)))
     exact = reference_decode(config, tensors, codes)
     assert np.abs(exact).max() > 0.05
-    assert np.abs(streamed - exact).max() < 1e-5
+    assert np.abs(streamed - exact).max() < 3e-5  # a step of 16-bit audio
 
 
 def test_the_wide_decoder_too(make_tensors: Callable, random_codes: MakeCodes) -> None:
