@@ -92,6 +92,15 @@ def random_codes(rng: np.random.Generator) -> Callable[..., Codes]:
 
 
 @pytest.fixture(scope="session")
+def speech_codes() -> Codes:
+    """``[8, 40]``: codes that the decoder was trained for. On random ones it is driven so hard
+    that float32 loses two digits.
+    """
+    with np.load(Path(__file__).parent / "data" / "speech_codes.npz", allow_pickle=False) as file:
+        return file["utterance_0"][:, :40].astype(np.int16)
+
+
+@pytest.fixture(scope="session")
 def windows_of() -> Callable:
     """Cut codes ``[K, T]`` into windows with chunks of the given sizes, in turn."""
     from streaming.window import DecodeWindow

@@ -13,7 +13,7 @@ from codec.decoder import HiggsDecoder
 
 CODES = Path(__file__).parent / "data" / "speech_codes.npz"
 #: Least signal-to-noise in dB, over all samples and in the worst chunk.
-PROMISED = {0: (10, -1), 1: (30, 18), 2: (35, 18), 3: (42, 26), 4: (54, 38), 6: (74, 58)}
+PROMISED = {0: (11, 0), 1: (30, 18), 2: (35, 18), 3: (42, 26), 4: (54, 38), 6: (74, 58)}
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def seams(decoder: HiggsDecoder) -> dict[int, Seam]:
     with np.load(CODES, allow_pickle=False) as file:
         utterances = [file[name] for name in file.files]
     assert len(utterances) == 8
-    return {seam.lookahead: seam for seam in measure(decoder, utterances[:4], 10, 5)}
+    return {seam.lookahead: seam for seam in measure(decoder, utterances, 10, 5)}
 
 
 @pytest.mark.parametrize("lookahead", PROMISED)
@@ -41,7 +41,7 @@ def test_frames_that_have_only_begun_are_nearly_as_good_to_look_at(
 ) -> None:
     """Here a frame ahead lacks one of its four codes that are heard, two ahead lacks two."""
     with np.load(CODES, allow_pickle=False) as file:
-        utterances = [file[name] for name in file.files][:4]
+        utterances = [file[name] for name in file.files]
     begun = {s.lookahead: s for s in measure(decoder, utterances, 10, 5, (1, 2), incomplete=True)}
     for lookahead, seam in begun.items():
         complete = seams[lookahead]
