@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 
@@ -53,7 +52,7 @@ class InFlight:
             raise CapacityError(
                 ErrorCode.OVERLOADED, "The speech engine is full.", retry_after_ms=RETRY_AFTER_MS
             )
-        stream = RowStream(num_codebooks, self._hold_rows)
+        stream = RowStream(num_codebooks, self._hold_rows, partial(self._gather, handle))
         self._streams[handle] = stream
         try:
             self._send(message)
@@ -62,7 +61,7 @@ class InFlight:
                     stream.resume()
                     self._send(Resume(handle))
                 rows = await stream.next()
-                yield dataclasses.replace(rows, gather=partial(self._gather, handle))
+                yield rows
                 if rows.finish:
                     return
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -21,8 +22,11 @@ class RowStream:
     ``max_frames``.
     """
 
-    def __init__(self, num_codebooks: int, hold_rows: int) -> None:
+    def __init__(
+        self, num_codebooks: int, hold_rows: int, gather: Callable[[int], None] | None = None
+    ) -> None:
         self._num_codebooks, self._hold_rows = num_codebooks, hold_rows
+        self._gather = gather  # see TalkerRows
         self._waiting = 0
         #: How many rows at a time the talker process was last asked for.
         self.gathered = 1
@@ -88,4 +92,5 @@ class RowStream:
         finish: Literal["stop", "length"] | None = None
         if self._finish:
             finish = "stop" if self._finish == "stop" else "length"
-        return TalkerRows(codes, finish, spoken if len(spoken) else None, came, self.gathered)
+        places = spoken if len(spoken) else None
+        return TalkerRows(codes, finish, places, came, self.gathered, self._gather)

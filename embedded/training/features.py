@@ -26,6 +26,7 @@ PHASES = 8
 LOWEST, HIGHEST = 19, 122  # eighths of a period in a frame: 59 Hz to 381 Hz
 #: Code 0 is a frame without pitch; the others are ``1 + PHASES * (eighths - LOWEST) + phase``.
 PITCH_CODES = 1 + PHASES * (HIGHEST - LOWEST + 1)
+#: Columns of ``pitch_table`` that do not depend on the phase: the first ones.
 PLAIN = 4
 _FRAME_S = 0.04
 _POSTFILTER = 0.4  # flite's mlsa_beta
