@@ -28,6 +28,7 @@ from loadtest.records import Plan, Protocol
 from loadtest.run import LoadTestError, run_plan
 from loadtest.sweep import gateway_against_bare
 from loadtest.sweep import sweep as run_sweep
+from loadtest.talk import API_KEY
 
 app = typer.Typer(
     name="loadtest",
@@ -178,7 +179,7 @@ def sweep(
 
         async def measure() -> tuple[list[Made], float]:
             async with served(url, pid, serve, fake, fake_capacity) as (where, which):
-                most = capacity or servers.capacity(where)
+                most = capacity or servers.capacity(where, API_KEY)
                 if not most:
                     raise LoadTestError("the server does not tell its capacity; give --capacity")
                 made = await run_sweep(

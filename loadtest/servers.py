@@ -98,11 +98,16 @@ def _is_ready(port: int) -> bool:
         return False
 
 
-def capacity(url: str) -> int | None:
-    """How many contexts a server says it carries; None if it does not say."""
+def capacity(url: str, api_key: str | None = None) -> int | None:
+    """How many contexts a server says it carries; None if it does not say, which it may do to
+    keys of the scope ``admin`` alone.
+    """
     address = re.sub(r"^ws", "http", url).split("/v1/")[0] + "/metrics"
     try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        with urllib.request.urlopen(
+            urllib.request.Request(address, headers=headers), timeout=5
+        ) as answer:
             found = re.search(r"^tts_capacity_contexts (\S+)", answer.read().decode(), re.M)
     except OSError:
         return None

@@ -19,7 +19,7 @@ from streaming.wire import ContextCreate
 def session_settings(runtime: Runtime, create: ContextCreate) -> SessionSettings:
     """What a new context's Session is made with. Raises RequestError."""
     mine, spec, speed = runtime.settings, runtime.codec.spec, create.audio.speed
-    lead_ms = create.max_lead_ms or mine.default_lead_ms
+    lead_ms = create.max_lead_ms or min(mine.default_lead_ms, mine.max_lead_ms)
     if lead_ms > mine.max_lead_ms:
         raise RequestError(
             ErrorCode.INVALID_PARAMETER,

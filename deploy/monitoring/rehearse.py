@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -79,19 +80,22 @@ async def gateway(folder: Path) -> AsyncIterator[tuple[str, str]]:
 
 
 @contextlib.asynccontextmanager
-async def prometheus(program: str, target: str, folder: Path) -> AsyncIterator[Prometheus]:
+async def prometheus(
+    program: str, target: str, folder: Path, key: str | None
+) -> AsyncIterator[Prometheus]:
     """A ``program`` that scrapes ``target`` (host:port) each second, with our rules."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
+    job: dict[str, Any] = {
+        "job_name": "talkwire",
+        "static_configs": [{"targets": [target], "labels": _LABELS}],
+    }
+    if key is not None:
+        job["authorization"] = {"credentials": key}
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
         "rule_files": [str(HERE / "rules.yml")],
-        "scrape_configs": [
-            {
-                "job_name": "talkwire",
-                "static_configs": [{"targets": [target], "labels": _LABELS}],
-            }
-        ],
+        "scrape_configs": [job],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     process = await asyncio.create_subprocess_exec(
@@ -183,7 +187,7 @@ async def rehearse(url: str | None, seconds: float, picture: Path | None) -> lis
             if base is None:
                 base, key = await stack.enter_async_context(gateway(Path(folder)))
             host = urlsplit(base).netloc
-            server = await stack.enter_async_context(prometheus(program, host, Path(folder)))
+            server = await stack.enter_async_context(prometheus(program, host, Path(folder), key))
             print(f"speaking to {base} for {seconds:.0f} s", flush=True)
             await talk(f"ws://{host}/v1/tts/stream", key, seconds)
             found = await complaints(server, has_tenants=key is not None)

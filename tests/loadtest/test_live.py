@@ -19,6 +19,8 @@ from loadtest.records import Plan, TurnRecord, read_records, write_records
 from loadtest.run import LoadTestError, require_local, run_plan
 from loadtest.script import Workload, session
 from loadtest.worker import arrivals, shares
+from tests.service.keyring import entry, write_keys
+from tests.service.live import gateway
 
 WORK = Workload(turns=(1, 3), sentences=(1, 2), tokens_per_s=80, barge_in=0.5, think_s=0.2)
 
@@ -199,6 +201,13 @@ def test_other_machines_are_not_loaded_by_mistake() -> None:
         require_local("ws://192.0.2.7:8000/")
     with pytest.raises(LoadTestError, match="not an address for this protocol"):
         require_local("http://127.0.0.1/")
+
+
+async def test_a_server_with_keys_tells_its_capacity_to_admins(tmp_path) -> None:
+    keys = write_keys(tmp_path / "keys.json", entry("boss", "acme", "admin"), entry("joe", "acme"))
+    async with gateway(api_keys_file=keys, max_contexts=5) as server:
+        told = [await asyncio.to_thread(servers.capacity, server.url, k) for k in ("boss", "joe")]
+    assert told == [5, None]
 
 
 def test_workers_share_the_sessions_without_loss() -> None:

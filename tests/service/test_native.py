@@ -183,11 +183,15 @@ async def test_after_a_cancel_not_one_frame_comes_and_the_slot_is_free() -> None
         assert (await talk.error())["code"] == "context_closed"
 
 
-async def test_the_talker_makes_no_more_than_the_lead_allows() -> None:
+@pytest.mark.parametrize(
+    ("wish", "limits"), [({"max_lead_ms": 500}, {}), ({}, {"max_lead_ms": 500})]
+)
+async def test_the_talker_makes_no_more_than_the_lead_allows(wish: Any, limits: Any) -> None:
+    """The client's wish, or the server's own limit where that is below its usual lead."""
     talker = FakeTalker(row_s=0.0005, frames_per_character=25)
-    async with gateway(talker) as server, client(server.url) as talk:
+    async with gateway(talker, **limits) as server, client(server.url) as talk:
         made = server.talker.rows_made
-        handle = await talk.create(max_lead_ms=500, chunking=EXACT)
+        handle = await talk.create(chunking=EXACT, **wish)
         await talk.send("text.append", context_id="c", text="Twenty characters.. ")
         await talk.until("audio.started")
         await asyncio.sleep(0.5)

@@ -66,8 +66,8 @@ class TalkwireTTSService(TalkwireConnection):
         Args:
             url: The server's address.
             api_key: Sent as a bearer token, if given.
-            sample_rate: Of the audio, in Hz: 8000, 16000, 22050, 24000, 44100 or 48000. The
-                pipeline's own if None.
+            sample_rate: Of the audio, in Hz: 8000, 16000, 22050, 24000, 32000, 44100 or
+                48000. The pipeline's own if None.
             word_timestamps: Whether words come as they are spoken. None: if the server has
                 timings, and else each text with its audio.
             text_aggregation_mode: With ``TextAggregationMode.TOKEN`` the LLM's text goes to the
