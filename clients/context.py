@@ -160,6 +160,7 @@ class ClientContext:
         self.last_audio_s = arrived_s
         if not self._discarding:
             await self._chunks.put(AudioChunk(pcm, header, arrived_s, samples))
+            self._discard_again()  # it may have been cancelled while there was no room
 
     def _samples(self, data: bytes) -> tuple[int, int]:
         """How many samples ``data`` decodes to, and how many bytes are left over."""
@@ -201,11 +202,26 @@ class ClientContext:
         if not self._answered.is_set():
             self._refusal = error
             self._answered.set()
+        self._tell(error)
+
+    def fail(self, error: ClientError) -> None:
+        """The text cannot go on: whoever reads is told. The server is not: cancel tells it."""
+        if not self._over.is_set():
+            self._tell(error)
+
+    def _tell(self, error: ClientError) -> None:
         if self._chunks.full():  # an error does not wait for a reader that is late
             self._chunks.get_nowait()
         self._chunks.put_nowait(error)
 
+    def _discard_again(self) -> None:
+        if self._discarding:
+            self._discard()
+
     def _discard(self) -> None:
+        """Drop the chunks that wait; how it ended is left for the reader."""
         self._discarding = True
-        while not self._chunks.empty():
-            self._chunks.get_nowait()
+        waiting = [self._chunks.get_nowait() for _ in range(self._chunks.qsize())]
+        for item in waiting:
+            if not isinstance(item, AudioChunk):
+                self._chunks.put_nowait(item)

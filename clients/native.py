@@ -220,7 +220,7 @@ def _pass_on(feeding: asyncio.Task[None], context: ClientContext) -> None:
     """A text that fails must end the wait for its audio."""
     if not feeding.cancelled() and (error := feeding.exception()) is not None:
         failed = ClientError("the text could not be fed")
-        context.on_lost(error if isinstance(error, ClientError) else failed)
+        context.fail(error if isinstance(error, ClientError) else failed)
 
 
 async def _stop(task: asyncio.Task[None]) -> BaseException | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from streaming.words import ends_word
+
 #: Characters per second of speech, used for an utterance that is not complete yet.
 TYPICAL_CHARS_PER_S = 14.0
 
@@ -68,7 +70,9 @@ class Transcript:
     @staticmethod
     def _word_end(before: str, after: str) -> int:
         """The length of ``before`` without a word that goes on in ``after``."""
-        if not after or after.isspace() or not before:
+        if not after or after.isspace():
             return len(before)
-        words = before.rsplit(None, 1)
-        return len(before) if before[-1].isspace() else len(before) - len(words[-1])
+        for at in range(len(before), 0, -1):
+            if before[at - 1].isspace() or ends_word(before[at - 1], (before + after)[at]):
+                return at
+        return 0

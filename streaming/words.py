@@ -49,15 +49,17 @@ def find_words(text: str) -> list[tuple[int, int]]:
     words: list[tuple[int, int]] = []
     for match in re.finditer(r"\S+", plain):
         begin, end = match.span()
-        cuts = [at for at in range(begin + 1, end) if _parts(plain[at - 1], plain[at])]
+        cuts = [at for at in range(begin + 1, end) if ends_word(plain[at - 1], plain[at])]
         for start, stop in zip([begin, *cuts], [*cuts, end], strict=True):
             if any(map(_is_spoken, plain[start:stop])):
                 words.append((start, stop))
     return words
 
 
-def _parts(before: str, after: str) -> bool:
-    """Whether a word ends between these two: marks stay with what is before them."""
+def ends_word(before: str, after: str) -> bool:
+    """Whether a word ends between these two, neither of them whitespace: marks stay with what is
+    before them.
+    """
     if is_wide(before):
         return _is_spoken(after)
     return is_wide(after) or (before in FREE_MARKS | FREE_CLAUSE_MARKS and _is_spoken(after))

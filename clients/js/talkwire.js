@@ -354,8 +354,9 @@ export class Context {
 
   /** Stops now; no audio is delivered from here on. Null: it was over already. */
   async cancel(playedMs) {
-    if (!this._over && !this._discarding) {
-      this._discard();
+    const isFirst = !this._discarding;
+    if (isFirst) this._discard();
+    if (isFirst && !this._over) {
       this._send("context.cancel", playedMs === undefined ? {} : { played_ms: playedMs });
     }
     if (!this._over) await this._stopped.promise;

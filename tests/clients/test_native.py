@@ -136,6 +136,28 @@ async def test_a_late_reader_holds_the_server_back_and_can_still_cancel() -> Non
         await asyncio.sleep(0.1)  # time to overfill it
         assert context.waiting_chunks == MAX_QUEUED_CHUNKS
         assert await context.cancel() is not None
+        assert await drain(context) == []
+
+
+async def test_cancel_ends_the_hearing_of_what_the_server_has_long_finished() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        for _ in range(9):
+            await peer.audio(0, b"\1\0")
+        await peer.finish(create.context_id)
+
+    async with (
+        fake_server(script) as url,
+        NativeClient.connect(url) as client,
+        client.context() as context,
+    ):
+        while not context.is_over:
+            await asyncio.sleep(0.01)
+        heard = []
+        async for chunk in context:
+            heard.append(chunk.pcm)
+            assert await context.cancel() is None
+        assert heard == [b"\1\0"]
 
 
 async def test_json_framing_is_asked_for_and_heard_as_the_same_chunks() -> None:

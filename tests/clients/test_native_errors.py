@@ -10,7 +10,7 @@ from clients.errors import ClientError, ConnectionLostError, ProtocolError, Serv
 from clients.native import NativeClient
 from streaming import wire
 from streaming.errors import ErrorCode
-from tests.clients.fake_server import Peer, drain, fake_server
+from tests.clients.fake_server import Peer, cancelled, drain, fake_server, metrics
 
 
 async def test_a_refused_context_raises_and_leaves_the_others_alone() -> None:
@@ -88,13 +88,20 @@ async def test_a_text_that_fails_cancels_and_raises_its_own_error() -> None:
         raise ZeroDivisionError("the text's own")
 
     async def script(peer: Peer) -> None:
-        await peer.open_context()
+        create = await peer.open_context()
         await peer.expect(wire.TextAppend)
-        await peer.socket.wait_closed()
+        await peer.expect(wire.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+        await peer.open_context()  # the same id again: the first is forgotten
+        await peer.expect(wire.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
 
     async with fake_server(script) as url, NativeClient.connect(url) as client:
         with pytest.raises(ZeroDivisionError, match="the text's own"):
-            await drain(client.speak(pieces()))
+            await drain(client.speak(pieces(), context_id="a"))
+        await client.ping()
+        async with client.context(context_id="a"):
+            pass
 
 
 @pytest.mark.parametrize("skip", [1, 2**31])

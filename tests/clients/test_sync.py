@@ -169,16 +169,19 @@ def test_a_text_that_fails_ends_its_speech_with_its_own_error() -> None:
         yield "Hello "
         raise LookupError("the model is gone")
 
-    async def script(peer: Peer) -> None:
-        await peer.open_context()
-        await peer.expect(wire.TextAppend)
+    told = threading.Event()
 
-    with (
-        served(script) as url,
-        SyncClient.connect(url) as client,
-        pytest.raises(LookupError, match="the model is gone"),
-    ):
-        list(client.speak(pieces()))
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(wire.TextAppend)
+        await peer.expect(wire.ContextCancel)
+        told.set()
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    with served(script) as url, SyncClient.connect(url) as client:
+        with pytest.raises(LookupError, match="the model is gone"):
+            list(client.speak(pieces()))
+        assert told.is_set()
 
 
 def test_leaving_does_not_wait_for_a_text_that_blocks() -> None:

@@ -41,3 +41,12 @@ def test_both_parts_always_join_up() -> None:
     made = transcript()
     for played in range(0, 3500, 7):
         assert "".join(made.split(played, 3000, None)) == made.text
+
+
+def test_without_spaces_the_cut_is_between_two_characters() -> None:
+    made = Transcript(RATE)
+    made.append("\u4f60\u597d\uff0c\u4e16\u754c\u3002Hello there\u3002")
+    made.on_sent(made.locate(made.text), 1800)
+    heard = [made.split(played, 1800, None)[0] for played in range(0, 1800, 100)]
+    assert heard[1:6] == [made.text[:1], made.text[:1], made.text[:3], made.text[:4], made.text[:4]]
+    assert set(heard) == {made.text[:end] for end in (0, 1, 3, 4, 6, 11, 12)}

@@ -197,6 +197,20 @@ test("cancel stops at once and tells what was heard", () =>
     assert.ok((await client.ping()) >= 0);
   }));
 
+test("cancel drops what was not read, also when the server has finished", () =>
+  using(LIVE, async (client) => {
+    const context = await client.speak(TEXT, EXACT);
+    await context.finished;
+    let chunks = 0;
+    for await (const chunk of context) {
+      assert.ok(chunk.samples.length);
+      chunks++;
+      assert.equal(await context.cancel(), null);
+    }
+    assert.equal(chunks, 1);
+    assert.equal(context.reason, "complete");
+  }));
+
 test("leaving the loop cancels", () =>
   using(LIVE, async (client) => {
     const context = await client.speak(LONG);
