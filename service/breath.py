@@ -70,11 +70,17 @@ class Breath:
         self._forget()
         if not (audio or words):
             return
+        self._sent_samples += samples
+        left = samples
         for at in range(0, max(1, len(audio)), _PIECE_BYTES):
-            for message in self._wording.speech(audio[at : at + _PIECE_BYTES], words):
-                self._outbox.put(Item(message, self._handle, samples))
-                self._sent_samples += samples
-                samples = 0
+            piece = audio[at : at + _PIECE_BYTES]
+            mine = left if at + _PIECE_BYTES >= len(audio) else samples * len(piece) // len(audio)
+            left -= mine
+            messages = self._wording.speech(piece, words)
+            for message in messages[:-1]:
+                self._outbox.put(Item(message, self._handle))
+            for message in messages[-1:]:  # once that is written, all of it is
+                self._outbox.put(Item(message, self._handle, mine))
             words = ()
 
     def take_back(self) -> int:

@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 #: Two times nearer than this are the same to a timer. uvloop counts in these, from the last whole
 #: one, and rounds: without one more it would ring too soon, and again and again until it is time.
 _TIMER_STEP_S = 0.001
+#: Whoever writes a text pauses for less than this between two pieces of it.
+_WRITING_S = 1.0
 
 
 class ContextSink(Protocol):
@@ -111,6 +113,7 @@ class ContextDriver:
         self._happened = asyncio.Event()
         self._row_s = 0.0  # what a row took of late
         self.touched_at = time.monotonic()
+        self._text_at = -math.inf
         self._trace: ContextTrace | None = None
         if runtime.tracing is not None:
             self._trace = runtime.tracing.open(protocol, request.request_id, self.touched_at)
@@ -128,6 +131,14 @@ class ContextDriver:
         """Whether there is nothing to do but wait for the client."""
         return self.is_closed or self._session.is_idle
 
+    def is_settled(self, now: float) -> bool:
+        """Whether a server that ends need not wait for it: all text has been spoken, and none has
+        come of late, as it does while somebody writes.
+        """
+        if self.is_closed:
+            return True
+        return self._session.is_settled and now - self._text_at >= _WRITING_S
+
     def idle_s(self, now: float) -> float:
         """Seconds since anything happened, or 0 while there is work to do."""
         return now - self.touched_at if self.is_idle else 0.0
@@ -137,6 +148,8 @@ class ContextDriver:
         CapacityError for text that its caller's limits forbid.
         """
         now = self.touched_at = time.monotonic()
+        if isinstance(event, TextAppended):
+            self._text_at = now
         commands = self._handled(event, now)
         for command in commands:
             self._carry_out(command)

@@ -190,9 +190,7 @@ class HttpBatch(Response):
 
     async def _until_drained(self) -> None:
         """The server is going away: what has not been spoken by its deadline never will be."""
-        await self._runtime.draining.wait()
-        await asyncio.sleep(self._runtime.settings.drain_s)
-        await self._runtime.draining.wait()  # which may have been taken back
+        await self._runtime.drained()
         for driver in list(self._speaking):
             driver.post(Broke(CapacityError(ErrorCode.DRAINING, "The server is shutting down.")))
 

@@ -119,15 +119,21 @@ class Reading:
         self._followers.pop(handle, None)
         self._written.pop(handle, None)
 
-    def on_written(self, handle: int, samples: int, size: int, now: float, *, more: bool) -> None:
-        """Audio was written; ``more`` waits already. A ping follows what may be the last."""
+    def on_written(
+        self, handle: int | None, samples: int, size: int, now: float, *, more: bool
+    ) -> None:
+        """A message was written, audio if it has ``samples``; ``more`` waits already. A ping
+        follows audio, at the latest behind the last message that is there: nothing else may come
+        before its pong does.
+        """
         if self._link is None:
             return
         if handle in self._written:
             self._written[handle] += samples
             self._unpinged[handle] = self._written[handle]
-        self._unpinged_bytes += size
-        if more and self._unpinged_bytes < _PING_BYTES:
+        if samples or self._unpinged_bytes:
+            self._unpinged_bytes += size
+        if not self._unpinged_bytes or (more and self._unpinged_bytes < _PING_BYTES):
             return
         self._count += 1
         payload = self._count.to_bytes(_PAYLOAD_BYTES, "big")

@@ -71,6 +71,7 @@ class Runtime:
         #: Set while no new work is taken.
         self.draining = asyncio.Event()
         self._is_ending = False
+        self._draining_since = 0.0
         self.connections = 0
         self._alone = asyncio.Event()
         self._alone.set()
@@ -136,8 +137,18 @@ class Runtime:
         """Take no new work from here on; ``end_drain`` undoes it."""
         if not self.draining.is_set():
             self.phase = Phase.DRAINING
+            self._draining_since = time.monotonic()
             self.draining.set()
             log.info("draining", extra={"connections": self.connections})
+
+    async def drained(self) -> None:
+        """Until the server has been draining for ``drain_s`` without a break."""
+        while True:
+            await self.draining.wait()
+            since = self._draining_since
+            await asyncio.sleep(max(0.0, since + self.settings.drain_s - time.monotonic()))
+            if self.draining.is_set() and self._draining_since == since:
+                return
 
     def end_drain(self) -> bool:
         """Take new work again, and return True, unless the server is about to end. Sockets that

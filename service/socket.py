@@ -57,9 +57,8 @@ class Dialect(Protocol):
     def on_drain(self, deadline_ms: int) -> None:
         """The server is going away; contexts under way have so long to finish."""
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no context has work to do."""
+    def is_settled(self, now: float) -> bool:
+        """Whether no context is under way, so that the server may end."""
 
     def word(self, error: TalkwireError) -> str:
         """The message that tells the client about an error of the whole socket."""
@@ -132,11 +131,9 @@ class Socket:
                 else:
                     await self._websocket.send_bytes(item.data)
                 self._writing_since = None
-                if item.handle is not None and item.samples:
-                    self._note_written(item)
+                self._note_written(item)
 
     def _note_written(self, item: Item) -> None:
-        assert item.handle is not None
         more, now = not self.outbox.is_empty, time.monotonic()
         self._reading.on_written(item.handle, item.samples, len(item.data), now, more=more)
 
@@ -157,7 +154,7 @@ class Socket:
                 if leave_at is None and (is_old or self._runtime.draining.is_set()):
                     dialect.on_drain(round(1000 * settings.drain_s))
                     leave_at = now + settings.drain_s
-                if leave_at is not None and (dialect.is_idle or now >= leave_at):
+                if leave_at is not None and (dialect.is_settled(now) or now >= leave_at):
                     raise SocketClosing(GOING_AWAY)
                 if self._too_slow or not self._runtime.authority.is_welcome(self._caller):
                     return

@@ -5,9 +5,10 @@ figures and its end. ``binary_context.py`` and ``worded_context.py`` add how it 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from service.audio.packet import AudioEncoder
 from service.audio.pump import EncoderPump
@@ -39,6 +40,8 @@ class ContextPlan:
     """What a context is opened with.
 
     ``protocol`` is the metrics' label; ``handle`` is the context's among those of its outbox.
+    ``is_kept``: audio is kept until all of a text has been spoken. Nobody plays it meanwhile, so
+    no lead limits it, and nothing is known of how far it has been read.
     """
 
     protocol: str
@@ -46,6 +49,7 @@ class ContextPlan:
     request_id: str
     create: wire.ContextCreate
     encoder: AudioEncoder
+    is_kept: bool = False
 
 
 class SpokenContext(ContextSink):
@@ -63,7 +67,10 @@ class SpokenContext(ContextSink):
         closed: Callable[[], None],
     ) -> None:
         runtime.require_ready()
-        session = Session(session_settings(runtime, plan.create))
+        settings = session_settings(runtime, plan.create)
+        if plan.is_kept:
+            settings = replace(settings, line=replace(settings.line, max_lead_s=math.inf))
+        session = Session(settings)
         request = speech_request(runtime, plan.create, plan.request_id)
         runtime.talker.check_options(request)
         runtime.admission.enter(plan.create.audio.speed)
@@ -76,7 +83,8 @@ class SpokenContext(ContextSink):
         self._timeline = Timeline(self._heard_rate, encoder.sample_rate, encoder.delay_samples)
         self._pump = EncoderPump(encoder, tasks, lambda error: self._driver.post(Broke(error)))
         self._driver = ContextDriver(runtime, session, request, self, tasks, protocol=plan.protocol)
-        outbox.reading.follow(plan.handle, self._on_read)
+        if not plan.is_kept:
+            outbox.reading.follow(plan.handle, self._on_read)
         self._given_samples = 0
         self._done: Done | None = None
         self._is_over = False
@@ -116,10 +124,10 @@ class SpokenContext(ContextSink):
 
     # -- how it stands
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether there is nothing to do but wait for the client."""
-        return self._is_over or (self._done is None and self._driver.is_idle)
+    def is_settled(self, now: float) -> bool:
+        """Whether a server that ends need not wait for it."""
+        is_quiet = self._done is None and not self._pump.is_busy
+        return self._is_over or (is_quiet and self._driver.is_settled(now))
 
     def idle_s(self, now: float) -> float:
         """Seconds since anything happened, or 0 while there is work to do."""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from streaming.errors import CapacityError, ErrorCode
 from streaming.events import Command, Decode, Flushed, SendAudio, StartTalker, WordsSent
 from streaming.playback import PlaybackClock
 from streaming.ports import TalkerRows
@@ -28,6 +29,8 @@ _LARGEST_CHUNKS = 2
 _PATIENCE, _MOST_PATIENCE = 1 / 4, 1 / 2
 #: What may be unread however small the lead: the network's delay is not the client's.
 _UNREAD_S = 2.0
+#: Flushes that may wait for one utterance.
+_MOST_FLUSHES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +96,19 @@ class UtteranceLine:
         self.stopwatch.on_text(now)
 
     def mark_flush(self, flush_id: str) -> bool:
-        """Have a flush told after the last utterance; False if there is none to wait for."""
-        if self._line:
-            self._line[-1].flush_ids.append(flush_id)
-        return bool(self._line)
+        """Have a flush told after the last utterance; False if there is none to wait for. Raises
+        CapacityError if too many wait for it already.
+        """
+        if not self._line:
+            return False
+        waiting = self._line[-1].flush_ids
+        if len(waiting) >= _MOST_FLUSHES:
+            raise CapacityError(
+                ErrorCode.OVERLOADED,
+                f"{_MOST_FLUSHES} flushes wait for the same text; this one will not be told.",
+            )
+        waiting.append(flush_id)
+        return True
 
     def on_rows(self, index: int, batch: TalkerRows, now: float) -> None:
         """The talker made rows; those of another utterance than its present one are late."""

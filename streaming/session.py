@@ -82,6 +82,11 @@ class Session:
         return self.state is State.OPEN and not self._line
 
     @property
+    def is_settled(self) -> bool:
+        """The same, when no part of a sentence waits for its rest."""
+        return self.is_idle and not self._segmenter.pending_chars
+
+    @property
     def speed(self) -> float:
         """How many times as fast as it was spoken the audio is heard."""
         return self._settings.line.speed

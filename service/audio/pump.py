@@ -76,6 +76,11 @@ class EncoderPump:
         else:
             then()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether audio is being encoded, or messages wait behind it."""
+        return self._running
+
     def drop(self) -> None:
         """Forget all that waits, messages too, and what a thread is still working on."""
         self._is_dropped = True

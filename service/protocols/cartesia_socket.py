@@ -109,10 +109,9 @@ class CartesiaDialect:
     def on_drain(self, deadline_ms: int) -> None:
         """There are no words for it; new contexts are refused."""
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether every context waits for its client."""
-        return all(context.speech.is_idle for context in self._contexts.values())
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return all(context.speech.is_settled(now) for context in self._contexts.values())
 
     def word(
         self, error: TalkwireError, context_id: str | None = None, *, done: bool = True

@@ -13,7 +13,7 @@ from service.context_settings import session_settings, speech_request
 from service.handshake import serve_socket
 from service.http_speech import HttpContext, HttpSpeech
 from service.http_wording import PlainWording
-from service.protocols.deepgram_errors import ERRORS, DeepgramRoute, refusal
+from service.protocols.deepgram_errors import ERRORS, DeepgramRoute, header_value, refusal
 from service.protocols.deepgram_request import NAME, http_options, socket_options
 from service.protocols.deepgram_socket import SpeakDialect
 from service.runtime import Runtime
@@ -62,7 +62,7 @@ def add_deepgram(app: FastAPI, runtime: Runtime) -> None:
         wording = PlainWording(options.media_type, partial(refusal, request_id=request_id))
         response = HttpSpeech(runtime, context, wording)
         response.headers["dg-request-id"] = request_id
-        response.headers["dg-model-name"] = options.model
+        response.headers["dg-model-name"] = header_value(options.model)
         response.headers["dg-char-count"] = str(len(body.text))
         return response
 

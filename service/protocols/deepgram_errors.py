@@ -48,6 +48,11 @@ def described(error: TalkwireError) -> str:
     return error.message if param is None else f"{error.message} ({param})"
 
 
+def header_value(text: str) -> str:
+    """What of ``text`` a header may hold; a client may call things anything."""
+    return "".join(char if " " <= char <= "~" else "?" for char in text)
+
+
 def refusal(error: TalkwireError, request_id: str = "") -> JSONResponse:
     """The answer to a request or a handshake that cannot be served."""
     request_id = request_id or uuid.uuid4().hex
@@ -55,8 +60,7 @@ def refusal(error: TalkwireError, request_id: str = "") -> JSONResponse:
     status = _STATUS.get(error.code, other)
     message = described(error)
     headers = {"x-request-id": request_id, "dg-request-id": request_id}
-    # the name of a parameter may be in it, and a client may call one anything
-    headers["dg-error"] = "".join(char if " " <= char <= "~" else "?" for char in message)
+    headers["dg-error"] = header_value(message)  # the name of a parameter may be in it
     if status in (_TOO_MANY, _UNAVAILABLE):
         headers["retry-after"] = str(math.ceil((error.retry_after_ms or _RETRY_MS) / 1000))
     body = {"err_code": error_code(error), "err_msg": message, "request_id": request_id}

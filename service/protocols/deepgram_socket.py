@@ -96,10 +96,9 @@ class SpeakDialect:
         """Tell the client to go elsewhere."""
         self._warn(CapacityError(ErrorCode.DRAINING, "The server is shutting down."))
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is being spoken."""
-        return self._turn is None or self._turn.is_idle
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return self._turn is None or self._turn.is_settled(now)
 
     def word(self, error: TalkwireError) -> str:
         """An ``Error`` message."""

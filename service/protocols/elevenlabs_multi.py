@@ -25,6 +25,8 @@ from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireErr
 #: Contexts that take text, and all with those that are still being spoken.
 MAX_OPEN, MAX_ALL = 5, 10
 _DEFAULT_ID = "default"
+#: After these a context goes on.
+_HARMLESS = (ErrorCode.TEXT_TOO_LONG, ErrorCode.CONTEXT_CLOSED)
 
 
 class MultiStreamDialect:
@@ -83,8 +85,10 @@ class MultiStreamDialect:
                 self._open(context_id, message)
         except TalkwireError as error:
             self._tell(error, context_id)
-            if context_id not in self._contexts:  # it could not be opened
+            if (at_fault := self._contexts.get(context_id)) is None:  # it could not be opened
                 self._outbox.put(Item(final_message(context_id)))
+            elif error.code not in _HARMLESS:
+                at_fault.speech.cancel()
 
     def _open(self, context_id: str, message: ClientMessage) -> None:
         taking = sum(not context.is_draining for context in self._contexts.values())
@@ -136,10 +140,9 @@ class MultiStreamDialect:
     def on_drain(self, deadline_ms: int) -> None:
         """There are no words for it; new contexts are refused."""
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether every context waits for its client."""
-        return all(context.speech.is_idle for context in self._contexts.values())
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return all(context.speech.is_settled(now) for context in self._contexts.values())
 
     def word(self, error: TalkwireError, context_id: str | None = None) -> str:
         """An error message; without ``context_id`` it is about the socket."""

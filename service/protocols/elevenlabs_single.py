@@ -110,10 +110,9 @@ class SingleStreamDialect:
     def on_drain(self, deadline_ms: int) -> None:
         """There are no words for it."""
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the context waits for its client."""
-        return self._context is None or self._context.speech.is_idle
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return self._context is None or self._context.speech.is_settled(now)
 
     def word(self, error: TalkwireError) -> str:
         """An error message."""

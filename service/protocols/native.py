@@ -115,10 +115,11 @@ class NativeDialect:
         """Tell the client to go elsewhere with its next context."""
         self._say(wire.GoingAway(deadline_ms))
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether every context waits for its client."""
-        return all(driver.is_idle for driver, _ in self._contexts)
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return all(
+            driver.is_settled(now) and context.is_settled for driver, context in self._contexts
+        )
 
     def word(self, error: TalkwireError, context_id: str | None = None) -> str:
         """An ``error`` message; its request id finds it in the logs."""

@@ -80,6 +80,11 @@ class NativeContext:
         #: None: nobody asked; the client has left.
         self.cancel_asked_at: float | None = None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all audio that it has been given has been handed on."""
+        return self._is_over or (self._done is None and not self._pump.is_busy)
+
     def say(self, message: wire.ServerMessage) -> None:
         """Queue a message."""
         self._outbox.put(Item(encode_message(message)))

@@ -25,6 +25,8 @@ from streaming.segment import Segmenter, SegmentSettings
 
 #: Messages that may wait for a session.config to hold.
 _MAX_HELD = 64
+#: What may wait to be spoken: sentences and ends of flushes, and so many flushes' text.
+_MAX_UNITS, _MAX_FLUSHES = 4096, 4
 
 
 class StreamDialect:
@@ -38,7 +40,7 @@ class StreamDialect:
         self._contexts = self._flush_index = self._sentences = self._chars = 0
         self._segmenter = self._new_segmenter()
         self._text = ""
-        self._units = Units()
+        self._units = Units(runtime.settings.max_outbox_bytes // 2)
         self._held: deque[str] = deque()
         self._heard_at = time.monotonic()
 
@@ -73,10 +75,9 @@ class StreamDialect:
     def on_drain(self, deadline_ms: int) -> None:
         """There is no word for it: the socket closes when nothing is being spoken."""
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is being spoken."""
-        return not self._units.has_sentence
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return not (self._units.has_sentence or self._chars)
 
     def word(self, error: TalkwireError) -> str:
         """An ``error`` message."""
@@ -98,14 +99,23 @@ class StreamDialect:
         elif self._config is None:
             raise _invalid("The first message is a session.config.", "type")
         elif kind == "input.text":
+            self._require_room()
             self._take(message.get("text", ""))
         elif kind == "input.done":
+            self._require_room()
             self._flush()
         elif kind == "session.close":
             raise SocketClosing(NORMAL)
         else:
             raise RequestError(
                 ErrorCode.UNKNOWN_MESSAGE, "This message type is not known.", param="type"
+            )
+
+    def _require_room(self) -> None:
+        most = _MAX_FLUSHES * self._runtime.settings.max_text_chars
+        if len(self._units) >= _MAX_UNITS or self._units.chars >= most:
+            raise CapacityError(
+                ErrorCode.OVERLOADED, "Too much waits to be spoken; this message was dropped."
             )
 
     def _configure(self, text: str, message: dict[str, Any]) -> None:
@@ -175,6 +185,8 @@ class StreamDialect:
         self._say(self._units.add(sentence))
         if failure is None:
             context.flush(str(self._sentences))
+        elif not self._units.has_sentence:  # nobody else would let go of what was begun for it
+            asyncio.get_running_loop().call_soon(self._end, self._context)
 
     def _begin(self, config: SessionConfig) -> BinaryContext:
         runtime, number = self._runtime, self._contexts
@@ -185,6 +197,7 @@ class StreamDialect:
             request_id,
             config.create(request_id, runtime),
             config.encoder(runtime.codec.spec.sample_rate),
+            is_kept=not config.stream_audio,
             flush_units=True,
         )
         self._context = BinaryContext(

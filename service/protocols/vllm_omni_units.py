@@ -11,7 +11,7 @@ import json
 from collections import deque
 from dataclasses import dataclass, field
 
-from streaming.errors import TalkwireError
+from streaming.errors import ErrorCode, RequestError, TalkwireError
 
 Messages = list[str | bytes]
 
@@ -19,7 +19,8 @@ Messages = list[str | bytes]
 @dataclass(slots=True)
 class Sentence:
     """``sent_bytes`` have been sent already, ``held`` goes out at its end. One that could not
-    even be begun has its ``failure``, which is told when its turn comes.
+    even be begun, or has become too long to be held, has its ``failure``, which is told when its
+    turn comes.
     """
 
     flush: int
@@ -41,10 +42,15 @@ class _FlushEnd:
 
 
 class Units:
-    """Sentences in the order in which they are spoken; makes the messages about them."""
+    """Sentences in the order in which they are spoken; makes the messages about them. One
+    sentence's audio is held up to ``max_held_bytes``.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, max_held_bytes: int) -> None:
+        self._max_held_bytes = max_held_bytes
         self._waiting: deque[Sentence | _FlushEnd] = deque()
+        #: Characters of the sentences that wait.
+        self.chars = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -52,6 +58,7 @@ class Units:
     def add(self, sentence: Sentence) -> Messages:
         """One more to be spoken; what can be said of it already."""
         self._waiting.append(sentence)
+        self.chars += len(sentence.text)
         return self._settled()
 
     def end_flush(self, flush: int, sentences: int) -> Messages:
@@ -63,14 +70,27 @@ class Units:
         """Audio of the first sentence."""
         sentence = self._first()
         if not sentence.streams:
-            sentence.held += data
+            self._hold(sentence, data)
             return []
         sentence.sent_bytes += len(data)
         return [*self._start(sentence), data]
 
+    def _hold(self, sentence: Sentence, data: bytes) -> None:
+        if len(sentence.held) + len(data) > self._max_held_bytes:
+            sentence.held.clear()
+            sentence.failure = RequestError(
+                ErrorCode.TEXT_TOO_LONG,
+                "The audio of this text is too long for one message: split it, or stream it.",
+                param="text",
+            )
+        if sentence.failure is None:
+            sentence.held += data
+
     def finish(self) -> Messages:
         """The first sentence has been spoken."""
         sentence = self._first()
+        if sentence.failure is not None:
+            return self._settled()
         messages = self._start(sentence)
         if sentence.held:
             sentence.sent_bytes += len(sentence.held)
@@ -106,6 +126,7 @@ class Units:
 
     def _over(self, sentence: Sentence, *, failed: bool) -> str:
         self._waiting.popleft()
+        self.chars -= len(sentence.text)
         return _message("audio.done", sentence, total_bytes=sentence.sent_bytes, error=failed)
 
     def _settled(self) -> Messages:

@@ -120,6 +120,7 @@ async def _read_form(request: Request) -> tuple[dict[str, Any], bytes | None]:
 
 async def _form_fields(form: FormData) -> tuple[dict[str, Any], bytes | None]:
     fields: dict[str, Any] = {}
+    consent: dict[str, str] = {}
     clip: bytes | None = None
     for name, value in form.multi_items():
         if isinstance(value, UploadFile):
@@ -129,10 +130,10 @@ async def _form_fields(form: FormData) -> tuple[dict[str, Any], bytes | None]:
                     ErrorCode.INVALID_MESSAGE, "A field is not known.", param=name[:128]
                 )
         elif name in _CONSENT:
-            fields.setdefault("consent", {})[_CONSENT[name]] = value
+            consent[_CONSENT[name]] = value
         else:
             fields[name] = value
-    return fields, clip
+    return (fields | {"consent": consent} if consent else fields), clip
 
 
 def _checked(fields: dict[str, Any]) -> VoiceBody:

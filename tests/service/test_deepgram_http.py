@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -106,3 +107,10 @@ async def test_a_full_server_over_http() -> None:
         assert (answer.status_code, answer.json()["err_code"]) == (429, "OVERLOADED")
         assert int(answer.headers["retry-after"]) >= 1
         server.runtime.admission.leave(0.1)
+
+
+async def test_a_voice_may_be_called_anything() -> None:
+    async with gateway(unknown_voice="default", **EXACT) as server:
+        for name, told in (("\u58f0", "?"), ("a\r\nx: 1", "a??x: 1")):
+            answer = await post(server, urlencode({"model": name}))
+            assert (answer.status_code, answer.headers["dg-model-name"]) == (200, told)

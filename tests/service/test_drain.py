@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Any
 
 import httpx
 import numpy as np
@@ -8,8 +10,10 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from service.audio.pump import EncoderPump
 from talker.fake import FakeTalker
 from tests.service.live import SPEC, client, gateway
+from tests.service.native_texts import SENTENCES
 
 EXACT = {"lookahead_frames": SPEC.receptive_field_frames}
 
@@ -64,3 +68,74 @@ async def test_the_deadline_ends_what_does_not_finish() -> None:
         await talk.until("audio.started")
         await server.runtime.drain()
         await server.until_free()
+
+
+async def test_half_a_sentence_is_waited_for() -> None:
+    async with gateway() as server, client(server.url) as talk:
+        handle = await talk.create(chunking=EXACT)
+        await talk.send("text.append", context_id="c", text="One sentence. And half of")
+        await talk.until("audio.started")
+        draining = asyncio.create_task(server.runtime.drain())
+        await talk.until("going_away")
+        await asyncio.sleep(1.5)
+        await talk.send("text.append", context_id="c", text=" another one.")
+        await talk.send("context.end", context_id="c")
+        await talk.until("context.done")
+        spoken = [server.whole(text) for text in ("One sentence.", "And half of another one.")]
+        assert np.array_equal(talk.samples(handle), np.concatenate(spoken))
+        await draining
+
+
+async def test_a_text_that_is_being_written_is_waited_for_between_its_sentences() -> None:
+    async with gateway() as server, client(server.url) as talk:
+        handle = await talk.create(chunking=EXACT)
+        draining: asyncio.Task[None] | None = None
+        for text in SENTENCES:
+            await talk.send("text.append", context_id="c", text=text + " ")
+            if draining is None:
+                await talk.until("audio.started")
+                draining = asyncio.create_task(server.runtime.drain())
+            await asyncio.sleep(0.4)
+        await talk.send("context.end", context_id="c")
+        await talk.until("context.done")
+        whole = np.concatenate([server.whole(text) for text in SENTENCES])
+        assert np.array_equal(talk.samples(handle), whole)
+        assert draining is not None
+        await draining
+
+
+async def test_what_is_still_being_encoded_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = EncoderPump._encode
+    heard: dict[bool, int] = {}
+
+    def slow(pump: EncoderPump, job: Any) -> Any:
+        time.sleep(0.1)
+        return encode(pump, job)
+
+    monkeypatch.setattr(EncoderPump, "_encode", slow)
+    for is_ending in (False, True):
+        async with gateway() as server, client(server.url) as talk:
+            await talk.create(audio={"encoding": "opus"}, chunking=EXACT)
+            await talk.send("text.append", context_id="c", text="One sentence to finish. " * 2)
+            await talk.send("context.end", context_id="c")
+            await talk.until("audio.started")
+            draining = asyncio.create_task(server.runtime.drain()) if is_ending else None
+            await talk.until("context.done")
+            heard[is_ending] = len(talk.audio[0])
+            if draining is not None:
+                await draining
+    assert heard[True] == heard[False] > 50
+
+
+async def test_a_drain_that_was_taken_back_does_not_count() -> None:
+    async with gateway(drain_s=0.6) as server:
+        over = asyncio.create_task(server.runtime.drained())
+        server.runtime.begin_drain()
+        await asyncio.sleep(0.1)
+        server.runtime.end_drain()
+        await asyncio.sleep(0.8)
+        server.runtime.begin_drain()
+        await asyncio.sleep(0.2)
+        assert not over.done()
+        await over
+        server.runtime.end_drain()

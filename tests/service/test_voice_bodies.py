@@ -40,6 +40,13 @@ async def test_a_form_does_as_well_as_json() -> None:
         assert (await s.http.get(f"{PATH}/Bert 2")).json() == voice
 
 
+async def test_a_forms_consent_is_its_own_fields() -> None:
+    async with server() as s:
+        fields = {"name": "Bert", "consent": "yes", "consent_by": "Bert"}
+        added = await s.http.post(PATH, data=fields, files={"audio_sample": ("a", OTHER)})
+        assert error(added) == (400, "invalid_message", "consent")
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "code", "param"),
     [

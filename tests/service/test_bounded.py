@@ -1,0 +1,90 @@
+"""What a client can pile up is bounded, and what is refused leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.client import connect
+
+from talker.fake import FakeTalker
+from tests.service.elevenlabs_talk import MULTI, address
+from tests.service.keyring import bearer, entry, write_keys
+from tests.service.live import client, gateway
+from tests.service.vendor_talk import vendor
+from tests.service.vllm_omni_talk import EXACT, STREAM, Talk
+from tests.service.vllm_omni_talk import speaking as vllm_omni
+
+LONG = "More than this key may have spoken in a minute."
+STALLED: dict[str, Any] = {"first_row_s": 1.0}
+
+
+async def test_flushes_of_one_text_are_bounded() -> None:
+    async with gateway(FakeTalker(**STALLED)) as server, client(server.url) as talk:
+        await talk.create()
+        await talk.send("text.append", context_id="c", text="A sentence to wait for.")
+        for number in range(65):
+            await talk.send("context.flush", context_id="c", flush_id=f"f{number}")
+        error = await talk.error()
+        assert (error["code"], error["context_id"]) == ("overloaded", "c")
+        await talk.send("text.append", context_id="c", text="Another one.")
+        await talk.send("context.flush", context_id="c", flush_id="after")
+        await talk.send("context.cancel", context_id="c")
+        await talk.until("context.cancelled")
+
+
+async def test_what_waits_on_vllm_omnis_socket_is_bounded() -> None:
+    talker = FakeTalker(**STALLED)
+    async with gateway(talker, max_text_chars=100) as server:
+        async with vllm_omni(server, **STREAM) as talk:
+            for _ in range(6):
+                await talk.say("a" * 100)
+            codes = []
+            while (message := await talk.next())["type"] == "error":
+                codes.append(message["code"])
+            # the context takes one text of that length, three more are to be told of in turn
+            assert codes == ["overloaded"] * 4
+            assert message["type"] == "audio.start"
+        await server.until_free()
+
+
+async def test_a_refused_text_leaves_vllm_omnis_socket_free(tmp_path: Path) -> None:
+    keys = write_keys(
+        tmp_path / "keys.json", entry("a", "acme", limits={"characters_per_minute": 20})
+    )
+    async with gateway(api_keys_file=keys, session_idle_s=0.4, **EXACT) as server:
+        url = server.http.replace("http", "ws", 1) + "/v1/audio/speech/stream"
+        async with connect(url, additional_headers=bearer("a")) as socket:
+            talk = Talk(socket)
+            await talk.send("session.config", **STREAM)
+            await talk.say(LONG)
+            await talk.sentence(0, 0, LONG)
+            await talk.done(0, 1)
+            await talk.say("Refused.")
+            assert [(await talk.next())["type"] for _ in range(4)] == [
+                "audio.start", "error", "audio.done", "session.done",
+            ]  # fmt: skip
+            await server.until_free()
+            await talk.send("session.config", **STREAM, seed=1)  # taken at once
+            await talk.send("input.done")
+            await talk.done(2, 0)
+            assert (await talk.next())["code"] == "idle_timeout"
+
+
+async def test_a_refused_first_text_ends_elevenlabs_context(tmp_path: Path) -> None:
+    keys = write_keys(
+        tmp_path / "keys.json", entry("a", "acme", limits={"characters_per_minute": 20})
+    )
+    async with gateway(api_keys_file=keys) as server:
+        headers = {"xi-api-key": "a"}
+        async with vendor(address(server, MULTI), additional_headers=headers) as talk:
+            await talk.send(text=LONG, context_id="a", flush=True)
+            await talk.send(context_id="a", close_context=True)
+            await talk.until(lambda message: message.get("isFinal"))
+            await talk.send(text="Refused.", context_id="b")
+            await talk.until(lambda message: message.get("error") == "rate_limited")
+            last = await talk.until(lambda message: message.get("isFinal"))
+            assert last["contextId"] == "b"
+            async with asyncio.timeout(5):
+                await server.until_free()

@@ -1,0 +1,83 @@
+"""Audio that is further ahead than it may be goes on once it has been read, whatever is written
+behind it and however it travels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.reading import Reading
+from talker.fake import FakeTalker
+from tests.service.cartesia_talk import EXACT, cartesia, is_, say, speaking, whole
+from tests.service.live import SPEC, client, gateway
+from tests.service.test_reading import Link
+from tests.service.vendor_talk import s16
+from tests.service.vllm_omni_talk import speaking as vllm_omni
+
+#: Longer than what may be unread, two seconds.
+LONG = "This takes longer to be heard than may be unread at a time, by some way."
+SHORT_LEAD: dict[str, Any] = {"default_lead_ms": 400, **EXACT}
+
+
+def test_a_ping_follows_audio_whatever_is_written_behind_it() -> None:
+    link, read = Link(), list[int]()
+    reading = Reading(link)
+    reading.follow(1, read.append)
+    reading.on_written(1, 10, 100, 0.0, more=True)
+    reading.on_written(None, 0, 50, 0.0, more=True)
+    assert not link.pings
+    reading.on_written(None, 0, 50, 0.0, more=False)
+    link.answer()
+    assert read == [0, 10]
+    reading.on_written(None, 0, 50, 0.0, more=False)
+    assert len(link.pings) == 1  # nobody waits for words to be read
+
+
+@pytest.mark.parametrize("encoding", ["pcm_mulaw", "pcm_s16le"])
+async def test_native_audio_with_words_behind_it_is_heard_to_its_end(encoding: str) -> None:
+    talker = FakeTalker(row_s=0.004, has_word_timings=True)
+    async with gateway(talker, **SHORT_LEAD) as server, client(server.url) as talk:
+        await talk.create(timestamps=True, audio={"encoding": encoding})
+        await talk.send("text.append", context_id="c", text=LONG)
+        await talk.send("context.end", context_id="c")
+        async with asyncio.timeout(40):
+            metrics = await talk.until("metrics")
+        assert metrics["audio_ms"] == 1000 * len(server.whole(LONG)) / SPEC.sample_rate
+
+
+async def test_cartesias_audio_with_words_before_it_is_heard_to_its_end() -> None:
+    async with gateway(speaking(row_s=0.004), **SHORT_LEAD) as server, cartesia(server) as talk:
+        await say(talk, "a", LONG, add_timestamps=True)
+        async with asyncio.timeout(40):
+            await talk.until(is_("done", "a"))
+        assert talk.sounds["a"] == s16(whole(server, LONG))
+
+
+@pytest.mark.parametrize("granularity", ["none", "sentence"])
+async def test_audio_that_is_sent_whole_is_not_held_to_real_time(granularity: str) -> None:
+    config = {"response_format": "pcm", "split_granularity": granularity}
+    async with gateway(**SHORT_LEAD) as server, vllm_omni(server, **config) as talk:
+        texts = [f"Now number {number}: {LONG}" for number in range(3)]
+        await talk.say(" ".join(texts))
+        spoken = texts if granularity == "sentence" else [" ".join(texts)]
+        for index, text in enumerate(spoken):
+            _, data = await talk.sentence(0, index, text)
+            assert len(data) > 10 * SPEC.sample_rate
+        await talk.done(0, len(spoken))
+
+
+async def test_audio_that_is_too_long_for_one_message_is_an_error_of_its_text_alone() -> None:
+    limits: dict[str, Any] = {"max_outbox_bytes": 1 << 17, **EXACT}
+    async with gateway(**limits) as server, vllm_omni(server, response_format="pcm") as talk:
+        await talk.say(LONG)
+        start, told, done = [await talk.next() for _ in range(3)]
+        assert (start["type"], told["code"]) == ("audio.start", "text_too_long")
+        assert (done["type"], done["error"], done["total_bytes"]) == ("audio.done", True, 0)
+        await talk.done(0, 1)
+        await talk.say("Hi.")
+        assert (await talk.sentence(1, 0, "Hi."))[1] == s16(np.asarray(server.whole("Hi.")))
+        await server.until_free()
