@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from embedded.reading import abbreviations, addresses, amounts, signs, times
+from embedded.reading import abbreviations, addresses, amounts, phones, ranges, signs, times
 from embedded.reading.fold import Folded, fold
 from embedded.reading.rules import PAUSES, Rule
 
@@ -20,8 +20,8 @@ _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
 _STRENGTH = {mark: strength for strength, mark in enumerate(",.!?")}
 _LETTERS = (signs.SLASHED, *addresses.RULES, *times.DATES, *amounts.LETTERS, *abbreviations.RULES)
 _BY_LETTER = (abbreviations.PLAIN, *_LETTERS)
-_BY_DIGIT = (*addresses.RULES, *times.TIMES, *times.PHONES, *amounts.RULES)
-_BY_SIGN = (*times.PHONES, *amounts.RULES, *signs.RULES)
+_BY_DIGIT = (*addresses.RULES, *times.TIMES, *phones.PHONES, *amounts.RULES)
+_BY_SIGN = (ranges.RANGE, *phones.PHONES, *amounts.RULES, *signs.RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _read(text: str, at: int, speech: _Speech) -> int:
 def _rules(char: str) -> tuple[Rule, ...]:
     if char.isalpha():
         return _BY_LETTER
-    return _BY_DIGIT if char.isdigit() else _BY_SIGN
+    return _BY_DIGIT if char.isdecimal() else _BY_SIGN
 
 
 class _Speech:

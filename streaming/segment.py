@@ -5,7 +5,8 @@ the text and never on how the text was split. An utterance leaves as soon as its
 certain, which is with the character after it:
 
 - a sentence mark with its closers (``?!``, ``."``, ``...``) and then whitespace, unless the
-  dot belongs to an abbreviation or to a list's number; marks of scripts without spaces
+  dot belongs to an abbreviation (of some, "No." or "Sat.", what follows tells) or to a list's
+  number; marks of scripts without spaces
   (``。``, ``।``) need no whitespace, only something that is not a closer;
 - an empty line, or a line break before a list's bullet.
 
@@ -24,12 +25,13 @@ from streaming.script import (
     CLOSERS,
     FREE_CLAUSE_MARKS,
     FREE_MARKS,
-    NUMBERED,
     OPENERS,
     SENTENCE_MARKS,
+    Held,
     is_abbreviation,
     is_wide,
     joins,
+    may_go_on,
 )
 
 #: ``<|`` opens a tag if it is closed within so many characters and without whitespace.
@@ -109,7 +111,7 @@ class Segmenter:
         self._line_starts = True  # nothing before the word in its line
         self._mark = ""  # the last of the sentence marks that were just read
         self._dot: int | None = None  # where that run is, if it is a single dot
-        self._numbered = False  # "No. " was read: is a digit next?
+        self._held = Held()  # "No. " was read: is a digit next?
         self._clause = ""  # the clause mark that was just read
         self._line_break = False  # only whitespace since a line break
         self._tag: int | None = None  # where the open tag begins
@@ -122,12 +124,14 @@ class Segmenter:
         if self._tag is not None:
             self._read_in_tag(char)
         else:
+            end = self._held.end_before(self._text, char)
             if self._ends_before(char):
-                if self._speakable and len(self._text) >= self._least():
-                    self._emit(len(self._text))
+                end = len(self._text)
+            if end is not None and self._speakable:
+                if end >= self._least():
+                    self._emit(end)
                     return self._step(char)
-                if self._speakable:
-                    self._clause_cut = len(self._text)
+                self._clause_cut = end
             self._note_cut(char)
             self._text.append(char)
             self._read(char)
@@ -153,8 +157,6 @@ class Segmenter:
         """Whether what was read is a whole sentence, now that ``char`` follows."""
         if self._line_break and (char == "\n" or char in BULLETS):
             return True
-        if self._numbered:
-            return not (char.isdigit() or char.isspace())
         if not self._mark or char in SENTENCE_MARKS or char in CLOSERS:
             return False
         if self._mark in FREE_MARKS:
@@ -168,7 +170,7 @@ class Segmenter:
         word = self._dotted_word()
         if self._line_starts and word.isdigit() and len(word) <= _MAX_LIST_DIGITS:
             return True
-        return word.lower() in NUMBERED or is_abbreviation(word)
+        return may_go_on(word) or is_abbreviation(word)
 
     def _dotted_word(self) -> str:
         """The word before the single dot that was just read; empty if none was."""
@@ -181,7 +183,7 @@ class Segmenter:
     def _read(self, char: str) -> None:
         """Update the state by ``char``, which was just added, outside a tag."""
         if char.isspace():
-            self._numbered = self._numbered or self._dotted_word().lower() in NUMBERED
+            self._held.note(self._dotted_word(), len(self._text))
             self._mark, self._clause, self._dot = "", "", None
             self._line_break = self._line_break or char == "\n"
             if self._word < len(self._text) - 1:
@@ -189,7 +191,7 @@ class Segmenter:
             self._line_starts = self._line_starts or char == "\n"
             self._word = len(self._text)
             return
-        self._line_break = self._numbered = False
+        self._line_break = False
         if char in SENTENCE_MARKS:
             self._dot = len(self._text) - 1 if char == "." and not self._mark else None
             self._mark, self._clause = char, ""

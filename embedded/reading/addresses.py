@@ -14,7 +14,10 @@ _TOP = (
 )
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST = rf"(?P<host>(?:{_LABEL}\.){{1,6}}(?P<top>(?i:{_TOP})))(?![A-Za-z0-9-])"
-_PATH = r"(?::\d{1,5})?(?P<path>(?:/[\w.~%+@-]{0,200}){0,12})(?:[?#][^\s\"'<>)]{0,400}(?<![.,!?]))?"
+_PATH = (
+    r"(?::\d{1,5})?(?P<path>(?:/(?:[\w~%+@-]|\.(?=[\w~%+@/-])){0,200}){0,12})"
+    r"(?:[?#][^\s\"'<>)]{0,400}(?<![.,!?]))?"
+)
 #: Ends of names that are read as words; the others are spelled.
 _TOP_WORDS = words_of("com org net gov mil info biz dev app shop online tech cloud")
 _SIGNS = {".": "dot", "-": "dash", "_": "underscore", "@": "at", "/": "slash", "+": "plus",

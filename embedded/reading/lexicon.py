@@ -85,8 +85,14 @@ ABBREVIATED = _table(
     secs seconds
     yr year
     yrs years
+    tsp teaspoon
+    tbsp tablespoon
     """
 )
+#: Of those, what capitals without a number make an acronym: the HR people, the FT.
+MEASURES_TOO = words_of("ft hr yr km cm kg mph kph rpm")
+#: What capitals without a dot make one, unless the whole text is in capitals: MS Word.
+ACRONYMS_TOO = MEASURES_TOO | words_of("mr ms dr jr sr st rd vs")
 #: Other words that are read otherwise than they are written.
 WORDS = _table(
     """
@@ -161,8 +167,11 @@ NUMBERED = _table(
     eq equation
     ver version
     v version
+    ext extension
     """
 )
+#: Of those, words or letters too, which a dot tells apart: "No. 5" but "no 5-star hotel".
+ALSO_WORDS = words_of("no nos fig figs art sec p v")
 MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september",
     "october", "november", "december",
@@ -177,7 +186,7 @@ DAYS = {
 SPELLED = words_of(
     """
     aarp asap ieee ucla uefa usaid usda ussr espn isbn asic apac emea imao fifo html https ymca
-    ywca eula csis isps mpaa riaa ioc
+    ywca eula csis isps mpaa riaa ioc nyse byod byob cyoa eyfs myob
     """
 )
 #: Of two or three letters, yet words.
@@ -197,6 +206,7 @@ SHORT_WORDS = words_of(
     shy sim sin sip sir sit six ski sky son sow soy spy sub sue sum sun tab tag tan tap tax tea
     ten the tie tin tip toe ton too top toy try tub two use van vet via vow war was wax way web
     wed wet who why wig win wit won wow yam yeah yep yes yet you zip zoo pin lan wan gif spa
+    fry ply pry sly wry
     """
 )
 #: Spelled unless the whole text is in capitals: "IT", "US".

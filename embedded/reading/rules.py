@@ -38,6 +38,12 @@ class Rule:
         return None if reading is None else (match.end(), reading)
 
 
+def stopped(match: Match, *words: str) -> list[str]:
+    """The words, and a stop where the match's last dot ends a sentence too."""
+    stop = match[0].endswith(".") and dot_ends(match.string, match.end())
+    return [*words, *(["."] if stop else [])]
+
+
 def dot_ends(text: str, end: int) -> bool:
     """Whether an abbreviation's dot, before ``end``, seems to end a sentence as well."""
     return bool(_ENDS.match(text, end))

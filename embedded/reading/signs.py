@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from embedded.reading.context import REACH
 from embedded.reading.rules import PAUSES, Match, Reading, Rule
 
 _NAMES = {
@@ -28,9 +29,14 @@ def _named(match: Match) -> Reading:
 
 def _minus(match: Match) -> Reading:
     """A spaced dash between numbers: a subtraction if it comes to something, else a range."""
-    if "=" in match.string[match.end() : match.end() + 40]:
+    if "=" in match.string[match.end() : match.end() + REACH]:
         return ["minus"]
     return ["to"] if match[0] == " – " else [","]
+
+
+def _divided(match: Match) -> Reading:
+    """A spaced slash between numbers."""
+    return ["divided by" if "=" in match.string[match.end() : match.end() + REACH] else "over"]
 
 
 def _ellipsis(match: Match) -> Reading:
@@ -64,10 +70,14 @@ RULES: tuple[Rule, ...] = (
     Rule(r"\s[-–]\s(?=\d)", _minus, behind=r"\d"),
     says(r"-(?=[A-Za-z0-9])", "", behind=_LETTER_OR_DIGIT),
     says(r"[-–—]+", ","),
+    Rule(r"\s/\s(?=\d)", _divided, behind=r"\d"),
+    says(r"\s\*\*\s(?=\d)", "to the power of", behind=r"[A-Za-z0-9)]"),
     Rule(r"\s+", _blank),
     # slashes, stars and the like
     says(r"/(?=\d)", "slash", behind=r"\d"),
     says(r"/(?=[A-Za-z0-9])", "slash", behind=r"[A-Za-z0-9]"),
+    says(r"\*\*(?=\d)", "to the power of", behind=r"[\d)]"),
+    says(r"(?<![A-Za-z0-9][A-Za-z])\*\*(?=\d)", "to the power of", behind=r"[A-Za-z]"),
     says(r"[*×](?=\s?\d)", "times", behind=r"[\d\s]"),
     says(r"\^(?=\d)", "to the power of", behind=r"[A-Za-z0-9)]"),
     says(r"~(?=\s?\d)", "about"),
@@ -88,7 +98,8 @@ RULES: tuple[Rule, ...] = (
     says(r":(?=\d)", "to", behind=r"\d"),
     says(r"\(s\)", "", behind=r"[a-z]"),
     says(r"[:;()\[\]{}|]", ","),
-    Rule(r"[&@+=%±×÷≈≤≥≠²³§°$€£¥¢₹₩₽₿]", _named),
+    Rule(r"[&@+=%±×÷≈≤≥≠§°$€£¥¢₹₩₽₿]", _named),
+    Rule(r"(?<![A-Za-z]{3})[²³]", _named, behind=r"[A-Za-z0-9)]"),
     *map(_pause, PAUSES),
 )
 #: Short forms with a sign in them, tried before words.

@@ -5,7 +5,8 @@ from __future__ import annotations
 _NAMES = {
     "kilometer": "km", "meter": "m", "centimeter": "cm", "millimeter": "mm", "nanometer": "nm",
     "mile": "mi", "yard": "yd", "kilogram": "kg", "gram": "g", "milligram": "mg", "ounce": "oz",
-    "pound": "lb lbs", "liter": "l L", "milliliter": "ml mL", "gallon": "gal", "kilohertz": "kHz",
+    "pound": "lb lbs", "tablespoon": "tbsp Tbsp", "teaspoon": "tsp",
+   "liter": "l L", "milliliter": "ml mL", "gallon": "gal", "kilohertz": "kHz",
     "megahertz": "MHz", "gigahertz": "GHz", "hertz": "Hz", "kilobyte": "KB kB", "megabyte": "MB",
     "gigabyte": "GB", "terabyte": "TB", "watt": "W", "kilowatt": "kW", "megawatt": "MW",
     "kilowatt hour": "kWh", "volt": "V", "millivolt": "mV", "milliamp hour": "mAh",

@@ -8,7 +8,9 @@ import re
 from embedded.reading import numbers
 from embedded.reading.lexicon import (
     ABBREVIATED,
+    ACRONYMS_TOO,
     LETTERS,
+    MEASURES_TOO,
     SHORT_WORDS,
     SOUNDS,
     SPELLED,
@@ -34,7 +36,8 @@ _CODAS = words_of(
     x xt z zz
     """
 )
-_PARTS = re.compile(r"[aeiou]+|(?<!^)y+|[b-df-hj-np-tv-xyz]+")
+#: "y" is a vowel wherever it does not begin the word.
+_PARTS = re.compile(r"[aeiou]+|(?<!^)y+|^y|[b-df-hj-np-tv-xz]+")
 _VOWEL = re.compile(r"[aeiouy]")
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 #: Names whose inner capital is no seam.
@@ -60,9 +63,12 @@ def read_word(token: str, *, shouting: bool = False) -> str:
     if apostrophe:
         return token.lower()
     lower = token.lower()
-    for table in (ABBREVIATED, WORDS):
-        if lower in table:
-            return table[lower]
+    is_acronym = token.isupper() and lower in (MEASURES_TOO if shouting else ACRONYMS_TOO)
+    is_acronym = is_acronym or is_plural_acronym(token)
+    if lower in ABBREVIATED and not is_acronym:
+        return ABBREVIATED[lower]
+    if lower in WORDS:
+        return WORDS[lower]
     if len(token) == 1:
         return lower if lower in "ai" else LETTERS[lower]
     if token.isupper():
@@ -74,6 +80,11 @@ def read_word(token: str, *, shouting: bool = False) -> str:
     return " ".join(read_word(part) for part in _CAMEL.findall(token))
 
 
+def is_plural_acronym(token: str) -> bool:
+    """Whether a token is several of what is an abbreviation too: "MRs"."""
+    return token[-1:] == "s" and token[:-1].isupper() and token[:-1].lower() in ACRONYMS_TOO
+
+
 def read_mixed(token: str) -> str:
     """Letters and digits without a space between them: "MP3", "4K", "B2B", "x86"."""
     words = []
@@ -82,11 +93,16 @@ def read_mixed(token: str) -> str:
             words.append(numbers.amount(piece))
         elif piece.lower() in WORDS:
             words.append(WORDS[piece.lower()])
-        elif piece in ("a", "A") or not is_pronounceable(piece.lower()):
+        elif piece in ("a", "A") or not _is_readable(piece.lower()):
             words.append(spell(piece) if piece.isalpha() else read_word(piece))
         else:
             words.append(read_word(piece))
     return " ".join(words)
+
+
+def _is_readable(lower: str) -> bool:
+    """Whether letters beside digits are a word: never an abbreviation, "INC0012345"."""
+    return is_pronounceable(lower) and lower not in ABBREVIATED
 
 
 @functools.lru_cache(maxsize=2)
@@ -102,6 +118,8 @@ def is_pronounceable(lower: str) -> bool:
     parts = _PARTS.findall(lower)
     if not any(_VOWEL.match(part) for part in parts) or any(len(part) > 3 for part in parts):
         return False
+    if not any(vowel in lower for vowel in "aeiou") and ("yy" in lower or len(lower) < 4):
+        return lower in SHORT_WORDS  # "sky", but "py" and "nyc"
     first, last = parts[0], parts[-1]
     begins = first[0] in "aeiou" or first in _ONSETS
     return begins and (bool(_VOWEL.match(last)) or last in _CODAS or last[-1] == "y")

@@ -28,7 +28,9 @@ _PIECES = [
     *(case[0] for case in _CASES), " ", "\n", "\n\n", ", ", ".", "...", "-", "–", "—", "/", ":",
     "'", '"', "(", ")", "$", "%", "#", "@", "1", "12", "1999", "07", "a", "A", "I", "st", "St.",
     "no.", "No.", "pm", "p.m.", "a.m.", "Mr.", "etc.", "km", "min.", "May", "Nov.", "XIV", "é",
-    "\u0301", "\u200d", "🙂", "ﬁ", "½", "²", "°", "日", "\ud800", "\x00", "<|sfx:cough|>", "<|",
+    "no", "HR", "MS", "St", "Dr.", "Elm", "Then", "B.", "5B", "W", "Mon", "Mar.", "ext.", "AM",
+    "FLOWERS", "800", "401k", "tsp", "\u0301", "\u200d", "🙂", "ﬁ", "½", "²", "°", "日", "\ud800",
+    "\x00", "<|sfx:cough|>", "<|",
 ]  # fmt: skip
 written = st.one_of(
     st.text(max_size=60),
@@ -168,7 +170,9 @@ def test_a_spelled_acronym_has_a_name_for_each_letter(acronym: str) -> None:
 _REPEATED = [
     "1", "1.", "1,", "a.", "A.", "1-", "-", "(", "1/", "1:1", "@a.", "'", " ", "\n", "M", "US$",
     "http://", "a@a.", "+1 ", "a-", "May ", "1 ", "/", "I", "%", "J. ", "<", "1 1/2 ",
-    "US ", "U.S. ", "Dr. A ", "5 May ",
+    "US ", "U.S. ", "Dr. A ", "5 May ", "Elm St. ", "N Elm ", "5 W ", "Mon-", "May 5 – ", "9 AM-",
+    "$1k-", "5 km–", "1-800-A", "800-A-", "1/5 and ", "on 1/5 ", "B. ", "Seat 5B ", "x² ", "**2",
+    "a.b/c.", "a.co/.a", "5%-",
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ def segment(text: str, settings: SegmentSettings = EACH) -> list[str]:
 # Pieces that the rules are about, glued together in any order, with and without spaces.
 _PIECES = """
     Hi Hello, Dr. Mr. U.S. p.m. e.g. No. no. 5 3.14 1,000 10:30 2020. 1. 12) J. I. I etc.
+    Sat. Sun. Nov. Ma Mar. No min. lbs. Apt. $5/mo. 9a.m.
     . ! ? … ... ?! , ; : — – - * # " ' ” ) ( [ ] 。 ！ ？ ， 、 」 「 你好 テスト । ॥ नमस्ते ؟ ۔
     مرحبا <|pause|> <|emotion:joy|> <| |> < | > <|x <|a_name_too_long_for_a_tag:and_so_on_and_on|>
     https://a.b/c?d=1. me@x.org e\u0301 👩\u200d👧 👍🏽 🇫🇷🇩🇪 क्ष \ud83d\ude00
@@ -122,6 +123,31 @@ def test_a_written_character_is_never_torn_apart(text: str, most: int) -> None:
         ("E.g. figs, 5 p.m. in the U.S. Army. Ok", ["E.g. figs, 5 p.m. in the U.S. Army.", "Ok"]),
         ("(e.g. this) vs. that etc. so. Ok", ["(e.g. this) vs. that etc. so.", "Ok"]),
         ("No. 5 is alive. No. I am not.", ["No. 5 is alive.", "No.", "I am not."]),
+        (
+            "At 123 Main St., Apt. 4, Ste. 200. Ok",
+            ["At 123 Main St., Apt. 4, Ste. 200.", "Ok"],
+        ),
+        ("In apt. 4 now. That's apt. Ok", ["In apt. 4 now.", "That's apt.", "Ok"]),
+        (
+            "Wait 10 min. and call. It took 10 min. Then",
+            ["Wait 10 min. and call.", "It took 10 min.", "Then"],
+        ),
+        ("Add 5lbs. or 2 hrs. (or 12 oz. can). Ok", ["Add 5lbs. or 2 hrs. (or 12 oz. can).", "Ok"]),
+        (
+            "It's $5/mo. billed now. Or $5/mo. You pay",
+            ["It's $5/mo. billed now.", "Or $5/mo.", "You pay"],
+        ),
+        (
+            "At 9a.m. on Mon. at 5, Tues. through Thurs. only. Ok",
+            ["At 9a.m. on Mon. at 5, Tues. through Thurs. only.", "Ok"],
+        ),
+        ("On Sat. Nov. 5 or Mar. 15. Ok", ["On Sat. Nov. 5 or Mar. 15.", "Ok"]),
+        (
+            "He sat. 5 came. The Sun. Now ok. See you Fri. Then",
+            ["He sat.", "5 came.", "The Sun.", "Now ok.", "See you Fri.", "Then"],
+        ),
+        ("The Sun.\n\nMa. Ok", ["The Sun.", "Ma.", "Ok"]),
+        ("The Sun. N", ["The Sun. N"]),
         ("So do I. Me too.", ["So do I.", "Me too."]),
         (
             "See http://a.b/c?d=1.5! Or me@x.org. Ok",
@@ -161,6 +187,18 @@ def test_an_utterance_leaves_with_the_character_that_makes_it_certain() -> None:
     assert segmenter.push("真的。") == []
     assert segmenter.flush() == ["真的。"]
     assert segmenter.flush() == []
+
+
+def test_a_word_that_may_be_a_day_waits_for_what_tells() -> None:
+    segmenter = Segmenter(EACH)
+    assert segmenter.push("The Sun. ") == []
+    assert segmenter.push("N") == []
+    assert segmenter.push("o") == []
+    assert segmenter.push("w") == ["The Sun."]
+    assert segmenter.push(" it. ") == ["Now it."]
+    assert segmenter.push("On Sun. Nov") == []
+    assert segmenter.push(". 5 ") == []
+    assert segmenter.flush() == ["On Sun. Nov. 5"]
 
 
 def test_short_sentences_wait_unless_they_come_first() -> None:
