@@ -8,7 +8,9 @@ have shapes of their own, with masks (``codec.buckets``). A batch grows only whi
 urgent window stays in time.
 
 A long window is cut into pieces, chosen one by one, so that no stream waits for more than
-one piece of it. Pieces keep the receptive field around them and give the same bits.
+one piece of it. Pieces keep the receptive field around them and give the same bits. One with
+which an utterance begins (all of it, where audio is wanted whole) lets those pass between its
+pieces whose listeners would run dry soon: nobody hears it yet, and later is better than a gap.
 """
 
 from __future__ import annotations
@@ -19,6 +21,11 @@ from typing import Protocol
 
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
+
+#: Between its pieces a long beginning lets pass what is due within this, and then has its turn.
+_LET_PASS_S = 1.0
+#: More pieces than a first chunk has.
+_LONG_PIECES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,9 @@ class EqualShapes:
 
 @dataclass(slots=True)
 class Job:
-    """One window in the queue: its pieces still to do, and the samples of those done."""
+    """One window in the queue: its pieces still to do, and the samples of those done. ``begins``:
+    nobody hears its stream yet.
+    """
 
     id: int
     deadline_s: float
@@ -84,6 +93,7 @@ class Job:
     frames: int
     pieces: list[DecodeWindow]
     alone: bool = False
+    begins: bool = False
     samples: list[Samples] = field(default_factory=list)
     started_s: float | None = None
     decode_s: float = 0.0
@@ -122,8 +132,9 @@ class DeadlineQueue:
         return len(self._jobs)
 
     def add(
-        self, id: int, window: DecodeWindow, deadline_s: float, now: float, *, alone: bool = False
-    ) -> None:
+        self, id: int, window: DecodeWindow, deadline_s: float, now: float, *,
+        alone: bool = False, begins: bool = False,
+    ) -> None:  # fmt: skip
         """Take a window in. Raises QueueFull; an id that waits already is a ValueError."""
         if id in self._jobs:
             raise ValueError(f"window {id} is queued already")
@@ -131,7 +142,7 @@ class DeadlineQueue:
             raise QueueFull
         pieces = list(cut(window, self._limits.piece_frames, self._reach))
         frames = window.codes.shape[1]
-        self._jobs[id] = Job(id, deadline_s, now, frames, pieces, alone)
+        self._jobs[id] = Job(id, deadline_s, now, frames, pieces, alone, begins)
 
     def cancel(self, id: int) -> bool:
         """Drop a window, between two of its pieces too; say whether it was there."""
@@ -164,7 +175,7 @@ class DeadlineQueue:
                 batch.append(job)
         return batch
 
-    def finish(self, job: Job, samples: Samples) -> bool:
+    def finish(self, job: Job, samples: Samples, now: float) -> bool:
         """Note the samples of the job's next piece; the job leaves when all are there.
 
         Return whether it is done. A job that was cancelled meanwhile is never done.
@@ -174,6 +185,8 @@ class DeadlineQueue:
         job.samples.append(samples)
         if job.is_done:
             del self._jobs[job.id]
+        elif job.begins and len(job.pieces) >= _LONG_PIECES:
+            job.deadline_s = max(job.deadline_s, now + _LET_PASS_S)
         return job.is_done
 
 

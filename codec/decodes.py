@@ -57,10 +57,14 @@ class _Pending:
     strikes: int = 0
 
     @property
+    def begins(self) -> bool:
+        """Whether nobody hears its stream yet."""
+        return not self.window.left_context and self.deadline_s <= self.asked_s
+
+    @property
     def turn_s(self) -> float:
         """Windows are decoded in this order."""
-        begins = not self.window.left_context and self.deadline_s <= self.asked_s
-        return self.asked_s + BEGIN_S if begins else self.deadline_s
+        return self.asked_s + BEGIN_S if self.begins else self.deadline_s
 
 
 class Decodes:
@@ -156,7 +160,11 @@ class Decodes:
 
     def _send_off(self, pending: _Pending) -> None:
         alone = pending.strikes > 0
-        self._send(decode_message(pending.id, pending.window, pending.turn_s, alone=alone))
+        self._send(
+            decode_message(
+                pending.id, pending.window, pending.turn_s, alone=alone, begins=pending.begins
+            )
+        )
 
     def _fail(self, pending: _Pending, message: str) -> None:
         self._pending.pop(pending.id, None)

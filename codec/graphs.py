@@ -132,7 +132,7 @@ class GraphDecoder:
         """
         groups: dict[int | None, list[int]] = {}
         for index, window in enumerate(windows):
-            self._decoder.check(window.codes)
+            self._decoder.check(window.codes, window.lookahead)
             groups.setdefault(self.buckets.length(window.new_frames), []).append(index)
         results: dict[int, Samples] = {}
         most = self.buckets.rows[-1]

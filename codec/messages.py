@@ -23,7 +23,7 @@ class Decode(msgspec.Struct, tag="decode", frozen=True):
     """Work: one window. ``codes`` is int16 little-endian, ``[num_codebooks, T]``.
 
     ``alone`` keeps it out of batches: it was being decoded when a worker died, and if it is
-    the cause then nothing else must die with it.
+    the cause then nothing else must die with it. ``begins``: nobody hears its stream yet.
     """
 
     id: int
@@ -34,6 +34,7 @@ class Decode(msgspec.Struct, tag="decode", frozen=True):
     lookahead: int
     deadline_s: float
     alone: bool = False
+    begins: bool = False
 
 
 class Encode(msgspec.Struct, tag="encode", frozen=True):
@@ -125,7 +126,9 @@ ToWorker = Decode | Encode | Cancel | Stop
 FromWorker = Ready | Decoding | Decoded | Encoding | Encoded | Failed | Alive | Progress | Fatal
 
 
-def decode_message(id: int, window: DecodeWindow, deadline_s: float, *, alone: bool) -> Decode:
+def decode_message(
+    id: int, window: DecodeWindow, deadline_s: float, *, alone: bool, begins: bool = False
+) -> Decode:
     """Pack a window."""
     return Decode(
         id=id,
@@ -136,6 +139,7 @@ def decode_message(id: int, window: DecodeWindow, deadline_s: float, *, alone: b
         lookahead=window.lookahead,
         deadline_s=deadline_s,
         alone=alone,
+        begins=begins,
     )
 
 

@@ -150,7 +150,14 @@ class Worker:
             now = time.monotonic()
             try:
                 window = window_of(message)
-                self._queue.add(message.id, window, message.deadline_s, now, alone=message.alone)
+                self._queue.add(
+                    message.id,
+                    window,
+                    message.deadline_s,
+                    now,
+                    alone=message.alone,
+                    begins=message.begins,
+                )
             except ValueError as error:
                 self._fail(message.id, "bad_window", error)
             except QueueFull as error:
@@ -169,11 +176,11 @@ class Worker:
         except Exception as error:
             self._find_the_bad_one(batch, error)
             return
-        seconds = time.monotonic() - began
+        seconds = (now := time.monotonic()) - began
         for job, samples in zip(batch, rows, strict=True):
             job.decode_s += seconds
             job.batch = max(job.batch, len(batch))
-            if self._queue.finish(job, samples):
+            if self._queue.finish(job, samples, now):
                 self._answer(job)
 
     def _find_the_bad_one(self, batch: list[Job], error: Exception) -> None:

@@ -62,6 +62,7 @@ class Supervisor(Generic[M]):
         )
         self._watch = watch or Watch()
         self._life: Life[M] | None = None
+        self._up_at: float | None = None
         self._first_ready: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -122,7 +123,7 @@ class Supervisor(Generic[M]):
         """Live again and again, until told to stop or the first start has failed."""
         failures = 0
         while True:
-            began, given_up, reason = time.monotonic(), False, "it died before it was ready"
+            given_up, reason, self._up_at = False, "it died before it was ready", None
             try:
                 self._life = Life(self._program, self._watch)
                 await self._life.run()
@@ -131,7 +132,7 @@ class Supervisor(Generic[M]):
                 log.error("child cannot start: %s", reason, extra={"child": self._program.name})
             if self._stopping:
                 return
-            failures = 0 if time.monotonic() - began > self._watch.healthy_s else failures + 1
+            failures = 0 if self._was_healthy() else failures + 1
             given_up = given_up or failures >= START_TRIES
             if given_up and self._settle_start(ChildFailed(reason)):
                 return
@@ -140,7 +141,12 @@ class Supervisor(Generic[M]):
             log.warning("child ended", extra={"child": self._program.name, "restart_in_s": delay})
             await asyncio.sleep(delay)
 
+    def _was_healthy(self) -> bool:
+        """Whether the last life was of use for a while; loading, however long, is none."""
+        return self._up_at is not None and time.monotonic() - self._up_at > self._watch.healthy_s
+
     def _came_up(self, message: Any) -> None:
+        self._up_at = time.monotonic()
         self._on_ready(message)
         self._settle_start(None)
 

@@ -69,7 +69,7 @@ class VoiceInfo(BaseProcessingInfo):  # type: ignore[misc]  # untyped base
 
 
 class VoiceDummy(BaseDummyInputsBuilder[VoiceInfo]):  # type: ignore[misc]  # untyped base
-    """The worst case for memory profiling."""
+    """Asked for by the registry; VoiceProcessor makes the worst case itself."""
 
     def get_dummy_text(self, mm_counts: Any) -> str:
         """No text: prompts are ids."""
@@ -78,12 +78,6 @@ class VoiceDummy(BaseDummyInputsBuilder[VoiceInfo]):  # type: ignore[misc]  # un
     def get_dummy_mm_data(self, *_: Any, **__: Any) -> dict[str, Any]:
         """No raw audio either."""
         return {}
-
-    def get_dummy_processor_inputs(self, seq_len: int, *_: Any, **__: Any) -> ProcessorInputs:
-        """A prompt that is all voice."""
-        return ProcessorInputs(
-            prompt=[0] * longest_voice(seq_len), mm_data_items=MultiModalDataItems({})
-        )
 
 
 class VoiceProcessor(BaseMultiModalProcessor[VoiceInfo]):  # type: ignore[misc]  # untyped base
@@ -96,6 +90,12 @@ class VoiceProcessor(BaseMultiModalProcessor[VoiceInfo]):  # type: ignore[misc] 
 
     def _get_prompt_updates(self, *_: Any, **__: Any) -> list[Any]:
         return []
+
+    def get_dummy_inputs(self, seq_len: int, *_: Any, **__: Any) -> ProcessorInputs:
+        """The worst case for memory profiling: a prompt that is all voice."""
+        return ProcessorInputs(
+            prompt=[0] * longest_voice(seq_len), mm_data_items=MultiModalDataItems({})
+        )
 
     def apply(self, inputs: Any, timing_ctx: Any) -> Any:
         """The input for profiling; a request with raw audio is an error."""

@@ -52,6 +52,9 @@ def set_environment(settings: TalkerSettings) -> None:
             "DO_NOT_TRACK": "1",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if inside else "1",
             "TOKENIZERS_PARALLELISM": "false",
+            # on GPUs vLLM would fork its engine core, with garbage collection as it is at that
+            # moment (off) and without our plugin's start, which ties its life to ours
+            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         }
     )
     if settings.quantization == "int8":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -27,10 +29,10 @@ def queue(limits: BatchLimits = ROOMY, cost: DecodeCost = COST) -> DeadlineQueue
     return DeadlineQueue(REACH, cost, limits)
 
 
-def finish(waiting: DeadlineQueue, batch: list) -> list[int]:
+def finish(waiting: DeadlineQueue, batch: list, now: float = 0.0) -> list[int]:
     done = []
     for job in batch:
-        if waiting.finish(job, np.full(job.next_piece.new_frames, job.id, np.float32)):
+        if waiting.finish(job, np.full(job.next_piece.new_frames, job.id, np.float32), now):
             done.append(job.id)
     return done
 
@@ -175,6 +177,36 @@ def test_a_stream_waits_for_one_piece_of_a_long_window_only() -> None:
         finish(waiting, batch)
     assert order == [0, 0, 0, 1, *[0] * 7]
     assert len(waiting) == 0
+
+
+def test_a_long_beginning_lets_listeners_pass_and_is_done_in_the_end() -> None:
+    """It asks for an early turn, as beginnings do; pieces of ten frames take .1 s here."""
+    waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
+    waiting.add(0, window(0, 95, 0), 0.25, 0.0, begins=True)
+    waiting.add(1, window(), 0.9, 0.0)
+    waiting.add(2, window(), 5.0, 0.0)
+    order, now = [], 0.0
+    while batch := waiting.take(now):
+        order += ids(batch)
+        now += 0.1
+        finish(waiting, batch, now)
+    assert order == [0, 1, *[0] * 9, 2]
+
+
+def test_a_long_beginning_gets_on_beside_listeners_without_end() -> None:
+    waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
+    waiting.add(0, window(0, 95, 0), 0.25, 0.0, begins=True)
+    now, turns, done_at = 0.0, list[float](), dict[int, float]()
+    for id in range(1, 200):
+        waiting.add(id, window(), now + 0.5, now)
+        batch = waiting.take(now)
+        turns += [now for job in batch if job.id == 0]
+        now += 0.1
+        done_at |= dict.fromkeys(finish(waiting, batch, now), now)
+    assert 0 in done_at
+    assert max(b - a for a, b in pairwise(turns)) < 2
+    late = [done_at[id] - (0.1 * (id - 1) + 0.5) for id in done_at if id]
+    assert max(late) < 0.7
 
 
 @settings(max_examples=80, deadline=None)

@@ -19,7 +19,7 @@ from codec.errors import CodesError
 from codec.graphs import GraphDecoder, graphed, recorder_for
 from codec.reference import reference_decode
 from streaming.spec import Codes, Samples
-from streaming.window import DecodeWindow
+from streaming.window import UNKNOWN, DecodeWindow
 from tests.codec.fake_graphs import FakeRecorder
 
 MakeCodes = Callable[..., np.ndarray]
@@ -109,6 +109,18 @@ def test_a_padded_window_equals_the_window(
 ) -> None:
     window = DecodeWindow(random_codes(sum(shape)), *shape)
     assert same(graphs.decode_windows([window])[0], decoder.decode_windows([window])[0])
+
+
+def test_frames_that_are_not_complete_are_looked_at_by_graphs_too(
+    graphs: GraphDecoder, decoder: HiggsDecoder, random_codes: MakeCodes
+) -> None:
+    codes = random_codes(7)
+    codes[2, 6], codes[3, 5:] = UNKNOWN, UNKNOWN
+    windows = [DecodeWindow(codes, 0, 5, 2), DecodeWindow(random_codes(7), 0, 5, 2)]
+    for window, samples in zip(windows, graphs.decode_windows(windows), strict=True):
+        assert same(samples, decoder.decode_windows([window])[0])
+    with pytest.raises(CodesError):
+        graphs.decode_windows([DecodeWindow(codes, 0, 6, 1)])
 
 
 def test_windows_of_a_batch_do_not_touch_each_other(

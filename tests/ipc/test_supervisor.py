@@ -176,6 +176,16 @@ async def test_a_child_that_hangs_while_starting_is_killed() -> None:
     await nest.supervisor.stop()
 
 
+async def test_a_long_way_to_an_early_death_is_no_health() -> None:
+    """A large model loads for longer than a child that works must live to be thought well."""
+    nest = Nest("hang", Watch(start_timeout_s=1.5, healthy_s=0.5))
+    with pytest.raises(ChildFailed):
+        async with asyncio.timeout(60):
+            await nest.supervisor.start()
+    assert nest.supervisor.restarts == START_TRIES - 1
+    await nest.supervisor.stop()
+
+
 async def test_stop_ends_the_child_and_starts_no_other(nest: Nest) -> None:
     pid = nest.supervisor.pid
     assert pid is not None

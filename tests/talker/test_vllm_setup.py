@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +70,42 @@ def test_what_the_operator_set_in_the_environment_wins_where_it_may(
         monkeypatch.setattr(os, "environ", environment)
         set_environment(TalkerSettings())
         assert (environment[kernels], environment["HF_HUB_OFFLINE"]) == (kept, "1")
+
+
+def test_engine_cores_are_never_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked one would outlive a gateway that is killed, and never collect its garbage."""
+    environment = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
+    monkeypatch.setattr(os, "environ", environment)
+    set_environment(TalkerSettings())
+    assert environment["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+
+
+_PROFILE = """
+import sys
+from talker.checkpoint import open_checkpoint
+from talker.settings import TalkerSettings
+from talker.vllm_setup import engine_arguments, make_plan, set_environment
+
+if __name__ == "__main__":
+    settings = TalkerSettings(max_num_seqs=4)
+    set_environment(settings)
+    checkpoint = open_checkpoint(sys.argv[1])
+    plan = make_plan(settings, checkpoint)
+    arguments = engine_arguments(settings, plan, checkpoint, checkpoint.shape.stop_id)
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+    from vllm.multimodal.encoder_budget import MultiModalBudget
+
+    config = EngineArgs(**arguments).create_engine_config()
+    budget = MultiModalBudget(config, MULTIMODAL_REGISTRY, enable_cache=False)
+    _, item = budget.get_dummy_encoder_profile_inputs()[0]
+    print("rows", len(item["voice_rows"].data), "of", budget.encoder_compute_budget)
+"""
+
+
+def test_memory_is_profiled_with_the_longest_voice(tiny_checkpoint: Path) -> None:
+    command = [sys.executable, "-c", _PROFILE, str(tiny_checkpoint)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+    rows, budget = map(int, re.findall(r"^rows (\d+) of (\d+)$", said, re.M)[0])
+    assert 0 < rows <= budget
+    assert rows > budget / 2
