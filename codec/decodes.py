@@ -59,7 +59,8 @@ class _Pending:
     @property
     def begins(self) -> bool:
         """Whether nobody hears its stream yet."""
-        return not self.window.left_context and self.deadline_s <= self.asked_s
+        is_first = not (self.window.left_context or self.window.first_frame)
+        return is_first and self.deadline_s <= self.asked_s
 
     @property
     def turn_s(self) -> float:

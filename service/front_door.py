@@ -62,6 +62,7 @@ class GuardedHttp(H11Protocol):
         self._patience = patience
         self._deadline: asyncio.TimerHandle | None = None
         self._owed: Any = None  # a state of h11, of which there are no types
+        self._unread = 0  # of an answer, when the deadline was set
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""
@@ -100,7 +101,8 @@ class GuardedHttp(H11Protocol):
         self._owed = state
         patience = self._patience
         seconds = patience.head_s if state is h11.IDLE else patience.body_s
-        self._deadline = self.loop.call_later(seconds, self._give_up)
+        self._unread = self.transport.get_write_buffer_size()
+        self._deadline = self.loop.call_later(seconds, self._expire, seconds)
         patience.waiting[self] = None
         if len(patience.waiting) > patience.most_waiting:
             next(iter(patience.waiting))._give_up()
@@ -113,6 +115,14 @@ class GuardedHttp(H11Protocol):
             self._deadline = None
         if self._owed is not h11.SWITCHED_PROTOCOL:
             self._owed = None
+
+    def _expire(self, seconds: float) -> None:
+        """Time is up, unless the client is still taking what it was answered before."""
+        before, self._unread = self._unread, self.transport.get_write_buffer_size()
+        if 0 < self._unread < before:
+            self._deadline = self.loop.call_later(seconds, self._expire, seconds)
+        else:
+            self._give_up()
 
     def _give_up(self) -> None:
         self._serve()

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 #: How long an item waits for a place while others are busy.
 _PATIENCE_S = 30.0
 _LEAST_WAIT_S = 0.05
+#: Nor longer than this: a hint is about the usual place, and one may be free before.
+_MOST_WAIT_S = 1.0
 _PIECE_BYTES = 64 * 1024
 
 
@@ -147,7 +149,8 @@ class HttpBatch(Response):
             except CapacityError as full:
                 if time.monotonic() >= give_up_at:
                     raise
-                await asyncio.sleep(max(_LEAST_WAIT_S, (full.retry_after_ms or 0) / 1000))
+                hint_s = (full.retry_after_ms or 0) / 1000
+                await asyncio.sleep(min(_MOST_WAIT_S, max(_LEAST_WAIT_S, hint_s)))
 
     async def _speak(self, context: HttpContext, tasks: asyncio.TaskGroup) -> Spoken:
         """Speak one; its end gives the place back. Raises TalkwireError."""

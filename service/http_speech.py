@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 #: What is written at once, in whole samples and whole groups of base64.
 _PIECE_BYTES = 24 * 1024
+#: Of an answer that is there at once, so much is handed on before the client has taken the rest.
+_BODY_BYTES = 64 * 1024
 
 
 class Wording(Protocol):
@@ -219,7 +221,10 @@ class _Body:
             self.started = True
             head, status = self._head.raw_headers, self._head.status_code
             await self._put({"type": "http.response.start", "status": status, "headers": head})
-        await self._put({"type": "http.response.body", "body": data, "more_body": not last})
+        for at in range(0, max(1, len(data)), _BODY_BYTES):  # the next once that is on its way
+            more = not last or at + _BODY_BYTES < len(data)
+            piece = data[at : at + _BODY_BYTES]
+            await self._put({"type": "http.response.body", "body": piece, "more_body": more})
 
     async def _put(self, message: Message) -> None:
         try:

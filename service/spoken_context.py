@@ -82,7 +82,10 @@ class SpokenContext(ContextSink):
         encoder = plan.encoder
         self._timeline = Timeline(self._heard_rate, encoder.sample_rate, encoder.delay_samples)
         self._pump = EncoderPump(encoder, tasks, lambda error: self._driver.post(Broke(error)))
-        self._driver = ContextDriver(runtime, session, request, self, tasks, protocol=plan.protocol)
+        room = self._pump.room if plan.is_kept else None  # nothing else would hold the codec back
+        self._driver = ContextDriver(
+            runtime, session, request, self, tasks, room, protocol=plan.protocol
+        )
         if not plan.is_kept:
             outbox.reading.follow(plan.handle, self._on_read)
         self._given_samples = 0

@@ -176,7 +176,9 @@ class UtteranceLine:
         if mine.mode == "whole":
             return True  # nothing can be sent before the last row
         schedule = mine.schedule
-        spare = _LARGEST_CHUNKS * schedule.max_chunk_frames + schedule.lookahead_frames
+        # what a chunk or a start may ask for: refused rows that it waits for would never come
+        most = max(_LARGEST_CHUNKS * schedule.max_chunk_frames, schedule.max_hold_frames)
+        spare = most + schedule.lookahead_frames
         in_hand_s = self._waiting_frames * mine.frame_s
         credit_s = self.playback.credit_s(now, mine.max_lead_s)
         return in_hand_s < credit_s + spare * mine.frame_s

@@ -126,7 +126,12 @@ class PaceEstimator:
         if self._capacity is not None:
             pairs = _no_faster(pairs, self._capacity.soon_row_s(self.live, self.now))
         left = settings.horizon_frames
-        return min(pairs, key=lambda pair: start_frames(settings, pair, left_frames=left))
+        # of pairs that ask for the most that may be held: the one that hides no slow talker
+        # behind a burst
+        return min(
+            pairs,
+            key=lambda pair: (start_frames(settings, pair, left_frames=left), pair.burst_s),
+        )
 
     def _among_others(
         self, cost: PaceBounds, settings: ScheduleSettings, windows: int

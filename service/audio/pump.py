@@ -47,6 +47,7 @@ class EncoderPump:
         self._max_waiting = max_waiting_samples
         self._jobs: deque[_Audio | Callable[[], None]] = deque()
         self._waiting_samples = 0
+        self._encoded = asyncio.Event()
         self._running = self._is_dropped = False
         #: Why audio is dropped since then.
         self.failure: TalkwireError | None = None
@@ -81,6 +82,12 @@ class EncoderPump:
         """Whether audio is being encoded, or messages wait behind it."""
         return self._running
 
+    async def room(self) -> None:
+        """Until no more than half of what may wait is waiting."""
+        while self._waiting_samples > self._max_waiting // 2 and self.failure is None:
+            self._encoded.clear()
+            await self._encoded.wait()
+
     def drop(self) -> None:
         """Forget all that waits, messages too, and what a thread is still working on."""
         self._is_dropped = True
@@ -103,8 +110,10 @@ class EncoderPump:
             except Exception:
                 log.exception("encoding broke")
                 self._fail(BackendError(ErrorCode.INTERNAL, "Something went wrong in the server."))
+                self._encoded.set()
                 continue
             self._waiting_samples -= len(job.samples)
+            self._encoded.set()
             if not self._is_dropped:
                 job.then(packets)
         self._running = False

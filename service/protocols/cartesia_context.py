@@ -68,17 +68,27 @@ class CartesiaContext:
         if self._is_ended:
             raise closed_error()
         self.speech.touch()
+        if request.transcript:
+            self.speech.append(request.transcript)
         self._stop_timer()
         if request.max_buffer_delay_ms is not None:
             self._delay_ms = request.max_buffer_delay_ms
-        if request.transcript:
-            self.speech.append(request.transcript)
         if not request.continue_:
             self._end()
         elif request.flush or (not self._delay_ms and not _is_blank(request)):
             self.speech.flush(_ASKED_FLUSH)
         else:
             self._start_timer()
+
+    def refuse(self, *, is_new: bool, is_last: bool) -> None:
+        """Its request was not carried out: nothing is left of a new context, and after a last
+        request what there is will be spoken.
+        """
+        if is_new:
+            self.speech.cancel()
+        elif is_last and not self._is_ended:
+            self._stop_timer()
+            self._end()
 
     def _end(self) -> None:
         self._is_ended = True

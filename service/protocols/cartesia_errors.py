@@ -17,6 +17,7 @@ _TOO_MANY, _UNAVAILABLE, _FAILED = 429, 503, 500
 _STATUS: dict[ErrorCode, int] = ACCESS_STATUS | {
     ErrorCode.UNKNOWN_VOICE: 404,
     ErrorCode.TEXT_TOO_LONG: 413,
+    ErrorCode.IDLE_TIMEOUT: 408,  # a body that came too slowly
     ErrorCode.TOO_MANY_CONTEXTS: _TOO_MANY,
     ErrorCode.OVERLOADED: _TOO_MANY,
     ErrorCode.NOT_READY: _UNAVAILABLE,

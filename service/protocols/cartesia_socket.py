@@ -47,9 +47,12 @@ class CartesiaDialect:
             self._tell(error, context_of(text))
             return
         context_id = request.context_id or uuid.uuid4().hex
+        is_new = context_id not in self._contexts
         try:
             self._carry_out(context_id, request)
         except TalkwireError as error:
+            if (context := self._contexts.get(context_id)) is not None:
+                context.refuse(is_new=is_new, is_last=not request.continue_)
             self._tell(error, context_id, done=context_id not in self._contexts)
 
     def on_bytes(self, data: bytes) -> None:

@@ -20,6 +20,7 @@ _TOO_MANY, _UNAVAILABLE, _FAILED, _BAD_REQUEST = 429, 503, 500, 400
 _TRY_AGAIN = 1013
 _STATUS: dict[ErrorCode, int] = ACCESS_STATUS | {
     ErrorCode.TEXT_TOO_LONG: 413,
+    ErrorCode.IDLE_TIMEOUT: 408,  # a body that came too slowly
     ErrorCode.OVERLOADED: _TOO_MANY,
     ErrorCode.NOT_READY: _UNAVAILABLE,
     ErrorCode.DRAINING: _UNAVAILABLE,

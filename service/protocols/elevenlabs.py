@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -113,7 +115,10 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
     def _timed(
         kind: type[TimedLines], voice_id: str, body: SpeechBody, request: Request, name: str
     ) -> Response:
-        context = _context(body, voice_id, parse_format(name), runtime, request, timestamps=True)
+        context = _context(
+            body, voice_id, parse_format(name), runtime, request,
+            timestamps=True, is_kept=kind is TimedWhole,
+        )  # fmt: skip
         aligner = Aligner()
         aligner.append(body.text)
         wording = kind(aligner, partial(refusal, request_id=request.state.request_id))
@@ -128,16 +133,21 @@ def _context(
     request: Request,
     *,
     timestamps: bool,
+    is_kept: bool = False,
 ) -> HttpContext:
-    """Raises RequestError, CapacityError."""
+    """What is kept until all of it is there is not held to real time. Raises RequestError,
+    CapacityError.
+    """
     runtime.require_ready()
     request_id = request.state.request_id
     create = speech_create(body, voice_id, runtime, request_id, timestamps=timestamps)
     asked = speech_request(runtime, create, request_id)
     runtime.talker.check_options(asked)
     encoder = format_.make_encoder(runtime.codec.spec.sample_rate, create.audio.speed)
-    session = Session(session_settings(runtime, create))
-    return HttpContext(NAME, body.text, session, asked, encoder)
+    settings = session_settings(runtime, create)
+    if is_kept:
+        settings = replace(settings, line=replace(settings.line, max_lead_s=math.inf))
+    return HttpContext(NAME, body.text, Session(settings), asked, encoder)
 
 
 def _add_voices(router: APIRouter, runtime: Runtime) -> None:

@@ -19,6 +19,7 @@ _STATUS: dict[ErrorCode, int] = ACCESS_STATUS | {
     ErrorCode.INVALID_MESSAGE: 422,
     ErrorCode.UNKNOWN_VOICE: 404,
     ErrorCode.TEXT_TOO_LONG: 413,
+    ErrorCode.IDLE_TIMEOUT: 408,  # a body that came too slowly
     ErrorCode.OVERLOADED: _TOO_MANY,
     ErrorCode.NOT_READY: _UNAVAILABLE,
     ErrorCode.DRAINING: _UNAVAILABLE,

@@ -96,6 +96,23 @@ async def test_a_drop_forgets_what_waits_and_what_is_at_work() -> None:
     assert not desk.encoder.entered.acquire(blocking=False), "it encoded for nobody"
 
 
+async def test_there_is_room_again_when_half_of_what_may_wait_is_encoded() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        desk = Desk(tasks, StalledEncoder(), limit=10)
+        await desk.pump.room()
+        for value in range(4):
+            desk.audio(value, samples=2)
+        room = tasks.create_task(desk.pump.room())
+        desk.encoder.gate.release()
+        while len(desk.came) < 1:
+            await asyncio.sleep(0.01)
+        assert not room.done()
+        desk.encoder.gate.release()
+        await room
+        assert len(desk.came) == 2
+        desk.encoder.gate.release(2)
+
+
 async def test_too_much_waiting_is_told_once_and_messages_still_come() -> None:
     async with asyncio.TaskGroup() as tasks:
         desk = Desk(tasks, StalledEncoder(), limit=10)

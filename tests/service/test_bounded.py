@@ -9,6 +9,7 @@ from typing import Any
 from websockets.asyncio.client import connect
 
 from talker.fake import FakeTalker
+from tests.service.cartesia_talk import asking, is_
 from tests.service.elevenlabs_talk import MULTI, address
 from tests.service.keyring import bearer, entry, write_keys
 from tests.service.live import client, gateway
@@ -87,4 +88,21 @@ async def test_a_refused_first_text_ends_elevenlabs_context(tmp_path: Path) -> N
             last = await talk.until(lambda message: message.get("isFinal"))
             assert last["contextId"] == "b"
             async with asyncio.timeout(5):
+                await server.until_free()
+
+
+async def test_a_refused_first_text_ends_cartesias_context(tmp_path: Path) -> None:
+    keys = write_keys(
+        tmp_path / "keys.json", entry("a", "acme", limits={"characters_per_minute": 20})
+    )
+    async with gateway(api_keys_file=keys, **EXACT) as server:
+        url = server.http + "/tts/websocket?cartesia_version=2025-04-16"
+        options = {"audio": "data", "context": "context_id", "additional_headers": bearer("a")}
+        async with vendor(url, **options) as talk:
+            await talk.send(**asking("one", LONG))
+            await talk.until(is_("done", "one"))
+            for more in ({}, {"continue": True}):
+                await talk.send(**asking("two", "Refused.", **more))
+                error = await talk.until(is_("error", "two"))
+                assert error["done"] is True
                 await server.until_free()

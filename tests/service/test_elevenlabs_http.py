@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -230,3 +231,13 @@ async def test_a_codec_that_fails_is_told() -> None:
         server.codec.fail_with = BackendError(ErrorCode.CODEC_FAILED, "The codec broke.")
         answer = await post(server)
         assert (answer.status_code, answer.json()["detail"]["code"]) == (500, "codec_failed")
+
+
+async def test_what_is_sent_in_one_piece_is_not_held_to_real_time() -> None:
+    """Nobody listens while it is made; and it is too long for one write."""
+    text = "One two three four five six. " * 100
+    async with gateway(speaking(), max_lead_ms=500, default_lead_ms=500) as server:
+        async with asyncio.timeout(30):
+            answer = await post(server, "/with-timestamps", text=text)
+        audio = base64.b64decode(answer.json()["audio_base64"])
+        assert len(audio) // 2 > 60 * 24_000

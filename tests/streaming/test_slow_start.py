@@ -1,0 +1,75 @@
+"""A start that must hold back much is never refused the rows that it waits for."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import pytest
+
+from streaming.events import (
+    Decode,
+    Done,
+    EndAsked,
+    Event,
+    RowsCame,
+    SamplesCame,
+    SetTimer,
+    StartTalker,
+    TextAppended,
+    TimerRang,
+)
+from streaming.line import LineSettings
+from streaming.ports import TalkerRows
+from streaming.schedule import PaceBounds, ScheduleSettings
+from streaming.session import Session, SessionSettings
+from streaming.spec import CodecSpec
+
+SPEC = CodecSpec(24_000, 960, 8, 1024, 10)
+FRAMES = 300
+
+
+def outcome(row_s: float, lead_s: float, speed: float) -> str:
+    """How a long utterance ends whose rows come every ``row_s`` while they are wanted."""
+    bounds = PaceBounds(row_s, 0.1, 0.005, 0.008, 0.0005)
+    schedule = ScheduleSettings(SPEC.frame_s / speed, SPEC.num_codebooks - 1, 10)
+    line = LineSettings(SPEC, schedule, lambda: bounds, "chunked", lead_s, speed)
+    session = Session(SessionSettings(line))
+    waiting: list[tuple[float, int, Event]] = []
+    now, rows, talking, ring_at, row_at = 0.0, 0, -1, float("inf"), row_s
+    events: list[Event] = [TextAppended("word " * 50 + "end."), EndAsked()]
+    while True:
+        for event in events:
+            for command in session.handle(event, now):
+                if isinstance(command, StartTalker):
+                    talking = command.utterance
+                elif isinstance(command, Decode):
+                    samples = np.zeros(command.window.new_frames * SPEC.hop_length, np.float32)
+                    came = SamplesCame(command.utterance, samples)
+                    heapq.heappush(waiting, (now + 0.01, id(came), came))
+                elif isinstance(command, SetTimer):
+                    ring_at = command.at
+                elif isinstance(command, Done):
+                    return command.reason
+        wants = talking >= 0 and rows < FRAMES and session.wants_rows(now)
+        row_at = max(row_at, now) if wants else now + row_s
+        decoded_at = waiting[0][0] if waiting else float("inf")
+        next_at = min(row_at if wants else float("inf"), decoded_at, ring_at)
+        if next_at == float("inf"):
+            return "nobody wakes it"
+        now = max(now, next_at)
+        if decoded_at <= now:
+            events = [heapq.heappop(waiting)[2]]
+        elif ring_at <= now:
+            ring_at, events = float("inf"), [TimerRang()]
+        else:
+            rows, row_at = rows + 1, now + row_s
+            last = rows == FRAMES
+            codes = np.full((1, 8), 1025 if last else 100, np.int16)
+            events = [RowsCame(talking, TalkerRows(codes, "stop" if last else None))]
+
+
+@pytest.mark.parametrize("lead_s", [0.2, 0.5, 1.0, 1.5, 3.0, 10.0])
+@pytest.mark.parametrize(("row_s", "speed"), [(0.06, 1.0), (0.044, 1.0), (0.03, 2.0), (0.01, 1.0)])
+def test_a_long_utterance_ends_whatever_the_lead(row_s: float, lead_s: float, speed: float) -> None:
+    assert outcome(row_s, lead_s, speed) == "complete"
