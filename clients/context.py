@@ -204,10 +204,11 @@ class ClientContext:
             self._answered.set()
         self._tell(error)
 
-    def fail(self, error: ClientError) -> None:
+    def fail(self, error: BaseException) -> None:
         """The text cannot go on: whoever reads is told. The server is not: cancel tells it."""
         if not self._over.is_set():
-            self._tell(error)
+            failed = ClientError("the text could not be fed")
+            self._tell(error if isinstance(error, ClientError) else failed)
 
     def _tell(self, error: ClientError) -> None:
         if self._chunks.full():  # an error does not wait for a reader that is late

@@ -219,8 +219,7 @@ class NativeClient:
 def _pass_on(feeding: asyncio.Task[None], context: ClientContext) -> None:
     """A text that fails must end the wait for its audio."""
     if not feeding.cancelled() and (error := feeding.exception()) is not None:
-        failed = ClientError("the text could not be fed")
-        context.fail(error if isinstance(error, ClientError) else failed)
+        context.fail(error)
 
 
 async def _stop(task: asyncio.Task[None]) -> BaseException | None:

@@ -183,8 +183,7 @@ async def _feed(context: ClientContext, text: str | Iterable[str]) -> None:
     try:
         await context.feed(text if isinstance(text, str) else _in_thread(text))
     except Exception as error:
-        failed = ClientError("the text could not be fed")
-        context.fail(error if isinstance(error, ClientError) else failed)
+        context.fail(error)
         raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from functools import partial
 
@@ -16,8 +17,12 @@ from streaming.session import SessionSettings
 from streaming.wire import ContextCreate
 
 
-def session_settings(runtime: Runtime, create: ContextCreate) -> SessionSettings:
-    """What a new context's Session is made with. Raises RequestError."""
+def session_settings(
+    runtime: Runtime, create: ContextCreate, *, is_kept: bool = False
+) -> SessionSettings:
+    """What a new context's Session is made with. ``is_kept``: its audio is kept until all of it
+    is there; nobody plays it meanwhile, so no lead limits it. Raises RequestError.
+    """
     mine, spec, speed = runtime.settings, runtime.codec.spec, create.audio.speed
     lead_ms = create.max_lead_ms or min(mine.default_lead_ms, mine.max_lead_ms)
     if lead_ms > mine.max_lead_ms:
@@ -31,7 +36,7 @@ def session_settings(runtime: Runtime, create: ContextCreate) -> SessionSettings
         schedule=schedule_settings(mine, spec, create.chunking, speed),
         bounds=partial(runtime.engine_pace.bounds, speed),
         mode=create.mode,
-        max_lead_s=lead_ms / 1000,
+        max_lead_s=math.inf if is_kept else lead_ms / 1000,
         speed=speed,
     )
     segments = SegmentSettings(mine.segment_chars, spoken_lengths=runtime.talker.spoken_lengths)

@@ -5,10 +5,9 @@ figures and its end. ``binary_context.py`` and ``worded_context.py`` add how it 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from service.audio.packet import AudioEncoder
 from service.audio.pump import EncoderPump
@@ -40,8 +39,7 @@ class ContextPlan:
     """What a context is opened with.
 
     ``protocol`` is the metrics' label; ``handle`` is the context's among those of its outbox.
-    ``is_kept``: audio is kept until all of a text has been spoken. Nobody plays it meanwhile, so
-    no lead limits it, and nothing is known of how far it has been read.
+    ``is_kept`` (see ``session_settings``): nothing is known of how far it has been read, either.
     """
 
     protocol: str
@@ -67,10 +65,7 @@ class SpokenContext(ContextSink):
         closed: Callable[[], None],
     ) -> None:
         runtime.require_ready()
-        settings = session_settings(runtime, plan.create)
-        if plan.is_kept:
-            settings = replace(settings, line=replace(settings.line, max_lead_s=math.inf))
-        session = Session(settings)
+        session = Session(session_settings(runtime, plan.create, is_kept=plan.is_kept))
         request = speech_request(runtime, plan.create, plan.request_id)
         runtime.talker.check_options(request)
         runtime.admission.enter(plan.create.audio.speed)

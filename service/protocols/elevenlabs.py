@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -135,19 +133,15 @@ def _context(
     timestamps: bool,
     is_kept: bool = False,
 ) -> HttpContext:
-    """What is kept until all of it is there is not held to real time. Raises RequestError,
-    CapacityError.
-    """
+    """Raises RequestError, CapacityError."""
     runtime.require_ready()
     request_id = request.state.request_id
     create = speech_create(body, voice_id, runtime, request_id, timestamps=timestamps)
     asked = speech_request(runtime, create, request_id)
     runtime.talker.check_options(asked)
     encoder = format_.make_encoder(runtime.codec.spec.sample_rate, create.audio.speed)
-    settings = session_settings(runtime, create)
-    if is_kept:
-        settings = replace(settings, line=replace(settings.line, max_lead_s=math.inf))
-    return HttpContext(NAME, body.text, Session(settings), asked, encoder)
+    session = Session(session_settings(runtime, create, is_kept=is_kept))
+    return HttpContext(NAME, body.text, session, asked, encoder)
 
 
 def _add_voices(router: APIRouter, runtime: Runtime) -> None:

@@ -176,6 +176,6 @@ def _speech_body(body: BatchBody, item: BatchItem) -> SpeechBody:
 def _context(body: SpeechBody, runtime: Runtime, request_id: str) -> HttpContext | TalkwireError:
     """An item ready to be spoken: all at once, since nobody listens to it while it is made."""
     try:
-        return http_context(body, runtime, request_id, lead_s=float("inf"))
+        return http_context(body, runtime, request_id, is_kept=True)
     except TalkwireError as error:
         return error

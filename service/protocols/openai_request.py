@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -133,10 +132,10 @@ def require_model(runtime: Runtime, name: str | None) -> None:
 
 
 def http_context(
-    body: SpeechBody, runtime: Runtime, request_id: str, lead_s: float | None = None
+    body: SpeechBody, runtime: Runtime, request_id: str, *, is_kept: bool = False
 ) -> HttpContext:
-    """What ``body`` asks for, ready to be spoken; audio may run ahead of playback by ``lead_s``,
-    None for as much as the server allows. Raises RequestError, CapacityError.
+    """What ``body`` asks for, ready to be spoken (``is_kept``: see ``session_settings``). Raises
+    RequestError, CapacityError.
     """
     if body.instructions:
         raise _unsupported("instructions", "This server's voices take no instructions.")
@@ -155,10 +154,8 @@ def http_context(
         bit_rate=body.bitrate,
         speed=body.speed,
     )
-    settings = session_settings(runtime, create)
-    if lead_s is not None:
-        settings = replace(settings, line=replace(settings.line, max_lead_s=lead_s))
-    return HttpContext(NAME, body.input, Session(settings), request, encoder, prepare)
+    session = Session(session_settings(runtime, create, is_kept=is_kept))
+    return HttpContext(NAME, body.input, session, request, encoder, prepare)
 
 
 def _check_vllm_omni(body: SpeechBody) -> None:

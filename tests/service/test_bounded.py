@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from websockets.asyncio.client import connect
 
 from talker.fake import FakeTalker
@@ -19,6 +20,13 @@ from tests.service.vllm_omni_talk import speaking as vllm_omni
 
 LONG = "More than this key may have spoken in a minute."
 STALLED: dict[str, Any] = {"first_row_s": 1.0}
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """One key, "a", which may have little spoken."""
+    limits = {"characters_per_minute": 20}
+    return write_keys(tmp_path / "keys.json", entry("a", "acme", limits=limits))
 
 
 async def test_flushes_of_one_text_are_bounded() -> None:
@@ -50,10 +58,7 @@ async def test_what_waits_on_vllm_omnis_socket_is_bounded() -> None:
         await server.until_free()
 
 
-async def test_a_refused_text_leaves_vllm_omnis_socket_free(tmp_path: Path) -> None:
-    keys = write_keys(
-        tmp_path / "keys.json", entry("a", "acme", limits={"characters_per_minute": 20})
-    )
+async def test_a_refused_text_leaves_vllm_omnis_socket_free(keys: Path) -> None:
     async with gateway(api_keys_file=keys, session_idle_s=0.4, **EXACT) as server:
         url = server.http.replace("http", "ws", 1) + "/v1/audio/speech/stream"
         async with connect(url, additional_headers=bearer("a")) as socket:
@@ -73,10 +78,7 @@ async def test_a_refused_text_leaves_vllm_omnis_socket_free(tmp_path: Path) -> N
             assert (await talk.next())["code"] == "idle_timeout"
 
 
-async def test_a_refused_first_text_ends_elevenlabs_context(tmp_path: Path) -> None:
-    keys = write_keys(
-        tmp_path / "keys.json", entry("a", "acme", limits={"characters_per_minute": 20})
-    )
+async def test_a_refused_first_text_ends_elevenlabs_context(keys: Path) -> None:
     async with gateway(api_keys_file=keys) as server:
         headers = {"xi-api-key": "a"}
         async with vendor(address(server, MULTI), additional_headers=headers) as talk:
@@ -91,10 +93,7 @@ async def test_a_refused_first_text_ends_elevenlabs_context(tmp_path: Path) -> N
                 await server.until_free()
 
 
-async def test_a_refused_first_text_ends_cartesias_context(tmp_path: Path) -> None:
-    keys = write_keys(
-        tmp_path / "keys.json", entry("a", "acme", limits={"characters_per_minute": 20})
-    )
+async def test_a_refused_first_text_ends_cartesias_context(keys: Path) -> None:
     async with gateway(api_keys_file=keys, **EXACT) as server:
         url = server.http + "/tts/websocket?cartesia_version=2025-04-16"
         options = {"audio": "data", "context": "context_id", "additional_headers": bearer("a")}

@@ -1,0 +1,16 @@
+"""The page that tells clients of the tags tells of all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from talker.control_tags import CONTROL_TAGS, TAG_VALUES
+
+
+def test_the_protocols_page_lists_every_tag() -> None:
+    page = Path(__file__).parents[2] / "docs" / "protocol.md"
+    rows = [line.split("|") for line in page.read_text(encoding="utf-8").splitlines()]
+    for category, values in TAG_VALUES.items():
+        (listed,) = (row[2] for row in rows if row[1:2] == [f" `{category}` "])
+        assert sorted(listed.replace("`", "").replace(",", " ").split()) == sorted(values)
+    assert f"the {len(CONTROL_TAGS)} control tags" in page.read_text(encoding="utf-8")
