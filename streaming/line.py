@@ -176,12 +176,18 @@ class UtteranceLine:
         if mine.mode == "whole":
             return True  # nothing can be sent before the last row
         schedule = mine.schedule
-        # what a chunk or a start may ask for: refused rows that it waits for would never come
-        most = max(_LARGEST_CHUNKS * schedule.max_chunk_frames, schedule.max_hold_frames)
-        spare = most + schedule.lookahead_frames
+        spare = _LARGEST_CHUNKS * schedule.max_chunk_frames
+        if self._waits_to_start(now):  # refused rows that it waits for would never come
+            spare = max(spare, schedule.max_hold_frames)
+        spare += schedule.lookahead_frames
         in_hand_s = self._waiting_frames * mine.frame_s
         credit_s = self.playback.credit_s(now, mine.max_lead_s)
         return in_hand_s < credit_s + spare * mine.frame_s
+
+    def _waits_to_start(self, now: float) -> bool:
+        """Whether what comes next may be a start, for which a slow talker needs the most rows."""
+        begins = bool(self._line) and self._line[0].frames_sent == 0
+        return begins or self.lead_s(now) <= 0
 
     def lead_s(self, now: float) -> float:
         """Seconds of audio that have been sent and not been played."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -50,6 +51,15 @@ class Gateway:
         async with asyncio.timeout(60):
             while self.talker.outstanding or self.runtime.admission.active:
                 await asyncio.sleep(0.005)
+
+
+def most_rows(lead_s: float, begun_at: float) -> float:
+    """How many rows a lead allows an utterance begun at that monotonic second, at a frame of 40 ms:
+    the lead, what may have been played, a chunk beyond the lead, two more in hand with their
+    lookahead, and what the talker makes before it pauses.
+    """
+    played_s = time.monotonic() - begun_at
+    return (lead_s + played_s) * 25 + 75 + 103 + 64 + 8
 
 
 class Server(uvicorn.Server):

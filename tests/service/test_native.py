@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from streaming.wire_format import AudioFlags, AudioHeader
 from talker.fake import FakeTalker
-from tests.service.live import Client, client, gateway
+from tests.service.live import Client, client, gateway, most_rows
 from tests.service.native_texts import EXACT, SENTENCES, TEXT, get, is_done
 
 
@@ -190,15 +191,12 @@ async def test_the_talker_makes_no_more_than_the_lead_allows(wish: Any, limits: 
     """The client's wish, or the server's own limit where that is below its usual lead."""
     talker = FakeTalker(row_s=0.0005, frames_per_character=25)
     async with gateway(talker, **limits) as server, client(server.url) as talk:
-        made = server.talker.rows_made
+        made, begun_at = server.talker.rows_made, time.monotonic()
         handle = await talk.create(chunking=EXACT, **wish)
         await talk.send("text.append", context_id="c", text="Twenty characters.. ")
         await talk.until("audio.started")
         await asyncio.sleep(0.5)
-        # Of 475 rows: half a second of lead, what was played, a chunk beyond the lead, two
-        # more in hand, and what the talker makes before it pauses.
-        limit = (0.5 + 0.5) * 25 + 75 + 103 + 64 + 8
-        assert server.talker.rows_made - made < limit
+        assert server.talker.rows_made - made < most_rows(0.5, begun_at)  # of 475
         assert server.talker.outstanding == 1
         await talk.send("context.end", context_id="c")
         while not is_done(message := await talk.next()):
