@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import socket
+import ssl
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +26,7 @@ from websockets.server import ServerProtocol
 
 from service.reading import PingingSocket
 from service.settings import Settings
+from service.tls_door import TlsDoor
 
 #: How long a request's body may take. Speech and voices answer a slow one before (http_route.py).
 _BODY_S = 120.0
@@ -40,18 +42,45 @@ _DROP_AFTER = 3.0
 
 @dataclass
 class Patience:
-    """What a connection may make the server wait for. ``waiting`` holds those that owe a request
-    or the rest of one, the oldest first.
+    """What a connection may make the server wait for. ``waiting`` holds those that owe a handshake,
+    a request or the rest of one, the oldest first. With ``tls`` each begins with TLS.
     """
 
     head_s: float
     body_s: float
     most_waiting: int
-    waiting: OrderedDict[GuardedHttp, None] = field(default_factory=OrderedDict)
+    tls: ssl.SSLContext | None = None
+    waiting: OrderedDict[GuardedHttp | TlsDoor, None] = field(default_factory=OrderedDict)
 
-    def protocol(self) -> Any:
+    def protocol(self, **uvicorns: Any) -> asyncio.Protocol:
         """What uvicorn makes of each connection: its setting ``http``."""
-        return partial(GuardedHttp, patience=self)
+        inner = partial(GuardedHttp, patience=self, **uvicorns)
+        if self.tls is None:
+            return inner()
+        connections = uvicorns["server_state"].connections
+        return TlsDoor(self.tls, inner, self.head_s, connections, self.begin, self.end)
+
+    def begin(self, connection: GuardedHttp | TlsDoor) -> None:
+        """It owes something from now on."""
+        self.waiting[connection] = None
+        if len(self.waiting) > self.most_waiting:
+            oldest, _ = self.waiting.popitem(last=False)
+            oldest.give_up()
+
+    def end(self, connection: GuardedHttp | TlsDoor) -> None:
+        """It owes nothing now."""
+        self.waiting.pop(connection, None)
+
+
+class DoorConfig(uvicorn.Config):
+    """uvicorn's settings, where TLS is the door's business instead of the listener's."""
+
+    patience: Patience
+
+    def load(self) -> None:
+        """See uvicorn.Config. Raises OSError if the certificate or its key cannot be used."""
+        super().load()
+        self.patience.tls, self.ssl = self.ssl, None
 
 
 class GuardedHttp(H11Protocol):
@@ -103,13 +132,11 @@ class GuardedHttp(H11Protocol):
         seconds = patience.head_s if state is h11.IDLE else patience.body_s
         self._unread = self.transport.get_write_buffer_size()
         self._deadline = self.loop.call_later(seconds, self._expire, seconds)
-        patience.waiting[self] = None
-        if len(patience.waiting) > patience.most_waiting:
-            next(iter(patience.waiting))._give_up()
+        patience.begin(self)
 
     def _serve(self) -> None:
         """Nothing is owed."""
-        self._patience.waiting.pop(self, None)
+        self._patience.end(self)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -122,9 +149,10 @@ class GuardedHttp(H11Protocol):
         if 0 < self._unread < before:
             self._deadline = self.loop.call_later(seconds, self._expire, seconds)
         else:
-            self._give_up()
+            self.give_up()
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """Time is up, or others came after."""
         self._serve()
         self.transport.abort()
 
@@ -193,9 +221,9 @@ def server_config(app: ASGIApp, settings: Settings, grace_s: int) -> uvicorn.Con
     TLS where a certificate is set. ``grace_s`` ends what is still open when all else has ended.
     """
     patience = Patience(settings.handshake_s, _BODY_S, settings.max_connections + _SPARE)
-    return uvicorn.Config(
+    config = DoorConfig(
         app,
-        http=patience.protocol(),
+        http=patience.protocol,  # type: ignore[arg-type]
         ws=GuardedSocket,
         log_config=None,
         ws_max_size=settings.max_message_bytes,
@@ -207,3 +235,5 @@ def server_config(app: ASGIApp, settings: Settings, grace_s: int) -> uvicorn.Con
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )
+    config.patience = patience
+    return config

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from service.voices.file import Voice
+from service.voices.file import VOICE_ID, Voice
 from streaming.delay import apply_delay
 from streaming.errors import ErrorCode, RequestError
 from streaming.spec import CodecSpec
@@ -100,6 +100,8 @@ class VoiceCatalogue:
     def require_free(self, name: str, tenant: str | None = None) -> None:
         """Raise RequestError (``voice_exists``, ``too_many_voices``) if it cannot be added."""
         is_taken = (None, name) in self._ids or (tenant, name) in self._ids
+        # who asks for a voice by its id must not hear one that was named so later
+        is_taken = is_taken or VOICE_ID.fullmatch(name) is not None
         if is_taken or name == DEFAULT_VOICE or name in self._built_in:
             raise RequestError(
                 ErrorCode.VOICE_EXISTS, "There is a voice of that name already.", param="name"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +23,8 @@ from streaming.spec import Codes
 
 #: A minute of codes and a long transcript stay far below.
 MAX_FILE_BYTES = 1 << 20
+#: What the service calls a voice that was added; no name looks like it.
+VOICE_ID = re.compile(r"voice_[0-9a-f]{16}")
 _CHECKSUM = "sha256"
 
 

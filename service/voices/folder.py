@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import logging
 import os
-import re
+import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from service.voices.file import MAX_FILE_BYTES, Voice, VoiceFileError, pack, unpack
+from service.voices.file import MAX_FILE_BYTES, VOICE_ID, Voice, VoiceFileError, pack, unpack
 
 log = logging.getLogger(__name__)
 _SUFFIX, _UNFINISHED = ".safetensors", ".unfinished"
-_ID = re.compile(r"voice_[0-9a-f]{16}")
+_LOCK = ".lock"
+#: How long another server may be busy with the folder; it takes milliseconds.
+_LOCK_S, _LOCK_AGAIN_S = 10.0, 0.02
+#: What is unfinished for so long is of nobody who still writes.
+_LEFT_S = 300.0
+_HELD = {errno.EAGAIN, errno.EACCES}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +31,33 @@ class Changes:
 
     new: list[Voice] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+
+
+class FolderLock:
+    """Held by one server at a time. Where the file system knows no locks, it holds nobody up."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._held = path, -1
+
+    def acquire(self) -> None:
+        """Wait for it. Raises OSError, also if others do not let go of it."""
+        self._held = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        give_up_at = time.monotonic() + _LOCK_S
+        while True:
+            try:
+                return fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    return None
+                if error.errno not in _HELD or time.monotonic() > give_up_at:
+                    raise
+            time.sleep(_LOCK_AGAIN_S)
+
+    def release(self) -> None:
+        """Let go of it, if it is held."""
+        held, self._held = self._held, -1
+        if held >= 0:
+            os.close(held)
 
 
 class VoiceFolder:
@@ -34,17 +69,28 @@ class VoiceFolder:
         self._bad: dict[str, int] = {}
 
     def open(self) -> None:
-        """Make the folder, and remove what a crash has left unfinished."""
+        """Make the folder."""
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in self._path.glob(f"*{_UNFINISHED}"):
-            left.unlink(missing_ok=True)
+
+    def lock(self) -> FolderLock:
+        """What keeps other servers from changing the folder."""
+        return FolderLock(self._path / _LOCK)
 
     def changes(self, known: Collection[str]) -> Changes:
-        """Compare the folder with the ids that are known. Damaged files are left alone."""
+        """Compare the folder with the ids that are known. Damaged files are left alone; what a
+        crash has left unfinished goes.
+        """
+        self._sweep()
         found = {entry.name.removesuffix(_SUFFIX): entry for entry in self._voices()}
         new = [voice for id in found.keys() - set(known) if (voice := self._read(found[id]))]
         new.sort(key=lambda voice: (voice.created_at or 0, voice.id))
         return Changes(new, [id for id in known if id not in found])
+
+    def _sweep(self) -> None:
+        for left in self._path.glob(f"*{_UNFINISHED}"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > _LEFT_S:
+                    left.unlink()
 
     def write(self, voice: Voice) -> None:
         """Write a voice: afterwards it is there, whatever crashes; or OSError, and it is not."""
@@ -63,13 +109,19 @@ class VoiceFolder:
                 unfinished.unlink(missing_ok=True)
             raise
 
-    def delete(self, id: str) -> None:
-        """Remove a voice for good; one that is gone already is no error."""
-        self._file(id).unlink(missing_ok=True)
+    def delete(self, voice: Voice) -> None:
+        """Remove a voice for good, and whatever else its owner has under its name: what two
+        servers added at once without locks, or one of another codec, would be heard again later.
+        What is gone already is no error.
+        """
+        self._file(voice.id).unlink(missing_ok=True)
+        for other in self.changes(()).new:
+            if (other.tenant, other.name) == (voice.tenant, voice.name):
+                self._file(other.id).unlink(missing_ok=True)
         self._sync()
 
     def _file(self, id: str) -> Path:
-        if not _ID.fullmatch(id):
+        if not VOICE_ID.fullmatch(id):
             raise ValueError(f"not an id: {id!r}")
         return self._path / f"{id}{_SUFFIX}"
 
@@ -78,7 +130,7 @@ class VoiceFolder:
             return [
                 entry
                 for entry in entries
-                if _ID.fullmatch(entry.name.removesuffix(_SUFFIX))
+                if VOICE_ID.fullmatch(entry.name.removesuffix(_SUFFIX))
                 and entry.name.endswith(_SUFFIX)
                 and entry.is_file(follow_symlinks=False)
             ]

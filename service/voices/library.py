@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from service.voices.catalogue import VoiceCatalogue
 from service.voices.file import MAX_FILE_BYTES, Voice, VoiceFileError, unpack_built_in
@@ -23,6 +24,8 @@ from streaming.spec import CodecSpec
 log = logging.getLogger(__name__)
 #: Folders may be shared among servers: what others did is seen after so long at the latest.
 REFRESH_S = 5.0
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class VoiceLibrary(VoiceCatalogue):
@@ -37,6 +40,7 @@ class VoiceLibrary(VoiceCatalogue):
         self._refresh_s = refresh_s
         #: Ids in the folder that are of no use here, told of once.
         self._foreign: set[str] = set()
+        self._unused: set[str] = set()
         self._codec = ""
         self._lock = asyncio.Lock()
         self._refreshing: asyncio.Task[None] | None = None
@@ -82,14 +86,15 @@ class VoiceLibrary(VoiceCatalogue):
 
         Raises RequestError as ``require_free`` does, BackendError (``storage_failed``).
         """
-        async with self._lock:
-            self.require_free(voice.name, voice.tenant)
-            if self._folder is not None:
-                try:
-                    await asyncio.shield(asyncio.to_thread(self._folder.write, voice))
-                except OSError as error:
-                    raise _storage_failed("written", error) from error
-            self._take(voice)
+        try:
+            async with self._alone():
+                await self._take_over()
+                self.require_free(voice.name, voice.tenant)
+                if self._folder is not None:
+                    await _to_its_end(self._folder.write, voice)
+                self._take(voice)
+        except OSError as error:
+            raise _storage_failed("written", error) from error
 
     async def remove(
         self, key: str, tenant: str | None = None, *, everybodys: bool = True
@@ -100,25 +105,27 @@ class VoiceLibrary(VoiceCatalogue):
         Raises RequestError (``unknown_voice``; ``unsupported`` for one of the checkpoint's,
         ``forbidden``), BackendError (``storage_failed``): then nothing has changed.
         """
-        async with self._lock:
-            voice = self.find(key, tenant)
-            if voice.id not in self._added:
-                raise RequestError(
-                    ErrorCode.UNSUPPORTED,
-                    "A voice of the checkpoint cannot be deleted.",
-                    param="id",
-                )
-            if voice.tenant is None and not everybodys:
-                raise RequestError(
-                    ErrorCode.FORBIDDEN, "This voice is everybody's: it takes an admin's key."
-                )
-            if self._folder is not None:
-                try:
-                    await asyncio.shield(asyncio.to_thread(self._folder.delete, voice.id))
-                except OSError as error:
-                    raise _storage_failed("removed", error) from error
-            self._drop(voice.id)
-            return voice
+        try:
+            async with self._alone():
+                voice = self._removable(key, tenant, everybodys)
+                if self._folder is not None:
+                    await _to_its_end(self._folder.delete, voice)
+                self._drop(voice.id)
+                return voice
+        except OSError as error:
+            raise _storage_failed("removed", error) from error
+
+    def _removable(self, key: str, tenant: str | None, everybodys: bool) -> Voice:
+        voice = self.find(key, tenant)
+        if voice.id not in self._added:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED, "A voice of the checkpoint cannot be deleted.", param="id"
+            )
+        if voice.tenant is None and not everybodys:
+            raise RequestError(
+                ErrorCode.FORBIDDEN, "This voice is everybody's: it takes an admin's key."
+            )
+        return voice
 
     # -- the folder
 
@@ -131,23 +138,49 @@ class VoiceLibrary(VoiceCatalogue):
                 log.error("the folder of voices cannot be read: %s", error)
 
     async def _refresh(self) -> None:
-        """Take over what other servers have added to the folder and removed from it."""
-        assert self._folder is not None
         async with self._lock:
-            known = [*self._added, *self._foreign]
-            changes = await asyncio.to_thread(self._folder.changes, known)
-            for id in changes.gone:
-                self._foreign.discard(id)
-                if id in self._added:
-                    self._drop(id)
-            for voice in changes.new:
-                if voice.codec != self._codec or not self._fits(voice):
-                    log.warning("a voice is of another codec: %s", voice.id)
-                    self._foreign.add(voice.id)
-                    continue
-                with suppress(RequestError):  # the name is taken, or there is no room
-                    self.require_free(voice.name, voice.tenant)
-                    self._take(voice)
+            await self._take_over()
+
+    async def _take_over(self) -> None:
+        """Do what other servers did, in the folder, to what is known here."""
+        if self._folder is None:
+            return
+        known = [*self._added, *self._foreign]
+        changes = await asyncio.to_thread(self._folder.changes, known)
+        for id in changes.gone:
+            self._foreign.discard(id)
+            if id in self._added:
+                self._drop(id)
+        for voice in changes.new:
+            if voice.codec != self._codec or not self._fits(voice):
+                log.warning("a voice is of another codec: %s", voice.id)
+                self._foreign.add(voice.id)
+                continue
+            try:
+                self.require_free(voice.name, voice.tenant)
+                self._take(voice)
+            except RequestError:
+                self._tell_unused(voice.id)
+
+    def _tell_unused(self, id: str) -> None:
+        """Once: it may be of use later."""
+        if id not in self._unused:
+            self._unused.add(id)
+            log.warning("a voice's name is taken, or there is no room for it: %s", id)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Nobody else changes the voices meanwhile, on this server or another."""
+        async with self._lock:
+            if self._folder is None:
+                yield
+                return
+            held = self._folder.lock()
+            try:
+                await _to_its_end(held.acquire)
+                yield
+            finally:
+                held.release()
 
 
 def _read_built_in(folder: Path) -> Iterable[Voice]:
@@ -165,3 +198,13 @@ def _read_built_in(folder: Path) -> Iterable[Voice]:
 def _storage_failed(verb: str, error: OSError) -> BackendError:
     log.error("a voice could not be %s: %s", verb, error)
     return BackendError(ErrorCode.STORAGE_FAILED, f"The voice's file could not be {verb}.")
+
+
+async def _to_its_end(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Do what blocks in a thread; who is cancelled waits for its end, and only then goes."""
+    working = asyncio.ensure_future(asyncio.to_thread(work, *args, **options))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise

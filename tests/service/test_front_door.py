@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
-import subprocess
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from websockets.asyncio.client import connect
 from websockets.frames import Frame, Opcode
 
 from service import front_door, http_route
-from service.front_door import _SPARE, GuardedSocket, server_config
-from service.serve import Unable, _checked
-from service.settings import Settings, SettingsError, load_settings
+from service.front_door import _SPARE, GuardedSocket
 from tests.service.live import Gateway, client, gateway
 
 UPGRADE = (
@@ -161,44 +155,3 @@ async def test_compression_that_is_offered_is_not_accepted() -> None:
     ):
         assert socket.response is not None
         assert "Sec-WebSocket-Extensions" not in socket.response.headers
-
-
-def test_a_key_needs_its_certificate(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="tls_key"):
-        load_settings(tls_key=tmp_path / "key.pem")
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("tls")
-    files = folder / "certificate.pem", folder / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-         "-out", str(files[0]), "-keyout", str(files[1])],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
-    return files
-
-
-async def test_speech_over_tls(certificate: tuple[Path, Path]) -> None:
-    file, key = certificate
-    trust = ssl.create_default_context(cafile=str(file))
-    async with gateway(tls_certificate=file, tls_key=key) as server:
-        url = server.url.replace("ws://127.0.0.1", "wss://localhost")
-        async with client(url, ssl=trust) as talk:
-            assert len(await talk.say("Hello there.")) > 0
-            secured = talk.socket.transport.get_extra_info("ssl_object")
-            assert secured.version() in ("TLSv1.2", "TLSv1.3")
-        async with httpx.AsyncClient(verify=trust) as http:
-            address = server.http.replace("http://127.0.0.1", "https://localhost")
-            assert (await http.get(address + "/health/ready")).status_code == 200
-
-
-def test_a_certificate_that_cannot_be_read_ends_the_start(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.pem"
-    broken.write_text("no certificate")
-    for file in (broken, tmp_path / "nowhere.pem"):
-        with pytest.raises(Unable, match="the TLS certificate or its key cannot be used"):
-            _checked(server_config(FastAPI(), Settings(tls_certificate=file), 1))

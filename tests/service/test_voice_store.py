@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import subprocess
@@ -22,6 +23,7 @@ from service.voices.library import VoiceLibrary
 from streaming.delay import revert_delay
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.spec import CodecSpec
+from tests.service.voice_server import files_in
 
 SPEC = CodecSpec(24_000, 960, 8, 1024, 3)
 CODES = np.random.default_rng(0).integers(0, 1024, (8, 50)).astype(np.int16)
@@ -138,7 +140,10 @@ async def test_damaged_files_are_left_alone_and_not_spoken_with(
     data = bytearray(damaged.read_bytes())
     data[-1] ^= 1
     damaged.write_bytes(data)
-    (tmp_path / "voice_0000000000000000.unfinished").write_bytes(b"half")
+    crashed, written = (tmp_path / f"voice_000000000000000{n}.unfinished" for n in (0, 1))
+    crashed.write_bytes(b"half")
+    os.utime(crashed, (0, 0))
+    written.write_bytes(b"half")  # another server does so just now
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "voice_1111111111111111.safetensors").symlink_to(damaged)
     async with library(tmp_path, refresh_s=0.01) as two:
@@ -146,7 +151,7 @@ async def test_damaged_files_are_left_alone_and_not_spoken_with(
         await two._refresh()
     assert sum("cannot be used" in record.message for record in caplog.records) == 1
     assert damaged.exists()
-    assert not (tmp_path / "voice_0000000000000000.unfinished").exists()
+    assert (crashed.exists(), written.exists()) == (False, True)
     assert (tmp_path / "notes.txt").exists()
 
 
@@ -162,7 +167,7 @@ async def test_voices_of_another_codec_are_passed_over(tmp_path: Path) -> None:
     async with library(tmp_path) as two:
         assert two.names() == []
         await two.add(voice("anna"))
-        assert len(os.listdir(tmp_path)) == 2
+        assert len(files_in(tmp_path)) == 2
         await two._refresh()
         assert two.names() == ["anna"]
 
@@ -181,6 +186,68 @@ async def test_servers_share_a_folder(tmp_path: Path) -> None:
         assert refused.value.code is ErrorCode.UNKNOWN_VOICE
 
 
+async def test_servers_that_share_a_folder_agree_on_a_name(tmp_path: Path) -> None:
+    """Before either has looked into the folder again."""
+    async with library(tmp_path) as one, library(tmp_path) as two:
+        tries = await asyncio.gather(
+            *(server.add(voice("anna")) for server in (one, two) for _ in range(4)),
+            return_exceptions=True,
+        )
+        assert [getattr(e, "code", None) for e in tries].count(ErrorCode.VOICE_EXISTS) == 7
+        for server in (one, two):
+            await server._refresh()
+        assert one.find("anna").id == two.find("anna").id
+
+
+async def test_a_deleted_name_is_gone_from_the_disk(tmp_path: Path) -> None:
+    """Whatever two servers without locks, or an older codec, have left of it."""
+    folder = VoiceFolder(tmp_path)
+    folder.open()
+    left = [voice("anna", created_at=n) for n in (1, 2)]
+    other = [voice("anna", codec="c0"), voice("anna", tenant="acme"), voice("bert")]
+    for one in left + other:
+        folder.write(one)
+    async with library(tmp_path) as store:
+        await store.remove("anna")
+        await store._refresh()
+        assert store.names() == ["bert"]
+        assert store.own_names("acme") == ["anna"]
+    assert {path.stem for path in files_in(tmp_path)} == {v.id for v in other[1:]}
+
+
+async def test_who_holds_the_folder_is_waited_for_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with library(tmp_path) as store:
+        held = VoiceFolder(tmp_path).lock()
+        held.acquire()
+        adding = asyncio.create_task(store.add(voice("anna")))
+        await asyncio.sleep(0.1)
+        assert not adding.done()
+        held.release()
+        await adding
+        held.acquire()
+        monkeypatch.setattr("service.voices.folder._LOCK_S", 0.1)
+        with pytest.raises(BackendError) as failed:
+            await store.add(voice("bert"))
+        assert failed.value.code is ErrorCode.STORAGE_FAILED
+        held.release()
+        await store.add(voice("bert"))
+        assert store.names() == ["anna", "bert"]
+
+
+async def test_who_is_cancelled_leaves_no_lock(tmp_path: Path) -> None:
+    async with library(tmp_path) as store:
+        for _ in range(20):
+            adding = asyncio.create_task(store.add(voice("anna")))
+            await asyncio.sleep(0.001)
+            adding.cancel()
+        await asyncio.wait([adding])
+        free = VoiceFolder(tmp_path).lock()
+        await asyncio.wait_for(asyncio.to_thread(free.acquire), 30)
+        free.release()
+
+
 @pytest.mark.parametrize("call", ["fsync", "rename", "open"])
 async def test_a_full_disk_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
@@ -196,7 +263,7 @@ async def test_a_full_disk_leaves_nothing(
                 await one.add(voice())
         assert failed.value.code is ErrorCode.STORAGE_FAILED
         assert failed.value.retryable
-        assert (one.names(), os.listdir(tmp_path)) == ([], [])
+        assert (one.names(), files_in(tmp_path)) == ([], [])
         await one.add(voice())
         with monkeypatch.context() as patched:
             patched.setattr("pathlib.Path.unlink", full)
@@ -240,16 +307,17 @@ def test_only_ids_become_file_names(tmp_path: Path) -> None:
     folder = VoiceFolder(tmp_path)
     for bad in ("../x", "voice_", "voice_0123456789ABCDEF", "voice_0123456789abcdef/"):
         with pytest.raises(ValueError):
-            folder.delete(bad)
+            folder.delete(voice(id=bad))
 
 
 async def test_there_is_a_limit_and_names_are_used_once(tmp_path: Path) -> None:
     async with library(None, max_voices=2) as one:
-        await one.add(voice("anna"))
-        for name, code in (("anna", ErrorCode.VOICE_EXISTS), ("default", ErrorCode.VOICE_EXISTS)):
+        anna = voice("anna")
+        await one.add(anna)
+        for name in ("anna", "default", anna.id, "voice_0123456789abcdef"):
             with pytest.raises(RequestError) as refused:
                 await one.add(voice(name))
-            assert refused.value.code is code
+            assert refused.value.code is ErrorCode.VOICE_EXISTS
         await one.add(voice("bert"))
         with pytest.raises(RequestError) as refused:
             await one.add(voice("carl"))

@@ -67,7 +67,7 @@ def error(answer: httpx.Response) -> tuple[int, str, str | None]:
 
 
 def files_in(folder: Path) -> list[Path]:
-    return list(folder.iterdir())
+    return [path for path in folder.iterdir() if path.name != ".lock"]
 
 
 async def samples_of(clip: bytes) -> Samples:

@@ -1,0 +1,179 @@
+"""TLS: speech through it, and connections that never finish its handshake, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import subprocess
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvloop
+from fastapi import FastAPI
+
+from service.front_door import _SPARE, server_config
+from service.serve import Unable, _checked
+from service.settings import Settings, SettingsError, load_settings
+from tests.service.live import Gateway, client, gateway
+from tests.service.test_front_door import raw, rest
+
+Loop = Callable[[], asyncio.AbstractEventLoop]
+both_loops = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+HEALTH = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    files = folder / "certificate.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+         "-out", str(files[0]), "-keyout", str(files[1])],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return files
+
+
+def run(loop: Loop, talk: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(talk)
+
+
+def trusting(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificate[0]))
+
+
+def tls(certificate: tuple[Path, Path]) -> dict[str, Any]:
+    return {"tls_certificate": certificate[0], "tls_key": certificate[1]}
+
+
+async def health(server: Gateway, trust: ssl.SSLContext) -> int:
+    async with httpx.AsyncClient(verify=trust) as http:
+        address = server.http.replace("http://127.0.0.1", "https://localhost")
+        return (await http.get(address + "/health/ready")).status_code
+
+
+@both_loops
+def test_speech_over_tls(loop: Loop, certificate: tuple[Path, Path]) -> None:
+    async def talk() -> None:
+        trust = trusting(certificate)
+        async with gateway(**tls(certificate)) as server:
+            url = server.url.replace("ws://127.0.0.1", "wss://localhost")
+            async with client(url, ssl=trust) as talk:
+                assert len(await talk.say("Hello there.")) > 0
+                secured = talk.socket.transport.get_extra_info("ssl_object")
+                assert secured.version() in ("TLSv1.2", "TLSv1.3")
+            assert await health(server, trust) == 200
+
+    run(loop, talk())
+
+
+@both_loops
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02"], ids=["nothing", "half a record"])
+def test_a_handshake_that_never_ends_is_cut_off(
+    loop: Loop, said: bytes, certificate: tuple[Path, Path]
+) -> None:
+    async def talk() -> None:
+        async with (
+            gateway(handshake_s=0.3, **tls(certificate)) as server,
+            raw(server) as (reader, writer),
+        ):
+            writer.write(said)
+            assert await rest(reader) == b""
+
+    run(loop, talk())
+
+
+@both_loops
+def test_after_the_handshake_the_head_is_waited_for_as_long(
+    loop: Loop, certificate: tuple[Path, Path]
+) -> None:
+    async def talk() -> None:
+        async with gateway(handshake_s=0.3, **tls(certificate)) as server:
+            address = httpx.URL(server.http)
+            reader, writer = await asyncio.open_connection(
+                address.host, address.port, ssl=trusting(certificate)
+            )
+            writer.write(HEALTH[:20])
+            assert await rest(reader) == b""
+            writer.close()
+
+    run(loop, talk())
+
+
+@both_loops
+def test_who_speaks_no_tls_is_turned_away(loop: Loop, certificate: tuple[Path, Path]) -> None:
+    async def talk() -> None:
+        async with gateway(**tls(certificate)) as server:
+            async with raw(server) as (reader, writer):
+                writer.write(HEALTH)
+                assert b"HTTP" not in await rest(reader)
+            assert await health(server, trusting(certificate)) == 200
+
+    run(loop, talk())
+
+
+@both_loops
+def test_only_so_many_handshakes_wait_and_who_speaks_is_served(
+    loop: Loop, certificate: tuple[Path, Path]
+) -> None:
+    async def talk() -> None:
+        async with (
+            gateway(max_connections=2, **tls(certificate)) as server,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            most = _SPARE + 2
+            silent = [await stack.enter_async_context(raw(server)) for _ in range(most + 20)]
+            assert await health(server, trusting(certificate)) == 200
+            for reader, _ in silent[:20]:  # the oldest went
+                assert await rest(reader) == b""
+            assert not silent[-1][0].at_eof()
+
+    run(loop, talk())
+
+
+@both_loops
+def test_a_request_in_the_handshakes_last_packet_is_heard(
+    loop: Loop, certificate: tuple[Path, Path]
+) -> None:
+    async def talk() -> None:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        ends = trusting(certificate).wrap_bio(incoming, outgoing, server_hostname="localhost")
+        async with gateway(**tls(certificate)) as server, raw(server) as (reader, writer):
+            async with asyncio.timeout(30):
+                while True:
+                    try:
+                        ends.do_handshake()
+                        break
+                    except ssl.SSLWantReadError:
+                        writer.write(outgoing.read())
+                        incoming.write(await reader.read(65536))
+                ends.write(HEALTH)
+                writer.write(outgoing.read())  # its Finished, and the request
+                answer = b""
+                while b"\r\n\r\n" not in answer:
+                    incoming.write(await reader.read(65536))
+                    with contextlib.suppress(ssl.SSLWantReadError):
+                        answer += ends.read(65536)
+                assert b"200 OK" in answer
+
+    run(loop, talk())
+
+
+def test_a_key_needs_its_certificate(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="tls_key"):
+        load_settings(tls_key=tmp_path / "key.pem")
+
+
+def test_a_certificate_that_cannot_be_read_ends_the_start(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    for file in (broken, tmp_path / "nowhere.pem"):
+        with pytest.raises(Unable, match="the TLS certificate or its key cannot be used"):
+            _checked(server_config(FastAPI(), Settings(tls_certificate=file), 1))
