@@ -36,6 +36,7 @@ from streaming.events import (
     SetTimer,
     StartTalker,
     StopWork,
+    TalkerAsked,
     TextAppended,
     TimerRang,
     WordsSent,
@@ -240,6 +241,7 @@ class ContextDriver:
                 self.post(Broke(prepared))
                 return
             request = dataclasses.replace(request, reference=prepared)
+            self.post(TalkerAsked(utterance))
         pace = self._runtime.pace.open()
         try:
             self._runtime.talker.check(request)

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.auth.caller import NOBODY, Caller, serve_caller
 from service.auth.credentials import presented_key
 from service.auth.keys import Scope as KeyScope
-from service.hosts import is_known
+from service.hosts import called_by_address, is_known
 from service.http_speech import count_error
 from service.native_refusal import refusal as native
 from service.page import PAGES
@@ -42,6 +42,8 @@ class Access(Enum):
 
     #: Anybody, by whatever name of the host: it tells nothing but whether the service is well.
     PROBE = "probe"
+    #: Anybody, by an address or a name that the server goes by: scrapers ask by a pod's address.
+    SCRAPE = "scrape"
     #: Anybody.
     OPEN = "open"
     #: Whoever has a key, whatever it is for.
@@ -119,7 +121,7 @@ PUBLIC: Decisions = _with_head(
 ADMIN: Decisions = _with_head(
     {
         **_HEALTH,
-        ("GET", "/metrics"): Decision(Access.PROBE),
+        ("GET", "/metrics"): Decision(Access.SCRAPE),
         **{
             (method, "/admin/drain"): Decision(KeyScope.ADMIN)
             for method in ("GET", "POST", "DELETE")
@@ -166,9 +168,13 @@ class Gate:
         access = decision.access
         if access is Access.PROBE:
             return NOBODY
+        if access is Access.SCRAPE and called_by_address(_hosts(scope)):
+            return NOBODY
         self._require_known_host(scope)
         settings, authority = self._runtime.settings, self._runtime.authority
-        if access is Access.OPEN or (access is Access.METRICS and settings.metrics_are_public):
+        if access in (Access.OPEN, Access.SCRAPE):
+            return NOBODY
+        if access is Access.METRICS and settings.metrics_are_public:
             return NOBODY
         if access is Access.METRICS and not authority.is_on:
             raise RequestError(ErrorCode.FORBIDDEN, "Metrics are not public here.")
@@ -184,8 +190,7 @@ class Gate:
         return authority.admit(key, needed, (scope.get("client") or ("unknown",))[0])
 
     def _require_known_host(self, scope: Scope) -> None:
-        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if not is_known(hosts, self._bound, self._runtime.settings.allowed_hosts):
+        if not is_known(_hosts(scope), self._bound, self._runtime.settings.allowed_hosts):
             raise RequestError(
                 ErrorCode.FORBIDDEN,
                 "This server does not go by that name; see the setting allowed_hosts.",
@@ -203,6 +208,10 @@ class Gate:
             await WebSocket(scope, receive, send).send_denial_response(response)
         else:
             await response(scope, receive, send)
+
+
+def _hosts(scope: Scope) -> list[str]:
+    return [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
 
 
 def _matched(routes: Sequence[BaseRoute], scope: Scope) -> str | None:

@@ -45,6 +45,7 @@ async def serve_socket(
                 await refuse(websocket, runtime, error, refusal)
                 return
             await websocket.accept(subprotocol)
+            runtime.metrics.opened.inc()
             await socket.run(dialect, tasks)
 
 
@@ -70,5 +71,5 @@ async def refuse(
     websocket: WebSocket, runtime: Runtime, error: TalkwireError, refusal: Refusal
 ) -> None:
     """Refuse the handshake with a real status."""
-    runtime.metrics.on_error(error.code)
+    runtime.on_error(error.code)
     await websocket.send_denial_response(refusal(error))

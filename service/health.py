@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from service.runtime import Phase, Runtime
+from service.runtime import Runtime
 
 
 def add_health(app: FastAPI, runtime: Runtime) -> None:
@@ -29,7 +29,7 @@ def add_health(app: FastAPI, runtime: Runtime) -> None:
     @app.get("/health/startup", tags=["health"])
     async def startup() -> Response:
         """Whether the models have been loaded and have spoken once."""
-        return answer(runtime.phase is not Phase.STARTING)
+        return answer(runtime.ready.is_set())
 
     @app.get(
         "/metrics",

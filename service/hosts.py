@@ -39,7 +39,8 @@ def parse_hosts(value: object) -> object:
             return entries
         if entry.strip():
             name = host_name(entry)
-            if not name or "/" in entry or "@" in entry:
+            misplaced = name != ANY and ANY in name.removeprefix("*.")
+            if not name or misplaced or "/" in entry or "@" in entry:
                 raise ValueError(f"not a host name like speech.example.org: {entry!r}")
             found.append(name)
     return tuple(found)
@@ -52,6 +53,14 @@ def host_name(host: str) -> str:
         return text[1:].partition("]")[0]
     name = text if text.count(":") > 1 else text.partition(":")[0]
     return name.rstrip(".")
+
+
+def called_by_address(hosts: Sequence[str]) -> bool:
+    """Whether a request was sent to an address instead of a name, which no page can give itself."""
+    try:
+        return bool(hosts) and all(ipaddress.ip_address(host_name(host)) for host in hosts)
+    except ValueError:
+        return False
 
 
 def is_known(hosts: Sequence[str], bound: str, allowed: Collection[str]) -> bool:

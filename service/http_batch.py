@@ -97,17 +97,23 @@ class HttpBatch(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak them all, or until the client leaves."""
+        speed = self._todo[0][1].session.speed if self._todo else 1.0
         if self._todo:
             try:
-                self._runtime.admission.enter(self._todo[0][1].session.speed)
+                self._runtime.admission.enter(speed)
             except CapacityError as full:
                 count_error(self._runtime, full, self._request_id)
                 await self._wording.refusal(full)(scope, receive, send)
                 return
             self._has_place = True
         with self._runtime.connection():
-            async with asyncio.TaskGroup() as tasks:
-                await self._speak_all(tasks, receive, send)
+            self._runtime.metrics.opened.inc()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    await self._speak_all(tasks, receive, send)
+            finally:
+                if self._has_place:  # nobody has spoken in it
+                    self._runtime.admission.leave(0.0, speed)
 
     async def _speak_all(self, tasks: asyncio.TaskGroup, receive: Receive, send: Send) -> None:
         writer = tasks.create_task(self._write(send))
@@ -129,6 +135,7 @@ class HttpBatch(Response):
         while self._todo:
             index, context = self._todo.popleft()
             try:
+                self._runtime.require_text(context.text)
                 await self._take_place(context.session.speed)
                 self._results[index] = await self._speak(context, tasks)
             except TalkwireError as error:

@@ -74,7 +74,7 @@ class HttpContext:
 
 def count_error(runtime: Runtime, error: TalkwireError, request_id: str) -> None:
     """A client is told of an error; its request id finds it in the logs."""
-    runtime.metrics.on_error(error.code)
+    runtime.on_error(error.code)
     log.info("client error", extra={"code": error.code.value, "request_id": request_id})
 
 
@@ -109,6 +109,7 @@ class HttpSpeech(Response):
         """Speak until the end, or until the client leaves."""
         refused: TalkwireError | None = None
         try:
+            self._runtime.require_text(self._context.text)
             self._runtime.admission.enter(self._context.session.speed)
         except CapacityError as full:
             refused = full
@@ -139,7 +140,8 @@ class HttpSpeech(Response):
             self._context.protocol,
         )
         working: list[asyncio.Task[None]] = []
-        body = _Body(self, send, self._runtime.settings.slow_consumer_s)
+        counted = self._runtime.metrics.opened.inc
+        body = _Body(self, send, self._runtime.settings.slow_consumer_s, counted)
         try:
             driver.post(TextAppended(self._context.text))
             driver.post(EndAsked())
@@ -209,8 +211,11 @@ class HttpSpeech(Response):
 class _Body:
     """Sends the head of a response with the first piece of its body."""
 
-    def __init__(self, head: Response, send: Send, patience_s: float) -> None:
+    def __init__(
+        self, head: Response, send: Send, patience_s: float, on_started: Callable[[], None]
+    ) -> None:
         self._head, self._send, self._patience_s = head, send, patience_s
+        self._on_started = on_started
         self.started = self.stuck = False
         #: What came instead of the first byte.
         self.refused: TalkwireError | None = None
@@ -221,6 +226,7 @@ class _Body:
             self.started = True
             head, status = self._head.raw_headers, self._head.status_code
             await self._put({"type": "http.response.start", "status": status, "headers": head})
+            self._on_started()
         for at in range(0, max(1, len(data)), _BODY_BYTES):  # the next once that is on its way
             more = not last or at + _BODY_BYTES < len(data)
             piece = data[at : at + _BODY_BYTES]

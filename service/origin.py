@@ -34,6 +34,8 @@ def parse_origin(text: str) -> str:
         raise ValueError(f"not an origin like https://example.org: {text!r}")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError(f"an origin has no path: {text!r}")
+    if ANY in origin:
+        raise ValueError(f"each origin is named whole, or {ANY} for all: {text!r}")
     return _joined(parts.scheme, parts.hostname, parts.port)
 
 

@@ -115,7 +115,6 @@ class Runtime:
         """A client is connected while the block runs."""
         self.connections += 1
         self._alone.clear()
-        self.metrics.opened.inc()
         try:
             yield
         finally:
@@ -201,6 +200,12 @@ class Runtime:
         self.metrics.codec_decode.observe(decode_s)
         self.metrics.codec_batch.observe(batch)
 
+    def on_error(self, code: ErrorCode) -> None:
+        """The caller is told of an error."""
+        self.metrics.on_error(code)
+        if code is ErrorCode.RATE_LIMITED:
+            self.accounts.on_refusal(current_caller())
+
     def snapshot(self) -> Snapshot:
         """What the metrics show of the service as it is now."""
         talker, codec, pace = self.talker, self.codec, self.engine_pace
@@ -232,6 +237,10 @@ class Runtime:
         """The names that the caller may ask for; the first is the default."""
         own = self.library.own_names(current_caller().tenant)
         return tuple(dict.fromkeys((*self.talker.voices, *own)))
+
+    def require_text(self, text: str) -> None:
+        """Raise CapacityError if the caller may not have so much text spoken now."""
+        self.accounts.require_text(current_caller(), len(text), time.monotonic())
 
     def require_ready(self) -> None:
         """Raise CapacityError unless new contexts can be served."""

@@ -171,10 +171,17 @@ async def _announce(settings: Settings, runtime: Runtime, began: float, port: in
     await runtime.ready.wait()
     settle()
     _say(f"Ready after {time.monotonic() - began:.1f} s. In another terminal:")
+    if settings.api_keys_file is not None:
+        _say("  export TALKWIRE_API_KEY=...  # a key that may speak")
+    _say(f'  .venv/bin/talkwire say "Hello there." --out hello.wav{_where(settings, port)}')
+
+
+def _where(settings: Settings, port: int) -> str:
+    """The option of ``talkwire say`` that it needs unless the service is where it is usually."""
     scheme = "wss" if settings.tls_certificate else "ws"
-    usual = port == 8000 and scheme == "ws"
-    where = "" if usual else f" --url {scheme}://127.0.0.1:{port}/v1/tts/stream"
-    _say(f'  .venv/bin/talkwire say "Hello there." --out hello.wav{where}')
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "localhost") else settings.host
+    place = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return "" if place == "ws://127.0.0.1:8000" else f" --url {place}/v1/tts/stream"
 
 
 def settle() -> None:

@@ -41,6 +41,20 @@ def parse_aliases(value: object) -> object:
 Aliases = Annotated[dict[str, str], NoDecode, BeforeValidator(parse_aliases)]
 
 
+#: A time that one might wait for. Longer ones are slips, and overflow where they are counted in ms.
+Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
+
+
+def _check_path(value: object) -> object:
+    """An empty text is the folder that the service happens to be started in."""
+    if value == "":
+        raise ValueError("empty; leave it out to have none")
+    return value
+
+
+File = Annotated[Path, BeforeValidator(_check_path)]
+
+
 class SettingsError(Exception):
     """A setting is unknown or out of range; the text says which."""
 
@@ -52,10 +66,10 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
+    tls_certificate: File | None = None
+    tls_key: File | None = None
     auth: Literal["auto", "off"] = "auto"
-    api_keys_file: Path | None = None
+    api_keys_file: File | None = None
     max_failed_keys_per_minute: Annotated[int, Field(ge=1)] = 30
     allowed_hosts: Hosts = ()
     admin_host: str = "127.0.0.1"
@@ -90,9 +104,9 @@ class Settings(BaseSettings):
     max_contexts_per_session: Annotated[int, Field(ge=1)] = 8
     max_connections: Annotated[int, Field(ge=1)] = 256
     allowed_origins: Origins = ()
-    voices_dir: Path | None = None
+    voices_dir: File | None = None
     max_voices: Annotated[int, Field(ge=0, le=10_000)] = 1000
-    asr_model: Path | None = None
+    asr_model: File | None = None
     max_message_bytes: Annotated[int, Field(ge=1024)] = 65_536
     max_text_chars: Annotated[int, Field(ge=1)] = 20_000
     max_segment_chars: Annotated[int, Field(ge=20)] | None = None
@@ -101,12 +115,12 @@ class Settings(BaseSettings):
     max_outbox_bytes: Annotated[int, Field(ge=65_536)] = 16 << 20
     max_batch_items: Annotated[int, Field(ge=1)] = 32
     max_batch_contexts: Annotated[int, Field(ge=1)] = 4
-    context_idle_s: Annotated[float, Field(gt=0)] = 60.0
-    session_idle_s: Annotated[float, Field(gt=0)] = 300.0
-    max_session_s: Annotated[float, Field(gt=0)] | None = None
-    handshake_s: Annotated[float, Field(gt=0)] = 10.0
-    drain_s: Annotated[float, Field(ge=0)] = 30.0
-    slow_consumer_s: Annotated[float, Field(gt=0)] = 10.0
+    context_idle_s: Seconds = 60.0
+    session_idle_s: Seconds = 300.0
+    max_session_s: Seconds | None = None
+    handshake_s: Seconds = 10.0
+    drain_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 30.0
+    slow_consumer_s: Seconds = 10.0
 
     first_chunk_frames: Annotated[int, Field(ge=1)] | None = None
     max_chunk_frames: Annotated[int, Field(ge=1)] = 50
@@ -170,7 +184,7 @@ class Settings(BaseSettings):
     @property
     def model_name(self) -> str:
         """What clients call the model."""
-        return self.served_model_name or Path(self.model.rstrip("/")).name
+        return self.served_model_name or Path(self.model).name or Path(self.model).resolve().name
 
 
 def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
@@ -204,8 +218,8 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not TOML: {error}") from error

@@ -64,6 +64,13 @@ class RowsCame:
 
 
 @dataclass(frozen=True, slots=True)
+class TalkerAsked:
+    """What an utterance had to wait for is ready: the talker is asked for it only now."""
+
+    utterance: int
+
+
+@dataclass(frozen=True, slots=True)
 class NothingToSay:
     """The talker cannot speak anything in that utterance's text (an emoji, say)."""
 
@@ -97,6 +104,7 @@ Event = (
     | CancelAsked
     | PlaybackReported
     | AudioRead
+    | TalkerAsked
     | RowsCame
     | NothingToSay
     | SamplesCame

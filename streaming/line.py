@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from streaming.errors import CapacityError, ErrorCode
 from streaming.events import Command, Decode, Flushed, SendAudio, StartTalker, WordsSent
 from streaming.playback import PlaybackClock
-from streaming.ports import TalkerRows
+from streaming.ports import Arrival, TalkerRows
 from streaming.report import Stopwatch
 from streaming.schedule import PaceBounds, ScheduleSettings
 from streaming.spec import CodecSpec, Samples
@@ -118,17 +118,22 @@ class UtteranceLine:
         before = talking.frames
         talking.push(batch)
         self.generated_frames += talking.frames - before
-        self._after_talking(talking, batch.came[-1].at if batch.came else now)
+        self.stopwatch.on_rows(batch.came or (Arrival(len(batch.rows), now),))
+        self._after_talking(talking)
 
-    def on_nothing(self, index: int, now: float) -> None:
+    def on_asked(self, index: int, now: float) -> None:
+        """The talker is asked for that utterance only now: something had to be ready before."""
+        if self._talking is not None and self._talking.index == index:
+            self.stopwatch.on_talker_start(now, is_first=index == 0)
+
+    def on_nothing(self, index: int) -> None:
         """There is nothing to speak in that utterance."""
         if self._talking is not None and self._talking.index == index:
             self._talking.skip()
-            self._after_talking(self._talking, now)
+            self._after_talking(self._talking)
 
-    def _after_talking(self, talking: Utterance, now: float) -> None:
+    def _after_talking(self, talking: Utterance) -> None:
         if talking.generated:
-            self.stopwatch.on_talker_end(now)
             self.cut_off |= talking.cut_off
             self._talking = None
 
@@ -144,7 +149,7 @@ class UtteranceLine:
         # no underrun.
         continues = head.frames_sent > 0 or head.queued_at < dry_at
         offset, self.sent_samples = self.sent_samples, self.sent_samples + len(samples)
-        self.stopwatch.on_audio(samples, now)
+        self.stopwatch.on_audio(samples, max(now, dry_at))
         self.playback.on_sent(len(samples), now, continues=continues)
         head.on_sent(self._settings.bounds(), now)
         words = head.words.on_sent(samples, offset) if head.words else []
@@ -259,7 +264,7 @@ class UtteranceLine:
             mine.heard_rate,
         )
         self._talking = waiting
-        self.stopwatch.on_talker_start(now)
+        self.stopwatch.on_talker_start(now, is_first=waiting.index == 0)
         return [StartTalker(waiting.index, waiting.text, waiting.queued_at)], NEVER
 
     def _start_decode(self, now: float) -> tuple[list[Command], float]:

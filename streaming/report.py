@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from streaming.ports import Arrival
 from streaming.spec import Samples
 
 #: Below this (-40 dBFS) a sample counts as silence.
@@ -23,8 +25,8 @@ class ContextReport:
     """Seconds throughout. ``None``: it did not come to that.
 
     ``ttfa_s`` runs from the moment the first utterance's text was complete to its first
-    audible sample, so ``leading_silence_s`` is part of it. ``rtf`` is the time during which
-    the talker worked for this context over the audio that came of it.
+    audible sample's being heard, so ``leading_silence_s`` is part of it. ``rtf`` is the time during
+    which the talker worked for this context, pauses apart, over the audio that came of it.
     """
 
     queue_s: float | None
@@ -45,9 +47,8 @@ class Stopwatch:
         self._rate = sample_rate
         self._first_text: float | None = None
         self._first_start: float | None = None
-        self._first_sent: float | None = None
+        self._heard_at: float | None = None
         self._silence = 0
-        self._audible = False
         self._talking_since: float | None = None
         self._talked = 0.0
 
@@ -56,26 +57,27 @@ class Stopwatch:
         if self._first_text is None:
             self._first_text = now
 
-    def on_talker_start(self, now: float) -> None:
-        """The talker begins an utterance."""
+    def on_talker_start(self, now: float, *, is_first: bool) -> None:
+        """The talker is asked for an utterance, the context's first one or another."""
         self._talking_since = now
-        if self._first_start is None:
+        if is_first:
             self._first_start = now
 
-    def on_talker_end(self, now: float) -> None:
-        """The talker has ended one, or was stopped."""
-        if self._talking_since is not None:
-            self._talked += now - self._talking_since
-            self._talking_since = None
+    def on_rows(self, came: Sequence[Arrival]) -> None:
+        """Rows came; the talker did not work while it was held back."""
+        for rows, at, _ in came:
+            if rows and self._talking_since is not None:
+                self._talked += max(0.0, at - self._talking_since)
+            self._talking_since = at
 
-    def on_audio(self, samples: Samples, now: float) -> None:
-        """Samples go out."""
-        if self._first_sent is None:
-            self._first_sent = now
-        if not self._audible:
-            silent = leading_silence(samples)
-            self._silence += silent
-            self._audible = silent < len(samples)
+    def on_audio(self, samples: Samples, heard_from: float) -> None:
+        """Samples go out and are heard from then on."""
+        if self._heard_at is not None:
+            return
+        silent = leading_silence(samples)
+        self._silence += silent
+        if silent < len(samples):
+            self._heard_at = heard_from + silent / self._rate
 
     def report(
         self,
@@ -90,9 +92,9 @@ class Stopwatch:
         queue = ttfa = silence = None
         if self._first_text is not None and self._first_start is not None:
             queue = self._first_start - self._first_text
-        if self._audible and self._first_sent is not None and self._first_text is not None:
+        if self._heard_at is not None and self._first_text is not None:
             silence = self._silence / self._rate
-            ttfa = self._first_sent - self._first_text + silence
+            ttfa = self._heard_at - self._first_text
         generated_s = generated_samples / self._rate
         return ContextReport(
             queue_s=queue,

@@ -35,6 +35,7 @@ from streaming.events import (
     SamplesCame,
     SetTimer,
     StopWork,
+    TalkerAsked,
     TextAppended,
     TimerRang,
 )
@@ -147,7 +148,9 @@ class Session:
             case RowsCame(index, batch):
                 self._line.on_rows(index, batch, now)
             case NothingToSay(index):
-                self._line.on_nothing(index, now)
+                self._line.on_nothing(index)
+            case TalkerAsked(index):
+                self._line.on_asked(index, now)
             case SamplesCame(index, samples):
                 ending = self.state is State.ENDING
                 return self._line.on_samples(index, samples, now, is_ending=ending)
@@ -213,7 +216,6 @@ class Session:
     def _shut(self, now: float) -> ContextReport:
         self.state = State.CLOSED
         line, codec = self._line, self._settings.line.codec
-        line.stopwatch.on_talker_end(now)
         return line.stopwatch.report(
             sent_samples=line.sent_samples,
             generated_samples=line.generated_frames * codec.hop_length,

@@ -105,6 +105,11 @@ class Accounts:
 
     def take_text(self, caller: Caller, characters: int, now: float) -> None:
         """Count a text. Raises CapacityError (``rate_limited``), and counts nothing then."""
+        self.require_text(caller, characters, now)
+        self._spend(caller, characters)
+
+    def require_text(self, caller: Caller, characters: int, now: float) -> None:
+        """Raise CapacityError (``rate_limited``) if a text is not taken now."""
         for held in self._held(caller):
             per_minute = held.limits.characters_per_minute
             if per_minute is None or not characters:
@@ -112,8 +117,7 @@ class Accounts:
             wait_s = held.account.allowance.wait_s(per_minute, now)
             if wait_s > 0:
                 message = f"{held.whose} may speak {per_minute} characters per minute."
-                raise self._refusal(held, message, round(1000 * wait_s))
-        self._spend(caller, characters)
+                raise _refusal(message, round(1000 * wait_s))
 
     def give_text_back(self, caller: Caller, characters: int) -> None:
         """It was not spoken after all."""
@@ -121,10 +125,19 @@ class Accounts:
 
     def _spend(self, caller: Caller, characters: int) -> None:
         for held in self._held(caller):
-            held.account.allowance.spend(characters)
+            # without a limit there is nothing in hand, nor later a debt of what was said before
+            if held.limits.characters_per_minute is None:
+                held.account.allowance = Allowance()
+            else:
+                held.account.allowance.spend(characters)
             held.account.characters += characters
 
     # -- how it stands
+
+    def on_refusal(self, caller: Caller) -> None:
+        """A caller was told that a limit of its tenant or of its key forbids something."""
+        if caller.tenant is not None:
+            self._tenants.setdefault(caller.tenant, Account()).refusals += 1
 
     def limits(self, caller: Caller) -> Limits:
         """The tightest of what holds for a caller."""
@@ -162,9 +175,8 @@ class Accounts:
 
     def _require(self, held: _Held, used: int, most: int | None, what: str) -> None:
         if most is not None and used >= most:
-            raise self._refusal(held, f"{held.whose} may have {most} {what} at once.", _HINT_MS)
+            raise _refusal(f"{held.whose} may have {most} {what} at once.", _HINT_MS)
 
-    @staticmethod
-    def _refusal(held: _Held, message: str, retry_after_ms: int) -> CapacityError:
-        held.account.refusals += 1
-        return CapacityError(ErrorCode.RATE_LIMITED, message, retry_after_ms=retry_after_ms)
+
+def _refusal(message: str, retry_after_ms: int) -> CapacityError:
+    return CapacityError(ErrorCode.RATE_LIMITED, message, retry_after_ms=retry_after_ms)

@@ -79,14 +79,18 @@ def revoke(path: Path, key_id: str) -> None:
 
 
 def parse_expiry(text: str, now: datetime) -> datetime:
-    """``90d``, ``12h``, ``30m``, or an ISO 8601 date and time. Raises ValueError."""
+    """``90d``, ``12h``, ``30m``, or an ISO 8601 date and time to come. Raises ValueError."""
     try:
         if match := re.fullmatch(r"(\d{1,6})([mhd])", text):
-            return now + timedelta(**{_UNITS[match[2]]: int(match[1])})
-        at = datetime.fromisoformat(text)
+            at = now + timedelta(**{_UNITS[match[2]]: int(match[1])})
+        else:
+            at = datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"expires: not 90d, 12h or an ISO 8601 date: {text}") from error
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    if at <= now:
+        raise ValueError(f"expires: that is over already: {text}")
+    return at
 
 
 def _now() -> datetime:

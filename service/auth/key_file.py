@@ -124,6 +124,7 @@ def locked(path: Path) -> Iterator[None]:
     """Nobody else changes the file meanwhile: without this, of two keys that are made at the same
     time one would be lost. Raises KeyFileError.
     """
+    path = path.resolve()  # as ``write`` does: the file behind a link is the one that is read
     try:
         descriptor = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
@@ -136,7 +137,10 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, content: KeyFile) -> None:
-    """Replace the file, ``locked``; a reader sees the old or the new one. Raises KeyFileError."""
+    """Replace the file, ``locked``; a reader sees the old or the new one. Whose it is and who may
+    read it stay as they are. Raises KeyFileError.
+    """
+    path = path.resolve()
     data = content.model_dump_json(indent=1, exclude_none=True, exclude_defaults=True) + "\n"
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -146,8 +150,12 @@ def write(path: Path, content: KeyFile) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileNotFoundError):  # who may read it is the operator's choice
-            beside.chmod(path.stat().st_mode & 0o777)
+        with contextlib.suppress(FileNotFoundError):
+            was = path.stat()
+            mine = beside.stat()
+            if (was.st_uid, was.st_gid) != (mine.st_uid, mine.st_gid):
+                os.chown(beside, was.st_uid, was.st_gid)
+            beside.chmod(was.st_mode & 0o777)
         beside.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -146,7 +146,7 @@ class MultiStreamDialect:
 
     def word(self, error: TalkwireError, context_id: str | None = None) -> str:
         """An error message; without ``context_id`` it is about the socket."""
-        self._runtime.metrics.on_error(error.code)
+        self._runtime.on_error(error.code)
         return error_message(error, context_id)
 
     def close(self) -> None:

@@ -116,7 +116,7 @@ class SingleStreamDialect:
 
     def word(self, error: TalkwireError) -> str:
         """An error message."""
-        self._runtime.metrics.on_error(error.code)
+        self._runtime.on_error(error.code)
         return error_message(error)
 
     def close(self) -> None:

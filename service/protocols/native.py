@@ -123,7 +123,7 @@ class NativeDialect:
 
     def word(self, error: TalkwireError, context_id: str | None = None) -> str:
         """An ``error`` message; its request id finds it in the logs."""
-        self._runtime.metrics.on_error(error.code)
+        self._runtime.on_error(error.code)
         ids = {"request_id": uuid.uuid4().hex, "session_id": self._session_id}
         log.info("client error", extra={"code": error.code.value, **ids})
         return encode_message(
@@ -144,7 +144,7 @@ class NativeDialect:
     def close(self) -> None:
         """Cancel every context without a word: nobody listens any more."""
         for driver, context in self._contexts:
-            driver.post(CancelAsked())
+            driver.post(CancelAsked(unsent_samples=context.revoke()))
             context.abandon()
 
     def _say(self, message: wire.ServerMessage) -> None:

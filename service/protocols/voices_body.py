@@ -8,7 +8,14 @@ from typing import Annotated, Any
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+)
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -20,6 +27,8 @@ from streaming.errors import ErrorCode, RequestError
 _MAX_FIELDS = 16
 _FIELD_BYTES = 64 * 1024
 _CONSENT = {"consent_by": "by", "consent_statement": "statement", "consent_at": "at"}
+#: Something that can be read.
+_SOME = StringConstraints(strip_whitespace=True, min_length=1)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
 
 
@@ -28,10 +37,10 @@ class ConsentBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    by: Annotated[str, Field(min_length=1, max_length=256)] = Field(
+    by: Annotated[str, _SOME, Field(max_length=256)] = Field(
         description="Whose voice it is, or who may decide for them."
     )
-    statement: Annotated[str, Field(min_length=1, max_length=2000)] = Field(
+    statement: Annotated[str, _SOME, Field(max_length=2000)] = Field(
         description="What they agreed to, in words."
     )
     at: Annotated[str, Field(max_length=64)] | None = Field(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import json
 import re
 import sys
 import time
@@ -19,6 +21,7 @@ from websockets.exceptions import InvalidStatus
 from codec.fake import FakeCodecEngine
 from service import metrics as names
 from service.metrics import Metrics
+from service.outbox import Outbox
 from service.runtime import Runtime
 from service.settings import Settings
 from streaming.errors import ErrorCode
@@ -158,6 +161,31 @@ async def test_a_cancel_counts_what_was_made_for_nothing() -> None:
     assert wasted["unsent"] == pytest.approx(made_s - sent_s, abs=rounded)
     assert wasted["unheard"] > 0
     assert value(after, "tts_audio_seconds_total", **native) == pytest.approx(sent_s, abs=rounded)
+
+
+async def test_what_a_client_that_vanishes_was_never_sent_is_waste() -> None:
+    talker = FakeTalker(row_s=0.0001, frames_per_character=20)
+    async with gateway(talker, max_segment_chars=300) as server:
+        async with connect(server.url, compression=None, max_queue=1) as socket:
+            say = {"type": "context.create", "context_id": "c", "max_lead_ms": 120_000}
+            await socket.send(json.dumps(say | {"audio": {"encoding": "pcm_f32le"}}))
+            text = "A sentence that has no end and goes on " * 4
+            say = {"type": "text.append", "context_id": "c", "text": text + "and on. "}
+            await socket.send(json.dumps(say))
+            socket.transport.pause_reading()
+            async with asyncio.timeout(60):
+                while not any(outbox.queued_bytes > 500_000 for outbox in outboxes()):
+                    await asyncio.sleep(0.01)
+            unsent_s = sum(outbox.queued_bytes for outbox in outboxes()) / 4 / SPEC.sample_rate
+            socket.transport.abort()
+        await server.until_free()
+        scraped = await scrape(server)
+    wasted = value(scraped, "tts_wasted_audio_seconds_total", protocol="native", stage="unsent")
+    assert wasted > 0.9 * unsent_s > 0
+
+
+def outboxes() -> list[Outbox]:
+    return [found for found in gc.get_objects() if isinstance(found, Outbox)]
 
 
 def test_audio_taken_back_by_a_cancel_was_never_sent() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from service.build import talker_settings
+from service.serve import _where
 from service.settings import EMBEDDED_MODEL, Settings, SettingsError, load_settings
 
 
@@ -45,6 +46,17 @@ def test_unknown_settings_are_refused_wherever_they_stand(
         ("max_segment_chars", 1),
         ("log_level", "loud"),
         ("slow_consumer_s", 0),
+        ("slow_consumer_s", "inf"),
+        ("drain_s", "inf"),
+        ("drain_s", "1e9"),
+        ("max_session_s", "nan"),
+        ("voices_dir", ""),
+        ("tls_certificate", ""),
+        ("api_keys_file", ""),
+        ("asr_model", ""),
+        ("allowed_origins", "https://*.example.org"),
+        ("allowed_hosts", "exa*mple"),
+        ("allowed_hosts", "*.*.example.org"),
         ("codec_device", "gpu"),
         ("talker_gpu_memory_utilization", 1.5),
         ("talker_tensor_parallel_size", 0),
@@ -53,6 +65,40 @@ def test_unknown_settings_are_refused_wherever_they_stand(
 def test_values_out_of_range_are_named(name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=name):
         load_settings(**{name: value})
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_file_is_utf_8(encoding: str, tmp_path: Path) -> None:
+    file = tmp_path / "talkwire.toml"
+    file.write_text('served_model_name = "Größe"', encoding=encoding)
+    with pytest.raises(SettingsError, match="is not TOML"):
+        load_settings(file)
+
+
+def test_names_with_a_star_that_can_match_are_taken() -> None:
+    settings = load_settings(allowed_hosts="*.example.org, *", allowed_origins="*")
+    assert settings.allowed_hosts == ("*.example.org", "*")
+    assert settings.allowed_origins == ("*",)
+
+
+def test_every_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "voice").mkdir()
+    monkeypatch.chdir(tmp_path / "voice")
+    assert [load_settings(model=m).model_name for m in (".", "org/a/", "x")] == ["voice", "a", "x"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        ({}, ""),
+        ({"host": "0.0.0.0"}, ""),
+        ({"host": "10.1.2.3"}, " --url ws://10.1.2.3:8000/v1/tts/stream"),
+        ({"host": "::1"}, " --url ws://[::1]:8000/v1/tts/stream"),
+        ({"tls_certificate": "c.pem"}, " --url wss://127.0.0.1:8000/v1/tts/stream"),
+    ],
+)
+def test_the_line_for_newcomers_names_this_server(settings: dict[str, str], where: str) -> None:
+    assert _where(load_settings(**settings), 8000) == where
 
 
 def test_data_parallelism_needs_an_engine_that_can() -> None:

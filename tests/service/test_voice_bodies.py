@@ -51,6 +51,8 @@ async def test_a_forms_consent_is_its_own_fields() -> None:
     ("fields", "status", "code", "param"),
     [
         ({"consent": None}, 400, "consent_required", "consent"),
+        ({"consent": {"by": " ", "statement": "Yes."}}, 400, "invalid_message", "consent"),
+        ({"consent": {"by": "A", "statement": " \n"}}, 400, "invalid_message", "consent"),
         ({"consent": {"by": "A"}}, 400, "invalid_message", "consent"),
         ({"consent": {"by": "", "statement": "Yes."}}, 400, "invalid_message", "consent"),
         ({"consent": CONSENT | {"at": "today"}}, 400, "invalid_message", "consent"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from codec.fake import FakeDecoder
 from streaming.ports import Reference
+from streaming.spec import Codes, Samples
 from tests.service import clips
 from tests.service.live import SPEC, client
+from tests.service.test_metrics import scrape, value
 from tests.service.voice_server import (
     CLIP,
     OTHER,
@@ -32,6 +35,27 @@ async def test_a_clone_as_vllm_omnis_benchmark_asks_for_it() -> None:
         assert plain.status_code == same.status_code == 200
         assert same.content == plain.content
         assert len(plain.content) > 0
+
+
+async def test_the_wait_for_a_clone_is_queueing_and_not_the_talkers_pace() -> None:
+    async with server() as s:
+        begun, encode = asyncio.Event(), s.live.codec.encode
+
+        async def slowly(samples: Samples) -> Codes:
+            begun.set()
+            await asyncio.sleep(1.0)
+            return await encode(samples)
+
+        s.live.codec.encode = slowly  # type: ignore[method-assign]
+        reference = {"ref_audio": clips.as_base64(CLIP), "ref_text": "A tone."}
+        assert (await s.speak(**reference)).status_code == 200
+        assert begun.is_set()
+        scraped = await scrape(s.live)
+    openai = {"protocol": "openai"}
+    queued_s = value(scraped, "tts_queue_seconds_sum", **openai)
+    audio_s = value(scraped, "tts_audio_seconds_total", **openai)
+    assert queued_s >= 1.0
+    assert value(scraped, "tts_real_time_factor_sum", **openai) * audio_s < queued_s
 
 
 async def test_one_off_voices() -> None:

@@ -1,0 +1,134 @@
+"""Limits and how they are counted: what was told is counted once, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from service.admin import create_admin_app
+from service.auth.accounts import Accounts
+from service.auth.caller import Caller
+from service.auth.keys import ApiKey, KeyRing, Limits
+from streaming.errors import CapacityError
+from talker.fake import FakeTalker
+from tests.service.kept_spans import Kept
+from tests.service.keyring import bearer, entry, write_keys
+from tests.service.live import client, gateway
+from tests.service.test_metrics import scrape, value
+
+CALLER = Caller("k", "t", frozenset())
+REFUSALS = "tts_tenant_refusals_total"
+
+
+class Ring:
+    """Accounts whose limits change while they run."""
+
+    def __init__(self, per_minute: int | None) -> None:
+        self.limit(per_minute)
+        self.accounts = Accounts(lambda: self.ring)
+
+    def limit(self, per_minute: int | None) -> None:
+        limits = Limits(characters_per_minute=per_minute)
+        self.ring = KeyRing([ApiKey("k", "t", b"")], {"t": limits})
+
+
+def test_a_new_limit_asks_no_debt_of_what_was_free() -> None:
+    mine = Ring(None)
+    for minute in range(60):
+        mine.accounts.take_text(CALLER, 5_000, 60.0 * minute)
+    mine.limit(3_000)
+    mine.accounts.take_text(CALLER, 3_000, 3_600.0)
+    with pytest.raises(CapacityError):
+        mine.accounts.take_text(CALLER, 1, 3_600.0)
+    mine.limit(None)
+    mine.accounts.take_text(CALLER, 900_000, 3_601.0)
+    mine.limit(3_000)
+    mine.accounts.take_text(CALLER, 3_000, 3_602.0)
+
+
+def test_asking_whether_a_text_is_taken_takes_nothing() -> None:
+    mine = Ring(10).accounts
+    for _ in range(5):
+        mine.require_text(CALLER, 10, 0.0)
+    mine.take_text(CALLER, 10, 0.0)
+    with pytest.raises(CapacityError):
+        mine.require_text(CALLER, 1, 0.0)
+
+
+async def test_a_keys_own_limit_counts_for_its_tenant(tmp_path: Path) -> None:
+    keys = write_keys(
+        tmp_path / "keys.json",
+        entry("a", "acme", "speak", "admin", limits={"max_connections": 1}),
+        acme={"max_connections": 9},
+    )
+    async with gateway(api_keys_file=keys, metrics_public=True) as server:
+        async with client(server.url, additional_headers=bearer("a")):
+            for _ in range(3):
+                with pytest.raises(InvalidStatus):
+                    await connect(server.url, additional_headers=bearer("a"))
+        assert value(await scrape(server), REFUSALS, tenant="acme") == 3
+
+
+async def test_a_batch_that_waits_for_places_was_refused_nothing(tmp_path: Path) -> None:
+    keys = write_keys(tmp_path / "keys.json", entry("a", "acme"), acme={"max_contexts": 1})
+    async with (
+        gateway(FakeTalker(row_s=0.001), api_keys_file=keys, metrics_public=True) as server,
+        httpx.AsyncClient(headers=bearer("a"), timeout=60) as http,
+    ):
+        items = [{"input": f"Sentence {n}."} for n in range(6)]
+        body = {"items": items, "response_format": "pcm"}
+        answer = await http.post(server.http + "/v1/audio/speech/batch", json=body)
+        assert answer.json()["succeeded"] == 6
+        assert value(await scrape(server), REFUSALS, tenant="acme") == 0
+
+
+async def test_a_text_that_was_refused_is_no_context(tmp_path: Path) -> None:
+    keys = write_keys(tmp_path / "keys.json", entry("a", "acme"), acme={"characters_per_minute": 1})
+    kept = Kept()
+    async with (
+        gateway(traces=kept.tracing, api_keys_file=keys, metrics_public=True) as server,
+        httpx.AsyncClient(headers=bearer("a"), timeout=60) as http,
+    ):
+        body = {"input": "Hello there.", "response_format": "pcm"}
+        batch = {"items": [{"input": "One."}, {"input": "Two."}], "response_format": "pcm"}
+        for status in (200, 429, 429):
+            answer = await http.post(server.http + "/v1/audio/speech", json=body)
+            assert answer.status_code == status
+        answer = await http.post(server.http + "/v1/audio/speech/batch", json=batch)
+        assert answer.json()["failed"] == 2
+        await server.until_free()
+        scraped = await scrape(server)
+    assert value(scraped, "tts_contexts_total", protocol="openai", outcome="cancelled") == 0
+    assert value(scraped, "tts_contexts_total", protocol="openai", outcome="complete") == 1
+    assert value(scraped, "tts_errors_total", code="rate_limited") == 4
+    assert value(scraped, REFUSALS, tenant="acme") == 4
+    assert value(scraped, "tts_connections_total") == 2  # one body of speech, one of a batch
+    assert [span.name for span in kept.spans].count("tts.context") == 1
+
+
+async def test_a_handshake_that_its_dialect_refuses_was_not_accepted() -> None:
+    async with gateway() as server:
+        address = server.http.replace("http", "ws", 1)
+        for query in ("?encoding=nothing", "?sample_rate=1"):
+            with pytest.raises(InvalidStatus):
+                await connect(f"{address}/v1/speak{query}")
+        assert value(await scrape(server), "tts_connections_total") == 0
+        async with client(server.url):
+            assert value(await scrape(server), "tts_connections_total") == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("evil.example:8001", 403), ("10.1.2.3:8001", 200), ("[fd00::1]", 200), ("localhost", 200)],
+)
+async def test_no_page_reads_the_admin_listeners_metrics(host: str, status: int) -> None:
+    """A page can give its own name any address, but not call itself by one."""
+    async with gateway() as server:
+        transport = httpx.ASGITransport(create_admin_app(server.runtime, lambda: None))
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as http:
+            assert (await http.get("/metrics")).status_code == status
+            assert (await http.get("/health/ready")).status_code == 200

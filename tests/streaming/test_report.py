@@ -1,0 +1,60 @@
+"""What a context measured about itself, against figures done by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from streaming.ports import Arrival
+from streaming.report import ContextReport, Stopwatch
+
+RATE = 1000.0
+
+
+def report(watch: Stopwatch, generated: int = 1000) -> ContextReport:
+    return watch.report(
+        sent_samples=0, generated_samples=generated, underrun_s=0, underruns=0, characters=0
+    )
+
+
+def sound(silent: int, audible: int) -> np.ndarray:
+    return np.r_[np.zeros(silent), np.full(audible, 0.5)].astype(np.float32)
+
+
+def test_what_the_talker_was_held_back_is_not_its_time() -> None:
+    watch = Stopwatch(RATE)
+    watch.on_talker_start(10.0, is_first=True)
+    watch.on_rows([Arrival(1, 10.1), Arrival(4, 10.3, evenly=True)])
+    watch.on_rows([Arrival(0, 15.0), Arrival(1, 15.2)])  # it went on at 15.0
+    watch.on_talker_start(20.0, is_first=False)
+    watch.on_rows([Arrival(1, 20.5)])
+    assert report(watch).rtf == pytest.approx(0.3 + 0.2 + 0.5)
+    assert report(watch, generated=0).rtf is None
+
+
+def test_what_an_utterance_waits_for_is_queueing() -> None:
+    watch = Stopwatch(RATE)
+    watch.on_text(1.0)
+    watch.on_talker_start(1.0, is_first=True)
+    watch.on_talker_start(4.0, is_first=True)  # the voice was ready only then
+    watch.on_rows([Arrival(1, 4.5)])
+    watch.on_talker_start(6.0, is_first=False)
+    assert report(watch).queue_s == 3.0
+    assert report(watch).rtf == 0.5
+
+
+def test_the_first_audible_sample_counts_when_it_is_heard() -> None:
+    watch = Stopwatch(RATE)
+    watch.on_text(1.0)
+    watch.on_audio(sound(100, 0), 2.0)
+    watch.on_audio(sound(50, 10), 5.0)  # after a stall
+    watch.on_audio(sound(70, 10), 6.0)
+    assert report(watch).ttfa_s == pytest.approx(5.05 - 1.0)
+    assert report(watch).leading_silence_s == pytest.approx(0.15)
+
+
+def test_nothing_heard_is_no_figure() -> None:
+    watch = Stopwatch(RATE)
+    watch.on_audio(sound(100, 0), 2.0)
+    nothing = report(watch)
+    assert (nothing.queue_s, nothing.ttfa_s, nothing.leading_silence_s) == (None, None, None)
