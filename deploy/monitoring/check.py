@@ -147,7 +147,8 @@ def main() -> int:
     if promtool is None:
         print("promtool is not installed (Debian: prometheus): the rules were not tested")
         return int(failed)
-    for command in (["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]):
+    tests = sorted(path.name for path in HERE.glob("rules*_test.yml"))
+    for command in (["check", "rules", "rules.yml"], ["test", "rules", *tests]):
         failed |= bool(subprocess.run([promtool, *command], cwd=HERE).returncode)
     return int(failed)
 

@@ -63,6 +63,12 @@ def total(gauge: str, by: str = "") -> str:
     return f"sum by ({by}) ({gauge}{{{HERE}}})" if by else f"sum({gauge}{{{HERE}}})"
 
 
+def working(gauge: str, by: str = "") -> str:
+    """A gauge, summed over the pods that take work."""
+    gauge = f"{gauge}{{{HERE}}} * tts_ready{{{HERE}}}"
+    return f"sum by ({by}) ({gauge})" if by else f"sum({gauge})"
+
+
 def one(query: str, legend: str = "") -> tuple[tuple[str, str], ...]:
     """A panel's only query."""
     return ((query, legend),)
@@ -70,7 +76,7 @@ def one(query: str, legend: str = "") -> tuple[tuple[str, str], ...]:
 
 _TTFA = "tts_time_to_first_audio_seconds"
 _GAP_FREE = over(rate("tts_contexts_gap_free_total"), rate("tts_underrun_seconds_count"))
-_SATURATION = over(total("tts_contexts_active"), total("tts_capacity_contexts"))
+_SATURATION = over(working("tts_contexts_active"), working("tts_capacity_contexts"))
 _FAULT_SHARE = over(
     rate("tts_errors_total", labels=f'code=~"{_FAULTS}"'), rate("tts_contexts_total")
 )
@@ -151,7 +157,7 @@ LOAD = Row(
             "Contexts",
             (
                 (total("tts_contexts_active", "pod"), "{{pod}}"),
-                (total("tts_capacity_contexts"), "capacity of all"),
+                (working("tts_capacity_contexts"), "capacity of all"),
             ),
         ),
         Panel(
@@ -192,17 +198,17 @@ ADMISSION = Row(
         Panel(
             "Room by pod",
             (
-                (total("tts_capacity_contexts", "pod"), "{{pod}} admits"),
+                (working("tts_capacity_contexts", "pod"), "{{pod}} admits"),
                 (total("tts_contexts_active", "pod"), "{{pod}} has"),
             ),
             width=12,
             help="What a pod admits follows its measured pace, up to max_contexts. It fades to "
-            "what was measured at the start while nobody speaks.",
+            "what was measured at the start while nobody speaks. 0: the pod is not ready.",
         ),
         Panel(
             "Full, by pod",
             one(
-                over(total("tts_contexts_active", "pod"), total("tts_capacity_contexts", "pod")),
+                over(total("tts_contexts_active", "pod"), working("tts_capacity_contexts", "pod")),
                 "{{pod}}",
             ),
             "percentunit",
@@ -264,10 +270,16 @@ ENGINES = Row(
         Panel("Codec: waiting", quantiles("tts_codec_queue_seconds"), "s"),
         Panel(
             "Restarts",
-            one(
-                "sum by (pod, worker) "
-                f"(increase(tts_worker_restarts_total{{{HERE}}}[$__rate_interval]))",
-                "{{worker}} of {{pod}}",
+            (
+                (
+                    "sum by (pod, worker) "
+                    f"(increase(tts_worker_restarts_total{{{HERE}}}[$__rate_interval]))",
+                    "{{worker}} of {{pod}}",
+                ),
+                (
+                    f"changes(process_start_time_seconds{{{HERE}}}[$__rate_interval])",
+                    "all of {{pod}}",
+                ),
             ),
         ),
         Panel("Workers up", one(total("tts_worker_up", "worker"), "{{worker}}")),

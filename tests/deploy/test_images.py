@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import quote
@@ -86,6 +92,57 @@ def test_images_compile_what_they_have(dockerfile: str, tmp_path: Path) -> None:
     text = (ROOT / "deploy" / "docker" / dockerfile).read_text()
     (compiled,) = re.findall(r"compileall -q ([a-z ]+?) \\", text)
     assert set(compiled.split()) == folders
+
+
+class Answers(BaseHTTPRequestHandler):
+    """A service that has started, and whose engines are being started again."""
+
+    def do_GET(self) -> None:
+        self.send_response({"/health/live": 200, "/health/startup": 200}.get(self.path, 503))
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def answering(certificate: Path | None) -> Iterator[int]:
+    """The port of such a service, over TLS if there is a certificate with its key."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_images_are_healthy_wherever_they_listen(
+    dockerfile: str, is_tls: bool, tmp_path: Path
+) -> None:
+    _, _, command = dict(instructions(dockerfile))["HEALTHCHECK"].partition(" CMD ")
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    both = tmp_path / "both.pem"
+    if is_tls:
+        environment["TALKWIRE_TLS_CERTIFICATE"] = str(both)
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+             "-subj", "/CN=speech.example.org", "-out", both, "-keyout", tmp_path / "key.pem"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        both.write_text((tmp_path / "key.pem").read_text() + both.read_text())
+    with answering(both if is_tls else None) as port:
+        environment["TALKWIRE_PORT"] = str(port)
+        assert subprocess.run(["sh", "-c", command], env=environment, check=False).returncode == 0
+    gone = subprocess.run(["sh", "-c", command], env=environment, check=False, capture_output=True)
+    assert gone.returncode == 1
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)

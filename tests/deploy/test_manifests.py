@@ -23,6 +23,7 @@ from tests.deploy.manifests import (
     configured,
     pod,
 )
+from tests.deploy.render import Object
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,14 @@ def test_the_config_map_holds_settings_that_the_service_takes(
     assert settings.log_format == "json"
 
 
+def label(who: list[Object]) -> str:
+    """The one label that gives a namespace one right; it may have others beside it."""
+    (selector,) = who
+    ((name, value),) = selector["namespaceSelector"]["matchLabels"].items()
+    assert value == "true"
+    return str(name)
+
+
 def test_ports_agree(everything: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = configured(everything, monkeypatch)
     (container,) = pod(everything)["containers"]
@@ -47,12 +56,12 @@ def test_ports_agree(everything: Objects, monkeypatch: pytest.MonkeyPatch) -> No
     (served,) = everything["Service", "talkwire"]["spec"]["ports"]
     assert served["targetPort"] == port["name"], "no Service leads to the admin port"
     let_in = {
-        rule["from"][0]["namespaceSelector"]["matchLabels"]["talkwire-access"]: rule["ports"]
+        label(rule["from"]): rule["ports"]
         for rule in everything["NetworkPolicy", "talkwire"]["spec"]["ingress"]
     }
     assert {who: [p["port"] for p in ports] for who, ports in let_in.items()} == {
-        "gateway": [port["name"]],
-        "metrics": [admin["name"]],
+        "talkwire-access-gateway": [port["name"]],
+        "talkwire-access-metrics": [admin["name"]],
     }
     (endpoint,) = everything["PodMonitor", "talkwire"]["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] == admin["name"]
@@ -111,11 +120,22 @@ def test_the_public_route_carries_what_clients_use_and_nothing_else(everything: 
 
 def test_scaling_asks_for_metrics_that_there_are(everything: Objects, runtime: Runtime) -> None:
     (trigger,) = everything["ScaledObject", "talkwire"]["spec"]["triggers"]
-    asked = set(re.findall(r"\btts_\w+", trigger["metadata"]["query"]))
-    assert asked == {"tts_contexts_active", "tts_capacity_contexts"}
+    query = trigger["metadata"]["query"]
+    asked = set(re.findall(r"\btts_\w+", query))
+    assert asked == {"tts_contexts_active", "tts_capacity_contexts", "tts_ready"}
     there = set(re.findall(r"^(tts_\w+)", runtime.metrics.render().decode(), re.M))
     assert asked <= there
     assert "replicas" not in everything["Deployment", "talkwire"]["spec"]
+    groups = everything["PrometheusRule", "talkwire"]["spec"]["groups"]
+    (told,) = [
+        rule["expr"]
+        for group in groups
+        for rule in group["rules"]
+        if rule.get("record") == "tts:saturation:ratio"
+    ]
+    # Of one namespace, what the alert looks at: pods that take no work are no room.
+    assert query.replace('{namespace="talkwire"}', "", 1).split() == told.split()
+    assert trigger["metadata"]["ignoreNullValues"] == "false", "without a ratio the number stays"
 
 
 def test_traces_go_where_the_policy_lets_them(
@@ -128,6 +148,7 @@ def test_traces_go_where_the_policy_lets_them(
     policy = everything["NetworkPolicy", "talkwire-traces"]["spec"]
     assert policy["podSelector"] == everything["NetworkPolicy", "talkwire"]["spec"]["podSelector"]
     collectors, names = policy["egress"]
+    assert label(collectors["to"]) == "talkwire-access-traces"
     assert [port["port"] for port in collectors["ports"]] == [address.port]
     assert {port["port"] for port in names["ports"]} == {53}
     for name, value in variables.items():

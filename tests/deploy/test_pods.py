@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ipc.supervisor import Watch
-from service import serve
+from service import serve, tracing
 from service.exposure import exposure_fault
 from service.settings import PREFIX, SettingsError, load_settings
 from talker.engine import START_TIMEOUT_S
@@ -55,9 +55,11 @@ def test_the_grace_period_outlasts_the_drain(
 ) -> None:
     spec = pod(objects)
     waits_s = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
-    closing_s = serve._GRACE_S + Watch().stop_timeout_s
-    drain_s = configured(objects, monkeypatch).drain_s
-    assert spec["terminationGracePeriodSeconds"] > waits_s + drain_s + closing_s
+    settings = configured(objects, monkeypatch)
+    listeners_s = 2 * serve._GRACE_S  # the public one's, and then the admin's
+    workers_s = 2 * Watch().stop_timeout_s  # the recogniser's, and then both engines' at once
+    closing_s = settings.slow_consumer_s + listeners_s + workers_s + tracing._STOP_S
+    assert spec["terminationGracePeriodSeconds"] > waits_s + settings.drain_s + closing_s
 
 
 def test_without_service_links_no_stranger_sets_anything(

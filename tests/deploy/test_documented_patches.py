@@ -1,0 +1,68 @@
+"""What docs/kubernetes.md tells operators to put into their overlays does what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings import PREFIX
+from tests.deploy.container import ROOT
+from tests.deploy.manifests import K8S, Objects, pod
+from tests.deploy.render import Object, identity
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl to patch with")
+
+
+def documented(word: str) -> Object:
+    """The one example of YAML in the page that has ``word`` in it."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (found,) = [
+        text for text in re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S) if word in text
+    ]
+    return dict(yaml.safe_load(found))
+
+
+def own(folder: Path, overlay: str, **more: Any) -> Objects:
+    """What kustomize makes of an overlay of ours with ``more`` in an operator's own."""
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(K8S / "overlays" / overlay, folder.resolve())],
+        **more,
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    done = subprocess.run(
+        ["kubectl", "kustomize", folder], capture_output=True, text=True, check=True
+    )
+    return {identity(o): o for o in yaml.safe_load_all(done.stdout)}
+
+
+@pytest.mark.parametrize("overlay", ["cpu-embedded", "gpu-single", "multi-node"])
+def test_keys_can_be_taken_out(overlay: str, tmp_path: Path) -> None:
+    objects = own(tmp_path, overlay, **documented("$patch: delete"))
+    settings = objects["ConfigMap", "talkwire"]["data"]
+    assert f"{PREFIX}API_KEYS_FILE" not in settings
+    assert settings[f"{PREFIX}AUTH"] == "off"
+    spec = pod(objects)
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    (container,) = spec["containers"]
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert "keys" not in volumes
+    assert {"tmp", "cache", "shm"} <= mounted <= volumes
+
+
+def test_the_autoscaler_asks_for_its_own_namespace(tmp_path: Path) -> None:
+    scaler = os.path.relpath(K8S / "components" / "autoscale", tmp_path.resolve())
+    more = documented("replacements:") | {"namespace": "speech", "components": [scaler]}
+    objects = own(tmp_path, "cpu-embedded", **more)
+    (trigger,) = objects["ScaledObject", "talkwire"]["spec"]["triggers"]
+    query = trigger["metadata"]["query"]
+    assert re.findall(r'namespace="([^"]*)"', query) == ["speech"]
+    assert trigger["metadata"]["serverAddress"] == "http://YOUR-PROMETHEUS:9090"
