@@ -71,7 +71,9 @@ def resolve_folder(model: str) -> Path:
         raise CheckpointError("downloading a model needs the package huggingface_hub") from error
     try:
         return Path(snapshot_download(model, allow_patterns=["*.safetensors", "*.json"]))
-    except (OSError, ValueError) as error:
+    except Exception as error:
+        # Whatever it is, there is no model: what the hub's package raises when a connection
+        # breaks off belongs to the HTTP package that it happens to use.
         raise CheckpointError(f"{model!r} is no folder and cannot be downloaded") from error
 
 

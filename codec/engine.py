@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from codec.batching import DecodeCost
 from codec.decodes import Decodes, DecodeStats
@@ -27,7 +28,7 @@ from codec.messages import (
     Ready,
 )
 from ipc.framing import MAX_MESSAGE_BYTES
-from ipc.supervisor import ChildDown, Supervisor, Watch
+from ipc.supervisor import ChildDown, ChildFailed, Supervisor, Watch
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
@@ -41,11 +42,12 @@ _ENVELOPE_BYTES = 1024
 class CodecWorkerEngine:
     """Implements ``streaming.ports.CodecEngine`` with one supervised worker process.
 
-    ``model`` is a folder or a hub id. ``graphs``: ``auto`` decodes by CUDA graphs on a GPU,
-    ``off`` never. A batch has ``max_batch`` windows at most. At most ``max_outstanding`` windows
-    are out at once; beyond that ``decode`` raises CapacityError at once rather than wait,
-    because a waiting line here would have to be a second deadline queue: the worker's own is
-    the only one.
+    ``model`` is a folder, a hub id, or what finds the folder when the engine starts: every worker
+    then reads that folder, and none asks the hub.
+    ``graphs``: ``auto`` decodes by CUDA graphs on a GPU, ``off`` never. A batch has ``max_batch``
+    windows at most. At most ``max_outstanding`` windows are out at once; beyond that ``decode``
+    raises CapacityError at once rather than wait, because a waiting line here would have to be a
+    second deadline queue: the worker's own is the only one.
     ``patience_s`` bounds a window's whole stay, restarts of the worker included, and a
     clip's. ``max_clips`` clips may wait for their codes.
     ``on_decoded`` runs on the event loop and must not raise. ``module`` and ``env`` exist
@@ -54,7 +56,7 @@ class CodecWorkerEngine:
 
     def __init__(
         self,
-        model: str,
+        model: str | Callable[[], Awaitable[Path]],
         *,
         threads: int = 1,
         device: str = "cpu",
@@ -75,50 +77,58 @@ class CodecWorkerEngine:
         self._stopped = False
         self._decodes = Decodes(self._send, max_outstanding, on_decoded)
         self._encodes = Encodes(self._send, max_clips)
-        self._supervisor: Supervisor[FromWorker] = Supervisor(
-            module,
-            [
-                *("--model", model, "--threads", str(threads), "--device", device),
-                *("--graphs", graphs, "--max-batch", str(max_batch)),
-            ],
+        self._model, self._module = model, module
+        self._arguments = [
+            *("--threads", str(threads), "--device", device),
+            *("--graphs", graphs, "--max-batch", str(max_batch)),
+        ]
+        self._env, self._watch, self._on_progress = env, watch, on_progress
+        self._supervisor: Supervisor[FromWorker] | None = None
+
+    async def start(self) -> None:
+        """Start the worker and return once it is ready.
+
+        Raises ipc.supervisor.ChildFailed if it never can be, and what finding the folder raises.
+        """
+        model = self._model if isinstance(self._model, str) else str(await self._model())
+        if self._stopped:
+            raise ChildFailed("stopped before it was ready")
+        self._supervisor = Supervisor(
+            self._module,
+            ["--model", model, *self._arguments],
             inbound=FromWorker,
             ready=Ready,
             on_message=self._on_message,
             on_ready=self._on_ready,
             on_down=self._on_down,
-            on_progress=on_progress,
-            env=env,
-            watch=watch,
+            on_progress=self._on_progress,
+            env=self._env,
+            watch=self._watch,
         )
-
-    async def start(self) -> None:
-        """Start the worker and return once it is ready.
-
-        Raises ipc.supervisor.ChildFailed if it never can be.
-        """
         await self._supervisor.start()
 
     async def stop(self) -> None:
         """End the worker; every window still out fails with BackendError."""
         self._stopped = True
-        await self._supervisor.stop()
+        if self._supervisor is not None:
+            await self._supervisor.stop()
         self._encodes.stop()
         self._decodes.stop()
 
     @property
     def is_ready(self) -> bool:
         """Whether the worker takes work right now."""
-        return self._supervisor.is_up
+        return self._supervisor is not None and self._supervisor.is_up
 
     @property
     def restarts(self) -> int:
         """How often the worker has been started again."""
-        return self._supervisor.restarts
+        return self._supervisor.restarts if self._supervisor else 0
 
     @property
     def pid(self) -> int | None:
         """The worker's process id, while there is one."""
-        return self._supervisor.pid
+        return self._supervisor.pid if self._supervisor else None
 
     @property
     def outstanding(self) -> int:
@@ -174,7 +184,8 @@ class CodecWorkerEngine:
     def _send(self, message: Decode | Encode | Cancel) -> None:
         """Send now, or leave it to ``_on_ready`` of the next worker."""
         with contextlib.suppress(ChildDown):
-            self._supervisor.send(message)
+            if self._supervisor is not None:
+                self._supervisor.send(message)
 
     def _require_running(self) -> None:
         if self._stopped:

@@ -28,21 +28,21 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
         runtime.on_decoded(stats)
 
     library = VoiceLibrary(settings.voices_dir, settings.max_voices)
-    codec = CodecWorkerEngine(
-        settings.model_path,
-        threads=settings.codec_threads,
-        device=settings.codec_device,
-        graphs=settings.codec_graphs,
-        max_batch=settings.codec_max_batch,
-        on_decoded=on_decoded,
-        on_progress=lambda phase, seconds: on_progress("codec", phase, seconds),
-    )
     talker = TalkerProcessEngine(
         settings.model_path,
         talker_settings(settings),
         voices=library,
         front_ends=FRONT_ENDS,
         on_progress=lambda phase, seconds: on_progress("talker", phase, seconds),
+    )
+    codec = CodecWorkerEngine(
+        talker.folder.found,  # the talker finds it: one look at the hub, one revision for both
+        threads=settings.codec_threads,
+        device=settings.codec_device,
+        graphs=settings.codec_graphs,
+        max_batch=settings.codec_max_batch,
+        on_decoded=on_decoded,
+        on_progress=lambda phase, seconds: on_progress("codec", phase, seconds),
     )
     metrics = Metrics(__version__, settings.model_name)
     whisper = None if settings.asr_model is None else WhisperEngine(settings.asr_model)

@@ -27,6 +27,7 @@ from service.runtime import Runtime
 from service.settings import Settings
 from service.tracing import TracingError
 from streaming.errors import TalkwireError
+from talker.shape import CheckpointError
 
 _GRACE_S = 5
 
@@ -198,7 +199,7 @@ def _reason(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, TalkwireError):
         return error.message
-    if isinstance(error, ChildFailed):
+    if isinstance(error, ChildFailed | CheckpointError):
         return str(error)
     return f"the service broke while starting ({type(error).__name__}: {error})"
 

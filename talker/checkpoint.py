@@ -15,6 +15,8 @@ from talker.weights import check_weights
 
 #: What a talker needs of a repository on the hub; code files are never fetched.
 _HUB_FILES = ("*.json", "*.safetensors")
+#: Temperatures below this divide logits into infinities; 0 itself means greedy.
+MIN_TEMPERATURE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +78,51 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
 
 
 def resolve_folder(model: str, revision: str | None = None) -> Path:
-    """A folder with the checkpoint's files: ``model`` itself, or a snapshot from the hub."""
+    """A folder with the checkpoint's files: ``model`` itself, or a snapshot from the hub.
+
+    Blocks; may download. Raises CheckpointError.
+    """
+    folder = local_folder(model)
+    if folder is not None:
+        return folder
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, revision=revision, allow_patterns=list(_HUB_FILES)))
+    except Exception as error:
+        # Whatever it is, there is no model: what the hub's package raises when a connection
+        # breaks off belongs to the HTTP package that it happens to use.
+        offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
+        raise CheckpointError(f"cannot get {model} from the hub{offline}") from error
+
+
+def local_folder(model: str) -> Path | None:
+    """The real folder that ``model`` names, symbolic links resolved; None if it is a hub id.
+
+    Raises CheckpointError if it is neither.
+    """
     path = Path(model).expanduser()
     if path.is_dir():
         return path.resolve()
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
         raise CheckpointError(f"there is no folder {model}")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=list(_HUB_FILES)))
-    except (OSError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-        offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
-        raise CheckpointError(f"cannot get {model} from the hub{offline}") from error
+    return None
 
 
 def read_defaults(folder: Path, shape: TalkerShape) -> SamplingDefaults:
-    """The family's defaults with generation_config.json over them. Raises CheckpointError."""
+    """The family's defaults with generation_config.json over them. A temperature that is nearly 0
+    is read as 0, and a ``top_k`` of 0 or -1 as none. Raises CheckpointError.
+    """
     family = SamplingDefaults()
     file = folder / "generation_config.json"
     own = _read_json(file) if file.is_file() else {}
     sampled = own.get("do_sample", True)
+    temperature = _number(own, "temperature", family.temperature) if sampled else 0.0
+    top_k = int(_number(own, "top_k", family.top_k))
     defaults = SamplingDefaults(
-        temperature=_number(own, "temperature", family.temperature) if sampled else 0.0,
+        temperature=0.0 if 0 < temperature < MIN_TEMPERATURE else temperature,
         top_p=_number(own, "top_p", family.top_p),
-        top_k=int(_number(own, "top_k", family.top_k)) or shape.codebook_size,
+        top_k=shape.codebook_size if top_k in (0, -1) else top_k,
         max_frames=int(_number(own, "max_new_tokens", family.max_frames)),
     )
     sane = (

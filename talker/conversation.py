@@ -14,8 +14,8 @@ Prompts, as ids and rows stand in them::
     starts over  head <|text|> two <|audio|> rows of two <|text|> three <|audio|>
 
 The family's documentation describes this interleaving and names nothing between the turns.
-The rows are those that were spoken but the last, which is all EOC and has no frame id: the
-delay pattern's T + K - 1, as in a reference clip.
+The rows are those that were spoken but the last, which belongs to no frame and has no frame id:
+the delay pattern's T + K - 1, as many as a reference clip has.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from streaming.ports import SpeechRequest, TalkerRows
 from talker.checkpoint import Checkpoint, SamplingDefaults, open_checkpoint
 from talker.conversation import Conversations
 from talker.downtime import Downtime
+from talker.hub import ModelFolder
 from talker.in_flight import InFlight
 from talker.intake import DEFAULT_VOICE, Intake, VoiceSource
 from talker.messages import Failed, Forget, FromChild, FromGateway, Generate, Ready, Step
@@ -53,7 +54,8 @@ class TalkerProcessEngine:
         on_progress: Callable[[str, float], None] = lambda phase, seconds: None,
         on_change: Callable[[bool], None] = lambda is_ready: None,
     ) -> None:
-        self._model, self._revision = model, revision
+        #: Where the checkpoint lies; ``start`` finds it.
+        self.folder = ModelFolder(model, revision)
         self._settings = settings or TalkerSettings()
         self._voices, self._watch = voices, watch or Watch(start_timeout_s=START_TIMEOUT_S)
         self._front_ends = front_ends or {}
@@ -70,11 +72,12 @@ class TalkerProcessEngine:
         self._downtime = Downtime()
 
     async def start(self) -> None:
-        """Check the checkpoint, start the child, and return once it can work.
+        """Find and check the checkpoint, start the child, and return once it can work.
 
         Raises CheckpointError, or ipc's ChildFailed.
         """
-        opened = await asyncio.to_thread(open_checkpoint, self._model, self._revision)
+        folder = await self.folder.find(lambda seconds: self._on_progress("download", seconds))
+        opened = await asyncio.to_thread(open_checkpoint, str(folder))
         limit = resolve_max_positions(self._settings, opened.shape.backbone.max_positions)
         self._intake = Intake(opened, limit, self._voices, self._front_ends)
         self._checkpoint = opened

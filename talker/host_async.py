@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 #: With requests in flight, an engine that says nothing for this long is taken for dead.
 _STALL_S = 60.0
 _STALL_CHECK_S = 1.0
+_NOT_STARTED = "vLLM's engine did not start: the first error in the log above says why"
 
 
 class EngineGone(Exception):
@@ -57,7 +58,11 @@ class AsyncHost:
         self._max_positions = arguments["max_model_len"]
         self._totals = Totals()
         loggers = [logger_factory(self._totals)] if not arguments["disable_log_stats"] else None
-        self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=loggers)
+        given = AsyncEngineArgs(**arguments)
+        try:
+            self._engine = AsyncLLM.from_engine_args(given, stat_loggers=loggers)
+        except RuntimeError as error:  # that a core has failed; its verdict is in the log alone
+            raise ValueError(_NOT_STARTED) from error
         #: Engine cores, and with data parallelism their coordinator.
         self._processes = len(active_children())
         self._takes = takes

@@ -13,6 +13,10 @@ BOC, ``#`` is EOC, ``?`` is a code that belongs to no frame and is never decoded
 
 Codebook 0 alone may say EOC, and from then on EOC follows one codebook per row. The row that
 ends the ramp carries the stop id in place of a frame id, so no extra step is needed.
+
+A reference clip has EOC in the places of ``?`` (``streaming.delay.apply_delay``). Here a code is
+drawn, as vLLM-Omni does for Higgs Audio v3, and the embedded voice has learned its own rows with
+such codes (``embedded/training/scripts.py``): what is fed back is what it knows.
 """
 
 from __future__ import annotations

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import Sampling
-from talker.checkpoint import SamplingDefaults
+from talker.checkpoint import MIN_TEMPERATURE, SamplingDefaults
 
 MAX_TEMPERATURE = 2.0
-#: Temperatures below this divide logits into infinities; 0 itself means greedy.
-MIN_TEMPERATURE = 0.01
 #: Seeds are non-negative int64: vLLM reads -1 as "no seed".
 MAX_SEED = (1 << 63) - 1
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -275,10 +276,13 @@ def test_resolve_a_hub_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         asked.append((model, allow_patterns))
         if model == "org/gone":
             raise OSError("no such repository")
+        if model == "org/broken-off":
+            raise httpx.RemoteProtocolError("peer closed connection")
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert resolve_folder("org/name-2.b") == tmp_path
     assert asked == [("org/name-2.b", ["*.safetensors", "*.json"])]
-    with pytest.raises(CheckpointError, match="cannot be downloaded"):
-        resolve_folder("org/gone")
+    for model in ("org/gone", "org/broken-off"):
+        with pytest.raises(CheckpointError, match="cannot be downloaded"):
+            resolve_folder(model)

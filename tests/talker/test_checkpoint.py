@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import tiny
 import torch
 from safetensors.torch import save_file
 
+from streaming.ports import Sampling
 from talker.checkpoint import SamplingDefaults, open_checkpoint, resolve_folder
+from talker.sampling import resolve_sampling
 from talker.settings import TalkerSettings
 from talker.shape import CheckpointError, read_shape
 
@@ -95,13 +98,19 @@ def test_heads_that_the_model_has_not_are_refused(folder: Path, heads: Any) -> N
         ({"temperature": 0.8}, SamplingDefaults(0.8, 0.95, 50, 2048)),
         ({"do_sample": False}, SamplingDefaults(0.0, 0.95, 50, 2048)),
         ({"top_k": 0, "max_new_tokens": 100}, SamplingDefaults(1.0, 0.95, 1024, 100)),
+        ({"top_k": -1}, SamplingDefaults(1.0, 0.95, 1024, 2048)),
+        ({"temperature": 0.005}, SamplingDefaults(0.0, 0.95, 50, 2048)),
+        ({"temperature": 1e-6}, SamplingDefaults(0.0, 0.95, 50, 2048)),
+        ({"temperature": 0.01}, SamplingDefaults(0.01, 0.95, 50, 2048)),
     ],
 )
 def test_a_generation_config_overrides_one_by_one(
     folder: Path, own: dict[str, Any], expected: SamplingDefaults
 ) -> None:
     (folder / "generation_config.json").write_text(json.dumps(own))
-    assert open_checkpoint(str(folder)).defaults == expected
+    defaults = open_checkpoint(str(folder)).defaults
+    assert defaults == expected
+    assert resolve_sampling(Sampling(), defaults, 1024).temperature == expected.temperature
 
 
 @pytest.mark.parametrize("own", [{"temperature": 9}, {"top_p": 0}, {"top_k": "x"}, {"top_k": -2}])
@@ -224,9 +233,12 @@ def test_a_hub_id_is_a_snapshot(monkeypatch: pytest.MonkeyPatch, folder: Path) -
     }  # fmt: skip
 
 
-def test_a_hub_id_that_cannot_be_had_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [OSError, httpx.RemoteProtocolError])
+def test_a_hub_id_that_cannot_be_had_is_an_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
     def download(repo: str, **_: Any) -> str:
-        raise OSError("secret details")
+        raise kind("secret details")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     with pytest.raises(CheckpointError, match="cannot get someone/talker") as error:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from talker.host_async import AsyncHost
 
 #: The host is scripted, what runs it is the real thing: a thread waits for messages that never
 #: come, as ChildLink.receive does, and the engine dies.
@@ -39,3 +45,24 @@ def test_an_engine_that_is_gone_takes_its_process_with_it() -> None:
     )
     assert done.returncode == 1
     assert "the engine is gone" in done.stderr
+
+
+def test_a_core_that_does_not_start_is_a_verdict_on_the_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A ValueError, which the talker process does not try again."""
+
+    def refuse(arguments: object, stat_loggers: object) -> None:
+        raise RuntimeError("Engine core initialization failed. See root cause above.")
+
+    for name, made in {
+        "vllm.engine.arg_utils": {"AsyncEngineArgs": lambda **arguments: None},
+        "vllm.v1.engine.async_llm": {"AsyncLLM": SimpleNamespace(from_engine_args=refuse)},
+    }.items():
+        module = ModuleType(name)
+        vars(module).update(made)
+        monkeypatch.setitem(sys.modules, name, module)
+    checkpoint: Any = SimpleNamespace(shape=None)
+    given = {"max_model_len": 64, "disable_log_stats": True}
+    with pytest.raises(ValueError, match="the log above says why"):
+        AsyncHost(given, checkpoint, 0, None)

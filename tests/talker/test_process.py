@@ -232,6 +232,20 @@ async def test_what_vllm_will_not_run_is_said_and_not_tried_again(tiny_checkpoin
     await engine.stop()
 
 
+@pytest.mark.long
+async def test_what_an_engine_core_will_not_run_is_said_and_not_tried_again(
+    tiny_checkpoint: Path,
+) -> None:
+    """A KV cache in which not one request has room: its core says so in the log alone."""
+    engine = TalkerProcessEngine(
+        str(tiny_checkpoint), TalkerSettings(engine="async", kv_positions=64)
+    )
+    with pytest.raises(ChildFailed, match="the log above says why"):
+        await engine.start()
+    assert engine.restarts == 0
+    await engine.stop()
+
+
 @pytest.mark.parametrize("argument", ["{", '{"no_such_setting": 1}', '{"max_num_seqs": 0}'])
 async def test_settings_are_checked(argument: str) -> None:
     with pytest.raises(msgspec.MsgspecError):

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embedded.training.scripts import Utterance, write
 from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable, lost_requests, slots_for
 from talker.noise import NOISE_BITS, log_uniform
 from talker.reference import uniform
@@ -95,6 +96,25 @@ def test_every_stream_of_a_batch_follows_the_delay_rules(streams: list[list[list
                 ends = at >= BOOKS - 1 and stream[at - BOOKS + 1][0] == EOC
                 assert (int(ids[number]) == STOP) == ends
         last = torch.where(ids == STOP, TEXT_ID, ids)  # a new request takes the place
+
+
+def test_rows_end_as_those_do_that_the_embedded_voice_has_learned() -> None:
+    """With a code, not EOC, where each codebook after the first has no frame any more."""
+    frames, books, boc, eoc = 3, 8, 1024, 1025
+    said = Utterance("abc", np.full((frames, books), 5), np.arange(frames, dtype=np.float32))
+    random = np.random.default_rng(0)
+    script = write([said], reference=None, transcript=False, random=random, corruption=0.0)
+    learned = script.rows[script.is_row]
+    rows = RowSampler(FrameTable(64, books), eoc + 1, boc, eoc, STOP)
+    ids = torch.tensor([TEXT_ID])
+    for at, wanted in enumerate(learned):
+        logits = torch.zeros(1, books, eoc + 1)
+        logits[..., 5], logits[:, 0, eoc] = 5.0, 9.0 if at == frames else 0.0
+        place, lost = torch.zeros(1).long(), torch.zeros(1).bool()
+        ids, codes = rows.step(logits.view(1, -1), ids, place, lost, greedy(1))
+        made = (codes[0] - rows.offsets).numpy()
+        assert np.array_equal(made >= boc, wanted >= boc)
+        assert np.array_equal(made[made >= boc], wanted[wanted >= boc])
 
 
 def test_ids_are_new_in_every_step_and_wrap_before_int32_does() -> None:

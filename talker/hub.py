@@ -1,0 +1,103 @@
+"""Finds the folder of a model, once, for all that read it.
+
+A download runs in a process of its own, ``python -m talker.hub MODEL [REVISION]``: it may take
+minutes, and a thread that downloads could not be ended when the service is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ipc.child import die_with_parent
+from talker.checkpoint import local_folder, resolve_folder
+from talker.shape import CheckpointError
+
+log = logging.getLogger(__name__)
+#: How often it is said that a download still runs.
+_SAY_S = 30.0
+#: The exit status with which the reason is the last line printed.
+_NO_MODEL = 3
+
+
+class ModelFolder:
+    """The real folder of a model: itself, or its snapshot from the hub, which stays the same when
+    the hub's branch moves on.
+    """
+
+    def __init__(self, model: str, revision: str | None = None) -> None:
+        self._model, self._revision = model, revision
+        self._folder: Path | None = None
+        self._is_found = asyncio.Event()
+
+    async def find(self, on_download: Callable[[float], None]) -> Path:
+        """Find it. ``on_download`` is called when the hub is asked, and now and then while that
+        lasts, with the seconds since. Cancelling ends a download. Raises CheckpointError.
+        """
+        self._folder = local_folder(self._model) or await self._download(on_download)
+        self._is_found.set()
+        return self._folder
+
+    async def found(self) -> Path:
+        """The same as soon as somebody has found it; for ever if nobody does."""
+        await self._is_found.wait()
+        assert self._folder is not None
+        return self._folder
+
+    async def _download(self, on_download: Callable[[float], None]) -> Path:
+        asked = [self._model] if self._revision is None else [self._model, self._revision]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "talker.hub", *asked),
+            stdin=DEVNULL,
+            stdout=PIPE,
+            start_new_session=True,  # a terminal's Ctrl-C is for the parent alone
+        )
+        try:
+            printed = await _wait(process, on_download)
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        said = printed.decode().strip().rpartition("\n")[2]
+        if process.returncode == 0:
+            return Path(said)
+        if process.returncode == _NO_MODEL:
+            raise CheckpointError(said)
+        raise CheckpointError(f"the download of {self._model} died")
+
+
+async def _wait(process: Process, on_download: Callable[[float], None]) -> bytes:
+    """What the process prints until it ends."""
+    began = time.monotonic()
+    talking = asyncio.ensure_future(process.communicate())
+    try:
+        while not talking.done():
+            on_download(time.monotonic() - began)
+            await asyncio.wait([talking], timeout=_SAY_S)
+    finally:
+        talking.cancel()
+    return talking.result()[0]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the folder, or why there is none; returns the exit status."""
+    die_with_parent()
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    try:
+        print(resolve_folder(*argv).resolve())
+    except CheckpointError as error:
+        log.exception("the model cannot be had")
+        print(error)
+        return _NO_MODEL
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,63 @@
+"""An engine that is told how to find its model's folder asks once, whatever its worker does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from codec.engine import CodecWorkerEngine
+from ipc.supervisor import ChildFailed
+from streaming.errors import BackendError, ErrorCode
+from streaming.window import DecodeWindow
+
+_ENV = {"PYTHONPATH": str(Path(__file__).parent)}
+
+
+class Finder:
+    """Finds a folder when it is let."""
+
+    def __init__(self) -> None:
+        self.asked, self.found = 0, asyncio.Event()
+
+    async def __call__(self) -> Path:
+        self.asked += 1
+        await self.found.wait()
+        return Path("fake")
+
+
+async def test_the_folder_is_asked_for_once_and_every_worker_reads_it() -> None:
+    finder = Finder()
+    engine = CodecWorkerEngine(finder, module="odd_worker", env=_ENV)
+    window = DecodeWindow(np.ones((2, 10), np.int16), 3, 4, 3)
+    starting = asyncio.create_task(engine.start())
+    await asyncio.sleep(0)
+    assert (engine.is_ready, engine.pid, engine.restarts) == (False, None, 0)
+    with pytest.raises(BackendError) as error:
+        await engine.decode(window, time.monotonic())
+    assert error.value.code is ErrorCode.NOT_READY
+    finder.found.set()
+    await starting
+    assert engine.pid is not None
+    first = await engine.decode(window, time.monotonic())
+    os.kill(engine.pid, signal.SIGKILL)
+    assert np.array_equal(await engine.decode(window, time.monotonic()), first)
+    assert (engine.restarts, finder.asked) == (1, 1)
+    await engine.stop()
+
+
+async def test_an_engine_that_was_stopped_meanwhile_starts_nothing() -> None:
+    finder = Finder()
+    engine = CodecWorkerEngine(finder, module="odd_worker", env=_ENV)
+    starting = asyncio.create_task(engine.start())
+    await asyncio.sleep(0)
+    await engine.stop()
+    finder.found.set()
+    with pytest.raises(ChildFailed, match="stopped"):
+        await starting
+    assert engine.pid is None

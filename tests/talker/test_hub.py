@@ -1,0 +1,126 @@
+"""A model's folder is found once; a download is a process of its own and ends with the service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_hub
+
+import codec.engine
+import talker.engine
+from service.build import build_runtime
+from service.settings import Settings
+from talker.hub import ModelFolder
+from talker.shape import CheckpointError
+
+
+@pytest.fixture
+def hub(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[small_hub.SmallHub]:
+    with small_hub.serving(tiny_checkpoint) as (hub, address):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("HF_HOME", str(tmp_path))
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        yield hub
+
+
+def nothing(seconds: float) -> None:
+    """Nobody wants to know."""
+
+
+async def test_a_hub_id_is_downloaded_and_its_folder_is_that_of_a_commit(
+    hub: small_hub.SmallHub,
+) -> None:
+    folder, told = ModelFolder(small_hub.MODEL), list[float]()
+    waiting = asyncio.create_task(folder.found())
+    found = await folder.find(told.append)
+    assert found.name == hub.commit
+    assert (found / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+    assert told
+    hub.commit, asked = "b" * 40, hub.asked
+    assert await waiting == await folder.found() == found
+    assert hub.asked == asked > 0
+
+
+async def test_a_download_that_is_not_wanted_any_more_ends(hub: small_hub.SmallHub) -> None:
+    hub.held.set()
+    folder = ModelFolder(small_hub.MODEL)
+    finding = asyncio.create_task(folder.find(nothing))
+    assert await asyncio.to_thread(hub.is_downloading.wait, 60)
+    assert downloads()
+    finding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await finding
+    assert not downloads()
+
+
+def downloads() -> list[str]:
+    """Command lines of children that download."""
+    children = [
+        Path(f"/proc/{child}/cmdline")
+        for task in Path("/proc/self/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+    lines = [file.read_text() for file in children if file.exists()]
+    return [line for line in lines if "talker.hub" in line]
+
+
+async def test_why_there_is_no_model_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(CheckpointError, match=r"cannot get nobody/nothing .*HF_HUB_OFFLINE"):
+        await ModelFolder("nobody/nothing").find(nothing)
+
+
+async def test_a_download_that_dies_is_told(
+    hub: small_hub.SmallHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("talker.hub.sys.executable", "/bin/false")
+    with pytest.raises(CheckpointError, match=r"the download of org/voice died"):
+        await ModelFolder(small_hub.MODEL).find(nothing)
+    assert hub.asked == 0
+
+
+async def test_a_link_is_followed_and_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "first")
+    told: list[float] = []
+    assert await ModelFolder(str(tmp_path / "link")).find(told.append) == tmp_path / "first"
+    assert not told
+    with pytest.raises(CheckpointError, match="no folder"):
+        await ModelFolder(str(tmp_path / "gone")).find(nothing)
+
+
+async def test_both_engines_read_the_folder_that_was_found(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of their processes, whatever the name that the operator gave stands for later."""
+    read: list[str] = []
+
+    class Started:
+        def __init__(self, module: str, args: list[str], **_: Any) -> None:
+            read.append(args[args.index("--model") + 1])
+
+        async def start(self) -> None:
+            """At once."""
+
+        async def stop(self) -> None:
+            """At once."""
+
+    monkeypatch.setattr(talker.engine, "Supervisor", Started)
+    monkeypatch.setattr(codec.engine, "Supervisor", Started)
+    (tmp_path / "link").symlink_to(tiny_checkpoint)
+    settings = Settings(model=str(tmp_path / "link"))
+    runtime = build_runtime(settings, lambda worker, phase, seconds: None)
+    decoding = asyncio.create_task(runtime.codec.start())
+    await asyncio.sleep(0)
+    assert not decoding.done()
+    await runtime.talker.start()
+    await decoding
+    assert read == [str(await runtime.talker.folder.found())] * 2 == [str(tiny_checkpoint)] * 2
+    await asyncio.gather(runtime.talker.stop(), runtime.codec.stop())
