@@ -34,7 +34,9 @@ SILENCE_POWER = 1e-4
 
 @dataclass(frozen=True)
 class Seam:
-    """Signal-to-noise of streamed against whole in dB; infinite where they are equal."""
+    """Signal-to-noise of streamed against whole in dB; infinite where they are equal (null in
+    JSON).
+    """
 
     lookahead: int
     snr_db: float
@@ -69,8 +71,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     print(markdown_table(head, rows))
     if options.json:
-        report = {"environment": environment(), "seams": [asdict(seam) for seam in seams]}
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        report = {"environment": environment(), "seams": [as_json(seam) for seam in seams]}
+        text = json.dumps(report, indent=1, allow_nan=False)
+        options.json.write_text(text + "\n", encoding="utf-8")
+
+
+def as_json(seam: Seam) -> dict[str, float | None]:
+    """Its fields; null stands for the infinite, which JSON does not know."""
+    return {name: None if math.isinf(value) else value for name, value in asdict(seam).items()}
 
 
 def measure(

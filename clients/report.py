@@ -29,9 +29,10 @@ class Arrival(NamedTuple):
 class StreamReport:
     """A stream's figures; None where there was no (audible) audio.
 
-    ``ttfb_ms`` runs to the first chunk's arrival, ``ttfa_ms`` to its first audible sample (so
-    leading silence counts). ``rtf`` is the time to the last chunk over the audio's length.
-    ``underrun_ms`` is the silence that late chunks caused in ``underruns`` places.
+    ``ttfb_ms`` runs to the first chunk's arrival, ``ttfa_ms`` to when the first audible sample is
+    played (so leading silence counts, and a stall within it). ``rtf`` is the time to the last
+    chunk over the audio's length. ``underrun_ms`` is the silence that late chunks caused in
+    ``underruns`` places.
     """
 
     ttfb_ms: float | None
@@ -55,6 +56,18 @@ def underrun(
     return clock.underruns, clock.underrun_s
 
 
+def _played_s(arrivals: Sequence[Arrival], sample_rate: int, sample: int) -> float | None:
+    """When a listener hears the sample of that number; None if it has not come."""
+    clock = PlaybackClock(sample_rate)
+    for arrival in arrivals:
+        ahead = sample - clock.sent_samples
+        starts_s = max(arrival.at_s, clock.dry_at)
+        if ahead < arrival.samples:
+            return starts_s + ahead / sample_rate
+        clock.on_sent(arrival.samples, arrival.at_s)
+    return None
+
+
 def report(
     arrivals: Sequence[Arrival],
     *,
@@ -72,14 +85,14 @@ def report(
     samples = sum(arrival.samples for arrival in heard)
     audio_s = samples / sample_rate
     ttfb_s = heard[0].at_s - started_s if heard else None
-    ttfa_s = None
-    if ttfb_s is not None and leading_silence_samples is not None:
-        ttfa_s = ttfb_s + leading_silence_samples / sample_rate
+    audible_s = None
+    if leading_silence_samples is not None:
+        audible_s = _played_s(heard, sample_rate, leading_silence_samples)
     gaps = [b.at_s - a.at_s for a, b in itertools.pairwise(heard) if b.continues]
     underruns, underrun_s = underrun(heard, sample_rate, prebuffer_s)
     return StreamReport(
         ttfb_ms=None if ttfb_s is None else 1000 * ttfb_s,
-        ttfa_ms=None if ttfa_s is None else 1000 * ttfa_s,
+        ttfa_ms=None if audible_s is None else 1000 * (audible_s - started_s),
         audio_s=audio_s,
         rtf=(heard[-1].at_s - started_s) / audio_s if heard else None,
         largest_gap_ms=1000 * max(gaps, default=0.0),

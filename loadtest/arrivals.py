@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 import re
 
+from loadtest.records import Plan
+
 _UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -42,6 +44,15 @@ def poisson(rate_per_s: float, duration_s: float, seed: int, most: int) -> tuple
         times.append(at)
         at += draw.expovariate(rate_per_s)
     return tuple(times)
+
+
+def arrivals(plan: Plan) -> tuple[float, ...]:
+    """When each session of the plan begins; before 0: it is under way when the run begins."""
+    if plan.streams:
+        return evenly(plan.streams, plan.warmup_s)
+    whole_s = plan.under_way_s + plan.duration_s
+    times = poisson(plan.rate_per_s, whole_s, plan.seed, plan.max_sessions)
+    return tuple(at - plan.under_way_s for at in times)
 
 
 def evenly(count: int, over_s: float) -> tuple[float, ...]:

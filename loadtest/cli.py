@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -16,16 +15,16 @@ from loadtest.deliver import (
     Made,
     deliver,
     draw,
+    prepare,
     served,
     server_name,
     told,
-    warmup_within,
     workload,
 )
 from loadtest.output import Row, read_json
 from loadtest.progress import Display
-from loadtest.records import Plan, Protocol
-from loadtest.run import LoadTestError, run_plan
+from loadtest.records import Plan, Protocol, warmup_within
+from loadtest.run import LoadTestError, carry_out, port_of, run_plan
 from loadtest.sweep import gateway_against_bare
 from loadtest.sweep import sweep as run_sweep
 from loadtest.talk import API_KEY
@@ -99,6 +98,7 @@ def run(
 ) -> None:
     """One load: sessions that arrive at a rate, whatever the server makes of them."""
     with told():
+        prepare(out, raw, plots)
         plan = Plan(
             url=url,
             protocol=protocol,
@@ -126,7 +126,7 @@ def run(
             return Row(rate, mine, result.figures, None, result.stopped), result.records
 
         with Display() as display:
-            made = asyncio.run(measure())
+            made = carry_out(measure())
         deliver(server_name(url, serve, fake, protocol), [made], None, out, raw)
         if plots and out:
             draw([made], out)
@@ -164,6 +164,7 @@ def sweep(
 ) -> None:
     """Loads from a tenth of the capacity to three times it: one row per load."""
     with told():
+        prepare(out, raw, plots)
         loads = steps(parse_share(lowest), parse_share(highest), count)
         plan = Plan(
             url=url,
@@ -179,6 +180,7 @@ def sweep(
 
         async def measure() -> tuple[list[Made], float]:
             async with served(url, pid, serve, fake, fake_capacity) as (where, which):
+                port_of(where, protocol)
                 most = capacity or servers.capacity(where, API_KEY)
                 if not most:
                     raise LoadTestError("the server does not tell its capacity; give --capacity")
@@ -193,7 +195,7 @@ def sweep(
             return made, most
 
         with Display() as display:
-            made, most = asyncio.run(measure())
+            made, most = carry_out(measure())
         deliver(server_name(url, serve, fake, protocol), made, most, out, raw)
         if plots and out:
             draw(made, out)
@@ -210,9 +212,10 @@ def gateway(
 ) -> None:
     """The gateway alone against a bare WebSocket server that sends the same bytes."""
     with told():
+        prepare(out, None)
         counts = [int(each) for each in streams.split(",")]
         with Display() as display:
-            rows = asyncio.run(
+            rows = carry_out(
                 gateway_against_bare(
                     counts,
                     duration,

@@ -7,15 +7,26 @@ difference.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from benchmarks.report import markdown_table
 from loadtest.figures import Figures
-from loadtest.output import Report
+from loadtest.output import Report, Row
+from loadtest.records import Plan
+from loadtest.script import Workload
 from loadtest.stats import Interval, Quantiles
 
 _ROUNDING = 1e-6
+
+#: Two sweeps' rates for one load that differ by no more are as good as the same.
+_SAME_RATE = 0.05
+
+#: A row's label, its load, and how many rows before it have the same.
+_Name = tuple[str, float, int]
 
 #: A percentile's interval is one only with so many values beyond it.
 _BEYOND = 4
@@ -74,16 +85,33 @@ def judge(a: Interval, b: Interval, more_is_better: bool) -> str:
     return "better" if (b.value > a.value) is more_is_better else "worse"
 
 
-def compare(a: Report, b: Report) -> list[Comparison]:
-    """Every figure that both have, of the runs with the same label (or of the only two)."""
-    theirs = {row.label: row for row in b.rows}
+def pairs(a: Report, b: Report) -> list[tuple[Row, Row]]:
+    """The runs of both that belong together: with the same label and load, the first with the
+    first where there are more of them; or the only two.
+    """
     if len(a.rows) == len(b.rows) == 1:
-        theirs = {a.rows[0].label: b.rows[0]}
+        return [(a.rows[0], b.rows[0])]
+    theirs = dict(_numbered(b.rows))
+    return [(row, theirs[name]) for name, row in _numbered(a.rows) if name in theirs]
+
+
+def _numbered(rows: Sequence[Row]) -> list[tuple[_Name, Row]]:
+    """Each row by its label, its load, and how many of these came before it."""
+    seen: Counter[tuple[str, float]] = Counter()
+    named = []
+    for row in rows:
+        name = row.label, round(row.load or 0.0, 4)
+        named.append(((*name, seen[name]), row))
+        seen[name] += 1
+    return named
+
+
+def compare(a: Report, b: Report) -> list[Comparison]:
+    """Every figure that both have, of the runs that belong together."""
     made = []
-    for row in a.rows:
-        other = theirs.get(row.label)
-        for name, more_is_better, get in _COMPARED if other else ():
-            mine, its = get(row.figures), get(other.figures) if other else None
+    for row, other in pairs(a, b):
+        for name, more_is_better, get in _COMPARED:
+            mine, its = get(row.figures), get(other.figures)
             if mine is not None and its is not None:
                 verdict = judge(mine, its, more_is_better)
                 made.append(Comparison(row.label, name, mine, its, verdict))
@@ -97,17 +125,60 @@ def caveats(a: Report, b: Report) -> list[str]:
         for name in sorted(a.machine.keys() | b.machine.keys())
         if a.machine.get(name) != b.machine.get(name)
     ]
-    plans = {row.label: row.plan for row in b.rows}
-    for row in a.rows:
-        other = plans.get(row.label)
-        if other is not None and (row.plan.workload, row.plan.seed) != (other.workload, other.seed):
-            said.append(f"{row.label}: another workload or seed")
-        if other is not None and row.plan.protocol != other.protocol:
-            said.append(f"{row.label}: {row.plan.protocol} against {other.protocol}")
+    if a.server != b.server:
+        said.append(f"what was measured: {a.server} against {b.server}")
+    if a.capacity != b.capacity:
+        said.append(f"what is 100 %: {_short(a.capacity)} against {_short(b.capacity)} streams")
+    matched = pairs(a, b)
+    for row, other in matched:
+        if row.label != other.label:
+            said.append(f"{row.label}: the run of B is {other.label}")
+        said += _plan_differences(row, other)
+    said += _alone("A", a.rows, [row for row, _ in matched])
+    said += _alone("B", b.rows, [row for _, row in matched])
     busy = [max(row.figures.load_average) for row in (*a.rows, *b.rows)]
     if busy and max(busy) > 2 * max(0.5, min(busy)):
         said.append(f"the machine's load average differed: {min(busy):.1f} to {max(busy):.1f}")
     return said
+
+
+def _alone(name: str, rows: Sequence[Row], matched: Sequence[Row]) -> list[str]:
+    left = [row.label for row in rows if not any(row is each for each in matched)]
+    return [f"only in {name}: {', '.join(left)}"] if left else []
+
+
+def _plan_differences(row: Row, other: Row) -> list[str]:
+    mine, its = _settings(row.plan), _settings(other.plan)
+    if row.load and other.load and _is_near(mine["rate_per_s"], its["rate_per_s"]):
+        mine["rate_per_s"] = its["rate_per_s"]  # each sweep measures what makes its load
+    unlike = {name: (value, its[name]) for name, value in mine.items() if value != its[name]}
+    drawn = [name for name in unlike if name == "seed" or name in Workload.__struct_fields__]
+    said = [f"{row.label}: another workload or seed"] if drawn else []
+    return said + [
+        f"{row.label}: {name} {_short(ours)} against {_short(theirs)}"
+        for name, (ours, theirs) in unlike.items()
+    ]
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    """All that a plan says of the load: not where it goes to."""
+    fields = msgspec.structs.asdict(plan)
+    return {name: each for name, each in fields.items() if name not in ("url", "workload")} | (
+        msgspec.structs.asdict(plan.workload)
+    )
+
+
+def _is_near(a: float, b: float) -> bool:
+    return abs(a - b) <= _SAME_RATE * max(a, b)
+
+
+def _short(value: object) -> str:
+    """For a line: numbers as they are said, texts by how many there are."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple) and any(isinstance(each, str) for each in value):
+        return f"{len(value)} texts"
+    return str(value)
 
 
 def as_markdown(compared: Sequence[Comparison], warnings: Sequence[str]) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import typer
 
 from loadtest import servers
 from loadtest.arrivals import parse_share
+from loadtest.figures import measured_turns
 from loadtest.output import Report, Row, make_report, markdown, write_json
 from loadtest.records import Protocol, TurnRecord, write_records
 from loadtest.run import LoadTestError
@@ -49,13 +52,6 @@ def workload(
     )
 
 
-def warmup_within(warmup_s: float, duration_s: float) -> float:
-    """The warm-up; ValueError if it leaves nothing to measure."""
-    if warmup_s >= duration_s:
-        raise ValueError("the warm-up is as long as the run; nothing would be measured")
-    return warmup_s
-
-
 @contextlib.asynccontextmanager
 async def served(
     url: str, pid: int | None, serve: bool, fake: bool, fake_capacity: int
@@ -77,32 +73,57 @@ def server_name(url: str, serve: bool, fake: bool, protocol: Protocol) -> str:
     return server if protocol == "native" else f"{server} over {protocol}'s HTTP API"
 
 
+def prepare(out: Path | None, raw: Path | None, plots: bool = False) -> None:
+    """Make the folders for the results before the run that they come of. Raises ValueError or
+    OSError where they could not be written, LoadTestError for plots without matplotlib.
+    """
+    if plots and out is None:
+        raise ValueError("--plots draws into a folder: name it with --out")
+    if plots and importlib.util.find_spec("matplotlib") is None:
+        raise LoadTestError("plots need matplotlib: pip install 'talkwire[loadtest]'")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    if raw is not None:
+        if raw.is_dir():
+            raise ValueError(f"--raw writes a file, and {raw} is a folder")
+        raw.parent.mkdir(parents=True, exist_ok=True)
+
+
 def deliver(
     name: str, made: Sequence[Made], capacity: float | None, out: Path | None, raw: Path | None
 ) -> Report:
-    """Print the tables; write what was asked for."""
+    """Print the tables; write what was asked for, the report first. Raises OSError, ValueError."""
     result = make_report(name, [row for row, _ in made], capacity)
     text = markdown(result)
     typer.echo(text, nl=False)
-    if raw is not None:
-        write_records(raw, [record for _, records in made for record in records])
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        prepare(out, None)
         write_json(out / "report.json", result)
         (out / "report.md").write_text(text, encoding="utf-8")
+    if raw is not None:
+        prepare(None, raw)
+        write_records(raw, *([_labelled(r, row.label) for r in records] for row, records in made))
     return result
 
 
+def _labelled(record: TurnRecord, run: str) -> TurnRecord:
+    return msgspec.structs.replace(record, run=run)
+
+
 def draw(made: Sequence[Made], out: Path) -> None:
-    """The plots that these runs allow, into a folder."""
+    """The plots that these runs allow, into a folder: of the turns that the tables count."""
     from loadtest import plots
 
     out.mkdir(parents=True, exist_ok=True)
-    plots.ttfa_cdf([(row.label, records) for row, records in made], out / "ttfa_cdf.png")
+    counted = [
+        (row.label, measured_turns(row.plan, records, row.plan.warmup_s + row.figures.window_s))
+        for row, records in made
+    ]
+    plots.ttfa_cdf(counted, out / "ttfa_cdf.png")
     if len(made) > 1:
         rows = [row for row, _ in made]
         plots.ttfa_against_load(rows, out / "ttfa_load.png")
         plots.goodput(rows, out / "goodput.png")
-    stream = plots.typical(made[0][1])
+    stream = plots.typical(counted[0][1])
     if stream is not None:
         plots.waterfall(stream, out / "waterfall.png")

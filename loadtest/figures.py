@@ -71,8 +71,19 @@ def arrivals_of(record: TurnRecord) -> list[Arrival]:
 
 
 def is_gap_free(record: TurnRecord, prebuffer_ms: int) -> bool:
-    """Whether a listener who holds back so much never ran dry."""
-    return underrun(arrivals_of(record), record.sample_rate, prebuffer_ms / 1000)[0] == 0
+    """Whether a listener who holds back so much never ran dry, until the end or the cut."""
+    heard = arrivals_of(record)
+    if record.outcome == "cancelled" and record.cancel_s is not None:
+        heard.append(Arrival(record.cancel_s, 1))  # what was to come had not come by then
+    return underrun(heard, record.sample_rate, prebuffer_ms / 1000)[0] == 0
+
+
+def measured_turns(
+    plan: Plan, records: Iterable[TurnRecord], until_s: float | None = None
+) -> list[TurnRecord]:
+    """Those that were due between the warm-up and the plan's end (or ``until_s``, if before)."""
+    end_s = min(plan.duration_s, until_s or plan.duration_s)
+    return [r for r in records if plan.warmup_s <= r.intended_s < end_s]
 
 
 def open_spans(records: Iterable[TurnRecord]) -> list[tuple[float, float]]:
@@ -111,6 +122,12 @@ def _cancel_last_byte_ms(record: TurnRecord) -> float | None:
     return 1000 * max(0.0, (record.last_audio_s or 0.0) - record.cancel_s)
 
 
+def _refusal_ms(plan: Plan, record: TurnRecord) -> float | None:
+    """From when the server was asked: over HTTP only when the whole text was there."""
+    asked_s = record.sentence_s if plan.protocol == "openai" else record.intended_s
+    return 1000 * (record.ended_s - asked_s) if record.outcome == "refused" else None
+
+
 def _sentence_ttfa(record: TurnRecord, heard: StreamReport) -> float | None:
     if heard.ttfa_ms is None:
         return None
@@ -132,7 +149,7 @@ def figures(
     """
     begin_s, end_s = plan.warmup_s, min(plan.duration_s, until_s or plan.duration_s)
     window_s = max(1e-9, end_s - begin_s)
-    measured = [r for r in records if begin_s <= r.intended_s < end_s]
+    measured = measured_turns(plan, records, until_s)
     heard = [
         (record, stream_report(record))
         for record in measured
@@ -168,9 +185,7 @@ def figures(
         delivery_rtf=_known(h.rtf for _, h in heard),
         cancel_ack=_known(map(_cancel_ack_ms, measured)),
         cancel_last_byte=_known(map(_cancel_last_byte_ms, measured)),
-        refusal=_known(
-            1000 * (r.ended_s - r.intended_s) for r in measured if r.outcome == "refused"
-        ),
+        refusal=_known(_refusal_ms(plan, r) for r in measured),
         lateness=quantiles([1000 * (r.started_s - r.intended_s) for r in measured]),
         slo_ttfa_ms=slo_ttfa_ms,
         goodput_per_s=len(good) / window_s,

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from benchmarks.report import environment, markdown_table
+from loadtest.arrivals import arrivals
 from loadtest.figures import Figures
 from loadtest.records import Plan
 from loadtest.stats import Interval, Quantiles
@@ -84,15 +85,46 @@ def markdown(made: Report) -> str:
     capacity = f" Capacity: {made.capacity:g} streams." if made.capacity else ""
     parts = [
         f"{made.server}, {made.made_at}. {facts}.{capacity}",
-        _latencies(made.rows),
+        _latencies(made.rows, made.capacity),
         _outcomes(made.rows),
         "Times in ms. Brackets: 95 % confidence interval. `load avg`: the machine's, before and "
         "after the run.",
     ]
+    if notes := [note for row in made.rows for note in _notes(row)]:
+        parts.append("\n".join(f"- {note}" for note in notes))
     return "\n\n".join(parts) + "\n"
 
 
-def _latencies(rows: Sequence[Row]) -> str:
+def _notes(row: Row) -> list[str]:
+    """What went wrong in a run, by its codes, and why it was not the load that was asked for."""
+    found = [
+        (row.figures.codes, "what went wrong"),
+        (row.figures.codes_before, "what went wrong in the warm-up"),
+    ]
+    notes = [
+        f"{row.label}: {what}: " + ", ".join(f"`{code}` {n}" for code, n in sorted(codes.items()))
+        for codes, what in found
+        if codes
+    ]
+    plan = row.plan
+    if plan.rate_per_s and not plan.streams:
+        begun = arrivals(plan)
+        if len(begun) >= plan.max_sessions:
+            notes.append(
+                f"{row.label}: no session came after {begun[-1]:.0f} of {plan.duration_s:.0f} s: "
+                f"{plan.max_sessions} is the most"
+            )
+    return notes
+
+
+def _streams(row: Row, capacity: float | None) -> str:
+    """What was open on average, and what the load is by its name."""
+    if not row.load or not capacity:
+        return f"{row.figures.streams:.1f}"
+    return f"{row.figures.streams:.1f} of {row.load * capacity:.1f}"
+
+
+def _latencies(rows: Sequence[Row], capacity: float | None) -> str:
     head = (
         "run",
         "turns",
@@ -110,7 +142,7 @@ def _latencies(rows: Sequence[Row]) -> str:
         (
             row.label,
             f.measured_turns,
-            f"{f.streams:.1f}",
+            _streams(row, capacity),
             four(f.ttfb),
             four(f.ttfa),
             f"{four(f.ttfa_sentence)} {_bracket(f.ttfa_sentence.p95, 'p95 ')}",
@@ -134,6 +166,7 @@ def _outcomes(rows: Sequence[Row]) -> str:
         "complete + cancelled",
         "refused (p95 time to)",
         "failed",
+        "unfinished",
         "lost in the warm-up",
         "dropped by the generator",
         "generator late p99",
@@ -158,6 +191,7 @@ def _outcome(label: str, f: Figures) -> tuple[str, ...]:
         f"{count('complete')} + {count('cancelled')}",
         f"{count('refused')} ({number(f.refusal.p95, 1)})",
         f"{count('failed')}",
+        f"{count('unfinished')}",
         f"{sum(f.codes_before.values())}",
         f"{count('dropped')}",
         number(f.lateness.p99, 1),

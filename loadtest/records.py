@@ -12,8 +12,9 @@ from msgspec import Struct
 from loadtest.script import Workload
 
 #: ``refused``: the server said at once that it had no room or was not ready. ``failed``: it
-#: broke, or said nothing in time. ``unfinished``: the run ended first. ``dropped``: this
-#: generator had no room, so the figures are not those of the load that was asked for.
+#: broke, or said nothing in time. ``unfinished``: the run ended first, and the server was not
+#: late with the first sound. ``dropped``: this generator had no room, so the figures are not
+#: those of the load that was asked for.
 Outcome = Literal["complete", "cancelled", "refused", "failed", "unfinished", "dropped"]
 
 #: What a service is spoken to in; ``openai`` has neither leads nor playback reports.
@@ -36,10 +37,14 @@ REFUSALS = frozenset(
 class Plan(Struct, frozen=True):
     """Everything that a run depends on; workers draw the same sessions from it.
 
-    ``rate_per_s`` sessions arrive as a Poisson process for ``duration_s``. Or ``streams`` is
+    ``rate_per_s`` sessions arrive as a Poisson process for ``duration_s``. Those that would have
+    come within ``under_way_s`` before it, and not be over, take part from the first turn that is
+    due after the beginning, so that the load is there from then on. Or ``streams`` is
     set: then so many sessions begin evenly over the warm-up and speak turn after turn until
     ``duration_s``, so that as many streams run at any time. Turns that are due before
     ``warmup_s`` are not measured. The run ends ``grace_s`` after ``duration_s`` at the latest.
+
+    A turn fails when nothing has gone on in it for ``turn_limit_s``: no text sent, no audio come.
     """
 
     url: str
@@ -57,6 +62,16 @@ class Plan(Struct, frozen=True):
     turn_limit_s: float = 60.0
     grace_s: float = 30.0
     protocol: Protocol = "native"
+    under_way_s: float = 0.0
+
+
+def warmup_within(warmup_s: float, duration_s: float) -> float:
+    """The warm-up; ValueError if it leaves nothing to measure."""
+    if warmup_s >= duration_s:
+        raise ValueError(
+            f"the warm-up of {warmup_s:g} s is as long as the run; nothing would be measured"
+        )
+    return warmup_s
 
 
 class TurnRecord(Struct):
@@ -65,10 +80,11 @@ class TurnRecord(Struct):
     ``intended_s``: when the first piece of text was due, by the script and the listener's
     playback alone. ``started_s``: when the generator got to it. ``sentence_s``: when the first
     sentence's end was due. ``opened_s``: the context (for a session's first turn also the
-    socket) was open. ``arrivals``: (time, samples) of each chunk that was kept; ``silence``:
-    samples before the first audible one. ``cancel_s``: the cancel was sent, ``cancelled_s``:
-    acknowledged; ``last_audio_s``: the last frame came, kept or not. ``rtf`` and
-    ``underrun_ms`` are the server's own, ``code`` its word for what went wrong.
+    socket) was open; over HTTP the connection, if its answer was a 200. ``arrivals``: (time,
+    samples) of each chunk that was kept; ``silence``: samples before the first audible one.
+    ``cancel_s``: the cancel was sent, ``cancelled_s``: acknowledged; ``last_audio_s``: the last
+    frame came, kept or not, also after ``ended_s``. ``rtf`` and ``underrun_ms`` are the server's
+    own, ``code`` its word for what went wrong. ``run``: the label of the row that it belongs to.
     """
 
     session: int
@@ -89,6 +105,7 @@ class TurnRecord(Struct):
     ended_s: float = 0.0
     rtf: float | None = None
     underrun_ms: float | None = None
+    run: str = ""
 
     @property
     def context_id(self) -> str:
@@ -110,10 +127,12 @@ def from_line(line: bytes | str) -> TurnRecord:
     return _decoder.decode(line)
 
 
-def write_records(path: Path, records: Iterable[TurnRecord]) -> None:
-    """A JSON-lines file, in order of intended start."""
-    ordered = sorted(records, key=lambda record: (record.intended_s, record.session))
-    path.write_bytes(b"".join(map(to_line, ordered)))
+def write_records(path: Path, *runs: Iterable[TurnRecord]) -> None:
+    """A JSON-lines file: each run's in order of intended start. Raises OSError."""
+    with path.open("wb") as file:
+        for records in runs:
+            ordered = sorted(records, key=lambda record: (record.intended_s, record.session))
+            file.writelines(map(to_line, ordered))
 
 
 def read_records(path: Path) -> list[TurnRecord]:

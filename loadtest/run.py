@@ -9,7 +9,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,6 +26,7 @@ _START_S = 60.0
 _LINE_BYTES = 1 << 24
 
 Progress = Callable[[float, int], None]
+T = TypeVar("T")
 
 
 class LoadTestError(Exception):
@@ -39,15 +41,25 @@ class Result(msgspec.Struct, frozen=True):
     stopped: bool
 
 
-def require_local(url: str, protocol: Protocol = "native") -> int:
-    """The port of a loopback address. Raises LoadTestError for any other address."""
+def port_of(url: str, protocol: Protocol) -> int:
+    """The port of an address that the protocol can be spoken to. Raises LoadTestError."""
     parts = urlsplit(url)
     ports = {"ws": 80, "wss": 443} | ({"http": 80, "https": 443} if protocol == "openai" else {})
     try:
-        port = parts.port or ports[parts.scheme]
+        usual = ports[parts.scheme]
+        return usual if parts.port is None else parts.port
+    except (KeyError, ValueError) as error:
+        hint = "; --protocol openai speaks HTTP" if parts.scheme in ("http", "https") else ""
+        raise LoadTestError(f"not an address for this protocol: {url}{hint}") from error
+
+
+def require_local(url: str, protocol: Protocol = "native") -> int:
+    """The port of a loopback address. Raises LoadTestError for any other address."""
+    port, parts = port_of(url, protocol), urlsplit(url)
+    try:
         found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-    except (KeyError, ValueError, OSError) as error:
-        raise LoadTestError(f"not an address for this protocol: {url}") from error
+    except OSError as error:
+        raise LoadTestError(f"no machine is known by the name in {url}") from error
     if not all(ipaddress.ip_address(str(each[4][0])).is_loopback for each in found):
         raise LoadTestError(
             f"{parts.hostname} is another machine; add --remote if you may put load on it"
@@ -66,6 +78,7 @@ async def run_plan(
     """Carry out a plan. Ctrl-C ends it early, with what there is. Raises LoadTestError,
     ValueError for an address that is none.
     """
+    port_of(plan.url, plan.protocol)
     if plan.protocol == "openai":
         talk_openai.address(plan.url)
     if not remote:
@@ -101,7 +114,16 @@ async def run_plan(
         load_average=(before, load_average()),
         until_s=stopped_s,
     )
-    return Result(made, records, stopped_s is not None)
+    return Result(made, records, stop.is_set())  # also by a Ctrl-C after the last turn
+
+
+def carry_out(work: Coroutine[object, object, T]) -> T:
+    """``asyncio.run``, where SIGTERM is like Ctrl-C: the servers that were started end, too."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        return asyncio.run(work)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -20,8 +20,10 @@ from loadtest.texts import OPENINGS, SENTENCES
 #: About four characters, a leading space included: what LLMs' tokens are in English.
 _TOKEN = re.compile(r"\s*\w{1,5}|\s*[^\w\s]|\s+")
 _SENTENCE_END = re.compile(r"[.!?]+[\"')]*(?=\s|$)")
-#: Of speech: a guess, for where in an answer to barge in.
+#: Of speech: a guess, for where in an answer to barge in, and for how long a turn takes.
 _CHARACTERS_PER_S = 14.0
+#: From a sentence to its sound: a guess, too.
+_FIRST_SOUND_S = 0.3
 
 
 class Workload(Struct, frozen=True):
@@ -67,6 +69,15 @@ class Turn(NamedTuple):
         """The text's length."""
         return sum(len(piece.text) for piece in self.pieces)
 
+    @property
+    def estimated_s(self) -> float:
+        """From the turn's start to the next one's, by guess: what is known before it is spoken."""
+        begins_s = self.sentence_s + _FIRST_SOUND_S
+        ends_s = max(self.pieces[-1].at_s, begins_s + self.characters / _CHARACTERS_PER_S)
+        if self.barge_in_s is not None:
+            ends_s = min(ends_s, begins_s + self.barge_in_s)
+        return ends_s + self.think_s
+
 
 def tokens(text: str) -> list[str]:
     """Pieces like an LLM's; they join up to the text."""
@@ -77,6 +88,17 @@ def session(workload: Workload, seed: int, index: int) -> tuple[Turn, ...]:
     """The turns of session ``index``: the same for the same seed, whoever runs it."""
     draw = random.Random(f"session:{seed}:{index}")
     return tuple(_turn(workload, draw) for _ in range(draw.randint(*workload.turns)))
+
+
+def from_beginning(turns: Sequence[Turn], begin_s: float) -> tuple[tuple[Turn, ...], float]:
+    """What is left of a session that begins at ``begin_s`` (perhaps before 0) when the run does,
+    and when that is due. Nothing: it would be in its last turn, or over.
+    """
+    for index, turn in enumerate(turns):
+        if begin_s >= 0:
+            return tuple(turns[index:]), begin_s
+        begin_s += turn.estimated_s
+    return (), begin_s
 
 
 def _turn(workload: Workload, draw: random.Random) -> Turn:

@@ -102,7 +102,7 @@ def capacity(url: str, api_key: str | None = None) -> int | None:
     """How many contexts a server says it carries; None if it does not say, which it may do to
     keys of the scope ``admin`` alone.
     """
-    address = re.sub(r"^ws", "http", url).split("/v1/")[0] + "/metrics"
+    address = re.sub(r"^ws", "http", url).split("/v1/")[0].rstrip("/") + "/metrics"
     try:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         with urllib.request.urlopen(

@@ -4,7 +4,8 @@ Starts ``talkwire serve`` as a user does and lets clients speak, cancel, leave i
 break off, a little of everything all the time. Memory, file descriptors and threads of the
 service and of its children are read every second, and at the end, when all have left, once
 more. What is told of each is its slope in an hour with the 95 % confidence interval, after a
-warm-up, and what is left at the end over what there was before.
+warm-up, and what is left at the end over what there was before. Whatever ends a run, also Ctrl-C,
+its report tells what there was until then.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 
 import psutil
 
-from clients.errors import ServerError
+from clients.errors import ClientError, ServerError
 from clients.native import NativeClient
-from loadtest.trend import Trend, trend
+from loadtest.run import carry_out
+from loadtest.trend import trend
 from streaming.wire import AudioOptions, SamplingOptions
 
 TEXTS = (
@@ -36,12 +40,25 @@ TEXTS = (
     "Every winter the mountain village is white. Nobody travels there before the spring.",
     "Open the window.",
 )
-_START_S, _QUIET_S = 300.0, 10.0
+_START_S, _QUIET_S, _READ_S = 300.0, 10.0, 1.0
 #: Of the whole, before the regression begins: caches fill.
 _WARM_UP = 0.2
 _MIB = 1 << 20
+#: What ended a run that the user stopped.
+_INTERRUPT = "interrupt"
 #: Reading = one series by name, such as "gateway rss_mib".
 Reading = dict[str, float]
+
+
+@dataclass(slots=True)
+class Soaked:
+    """What a run has seen so far. ``readings``: (seconds, reading)."""
+
+    done: dict[str, int] = field(default_factory=dict)
+    readings: list[tuple[float, Reading]] = field(default_factory=list)
+    missed: int = 0
+    before: Reading = field(default_factory=dict)
+    after: Reading = field(default_factory=dict)
 
 
 @contextlib.asynccontextmanager
@@ -60,22 +77,20 @@ async def served() -> AsyncIterator[tuple[psutil.Process, int]]:
             assert found is not None
             yield psutil.Process(process.pid), int(found[1])
         finally:
-            process.terminate()
+            with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+                process.terminate()
             await process.wait()
 
 
 def read(process: psutil.Process, port: int) -> Reading:
     """What the service and its children hold now, and its tasks and open work."""
-    values: Reading = {}
-    named = {"gateway": process}
-    for child in process.children():
-        module = next((part for part in child.cmdline() if "." in part and "/" not in part), "")
-        named[module.split(".")[0] or "other"] = child
-    for name, one in named.items():
-        with one.oneshot():
-            values[f"{name} rss_mib"] = one.memory_info().rss / _MIB
-            values[f"{name} fds"] = one.num_fds()
-            values[f"{name} threads"] = one.num_threads()
+    values = _held("gateway", process)
+    seen: Counter[str] = Counter()
+    for child in sorted(process.children(recursive=True), key=lambda each: each.pid):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended just now
+            name = _name(child)
+            seen[name] += 1
+            values |= _held(f"{name} {seen[name]}" if seen[name] > 1 else name, child)
     url = f"http://127.0.0.1:{port}/metrics"
     with urllib.request.urlopen(url, timeout=10) as answer:
         for line in answer.read().decode().splitlines():
@@ -85,23 +100,51 @@ def read(process: psutil.Process, port: int) -> Reading:
     return values
 
 
+def _name(process: psutil.Process) -> str:
+    """Its package, as in ``python -m talker.worker``."""
+    module = next((part for part in process.cmdline() if "." in part and "/" not in part), "")
+    return module.split(".")[0] or "other"
+
+
+def _held(name: str, process: psutil.Process) -> Reading:
+    with process.oneshot():
+        return {
+            f"{name} rss_mib": process.memory_info().rss / _MIB,
+            f"{name} fds": process.num_fds(),
+            f"{name} threads": process.num_threads(),
+        }
+
+
 async def client(url: str, seed: int, until: float, done: dict[str, int]) -> None:
     """One agent's day: most utterances are heard to the end, some are cut off, some sockets
-    are left without a word.
+    are left without a word. What goes wrong is counted by its name, and the next socket opened.
     """
     chance = random.Random(seed)
     while time.monotonic() < until:
-        async with NativeClient.connect(url) as native:
-            for _ in range(chance.randrange(1, 6)):
-                way = chance.choices(("heard", "cancelled", "left"), (8, 3, 1))[0]
-                try:
-                    await _speak(native, chance, way)
-                except ServerError as error:
-                    way = error.code
-                done[way] = done.get(way, 0) + 1
-                if way == "left" or time.monotonic() > until:
-                    break
+        try:
+            async with NativeClient.connect(url) as native:
+                await _day(native, chance, until, done)
+        except ClientError as error:
+            _count(done, type(error).__name__)
         await asyncio.sleep(chance.expovariate(1.0))
+
+
+async def _day(
+    native: NativeClient, chance: random.Random, until: float, done: dict[str, int]
+) -> None:
+    for _ in range(chance.randrange(1, 6)):
+        way = chance.choices(("heard", "cancelled", "left"), (8, 3, 1))[0]
+        try:
+            await _speak(native, chance, way)
+        except ServerError as error:
+            way = error.code
+        _count(done, way)
+        if way == "left" or time.monotonic() > until:
+            break
+
+
+def _count(done: dict[str, int], way: str) -> None:
+    done[way] = done.get(way, 0) + 1
 
 
 async def _speak(native: NativeClient, chance: random.Random, way: str) -> None:
@@ -117,39 +160,68 @@ async def _speak(native: NativeClient, chance: random.Random, way: str) -> None:
 
 
 async def soak(minutes: float, clients: int) -> dict[str, object]:
-    """Run; the report."""
-    readings: list[tuple[float, Reading]] = []
-    done: dict[str, int] = {}
-    async with served() as (process, port):
+    """Run; the report, of what there was until an error or Ctrl-C ended it (``ended_by``)."""
+    kept = Soaked()
+    ended_by: str | None = None
+    try:
+        await _soak(60 * minutes, clients, kept)
+    except asyncio.CancelledError:
+        ended_by = _INTERRUPT
+    except Exception as error:
+        first = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+        ended_by = f"{type(first).__name__}: {first}"
+    return {
+        "utterances": kept.done,
+        "minutes": minutes,
+        "ended_by": ended_by,
+        "missed_readings": kept.missed,
+        "series": summary(kept.readings, kept.before, kept.after),
+    }
+
+
+async def _soak(seconds: float, clients: int, kept: Soaked) -> None:
+    async with served() as (process, port), asyncio.TaskGroup() as busy:
         url = f"ws://127.0.0.1:{port}/v1/tts/stream"
         await client(url, 0, time.monotonic() + 5, {})
         await asyncio.sleep(_QUIET_S)
-        before = read(process, port)
+        kept.before = await asyncio.to_thread(read, process, port)
         began = time.monotonic()
-        until = began + 60 * minutes
-        busy = [asyncio.create_task(client(url, n + 1, until, done)) for n in range(clients)]
+        until = began + seconds
+        agents = [busy.create_task(client(url, n + 1, until, kept.done)) for n in range(clients)]
         while time.monotonic() < until:
-            await asyncio.sleep(1.0)
-            values = await asyncio.to_thread(read, process, port)
-            readings.append((time.monotonic() - began, values))
-        await asyncio.gather(*busy)
+            await asyncio.sleep(_READ_S)
+            try:
+                values = await asyncio.to_thread(read, process, port)
+            except (OSError, HTTPException):  # it did not answer in time: a reading less
+                kept.missed += 1
+            else:
+                kept.readings.append((time.monotonic() - began, values))
+        await asyncio.gather(*agents)
         await asyncio.sleep(_QUIET_S)
-        after = read(process, port)
-    return {"utterances": done, "minutes": minutes, "series": summary(readings, before, after)}
+        kept.after = await asyncio.to_thread(read, process, port)
 
 
 def summary(
     readings: Sequence[tuple[float, Reading]], before: Reading, after: Reading
-) -> dict[str, dict[str, float]]:
-    """For each series its slope per hour, and its values at rest."""
+) -> dict[str, dict[str, float | None]]:
+    """For each series its slope per hour (None: too few readings), and its values at rest."""
     kept = [one for one in readings if one[0] >= _WARM_UP * readings[-1][0]]
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, float | None]] = {}
     for name in before:
-        hours = [at / 3600 for at, values in kept if name in values]
-        line: Trend = trend(hours, [values[name] for _, values in kept if name in values])
-        rest = {"before": round(before[name], 2), "after": round(after.get(name, float("nan")), 2)}
-        found[name] = {key: round(value, 2) for key, value in asdict(line).items()} | rest
-    return found
+        points = [(at / 3600, values[name]) for at, values in kept if name in values]
+        line = _line([at for at, _ in points], [value for _, value in points])
+        found[name] = line | {"before": before[name], "after": after.get(name)}
+    return {
+        name: {key: None if value is None else round(value, 2) for key, value in line.items()}
+        for name, line in found.items()
+    }
+
+
+def _line(hours: Sequence[float], values: Sequence[float]) -> dict[str, float | None]:
+    try:
+        return asdict(trend(hours, values))
+    except ValueError:
+        return {"slope": None, "low": None, "high": None}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -159,15 +231,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
-    report = asyncio.run(soak(options.minutes, options.clients))
+    report = carry_out(soak(options.minutes, options.clients))
     print(f"{report['minutes']} minutes, utterances: {report['utterances']}\n")
+    if report["ended_by"] or report["missed_readings"]:
+        print(f"Ended by: {report['ended_by']}; readings missed: {report['missed_readings']}\n")
     print("| series | slope per hour | 95 % from | to | at rest before | after |")
     print("| --- | --- | --- | --- | --- | --- |")
-    series: dict[str, dict[str, float]] = report["series"]  # type: ignore[assignment]
+    series: dict[str, dict[str, float | None]] = report["series"]  # type: ignore[assignment]
     for name, row in series.items():
-        print(f"| {name} | " + " | ".join(f"{value:g}" for value in row.values()) + " |")
+        cells = ("-" if value is None else f"{value:g}" for value in row.values())
+        print(f"| {name} | " + " | ".join(cells) + " |")
     if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        options.json.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    if report["ended_by"] not in (None, _INTERRUPT):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import msgspec
 from loadtest import servers
 from loadtest.figures import open_spans
 from loadtest.output import Row
-from loadtest.records import Plan, TurnRecord, write_records
+from loadtest.records import Plan, TurnRecord, warmup_within, write_records
 from loadtest.run import LoadTestError, Progress, Result, run_plan
 from loadtest.script import Workload, session
 
@@ -33,16 +33,35 @@ def context_seconds(workload: Workload, seed: int, records: Sequence[TurnRecord]
     What is measured is only the time per character: a few sessions' lengths say little about
     the mean of all, and that is known from the script.
     """
-    served = [record for record in records if record.opened_s is not None]
+    served = [r for r in records if r.outcome in ("complete", "cancelled")]
     if not served:
-        raise LoadTestError("no session was served, so the load of one is not known")
+        codes = sorted({record.code for record in records if record.code})
+        why = f" ({', '.join(codes)})" if codes else ""
+        raise LoadTestError(f"no session was served{why}, so the load of one is not known")
     open_s = sum(end - begin for begin, end in open_spans(served))
     drawn = sum(turn.characters for i in range(_DRAWN) for turn in session(workload, seed, i))
     return open_s / sum(record.characters for record in served) * drawn / _DRAWN
 
 
+def longest_s(workload: Workload, seed: int) -> float:
+    """How long the longest of the sessions takes that were drawn, by guess."""
+    return max(sum(turn.estimated_s for turn in session(workload, seed, i)) for i in range(_DRAWN))
+
+
+def labels(loads: Sequence[float]) -> list[str]:
+    """Each load in per cent, with as many digits as it takes to tell them apart."""
+    named: list[str] = []
+    for digits in range(4):
+        named = [f"{100 * load:.{digits}f} %" for load in loads]
+        if len(set(named)) == len(set(loads)):
+            break
+    return named
+
+
 async def calibrate(plan: Plan) -> float:
-    """Context seconds per session at a low load; warms the server up, too."""
+    """Context seconds per session at a low load; warms the server up, too. Raises LoadTestError
+    if none is served, or the user stops it: the rest of a session is not known then.
+    """
     quiet = Plan(
         url=plan.url,
         duration_s=_CALIBRATION_S,
@@ -53,8 +72,10 @@ async def calibrate(plan: Plan) -> float:
         max_lead_ms=plan.max_lead_ms,
         protocol=plan.protocol,
     )
-    records = (await run_plan(quiet)).records
-    return context_seconds(plan.workload, plan.seed, records)
+    result = await run_plan(quiet)
+    if result.stopped:
+        raise LoadTestError("stopped before the first load: how long a session takes is not known")
+    return context_seconds(plan.workload, plan.seed, result.records)
 
 
 async def sweep(
@@ -67,14 +88,15 @@ async def sweep(
     announce: Announce,
 ) -> list[tuple[Row, list[TurnRecord]]]:
     """One run per load, each with the rate that keeps ``load * capacity`` contexts open if all
-    are served (Little's law). Ctrl-C ends the series with the run that it stops.
+    are served (Little's law), from the beginning on: sessions are under way then. Ctrl-C ends the
+    series with the run that it stops.
     """
     held_s = await calibrate(plan)
+    under_way_s = longest_s(plan.workload, plan.seed)
     made: list[tuple[Row, list[TurnRecord]]] = []
-    for load in loads:
+    for label, load in zip(labels(loads), loads, strict=True):
         rate = load * capacity / held_s
-        mine = msgspec.structs.replace(plan, rate_per_s=rate)
-        label = f"{100 * load:.0f} %"
+        mine = msgspec.structs.replace(plan, rate_per_s=rate, under_way_s=under_way_s)
         progress = announce(f"{label} ({rate:.2f} sessions/s)", mine)
         result = await run_plan(mine, pid=pid, slo_ttfa_ms=slo_ttfa_ms, on_progress=progress)
         made.append((Row(label, mine, result.figures, load, result.stopped), result.records))
@@ -84,8 +106,12 @@ async def sweep(
 
 
 def steady_plan(streams: int, duration_s: float, processes: int, seed: int) -> Plan:
-    """So many streams at any time, each of answer after answer."""
-    warmup_s = max(5.0, duration_s / 3)
+    """So many streams at any time, each of answer after answer. Raises ValueError if there are
+    none, or ``duration_s`` is too short for any to be measured.
+    """
+    if streams < 1:
+        raise ValueError("the numbers of streams are at least 1")
+    warmup_s = warmup_within(max(5.0, duration_s / 3), duration_s)
     turns = math.ceil(duration_s / 5)
     return Plan(
         url="",
@@ -112,6 +138,7 @@ async def gateway_against_bare(
     same bytes at the same times.
     """
     rows: list[Row] = []
+    plans = [steady_plan(count, duration_s, processes, seed) for count in counts]
 
     async def measure(label: str, plan: Plan, command: servers.Command) -> Result:
         async with servers.started(command) as server:
@@ -125,8 +152,7 @@ async def gateway_against_bare(
 
     with tempfile.TemporaryDirectory() as folder:
         recording = Path(folder, "recording.jsonl")
-        for count in counts:
-            plan = steady_plan(count, duration_s, processes, seed)
+        for count, plan in zip(counts, plans, strict=True):
             options = ["--capacity", str(2 * count), "--connections", str(2 * count)]
             result = await measure(f"gateway {count}", plan, servers.fake(options))
             if result.stopped:

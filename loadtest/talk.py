@@ -12,6 +12,7 @@ from clients.context import ClientContext
 from clients.errors import ClientError, RefusedError, ServerError
 from clients.native import NativeClient
 from clients.report import LeadingSilence
+from loadtest.patience import Patience, judge_unfinished
 from loadtest.records import REFUSALS, Plan, TurnRecord
 from loadtest.script import Turn
 from streaming.playback import PlaybackClock
@@ -20,6 +21,9 @@ from streaming.wire import AudioOptions
 Sink = Callable[[TurnRecord], None]
 #: Not in the plan, which is written down with the figures; workers inherit the environment.
 API_KEY = os.environ.get("TALKWIRE_API_KEY") or None
+#: A cancelled context's metrics come after the answer: so often they are looked for, every so
+#: many seconds; and so long is waited after them for audio that should not come.
+_METRICS_LOOKS, _LOOK_S, _AFTER_S = 100, 0.01, 0.25
 
 
 async def converse(
@@ -34,7 +38,8 @@ async def converse(
     record = new_record(number, 0, turns[0], due_s, zero_s)
     try:
         opened = NativeClient.connect(plan.url, api_key=API_KEY, open_timeout_s=plan.turn_limit_s)
-        async with opened as client:
+        # The group: what may still come of cancelled turns, while the next ones go on.
+        async with opened as client, asyncio.TaskGroup() as settling:
             for index, turn in enumerate(turns):
                 if index:
                     if due_s >= plan.duration_s:
@@ -45,7 +50,7 @@ async def converse(
                 try:
                     await speech.run(client)
                 finally:
-                    sink(record)
+                    speech.hand_over(settling, sink)
                 if record.outcome not in ("complete", "cancelled"):
                     return
                 due_s = speech.silent_s() + turn.think_s
@@ -72,7 +77,9 @@ def new_record(session: int, turn: int, script: Turn, due_s: float, zero_s: floa
 def _conclude(record: TurnRecord, error: BaseException | None, zero_s: float) -> None:
     """Word what ended a turn."""
     record.ended_s = time.monotonic() - zero_s
-    if error is None:
+    if isinstance(error, asyncio.CancelledError):
+        judge_unfinished(record)
+    elif error is None:
         record.outcome = "complete" if record.cancelled_s is None else "cancelled"
     elif isinstance(error, TimeoutError):
         record.outcome, record.code = "failed", "timeout"
@@ -100,6 +107,8 @@ class _Speech:
         self._silence = LeadingSilence()
         self._barge_at: float | None = None
         self._cutting: asyncio.Task[None] | None = None
+        self._context: ClientContext | None = None
+        self._patience = Patience(plan.turn_limit_s)
 
     def _now(self) -> float:
         return time.monotonic() - self._zero_s
@@ -118,7 +127,7 @@ class _Speech:
         self._playback = PlaybackClock(record.sample_rate)
         error: BaseException | None = None
         try:
-            async with asyncio.timeout(self._plan.turn_limit_s):
+            async with self._patience:
                 await self._speak(client)
         except (ClientError, TimeoutError, asyncio.CancelledError) as caught:
             error = caught
@@ -128,6 +137,29 @@ class _Speech:
             record.silence = self._silence.samples
             _conclude(record, error, self._zero_s)
 
+    def hand_over(self, settling: asyncio.TaskGroup, sink: Sink) -> None:
+        """Give the record to ``sink``: at once, or when all has come that may after a cancel."""
+        if self._record.outcome != "cancelled":
+            sink(self._record)
+            return
+
+        def settled(task: asyncio.Task[None]) -> None:
+            self._read_server()
+            sink(self._record)
+
+        settling.create_task(self._settle()).add_done_callback(settled)
+
+    async def _settle(self) -> None:
+        """Until the metrics are there (for a while at most), and a little longer."""
+        for _ in range(_METRICS_LOOKS):
+            if self._is_settled():
+                break
+            await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_AFTER_S)
+
+    def _is_settled(self) -> bool:
+        return self._context is None or self._context.metrics is not None
+
     async def _speak(self, client: NativeClient) -> None:
         record = self._record
         options = client.context(
@@ -136,6 +168,7 @@ class _Speech:
             max_lead_ms=self._plan.max_lead_ms,
         )
         async with options as context:
+            self._context = context
             record.opened_s = self._now()
             helpers = [asyncio.create_task(self._feed(context))]
             if self._plan.report_every_s:
@@ -147,11 +180,12 @@ class _Speech:
                 for task in helpers:
                     task.cancel()
                 await asyncio.wait(helpers)
-                self._read_server(context)
+                self._read_server()
 
     async def _listen(self, context: ClientContext) -> None:
         record = self._record
         async for chunk in context:
+            self._patience.progress()
             at = chunk.arrived_s - self._zero_s
             if chunk.samples and not record.arrivals and self._turn.barge_in_s is not None:
                 self._barge_at = at + self._turn.barge_in_s
@@ -165,8 +199,10 @@ class _Speech:
         if context.errors:
             raise context.errors[0]
 
-    def _read_server(self, context: ClientContext) -> None:
-        record = self._record
+    def _read_server(self) -> None:
+        record, context = self._record, self._context
+        if context is None:
+            return
         if context.last_audio_s is not None:
             record.last_audio_s = context.last_audio_s - self._zero_s
         if context.metrics is not None:
@@ -177,7 +213,9 @@ class _Speech:
         """The text, each piece when it is due: one that is late does not delay the next."""
         with contextlib.suppress(ClientError):  # the listener is told of it, too
             for piece in self._turn.pieces:
-                await asyncio.sleep(self._record.intended_s + piece.at_s - self._now())
+                wait_s = self._record.intended_s + piece.at_s - self._now()
+                self._patience.progress(wait_s)  # what waits for its text does not stand still
+                await asyncio.sleep(wait_s)
                 if context.is_over or self._record.cancel_s is not None:
                     return
                 await context.append(piece.text)

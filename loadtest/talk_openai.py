@@ -17,9 +17,11 @@ from urllib.parse import SplitResult, urlsplit
 import h11
 
 from clients.report import LeadingSilence
+from loadtest.patience import Patience, judge_unfinished
 from loadtest.records import REFUSALS, Plan, TurnRecord
 from loadtest.script import Turn
 from loadtest.talk import API_KEY, Sink, new_record
+from streaming.errors import ErrorCode
 from streaming.playback import PlaybackClock
 
 SPEECH_PATH = "/v1/audio/speech"
@@ -97,6 +99,7 @@ class _Speech:
         self._silence = LeadingSilence()
         self._barge_at: float | None = None
         self._cutting: asyncio.TimerHandle | None = None
+        self._patience = Patience(plan.turn_limit_s)
 
     def _now(self) -> float:
         return time.monotonic() - self._zero_s
@@ -111,7 +114,8 @@ class _Speech:
         record = self._record
         record.sample_rate = _SAMPLE_RATE
         try:
-            async with asyncio.timeout(self._plan.turn_limit_s):
+            await asyncio.sleep(record.sentence_s - self._now())
+            async with self._patience:
                 await self._speak()
             record.outcome = "complete" if record.cancel_s is None else "cancelled"
         except (Refused, Broken) as error:
@@ -125,18 +129,23 @@ class _Speech:
         finally:
             record.silence = self._silence.samples
             record.ended_s = self._now()
+            judge_unfinished(record)
 
     async def _speak(self) -> None:
         record, where = self._record, self._where
-        await asyncio.sleep(record.sentence_s - self._now())
         reader, writer = await asyncio.open_connection(
             where.host, where.port, ssl=where.tls or None
         )
-        record.opened_s = self._now()
+        connected_s = self._now()
+
+        def accepted() -> None:
+            record.opened_s = connected_s
+
         try:
             text = "".join(piece.text for piece in self._turn.pieces)
             pcm = b""
-            async for data in _answer(reader, writer, _request(where, text)):
+            async for data in _answer(reader, writer, _request(where, text), accepted):
+                self._patience.progress()
                 pcm = self._hear(pcm + data, writer.close)
         except (Broken, OSError):
             if record.cancel_s is None:
@@ -189,8 +198,9 @@ async def _answer(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     request: tuple[h11.Request, h11.Data],
+    accepted: Callable[[], None],
 ) -> AsyncIterator[bytes]:
-    """The body, as it comes. Raises Refused, Broken, OSError."""
+    """The body, as it comes, after ``accepted`` for a 200. Raises Refused, Broken, OSError."""
     http = h11.Connection(h11.CLIENT)
     for event in (*request, h11.EndOfMessage()):
         writer.write(http.send(event) or b"")
@@ -202,6 +212,8 @@ async def _answer(
                 http.receive_data(await reader.read(_READ_BYTES))
             elif isinstance(got, h11.Response):
                 status = got.status_code
+                if status == _OK:
+                    accepted()
             elif isinstance(got, h11.Data):
                 if status == _OK:
                     yield bytes(got.data)
@@ -209,7 +221,7 @@ async def _answer(
                     refusal += got.data
             elif isinstance(got, h11.EndOfMessage):
                 break
-            else:
+            elif not isinstance(got, h11.InformationalResponse):  # the answer follows a 1xx
                 raise Broken
     except h11.RemoteProtocolError:
         raise Broken from None
@@ -218,9 +230,9 @@ async def _answer(
 
 
 def _code(status: int, body: bytes) -> str:
-    """An error's own code where it has one of ours: others' words differ too much."""
+    """An error's own code where it has one of ours, else its status: others' words differ too
+    much.
+    """
     with suppress(ValueError, KeyError, TypeError):
-        code = json.loads(body)["error"]["code"]
-        if isinstance(code, str):
-            return code
+        return ErrorCode(json.loads(body)["error"]["code"]).value
     return f"http_{status}"

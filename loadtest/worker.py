@@ -8,28 +8,27 @@ the second; its end, also by the parent's death, ends the run. Standard output h
 from __future__ import annotations
 
 import asyncio
+import heapq
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 import msgspec
 
 from loadtest import talk, talk_openai
-from loadtest.arrivals import evenly, poisson
+from loadtest.arrivals import arrivals
 from loadtest.limits import allow_open_files
 from loadtest.records import Plan, TurnRecord, to_line
-from loadtest.script import Turn, session
+from loadtest.script import Turn, from_beginning, session
 
 _STOPPING_S = 8.0
 _CONVERSE = {"native": talk.converse, "openai": talk_openai.converse}
 
 
-def arrivals(plan: Plan) -> tuple[float, ...]:
-    """When each session of the plan begins."""
-    if plan.streams:
-        return evenly(plan.streams, plan.warmup_s)
-    return poisson(plan.rate_per_s, plan.duration_s, plan.seed, plan.max_sessions)
+#: A session's number, when it begins, and its turns from there.
+Share = tuple[int, float, tuple[Turn, ...]]
 
 
 def shares(plan: Plan, index: int) -> list[tuple[int, float]]:
@@ -39,13 +38,26 @@ def shares(plan: Plan, index: int) -> list[tuple[int, float]]:
     ]
 
 
+def scripts(plan: Plan, index: int) -> Iterator[Share]:
+    """What worker ``index`` carries out, in order of beginning. Sessions that are under way when
+    the run begins are drawn at once, and go on with the turn that is due next; the others are
+    drawn when they are asked for.
+    """
+    mine = shares(plan, index)
+    begun = [(n, session(plan.workload, plan.seed, n), at) for n, at in mine if at < 0]
+    left = [(n, *from_beginning(turns, at)) for n, turns, at in begun]
+    early = sorted(((n, at, turns) for n, turns, at in left if turns), key=itemgetter(1))
+    later = ((n, at, session(plan.workload, plan.seed, n)) for n, at in mine if at >= 0)
+    return heapq.merge(early, later, key=itemgetter(1))
+
+
 def emit(record: TurnRecord) -> None:
     """Write one record; the parent reads as fast as it can, so this hardly ever waits."""
     sys.stdout.buffer.write(to_line(record))
     sys.stdout.buffer.flush()
 
 
-async def run(plan: Plan, index: int, zero_s: float, stop: asyncio.Event) -> None:
+async def run(plan: Plan, coming: Iterator[Share], zero_s: float, stop: asyncio.Event) -> None:
     """Begin each session when it is due, whatever the others do. Ends when all have, at the
     plan's last moment, or at ``stop``.
     """
@@ -53,9 +65,8 @@ async def run(plan: Plan, index: int, zero_s: float, stop: asyncio.Event) -> Non
     talking: set[asyncio.Task[None]] = set()
 
     async def begin() -> None:
-        for number, at in shares(plan, index):
+        for number, at, turns in coming:
             await asyncio.sleep(at + zero_s - time.monotonic())
-            turns = session(plan.workload, plan.seed, number)
             if len(talking) >= most:
                 emit(_dropped(number, turns[0], at))
                 continue
@@ -96,13 +107,14 @@ async def _main(index: int) -> None:
     stdin = asyncio.StreamReader(limit=1 << 24)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     plan = msgspec.json.decode(await stdin.readline(), type=Plan)
+    coming = scripts(plan, index)
     print("ready", flush=True)
     zero = await stdin.readline()
     if not zero:
         return
     stop = asyncio.Event()
     watching = asyncio.create_task(_until_closed(stdin, stop))
-    await run(plan, index, float(zero), stop)
+    await run(plan, coming, float(zero), stop)
     watching.cancel()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from loadtest.figures import figures, most_at_once, overlap
@@ -82,6 +83,32 @@ def test_gaps_count_by_prebuffer() -> None:
     assert sorted((done.gap.p50.value, done.gap.max)) == pytest.approx([475, 650])
 
 
+def test_silence_until_the_cut_is_a_gap() -> None:
+    # The audio lasts until 11.5; the caller cuts in at 13, into 1.5 s of silence.
+    cut = turn(outcome="cancelled", cancel_s=13.0, cancelled_s=13.01, ended_s=13.01)
+    done = made(cut)
+    assert [share.value for share in done.gap_free.values()] == [0, 0, 0]
+    assert done.goodput_per_s == 0
+    in_time = turn(outcome="cancelled", cancel_s=11.4, cancelled_s=11.41, ended_s=11.41)
+    assert made(in_time).gap_free["0"].value == 1
+
+
+def test_audible_sound_after_a_stall_in_the_silence_is_heard_when_it_comes() -> None:
+    # 50 silent samples last until 10.55; the 60th comes only at 12.
+    stall = turn(arrivals=[(10.5, 50), (12.0, 500)], silence=60)
+    assert made(stall).ttfa.p50.value == pytest.approx(2010)
+    # Of the second chunk, which is played when the first one has been.
+    ahead = turn(arrivals=[(10.5, 50), (10.51, 500)], silence=60)
+    assert made(ahead).ttfa.p50.value == pytest.approx(560)
+
+
+def test_a_refusal_over_http_is_timed_from_the_request() -> None:
+    refused = turn(outcome="refused", code="overloaded", arrivals=[], opened_s=None, ended_s=10.22)
+    assert made(refused).refusal.p50.value == pytest.approx(220)
+    plan = msgspec.structs.replace(PLAN, protocol="openai")
+    assert figures(plan, [refused], slo_ttfa_ms=400).refusal.p50.value == pytest.approx(20)
+
+
 def test_goodput_wants_a_fast_start_and_no_gap() -> None:
     slow = turn(1, arrivals=[(10.6, 500), (10.9, 500)])  # 450 ms from the sentence
     gap = turn(2, arrivals=[(10.5, 500), (11.15, 500)])
@@ -120,3 +147,5 @@ def test_records_come_back_as_they_were(tmp_path) -> None:
     assert from_line(to_line(record)) == record
     write_records(tmp_path / "raw.jsonl", [turn(1, at=12), record])
     assert read_records(tmp_path / "raw.jsonl") == [record, turn(1, at=12)]
+    write_records(tmp_path / "raw.jsonl", [turn(1, at=12)], [record])  # one run after the other
+    assert read_records(tmp_path / "raw.jsonl") == [turn(1, at=12), record]

@@ -6,12 +6,15 @@ import asyncio
 import itertools
 import json
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 
 from loadtest import servers
@@ -47,10 +50,13 @@ def metrics(url: str) -> dict[str, float]:
 
 
 def listener(record: TurnRecord, prebuffer_s: float) -> bool:
-    """Whether a listener, walked through chunk by chunk in samples, never ran dry."""
+    """Whether a listener, walked through chunk by chunk in samples, never ran dry, until the end
+    or the cut.
+    """
     begin = record.arrivals[0][0] + prebuffer_s
     got = 0
-    for at, samples in record.arrivals:
+    cut = [(record.cancel_s, 0)] if record.outcome == "cancelled" else []
+    for at, samples in (*record.arrivals, *cut):
         if got and (at - begin) * record.sample_rate > got + 1e-3 * record.sample_rate:
             return False
         got += samples
@@ -90,6 +96,7 @@ async def test_a_dozen_sessions_and_their_figures_worked_out_again() -> None:
             # A loop's timer may ring a millisecond early.
             assert record.cancel_s >= record.arrivals[0][0] + turn.barge_in_s - 0.002
             assert record.last_audio_s <= record.cancelled_s
+            assert record.rtf is not None  # the metrics come after the answer
 
     measured = [r for r in records if 1 <= r.intended_s < 6]
     assert made.measured_turns == len(measured) > 5
@@ -180,7 +187,26 @@ async def test_an_interrupt_prints_what_there_is(tmp_path) -> None:
     assert len(read_records(tmp_path / "raw")) >= row["figures"]["measured_turns"] > 0
 
 
-async def interrupted(command: list[str], after_s: float) -> str:
+@pytest.mark.long
+async def test_a_terminated_test_ends_the_server_that_it_started(tmp_path) -> None:
+    command = [sys.executable, "-m", "loadtest", "run", "--fake", "--duration", "300"]
+    gone: list[psutil.Process] = []
+
+    def look(pid: int) -> None:
+        gone.extend(psutil.Process(pid).children(recursive=True))
+
+    out = await interrupted(command, 1, signal.SIGTERM, look)
+    assert "| 1/s |" in out
+    assert len(gone) >= 2  # a worker and the server
+    assert not any(each.is_running() for each in gone)
+
+
+async def interrupted(
+    command: list[str],
+    after_s: float,
+    number: int = signal.SIGINT,
+    look: Callable[[int], None] = lambda pid: None,
+) -> str:
     """What the program prints that is interrupted so long after its run has begun."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -188,7 +214,8 @@ async def interrupted(command: list[str], after_s: float) -> str:
     assert process.stderr is not None
     await process.stderr.readline()  # the run begins
     await asyncio.sleep(after_s)
-    process.send_signal(2)
+    look(process.pid)
+    process.send_signal(number)
     out, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, err.decode()
     return out.decode()
@@ -201,6 +228,8 @@ def test_other_machines_are_not_loaded_by_mistake() -> None:
         require_local("ws://192.0.2.7:8000/")
     with pytest.raises(LoadTestError, match="not an address for this protocol"):
         require_local("http://127.0.0.1/")
+    with pytest.raises(LoadTestError, match="--protocol openai speaks HTTP"):
+        require_local("http://127.0.0.1:8000/v1/tts/stream")
 
 
 async def test_a_server_with_keys_tells_its_capacity_to_admins(tmp_path) -> None:

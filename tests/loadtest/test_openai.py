@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from loadtest import servers
+from loadtest.patience import Patience
 from loadtest.records import Plan, TurnRecord
 from loadtest.run import LoadTestError, require_local, run_plan
 from loadtest.script import Piece, Turn, Workload, session
@@ -134,6 +135,17 @@ async def test_every_sample_is_counted_however_the_bytes_are_cut() -> None:
         (HEAD + chunk(TONE), "failed", "broken_off"),
         (b"", "failed", "broken_off"),
         (b"HTTP/1.1 503 Gone\r\nContent-Length: 2\r\n\r\n{}", "refused", "http_503"),
+        (
+            b"HTTP/1.1 503 No\r\nContent-Length: 40\r\n\r\n"
+            b'{"error":{"code":"service_unavailable"}}',
+            "refused",
+            "http_503",
+        ),
+        (
+            b'HTTP/1.1 503 No\r\nContent-Length: 38\r\n\r\n{"error":{"code":"engine_restarting"}}',
+            "failed",
+            "engine_restarting",
+        ),
         (b"HTTP/1.1 500 Oh\r\nContent-Length: 4\r\n\r\nwhat", "failed", "http_500"),
         (
             b'HTTP/1.1 429 No\r\nContent-Length: 31\r\n\r\n{"error":{"code":"overloaded"}} ',
@@ -151,6 +163,62 @@ async def test_what_goes_wrong_is_told(answer: bytes, outcome: str, code: str) -
     async with scripted(speak) as url:
         record = await one_turn(url)
     assert (record.outcome, record.code) == (outcome, code)
+    assert (record.opened_s is not None) == answer.startswith(HEAD)  # else no stream was open
+
+
+async def test_an_answer_may_come_after_informational_ones() -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asked(reader)
+        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + HEAD + chunk(TONE))
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    async with scripted(speak) as url:
+        record = await one_turn(url)
+    assert (record.outcome, record.code) == ("complete", None)
+    assert sum(samples for _, samples in record.arrivals) == 24_000
+
+
+async def test_every_piece_of_an_answer_is_progress(monkeypatch) -> None:
+    told = []
+    monkeypatch.setattr(Patience, "progress", lambda self, ahead_s=0.0: told.append(ahead_s))
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asked(reader)
+        writer.write(HEAD)
+        for _ in range(3):
+            writer.write(chunk(TONE))
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        writer.write(b"0\r\n\r\n")
+
+    async with scripted(speak) as url:
+        record = await one_turn(url)
+    assert record.outcome == "complete"
+    assert len(told) >= len(record.arrivals) > 0
+
+
+async def test_the_wait_for_the_text_counts_against_nobody() -> None:
+    """A text that takes longer to be written than a turn may stand still."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asked(reader)
+        writer.write(HEAD + chunk(TONE) + b"0\r\n\r\n")
+        await writer.drain()
+
+    limits = []
+
+    class Watched(Patience):
+        async def __aenter__(self) -> Patience:
+            limits.append(asyncio.get_running_loop().time())
+            return await super().__aenter__()
+
+    began = asyncio.get_running_loop().time()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loadtest.talk_openai.Patience", Watched)
+        async with scripted(speak) as url:
+            await one_turn(url)
+    assert limits[0] - began >= 0.045  # the last piece is due after 0.05 s
 
 
 async def test_a_barge_in_closes_the_connection() -> None:

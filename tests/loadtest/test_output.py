@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
-from loadtest.compare import as_markdown, caveats, compare, judge
+from loadtest.compare import as_markdown, caveats, compare, judge, pairs
 from loadtest.figures import figures
 from loadtest.output import Report, Row, make_report, markdown, read_json, write_json
 from loadtest.plots import goodput, ttfa_against_load, ttfa_cdf, typical, waterfall
@@ -90,6 +92,73 @@ def test_what_makes_two_results_incomparable_is_said() -> None:
     assert "another workload or seed" in said
     assert "load average differed" in said
     assert caveats(report(), report()) == []
+
+
+def test_every_part_of_the_plan_is_compared_whatever_the_label() -> None:
+    row = report().rows[0]
+    work = msgspec.structs.replace(PLAN.workload, barge_in=0.0)
+    plan = msgspec.structs.replace(
+        PLAN, url="http://b/", rate_per_s=50.0, protocol="openai", max_lead_ms=200, workload=work
+    )
+    row = msgspec.structs.replace(row, label="50/s", plan=plan, load=None)
+    other = msgspec.structs.replace(report(), rows=[row], server="another", capacity=64)
+    said = "\n".join(caveats(report(), other))
+    for part in (
+        "what was measured: test against another",
+        "what is 100 %: 16 against 64 streams",
+        "50 %: the run of B is 50/s",
+        "50 %: another workload or seed",
+        "barge_in 0.25 against 0",
+        "rate_per_s 1 against 50",
+        "max_lead_ms 2000 against 200",
+        "protocol native against openai",
+    ):
+        assert part in said
+    assert "url" not in said
+
+
+def with_loads(*loads: float) -> Report:
+    row = report().rows[0]
+    rows = [msgspec.structs.replace(row, label="99 %", load=load) for load in loads]
+    return msgspec.structs.replace(report(), rows=rows)
+
+
+def test_runs_of_one_label_are_paired_by_load_and_then_in_turn() -> None:
+    a, b = with_loads(0.99, 0.994, 0.99), with_loads(0.99, 0.99, 0.986)
+    matched = [(x.load, a.rows.index(x), y.load) for x, y in pairs(a, b)]
+    assert [(mine, its) for mine, _, its in matched] == [(0.99, 0.99), (0.99, 0.99)]
+    assert all(y is b.rows[n] for n, (_, y) in enumerate(pairs(a, b)))
+    said = caveats(a, b)
+    assert {"only in A: 99 %", "only in B: 99 %"} <= set(said)
+
+
+def test_two_sweeps_own_rates_for_one_load_are_no_difference() -> None:
+    row = report().rows[0]
+    near, far = (msgspec.structs.replace(PLAN, rate_per_s=rate) for rate in (1.03, 1.3))
+    for plan, differs in ((near, False), (far, True)):
+        other = msgspec.structs.replace(report(), rows=[msgspec.structs.replace(row, plan=plan)])
+        assert any("rate_per_s" in each for each in caveats(report(), other)) is differs
+
+
+def test_codes_the_streams_meant_and_the_cap_on_sessions_are_told() -> None:
+    plan = msgspec.structs.replace(PLAN, warmup_s=1.0, max_sessions=5)
+    bad = [
+        TurnRecord(0, 0, 9, at, at, at, outcome, code=code, ended_s=at)
+        for at, outcome, code in (
+            (0.5, "failed", "http_401"),
+            (2.0, "refused", "overloaded"),
+            (3.0, "unfinished", None),
+        )
+    ]
+    made = figures(plan, bad, slo_ttfa_ms=500)
+    text = markdown(make_report("test", [Row("50 %", plan, made, 0.5)], 16))
+    assert "50 %: what went wrong: `overloaded` 1" in text
+    assert "50 %: what went wrong in the warm-up: `http_401` 1" in text
+    assert re.search(r"no session came after \d+ of 100 s: 5 is the most", text)
+    assert "| 0.0 of 8.0 |" in text
+    head, _, line = text.split("\n\n")[2].splitlines()
+    assert dict(zip(head.split(" | "), line.split(" | "), strict=True))["unfinished"] == "1"
+    assert "what went wrong" not in markdown(report())
 
 
 def test_plots_are_drawn(tmp_path) -> None:

@@ -4,10 +4,13 @@ import msgspec
 import pytest
 
 from loadtest import servers
+from loadtest.arrivals import arrivals
+from loadtest.figures import figures
 from loadtest.records import Plan, TurnRecord
-from loadtest.run import LoadTestError
+from loadtest.run import LoadTestError, Result
 from loadtest.script import Workload, session
-from loadtest.sweep import context_seconds, sweep
+from loadtest.sweep import context_seconds, labels, longest_s, steady_plan, sweep
+from loadtest.worker import scripts
 
 
 def test_a_sessions_load_follows_from_the_time_per_character_and_the_script() -> None:
@@ -21,8 +24,69 @@ def test_a_sessions_load_follows_from_the_time_per_character_and_the_script() ->
     held_s = context_seconds(work, 1, records)
     assert held_s == pytest.approx(0.1 * sum(texts) / 500)
     assert 2.8 < held_s < 3.2  # two turns of 15 characters on average
+    failed = TurnRecord(1, 0, 9, 0, 0, 0, "failed", code="http_401", opened_s=1.0, ended_s=1.001)
+    assert context_seconds(work, 1, [*records, failed]) == held_s
+    with pytest.raises(LoadTestError, match=r"no session was served \(http_401\)"):
+        context_seconds(work, 1, [failed])
     with pytest.raises(LoadTestError, match="no session was served"):
         context_seconds(work, 1, [])
+
+
+def speaking(plan: Plan, begin_s: float, end_s: float) -> float:
+    """How many turns go on at a time, if each takes as long as was guessed."""
+    whole = 0.0
+    for _, at, turns in scripts(plan, 0):
+        for turn in turns:
+            ends = at + turn.estimated_s
+            whole += max(0.0, min(ends, end_s) - max(at, begin_s))
+            at = ends
+    return whole / (end_s - begin_s)
+
+
+def test_a_sweeps_load_is_there_from_the_beginning() -> None:
+    work = Workload()
+    cold = Plan(url="", duration_s=200.0, warmup_s=15.0, rate_per_s=5.0, workload=work)
+    warm = msgspec.structs.replace(cold, under_way_s=longest_s(work, cold.seed))
+    steady = speaking(cold, 100, 200)
+    assert speaking(cold, 10, 30) < 0.7 * steady
+    # Poisson arrivals of some 150 sessions at a time: within a few times 1 / sqrt(150).
+    assert speaking(warm, 15, 35) == pytest.approx(steady, rel=0.25)
+    times = [at for _, at, _ in scripts(warm, 0)]
+    assert times == sorted(times)
+    assert times[0] >= 0
+    begun = {number for number, at in enumerate(arrivals(warm)) if at < 0}
+    kept = {number: turns for number, _, turns in scripts(warm, 0)}
+    assert any(len(kept[n]) < len(session(work, 1, n)) for n in begun & kept.keys())
+    assert all(kept[n] == session(work, 1, n) for n in kept.keys() - begun)
+
+
+def test_loads_have_labels_of_their_own() -> None:
+    assert labels((0.1, 0.31, 3.0)) == ["10 %", "31 %", "300 %"]
+    assert labels((0.99, 0.994, 0.998)) == ["99.0 %", "99.4 %", "99.8 %"]
+
+
+async def test_a_sweep_stopped_while_it_calibrates_measures_nothing(monkeypatch) -> None:
+    record = TurnRecord(0, 0, 9, 0, 0, 0, "complete", opened_s=0.0, ended_s=1.0)
+    plan = Plan(url="", duration_s=25.0, warmup_s=5.0)
+    ran = []
+
+    async def run_plan(mine: Plan, **options) -> Result:
+        ran.append(mine)
+        return Result(figures(mine, [record], slo_ttfa_ms=500), [record], len(ran) == 1)
+
+    monkeypatch.setattr("loadtest.sweep.run_plan", run_plan)
+    with pytest.raises(LoadTestError, match="stopped before the first load"):
+        await sweep(
+            plan, (0.5,), 16, pid=None, slo_ttfa_ms=500, announce=lambda *_: lambda *_: None
+        )
+    assert len(ran) == 1
+
+
+def test_too_short_a_run_of_the_gateway_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing would be measured"):
+        steady_plan(3, 5.0, 1, 1)
+    with pytest.raises(ValueError, match="at least 1"):
+        steady_plan(0, 30.0, 1, 1)
 
 
 @pytest.mark.long

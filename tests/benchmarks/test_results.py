@@ -1,0 +1,29 @@
+"""The committed results are JSON as the standard has it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks.seam import Seam, as_json
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.name)
+def test_results_hold_no_numbers_that_json_does_not_know(path: Path) -> None:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{path.name} holds {constant}")
+
+    assert json.loads(path.read_text(), parse_constant=refuse)
+
+
+def test_an_equal_seam_is_written_as_null() -> None:
+    written = as_json(Seam(10, math.inf, 3.0))
+    assert written == {
+        "lookahead": 10, "snr_db": None, "worst_chunk_db": 3.0, "incomplete": False,
+    }  # fmt: skip
+    json.dumps(written, allow_nan=False)

@@ -1,0 +1,147 @@
+"""The soak keeps what it has seen, whatever happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from clients.errors import ConnectionLostError, NoServerError
+from loadtest import soak
+
+
+@contextlib.asynccontextmanager
+async def served() -> AsyncIterator[tuple[psutil.Process, int]]:
+    yield psutil.Process(os.getpid()), 1
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    """No service, no pauses; readings count up."""
+    at = itertools.count()
+    monkeypatch.setattr(soak, "served", served)
+    monkeypatch.setattr(soak, "_QUIET_S", 0.0)
+    monkeypatch.setattr(soak, "_READ_S", 0.01)
+    monkeypatch.setattr(soak, "read", lambda process, port: {"gateway fds": float(next(at))})
+
+
+async def no_client(url: str, seed: int, until: float, done: dict[str, int]) -> None:
+    done["heard"] = 1
+
+
+@pytest.mark.parametrize("error", [psutil.NoSuchProcess(1), RuntimeError("a mistake")])
+async def test_an_error_ends_it_with_what_there_is(quick, monkeypatch, error) -> None:
+    at = itertools.count()
+
+    def read(process: psutil.Process, port: int) -> soak.Reading:
+        if (count := next(at)) == 8:
+            raise error
+        return {"gateway fds": float(count)}
+
+    monkeypatch.setattr(soak, "read", read)
+    monkeypatch.setattr(soak, "client", no_client)
+    report = await soak.soak(10, 1)
+    assert report["ended_by"] == f"{type(error).__name__}: {error}"
+    assert report["utterances"] == {"heard": 1}
+    row = report["series"]["gateway fds"]
+    assert row["slope"] > 0
+    assert (row["before"], row["after"]) == (0, None)
+    json.dumps(report, allow_nan=False)
+
+
+async def test_a_reading_that_fails_is_one_less(quick, monkeypatch) -> None:
+    at = itertools.count()
+
+    def read(process: psutil.Process, port: int) -> soak.Reading:
+        if next(at) == 2:
+            raise TimeoutError("no answer")
+        return {"gateway fds": 1.0}
+
+    monkeypatch.setattr(soak, "read", read)
+    monkeypatch.setattr(soak, "client", no_client)
+    report = await soak.soak(0.3 / 60, 1)
+    assert (report["ended_by"], report["missed_readings"]) == (None, 1)
+
+
+async def test_an_interrupt_is_told(quick, monkeypatch) -> None:
+    monkeypatch.setattr(soak, "client", no_client)
+    working = asyncio.create_task(soak.soak(10, 1))
+    await asyncio.sleep(0.1)
+    working.cancel()
+    report = await working
+    assert report["ended_by"] == "interrupt"
+
+
+async def test_what_a_client_meets_is_counted_and_it_goes_on(monkeypatch) -> None:
+    met = iter([NoServerError("gone"), ConnectionLostError(1006, "")])
+    monkeypatch.setattr(soak.random.Random, "expovariate", lambda self, rate: 0.0)
+    until = time.monotonic() + 60
+    clock = SimpleNamespace(monotonic=lambda: now)
+    now = 0.0
+
+    @contextlib.asynccontextmanager
+    async def connect(url: str) -> AsyncIterator[None]:
+        nonlocal now
+        error = next(met, None)
+        if error is None:
+            now = until + 1
+            error = NoServerError("again")
+        raise error
+        yield
+
+    monkeypatch.setattr(soak, "time", clock)
+    monkeypatch.setattr(soak.NativeClient, "connect", connect)
+    done: dict[str, int] = {}
+    await soak.client("ws://h/", 1, until, done)
+    assert done == {"NoServerError": 2, "ConnectionLostError": 1}
+
+
+class Child:
+    """A process as psutil shows it."""
+
+    def __init__(self, pid: int, *command: str, gone: bool = False) -> None:
+        self.pid, self._command, self._gone = pid, list(command), gone
+
+    def cmdline(self) -> list[str]:
+        if self._gone:
+            raise psutil.NoSuchProcess(self.pid)
+        return self._command
+
+    def oneshot(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def memory_info(self) -> SimpleNamespace:
+        return SimpleNamespace(rss=self.pid << 20)
+
+    def num_fds(self) -> int:
+        return self.pid
+
+    num_threads = num_fds
+
+
+class Root(Child):
+    def children(self, recursive: bool) -> list[Child]:
+        assert recursive
+        return [
+            Child(4, "python", "-m", "talker.process"),
+            Child(3, "python", "-m", "talker.process"),
+            Child(5, "VLLM::EngineCore"),
+            Child(6, "python", "-m", "codec.worker", gone=True),
+        ]
+
+
+def test_every_descendant_is_read_by_a_name_of_its_own(monkeypatch) -> None:
+    answer = contextlib.nullcontext(SimpleNamespace(read=lambda: b"tts_contexts_active 2\n"))
+    monkeypatch.setattr(soak.urllib.request, "urlopen", lambda url, timeout: answer)
+    values = soak.read(Root(1), 1)
+    told = {name: value for name, value in values.items() if name.endswith("fds")}
+    assert told == {"gateway fds": 1, "talker fds": 3, "talker 2 fds": 4, "other fds": 5}
+    assert values["gateway contexts_active"] == 2
