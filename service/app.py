@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI, WebSocket
+from starlette.exceptions import HTTPException
 
 from service import __version__
 from service.gate import PUBLIC, Gate
@@ -22,6 +23,7 @@ from service.protocols.deepgram import add_deepgram
 from service.protocols.elevenlabs import add_elevenlabs
 from service.protocols.native import NativeDialect
 from service.protocols.openai import openai_router
+from service.protocols.openai_errors import no_route
 from service.protocols.vllm_omni import add_vllm_omni
 from service.protocols.voices import voices_router
 from service.runtime import Runtime
@@ -55,6 +57,7 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
 
     app = FastAPI(title="Talkwire", version=__version__, lifespan=lifespan)
     app.state.runtime = runtime
+    app.add_exception_handler(HTTPException, no_route)
     app.add_middleware(
         Gate,
         runtime=runtime,

@@ -25,8 +25,8 @@ _NOTHING = np.empty(0, np.float32)
 class BinaryWording(Protocol):
     """What a dialect sends. Binary messages are audio, which a cancel takes back."""
 
-    def audio(self, data: bytes) -> list[str | bytes]:
-        """For encoded audio, as it comes."""
+    def audio(self, data: bytes, samples: int) -> list[str | bytes]:
+        """For encoded audio, as it comes; a decoder makes ``samples`` of it."""
 
     def flushed(self, flush_id: str) -> list[str | bytes]:
         """Everything before that flush has been given to ``audio``."""
@@ -70,7 +70,7 @@ class BinaryContext(SpokenContext):
 
     def _send(self, packets: list[Packet], codec_samples: int, *, ends: bool) -> None:
         for packet in packets:
-            self._say(self._wording.audio(packet.data), packet.samples)
+            self._say(self._wording.audio(packet.data, packet.samples), packet.samples)
         sent = sum(packet.samples for packet in packets)
         self._timeline.add(codec_samples, sent, ends_utterance=ends)
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,9 +38,10 @@ _PIECE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """An item's audio, encoded, and how its context ended."""
+    """An item's audio, encoded, how many samples that is, and how its context ended."""
 
-    data: bytes
+    data: bytearray
+    samples: int
     done: Done
 
 
@@ -53,8 +54,10 @@ class BatchWording(Protocol):
     def opening(self) -> bytes:
         """What comes before the first result."""
 
-    def result(self, index: int, result: Result) -> bytes:
-        """One item's, in the order of the items."""
+    def result(self, index: int, result: Result) -> Iterator[bytes]:
+        """One item's, in the order of the items; in pieces, each of which is made quickly, since
+        the event loop waits for it.
+        """
 
     def closing(self) -> bytes:
         """What comes after the last."""
@@ -181,22 +184,27 @@ class HttpBatch(Response):
             driver.post(CancelAsked(unsent_samples=buffer.waiting_samples))
 
     async def _gather(self, context: HttpContext, buffer: SpeechBuffer) -> Spoken:
-        encoder, data = context.encoder, bytearray()
+        encoder, data, samples = context.encoder, bytearray(), 0
         try:
-            while not isinstance(item := await buffer.get(), Done):
+            while True:
+                item = await buffer.get()
                 if isinstance(item, SendAudio):
-                    for packet in await asyncio.to_thread(encoder.encode, item.samples):
-                        data += packet.data
-            if item.error is None:
-                for packet in await asyncio.to_thread(encoder.flush):
-                    data += packet.data
+                    packets = await asyncio.to_thread(encoder.encode, item.samples)
+                elif isinstance(item, Done) and item.error is None:
+                    packets = await asyncio.to_thread(encoder.flush)
+                else:
+                    packets = []
+                data += b"".join(packet.data for packet in packets)
+                samples += sum(packet.samples for packet in packets)
+                if isinstance(item, Done):
+                    break
         except Exception as error:
             log.exception("encoding broke", extra={"request_id": context.request.request_id})
             message = "Something went wrong in the server."
             raise BackendError(ErrorCode.INTERNAL, message) from error
         if item.error is not None:
             raise item.error
-        return Spoken(bytes(data), item)
+        return Spoken(data, samples, item)
 
     async def _until_drained(self) -> None:
         """The server is going away: what has not been spoken by its deadline never will be."""
@@ -222,7 +230,9 @@ class HttpBatch(Response):
                 result = self._results.pop(index)
                 if isinstance(result, TalkwireError):
                     count_error(self._runtime, result, self._request_id)
-                await self._put_body(send, self._wording.result(index, result))
+                for piece in self._wording.result(index, result):
+                    await self._put_body(send, piece)
+                    await asyncio.sleep(0)  # a client that reads fast lets us wait for nothing
             await self._put_body(send, self._wording.closing())
             await self._put(send, {"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.audio.packet import Packet
+from service.audio.timeline import later
 from service.breath import Breath, SpokenWording
 from service.outbox import Item, Outbox
 from service.runtime import Runtime
@@ -51,6 +52,7 @@ class WordedContext(SpokenContext):
         self._clock = PlaybackClock(self._heard_rate)
         self._breath = Breath(wording, outbox, plan.handle)
         self._is_unflushed = self._has_text = self._ended_empty = False
+        self._late_ms = 0.0
 
     # -- what the client wants
 
@@ -103,12 +105,13 @@ class WordedContext(SpokenContext):
         )
 
     def _hold(self, packets: list[Packet], codec_samples: int, *, is_end: bool) -> None:
+        self._late_ms = 1000 * self._timeline.late_s  # of these samples, and so of their words
         sent = self._breath.add_audio(packets)
         self._timeline.add(codec_samples, sent, ends_utterance=is_end)
 
     def words(self, timings: Sequence[WordTiming]) -> None:
-        """Words of the audio that was just given."""
-        self._pump.after(lambda: self._breath.add_words(timings))
+        """Words of the audio that was just given; told by what a decoder makes of it."""
+        self._pump.after(lambda: self._breath.add_words(later(timings, self._late_ms)))
 
     def on_flushed(self, flushed: Flushed) -> None:
         """A flush is done."""

@@ -82,7 +82,14 @@ class _Written:
 
 
 class FileEncoder:
-    """One file: its header comes with the first packet, its end from ``flush``."""
+    """One file: its header comes with the first packet, its end from ``flush``.
+
+    Where a decoder plays the format's delay and what fills its last block, because the file does
+    not tell it to drop them, they are the packets' ``padding``::
+
+        decoded   |delay|  the samples  |fill|
+        packets   |        |        |        |
+    """
 
     inline = False
 
@@ -92,7 +99,8 @@ class FileEncoder:
         self.delay_samples = format_.delay_samples
         self._written = _Written()
         self._container: av.container.OutputContainer | None = None
-        self._taken = self._told = 0
+        self._taken = self._made = 0
+        self._told_made = self._told_audio = 0
         self._is_over = False
 
     def encode(self, samples: Samples) -> list[Packet]:
@@ -108,7 +116,7 @@ class FileEncoder:
         frame.sample_rate, frame.pts = self.sample_rate, self._taken
         frame.time_base = Fraction(1, self.sample_rate)
         self._taken += len(samples)
-        container.mux(stream.encode(frame))
+        self._mux(container, stream, frame)
         return self._packets()
 
     def flush(self) -> list[Packet]:
@@ -118,9 +126,19 @@ class FileEncoder:
         container, stream = self._open()
         self._is_over = True
         if self._taken:
-            container.mux(stream.encode(None))
+            self._mux(container, stream, None)
         container.close()
         return self._packets()
+
+    def _mux(
+        self,
+        container: av.container.OutputContainer,
+        stream: AudioStream,
+        frame: av.AudioFrame | None,
+    ) -> None:
+        blocks = stream.encode(frame)
+        self._made += len(blocks) * (stream.codec_context.frame_size or 0)
+        container.mux(blocks)
 
     def _packed(self, samples: Samples) -> Samples | np.ndarray[tuple[int], np.dtype[np.int16]]:
         return to_s16(samples) if self._format.sample_format == "s16" else samples.clip(-1.0, 1.0)
@@ -145,9 +163,15 @@ class FileEncoder:
         return self._container, self._container.streams.audio[0]
 
     def _packets(self) -> list[Packet]:
-        """What was written since; its samples are those taken since the last packet."""
+        """What was written since. Its samples are those taken since the last packet, or what a
+        decoder makes of its blocks where that is more than these in the end.
+        """
         data = self._written.take()
         if not data:
             return []
-        samples, self._told = self._taken - self._told, self._taken
-        return [Packet(data, samples)]
+        delay = self._format.delay_samples
+        made = self._made if delay else self._taken
+        audio = min(self._taken, max(0, made - delay))
+        samples, spoken = made - self._told_made, audio - self._told_audio
+        self._told_made, self._told_audio = made, audio
+        return [Packet(data, samples, samples - spoken)]

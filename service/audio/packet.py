@@ -12,7 +12,8 @@ class Packet(NamedTuple):
 
     ``samples``: how many samples a decoder makes of it, at the encoder's output rate.
     ``padding``: how many of these are no audio but an encoder's own: its delay at the front
-    of an utterance, silence at the end. Only raw Opus has any; a file's decoder drops them.
+    of an utterance or a file, silence at the end. Raw Opus has it, and of the files MP3 and
+    AAC; the other files tell their decoders to drop it.
     """
 
     data: bytes

@@ -15,6 +15,8 @@ _S16_MAX = 32767.0
 _WAV = struct.Struct("<4sI4s4sIHHIIHH4sI")
 _WAV_OTHER = struct.Struct("<4sI4s4sIHHIIHHH4sII4sI")
 _WAV_PCM, _WAV_REST, _UNKNOWN = 1, 36, 0xFFFFFFFF
+_RATE = struct.Struct("<I")
+_RATE_AT = 24
 
 
 def to_s16(samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
@@ -76,6 +78,14 @@ def wav_header(sample_rate: int, samples: int | None = None) -> bytes:
     return _WAV.pack(b"RIFF", riff, b"WAVE", b"fmt ", *format_, b"data", size)
 
 
+def tell_wav_length(file: bytearray, size: int) -> None:
+    """Put the length into the header of a file of s16le that was written without it; ``file``
+    begins with the header, and ``size`` is all of it in bytes.
+    """
+    (sample_rate,) = _RATE.unpack_from(file, _RATE_AT)
+    file[: _WAV.size] = wav_header(sample_rate, (size - _WAV.size) // 2)
+
+
 @dataclass(frozen=True, slots=True)
 class WavLayout:
     """Samples in a WAV file other than linear ones: ``tag`` is the format's number."""
@@ -85,13 +95,14 @@ class WavLayout:
     pack: Callable[[Samples], bytes]
 
     def header(self, sample_rate: int) -> bytes:
-        """The 58 bytes before mono samples of an unknown number. What is not linear has a fact
-        chunk and an extension, here empty, of its format chunk.
+        """The 58 bytes before mono samples of an unknown number. What is not linear has an
+        extension, here empty, of its format chunk, and a fact chunk. That holds the number of
+        samples: 0, since readers believe any other, and make hours of the greatest.
         """
         size = self.sample_bytes
         bits, per_second = 8 * size, size * sample_rate
         format_ = (18, self.tag, 1, sample_rate, per_second, size, bits, 0)
-        fact = (b"fact", 4, _UNKNOWN)
+        fact = (b"fact", 4, 0)
         return _WAV_OTHER.pack(
             b"RIFF", _UNKNOWN, b"WAVE", b"fmt ", *format_, *fact, b"data", _UNKNOWN
         )

@@ -11,8 +11,9 @@ from streaming.spec import Samples
 class RestartingEncoder:
     """Files one after another: what follows a ``flush`` is a new one.
 
-    An MP3 decoder plays them as one stream, with a short silence (the encoder's delay and what
-    fills its last block, 45 ms at 44.1 kHz) where they meet; an Ogg decoder sees a chained file.
+    An MP3 decoder plays them as one stream, with a short silence where they meet: the encoder's
+    delay and what fills its last block, which the packets' ``padding`` counts (some 30 ms at
+    44.1 kHz, 60 at 22.05). An Ogg decoder sees a chained file.
     """
 
     def __init__(self, make: Callable[[], AudioEncoder]) -> None:

@@ -7,6 +7,10 @@ What clients report counts what they were sent; the session counts what the code
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+
+from streaming.words import WordTiming
 
 
 class Timeline:
@@ -30,6 +34,14 @@ class Timeline:
             self._sent_starts.append(self.sent_samples)
             self._codec_starts.append(self._codec_samples)
 
+    @property
+    def late_s(self) -> float:
+        """By how many seconds what is added now is heard later than the codec's samples alone
+        would be: for the encoder's delay, and for the silence in the utterances before.
+        """
+        sent_s = (self._sent_starts[-1] + self._delay) / self._sent_rate
+        return sent_s - self._codec_starts[-1] / self._codec_rate
+
     def to_codec(self, sent_samples: int) -> int:
         """The codec's sample that is played once ``sent_samples`` have been; inside an
         encoder's delay and silence, the nearest one.
@@ -39,3 +51,10 @@ class Timeline:
         end = following[0] if following else self._codec_samples
         inside = max(0, sent_samples - self._sent_starts[at] - self._delay)
         return min(end, self._codec_starts[at] + round(inside * self._codec_rate / self._sent_rate))
+
+
+def later(words: Sequence[WordTiming], by_ms: float) -> list[WordTiming]:
+    """``words`` by the time of what a decoder makes of their audio: ``by_ms`` after the codec's."""
+    return [
+        replace(word, start_ms=word.start_ms + by_ms, end_ms=word.end_ms + by_ms) for word in words
+    ]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from service.outbox import Outbox
-from service.protocols.cartesia_messages import OWN_FLUSH, SocketWording, closed_error
+from service.protocols.cartesia_messages import OWN_FLUSH, SocketWording, Standing, closed_error
 from service.protocols.cartesia_request import NAME, ContextRequest, context_create
 from service.runtime import Runtime
 from service.worded_context import WordedContext, WordedPlan
@@ -19,7 +19,7 @@ _EXPIRES_S = 1.0
 
 class CartesiaContext:
     """``first`` is the request that opens it; later ones are read for their text alone, since
-    clients send other voices and formats with them. ``began_s``: see EventWording.
+    clients send other voices and formats with them. ``began``: see EventWording.
 
     Raises RequestError, CapacityError.
     """
@@ -33,7 +33,7 @@ class CartesiaContext:
         handle: int,
         context_id: str,
         request_id: str,
-        began_s: float,
+        began: Standing,
         closed: Callable[[], None],
     ) -> None:
         codec_rate = runtime.codec.spec.sample_rate
@@ -44,9 +44,9 @@ class CartesiaContext:
             context_create(first, runtime, request_id),
             first.require_format("raw").make_encoder(codec_rate, first.pace),
         )
-        self._wording = SocketWording(context_id, request_id, began_s)
+        self._wording = SocketWording(context_id, request_id, began)
         self._closed = closed
-        self._began_s = began_s
+        self._began_s = began.heard_s
         self._delay_ms = _BUFFER_DELAY_MS
         self._timer: asyncio.TimerHandle | None = None
         self._is_ended = False
@@ -59,9 +59,9 @@ class CartesiaContext:
         return self._wording.is_quiet
 
     @property
-    def heard_s(self) -> float:
-        """Where its audio ends on the clock that the client counts words on."""
-        return self._began_s + self.speech.audio_s
+    def standing(self) -> Standing:
+        """Where one of its id would go on."""
+        return Standing(self._began_s + self.speech.audio_s, self._wording.flush_id)
 
     def take(self, request: ContextRequest) -> None:
         """Text, a flush, the end: whatever is in it. Raises RequestError."""

@@ -6,6 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -40,16 +41,29 @@ def context_of(text: str) -> str | None:
     return context_id if isinstance(context_id, str) else None
 
 
-class EventWording:
-    """Messages of one context as objects. ``began_s``: where its audio begins on the clock that
-    the client counts words on.
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a context that has expired leaves to one of the same id, since they are the same to
+    the client: ``heard_s`` is where its audio ends on the clock that the client counts words on,
+    ``flush_id`` how many of its flushes were told, and one.
     """
 
-    def __init__(self, context_id: str | None, request_id: str, began_s: float = 0.0) -> None:
-        self._id, self._request_id, self._began_s = context_id, request_id, began_s
+    heard_s: float = 0.0
+    flush_id: int = 1
+
+
+#: Where a context begins that goes on from no other.
+AFRESH = Standing()
+
+
+class EventWording:
+    """Messages of one context as objects, which goes on from ``began``."""
+
+    def __init__(self, context_id: str | None, request_id: str, began: Standing = AFRESH) -> None:
+        self._id, self._request_id, self._began_s = context_id, request_id, began.heard_s
         self._stepped_at = time.monotonic()
         #: How many flushes were told, and one.
-        self.flush_id = 1
+        self.flush_id = began.flush_id
 
     def _event(self, kind: str, *, done: bool = False, status: int = _PARTIAL) -> dict[str, Any]:
         event = {"type": kind, "done": done, "status_code": status}
@@ -88,10 +102,15 @@ class EventWording:
 class SocketWording:
     """See service.breath.SpokenWording."""
 
-    def __init__(self, context_id: str, request_id: str, began_s: float) -> None:
-        self._events = EventWording(context_id, request_id, began_s)
+    def __init__(self, context_id: str, request_id: str, began: Standing) -> None:
+        self._events = EventWording(context_id, request_id, began)
         #: Whether the context ends without a word: it has only expired.
         self.is_quiet = False
+
+    @property
+    def flush_id(self) -> int:
+        """How many flushes were told, and one."""
+        return self._events.flush_id
 
     def speech(self, audio: bytes, words: Sequence[WordTiming]) -> list[str]:
         """Words before the audio that they are in: clients lay them over what comes next."""
@@ -122,6 +141,11 @@ class SocketWording:
 def done_message(context_id: str) -> str:
     """For a context that has nothing to say."""
     return _worded(EventWording(context_id, "").end())
+
+
+def flush_message(context_id: str, began: Standing) -> str:
+    """For a context that has nothing to say, of a flush."""
+    return _worded(EventWording(context_id, "", began).flush_done())
 
 
 def _worded(event: dict[str, Any]) -> str:

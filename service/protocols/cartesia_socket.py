@@ -7,12 +7,20 @@ import itertools
 import time
 import uuid
 from collections import OrderedDict
+from dataclasses import replace
 
 from service.http_speech import count_error
 from service.outbox import Item, Outbox
 from service.protocols.cartesia_context import CartesiaContext
 from service.protocols.cartesia_errors import error_message
-from service.protocols.cartesia_messages import context_of, done_message, parse_message
+from service.protocols.cartesia_messages import (
+    AFRESH,
+    Standing,
+    context_of,
+    done_message,
+    flush_message,
+    parse_message,
+)
 from service.protocols.cartesia_request import ContextRequest
 from service.runtime import Runtime
 from service.socket import GOING_AWAY, SocketClosing
@@ -30,8 +38,8 @@ class CartesiaDialect:
         self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
         self._session_id = uuid.uuid4().hex
         self._contexts: dict[str, CartesiaContext] = {}
-        #: Where the audio of contexts that have ended ends: who goes on with one counts from there.
-        self._heard_s: OrderedDict[str, float] = OrderedDict()
+        #: Of contexts that have expired: who goes on with one counts from there.
+        self._expired: OrderedDict[str, Standing] = OrderedDict()
         self._handles = itertools.count()
         self._heard_at = time.monotonic()
 
@@ -62,7 +70,7 @@ class CartesiaDialect:
     def _carry_out(self, context_id: str, request: ContextRequest) -> None:
         context = self._contexts.get(context_id)
         if request.cancel:
-            self._heard_s.pop(context_id, None)
+            self._expired.pop(context_id, None)
             if context is not None:
                 context.speech.cancel()
         elif context is not None:
@@ -70,7 +78,12 @@ class CartesiaDialect:
         elif request.transcript.strip():
             self._open(context_id, request).take(request)
         elif not request.continue_:  # the end of what has expired, or never was
+            self._expired.pop(context_id, None)
             self._outbox.put(Item(done_message(context_id)))
+        elif request.flush:
+            began = self._expired.get(context_id, AFRESH)
+            self._outbox.put(Item(flush_message(context_id, began)))
+            self._remember(context_id, replace(began, flush_id=began.flush_id + 1))
 
     def _open(self, context_id: str, request: ContextRequest) -> CartesiaContext:
         limit = self._runtime.settings.max_contexts_per_session
@@ -87,7 +100,7 @@ class CartesiaDialect:
             handle,
             context_id,
             f"{self._session_id}-{handle}",
-            self._heard_s.get(context_id, 0.0),
+            self._expired.get(context_id, AFRESH),
             lambda: self._on_closed(context_id),
         )
         self._contexts[context_id] = context
@@ -96,11 +109,15 @@ class CartesiaDialect:
     def _on_closed(self, context_id: str) -> None:
         context = self._contexts.pop(context_id)
         self._heard_at = time.monotonic()
-        self._heard_s.pop(context_id, None)
+        self._expired.pop(context_id, None)
         if context.is_expired:
-            self._heard_s[context_id] = context.heard_s
-        while len(self._heard_s) > _REMEMBERED:
-            self._heard_s.popitem(last=False)
+            self._remember(context_id, context.standing)
+
+    def _remember(self, context_id: str, standing: Standing) -> None:
+        self._expired[context_id] = standing
+        self._expired.move_to_end(context_id)
+        while len(self._expired) > _REMEMBERED:
+            self._expired.popitem(last=False)
 
     def on_tick(self, now: float) -> None:
         """Forget contexts that are over, and close what has been idle for too long."""

@@ -144,7 +144,7 @@ class SpeakDialect:
         try:
             text, self._tail = joined(self._tail, text)
             turn.append(text)
-            self._has_unflushed = True
+            self._has_unflushed |= bool(text.strip())  # a line break is nothing to wait for
         except RequestError as error:
             if error.code is not ErrorCode.TEXT_TOO_LONG:
                 raise
@@ -186,7 +186,7 @@ class SpeakDialect:
 
     # -- what the turn says: see BinaryWording
 
-    def audio(self, data: bytes) -> list[str | bytes]:
+    def audio(self, data: bytes, samples: int) -> list[str | bytes]:
         """Bare samples."""
         return [data]
 

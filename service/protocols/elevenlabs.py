@@ -101,25 +101,31 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
         """The same in lines of JSON, with the times of characters where the model has them."""
-        return _timed(TimedLines, voice_id, body, request, output_format)
+        return _timed(voice_id, body, request, output_format, is_whole=False)
 
     @router.post(_SPEECH + "/with-timestamps", response_class=Response)
     async def timed(
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
         """The same in one piece of JSON."""
-        return _timed(TimedWhole, voice_id, body, request, output_format)
+        return _timed(voice_id, body, request, output_format, is_whole=True)
 
     def _timed(
-        kind: type[TimedLines], voice_id: str, body: SpeechBody, request: Request, name: str
+        voice_id: str, body: SpeechBody, request: Request, name: str, *, is_whole: bool
     ) -> Response:
+        format_ = parse_format(name)
         context = _context(
-            body, voice_id, parse_format(name), runtime, request,
-            timestamps=True, is_kept=kind is TimedWhole,
-        )  # fmt: skip
+            body, voice_id, format_, runtime, request, timestamps=True, is_kept=is_whole
+        )
         aligner = Aligner()
         aligner.append(body.text)
-        wording = kind(aligner, partial(refusal, request_id=request.state.request_id))
+        refuse = partial(refusal, request_id=request.state.request_id)
+        late_ms = 1000 * context.encoder.delay_samples / context.encoder.sample_rate
+        wording = (
+            TimedWhole(aligner, refuse, late_ms, is_wav=format_.encoding == "wav")
+            if is_whole
+            else TimedLines(aligner, refuse, late_ms)
+        )
         return HttpSpeech(runtime, context, wording, wording.words)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.audio.factory import MEDIA_TYPES
+from service.audio.whole import tell_length
 from service.http_batch import HttpBatch, Result
 from service.http_speech import HttpContext
 from service.protocols.openai_errors import error_body, error_response
@@ -27,6 +29,8 @@ _Int = Annotated[int, Field(strict=True)]
 _Float = Annotated[float, Field(strict=True)]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _DEFAULT_FORMAT = "wav"
+#: Audio that is put into base64 at once, in whole groups of it.
+_PIECE_BYTES = 48 * 1024
 
 
 class BatchOptions(BaseModel):
@@ -110,29 +114,25 @@ class JsonWording:
         """Up to the first result."""
         return f'{{"id":"speech-batch-{self._request_id}","results":['.encode()
 
-    def result(self, index: int, result: Result) -> bytes:
+    def result(self, index: int, result: Result) -> Iterator[bytes]:
         """A ``BatchResult``, after a comma if need be."""
-        comma = b"," if index else b""
-        fields: dict[str, Any]
+        if index:
+            yield b","
         if isinstance(result, TalkwireError):
             self._failed += 1
-            detail = error_body(result)["error"]
-            fields = {"status": "error", "error": detail["message"], "code": detail["code"]}
-            if detail["param"] is not None:
-                fields["param"] = detail["param"]
-        else:
-            self._succeeded += 1
-            body, report = self._bodies[index], result.done.report
-            came = report.characters
-            made = round(report.audio_s * body.speed / self._frame_s)
-            usage = {"input_tokens": came, "output_tokens": made, "total_tokens": came + made}
-            fields = {
-                "status": "success",
-                "audio_data": base64.b64encode(result.data).decode(),
-                "media_type": MEDIA_TYPES[FORMATS[body.response_format]],
-                "usage": usage,
-            }
-        return comma + json.dumps({"index": index, **fields}, separators=(",", ":")).encode()
+            yield _json({"index": index, **_fault(result)})
+            return
+        self._succeeded += 1
+        body, report = self._bodies[index], result.done.report
+        name = FORMATS[body.response_format]
+        tell_length(name, result.data, result.samples)
+        came = report.characters
+        made = round(report.audio_s * body.speed / self._frame_s)
+        usage = {"input_tokens": came, "output_tokens": made, "total_tokens": came + made}
+        yield _json({"index": index, "status": "success"})[:-1] + b',"audio_data":"'
+        for at in range(0, len(result.data), _PIECE_BYTES):
+            yield base64.b64encode(result.data[at : at + _PIECE_BYTES])
+        yield b'",' + _json({"media_type": MEDIA_TYPES[name], "usage": usage})[1:]
 
     def closing(self) -> bytes:
         """The counts."""
@@ -142,6 +142,16 @@ class JsonWording:
     def refusal(self, error: TalkwireError) -> Response:
         """See BatchWording."""
         return error_response(error, self._request_id)
+
+
+def _json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _fault(error: TalkwireError) -> dict[str, Any]:
+    detail = error_body(error)["error"]
+    fields = {"status": "error", "error": detail["message"], "code": detail["code"]}
+    return fields if detail["param"] is None else {**fields, "param": detail["param"]}
 
 
 def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBatch:

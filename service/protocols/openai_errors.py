@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import uuid
 from typing import Any
 
+from fastapi import Request, Response
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
 
 from service import http_route
+from service.http_speech import count_error
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
-_BAD_REQUEST, _NOT_FOUND, _TOO_SLOW, _CONFLICT = 400, 404, 408, 409
+_BAD_REQUEST, _NOT_FOUND, _NO_METHOD, _TOO_SLOW, _CONFLICT = 400, 404, 405, 408, 409
 _TOO_LARGE, _TOO_MANY = 413, 429
 _FAILED, _UNAVAILABLE, _NO_STORAGE = 500, 503, 507
 _STATUS: dict[ErrorCode, int] = http_route.ACCESS_STATUS | {
@@ -25,6 +30,10 @@ _STATUS: dict[ErrorCode, int] = http_route.ACCESS_STATUS | {
     ErrorCode.NOT_READY: _UNAVAILABLE,
     ErrorCode.DRAINING: _UNAVAILABLE,
     ErrorCode.ENGINE_RESTARTING: _UNAVAILABLE,
+}
+_NO_ROUTE = {
+    _NOT_FOUND: "There is nothing at this address.",
+    _NO_METHOD: "This address does not take that method.",
 }
 _RETRY_MS = 1000
 #: The core's names for what this API calls otherwise.
@@ -81,6 +90,18 @@ def error_response(error: TalkwireError, request_id: str) -> JSONResponse:
         headers["retry-after"] = str(math.ceil(retry_ms / 1000))
         headers["retry-after-ms"] = str(retry_ms)
     return JSONResponse(error_body(error), status, headers)
+
+
+async def no_route(request: Request, error: Exception) -> Response:
+    """The answer where no route is, or none for that method, whatever dialect was meant."""
+    assert isinstance(error, HTTPException)
+    message = _NO_ROUTE.get(error.status_code)
+    if message is None:
+        return await http_exception_handler(request, error)
+    refused, request_id = RequestError(ErrorCode.UNSUPPORTED, message), uuid.uuid4().hex
+    count_error(request.app.state.runtime, refused, request_id)
+    headers = {**(error.headers or {}), "x-request-id": request_id}
+    return JSONResponse(error_body(refused), error.status_code, headers)
 
 
 class OpenAiRoute(http_route.SpeechRoute):

@@ -11,13 +11,14 @@ import json
 import time
 import uuid
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
-from service.binary_context import BinaryContext, BinaryPlan
 from service.http_speech import count_error
 from service.outbox import Item, Outbox
-from service.protocols.vllm_omni_config import NAME, SessionConfig, parse_config
-from service.protocols.vllm_omni_units import Messages, Sentence, Units, error_message
+from service.protocols.vllm_omni_config import SessionConfig, parse_config
+from service.protocols.vllm_omni_speaker import Speaker
+from service.protocols.vllm_omni_units import Sentence, error_message
 from service.runtime import Runtime
 from service.socket import GOING_AWAY, NORMAL, POLICY, SocketClosing
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
@@ -25,22 +26,19 @@ from streaming.segment import Segmenter, SegmentSettings
 
 #: Messages that may wait for a session.config to hold.
 _MAX_HELD = 64
-#: What may wait to be spoken: sentences and ends of flushes, and so many flushes' text.
-_MAX_UNITS, _MAX_FLUSHES = 4096, 4
 
 
 class StreamDialect:
-    """See service.socket.Dialect and service.binary_context.BinaryWording."""
+    """See service.socket.Dialect."""
 
     def __init__(self, runtime: Runtime, outbox: Outbox, tasks: asyncio.TaskGroup) -> None:
-        self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
+        self._runtime, self._outbox = runtime, outbox
         self._session_id = uuid.uuid4().hex
         self._config: SessionConfig | None = None
-        self._context: BinaryContext | None = None
-        self._contexts = self._flush_index = self._sentences = self._chars = 0
+        self._speaker = Speaker(runtime, outbox, tasks, self._session_id, self._go_on)
+        self._flush_index = self._sentences = self._chars = 0
         self._segmenter = self._new_segmenter()
         self._text = ""
-        self._units = Units(runtime.settings.max_outbox_bytes // 2)
         self._held: deque[str] = deque()
         self._heard_at = time.monotonic()
 
@@ -68,7 +66,8 @@ class StreamDialect:
 
     def on_tick(self, now: float) -> None:
         """Close what has been idle for too long."""
-        if self._context is None and now - self._heard_at > self._runtime.settings.session_idle_s:
+        idle_s = now - max(self._heard_at, self._speaker.closed_at)
+        if not self._speaker.is_busy and idle_s > self._runtime.settings.session_idle_s:
             self._say([self.word(CapacityError(ErrorCode.IDLE_TIMEOUT, "No message came."))])
             raise SocketClosing(GOING_AWAY)
 
@@ -77,7 +76,7 @@ class StreamDialect:
 
     def is_settled(self, now: float) -> bool:
         """See Dialect."""
-        return not (self._units.has_sentence or self._chars)
+        return not (self._speaker.has_sentence or self._chars)
 
     def word(self, error: TalkwireError) -> str:
         """An ``error`` message."""
@@ -86,8 +85,8 @@ class StreamDialect:
 
     def close(self) -> None:
         """Nobody listens any more."""
-        if self._context is not None:
-            self._context.cancel()
+        self._held.clear()
+        self._speaker.close()
 
     # -- messages
 
@@ -99,10 +98,10 @@ class StreamDialect:
         elif self._config is None:
             raise _invalid("The first message is a session.config.", "type")
         elif kind == "input.text":
-            self._require_room()
+            self._speaker.require_room()
             self._take(message.get("text", ""))
         elif kind == "input.done":
-            self._require_room()
+            self._speaker.require_room()
             self._flush()
         elif kind == "session.close":
             raise SocketClosing(NORMAL)
@@ -111,17 +110,10 @@ class StreamDialect:
                 ErrorCode.UNKNOWN_MESSAGE, "This message type is not known.", param="type"
             )
 
-    def _require_room(self) -> None:
-        most = _MAX_FLUSHES * self._runtime.settings.max_text_chars
-        if len(self._units) >= _MAX_UNITS or self._units.chars >= most:
-            raise CapacityError(
-                ErrorCode.OVERLOADED, "Too much waits to be spoken; this message was dropped."
-            )
-
     def _configure(self, text: str, message: dict[str, Any]) -> None:
         if self._chars:
             raise _invalid("Send input.done before another session.config.", "type")
-        if self._context is not None:
+        if self._speaker.is_busy:
             self._hold(text)
             return
         self._config = parse_config(message, self._runtime)
@@ -157,7 +149,7 @@ class StreamDialect:
         whole, self._text = self._text.strip(), ""
         for sentence in [whole] if whole else self._segmenter.flush():
             self._speak(sentence)
-        self._say(self._units.end_flush(self._flush_index, self._sentences))
+        self._speaker.end_flush(self._flush_index, self._sentences)
         self._flush_index += 1
         self._sentences = self._chars = 0
         self._segmenter = self._new_segmenter()
@@ -165,13 +157,6 @@ class StreamDialect:
     def _speak(self, text: str) -> None:
         config = self._config
         assert config is not None
-        failure: TalkwireError | None = None
-        try:
-            context = self._context or self._begin(config)
-            context.append(text)
-        except TalkwireError as error:
-            count_error(self._runtime, error, self._session_id)
-            failure = error
         sentence = Sentence(
             self._flush_index,
             self._sentences,
@@ -179,68 +164,12 @@ class StreamDialect:
             config.response_format,
             config.encoder(self._runtime.codec.spec.sample_rate).sample_rate,
             config.stream_audio,
-            failure,
         )
         self._sentences += 1
-        self._say(self._units.add(sentence))
-        if failure is None:
-            context.flush(str(self._sentences))
-        elif not self._units.has_sentence:  # nobody else would let go of what was begun for it
-            asyncio.get_running_loop().call_soon(self._end, self._context)
-
-    def _begin(self, config: SessionConfig) -> BinaryContext:
-        runtime, number = self._runtime, self._contexts
-        request_id = f"{self._session_id}-{number}"
-        plan = BinaryPlan(
-            NAME,
-            number,
-            request_id,
-            config.create(request_id, runtime),
-            config.encoder(runtime.codec.spec.sample_rate),
-            is_kept=not config.stream_audio,
-            flush_units=True,
-        )
-        self._context = BinaryContext(
-            runtime, self._outbox, self._tasks, plan, self, lambda: self._on_closed(number)
-        )
-        self._contexts = number + 1
-        return self._context
+        self._speaker.speak(sentence, config)
 
     def _new_segmenter(self) -> Segmenter:
         return Segmenter(SegmentSettings(max_chars=self._runtime.settings.segment_chars))
-
-    # -- what the context says: see BinaryWording
-
-    def audio(self, data: bytes) -> Messages:
-        """Audio of the sentence that is being spoken."""
-        return self._units.audio(data)
-
-    def flushed(self, flush_id: str) -> Messages:
-        """A sentence is over; after the last one the context is."""
-        messages = self._units.finish()
-        if not self._units.has_sentence:
-            asyncio.get_running_loop().call_soon(self._end, self._context)
-        return messages
-
-    def done(self, error: TalkwireError | None) -> Messages:
-        """A failure is that of all sentences that were to be spoken."""
-        messages: Messages = []
-        while error is not None and self._units.has_sentence:
-            messages += self._units.fail(error)
-        return messages
-
-    def _end(self, context: BinaryContext | None) -> None:
-        """Let a context go that has said everything; the next text begins another."""
-        if context is not None and context is self._context and not self._units.has_sentence:
-            self._context = None
-            context.end()
-            self._go_on()
-
-    def _on_closed(self, number: int) -> None:
-        self._heard_at = time.monotonic()
-        if number == self._contexts - 1 and self._context is not None:
-            self._context = None
-            asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
         """Take up the messages that waited, up to the next one that must."""
@@ -255,7 +184,7 @@ class StreamDialect:
             except TalkwireError as error:
                 self._say([self.word(error)])
 
-    def _say(self, messages: Messages) -> None:
+    def _say(self, messages: Sequence[str]) -> None:
         for message in messages:
             self._outbox.put(Item(message))
 

@@ -11,6 +11,7 @@ import json
 from collections import deque
 from dataclasses import dataclass, field
 
+from service.audio.whole import tell_length
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
 Messages = list[str | bytes]
@@ -33,6 +34,7 @@ class Sentence:
     started: bool = False
     sent_bytes: int = 0
     held: bytearray = field(default_factory=bytearray)
+    held_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +61,23 @@ class Units:
         """One more to be spoken; what can be said of it already."""
         self._waiting.append(sentence)
         self.chars += len(sentence.text)
-        return self._settled()
+        return self.settled()
 
     def end_flush(self, flush: int, sentences: int) -> Messages:
         """No more sentences in this flush; what can be said of it already."""
         self._waiting.append(_FlushEnd(flush, sentences))
-        return self._settled()
+        return self.settled()
 
-    def audio(self, data: bytes) -> Messages:
+    def audio(self, data: bytes, samples: int) -> Messages:
         """Audio of the first sentence."""
         sentence = self._first()
         if not sentence.streams:
-            self._hold(sentence, data)
+            self._hold(sentence, data, samples)
             return []
         sentence.sent_bytes += len(data)
         return [*self._start(sentence), data]
 
-    def _hold(self, sentence: Sentence, data: bytes) -> None:
+    def _hold(self, sentence: Sentence, data: bytes, samples: int) -> None:
         if len(sentence.held) + len(data) > self._max_held_bytes:
             sentence.held.clear()
             sentence.failure = RequestError(
@@ -85,22 +87,24 @@ class Units:
             )
         if sentence.failure is None:
             sentence.held += data
+            sentence.held_samples += samples
 
     def finish(self) -> Messages:
         """The first sentence has been spoken."""
         sentence = self._first()
         if sentence.failure is not None:
-            return self._settled()
+            return self.settled()
         messages = self._start(sentence)
         if sentence.held:
+            tell_length(sentence.format, sentence.held, sentence.held_samples)
             sentence.sent_bytes += len(sentence.held)
             messages.append(bytes(sentence.held))
-        return [*messages, self._over(sentence, failed=False), *self._settled()]
+        return [*messages, self._over(sentence, failed=False), *self.settled()]
 
     def fail(self, error: TalkwireError) -> Messages:
         """The first sentence cannot be spoken to its end."""
         messages = self._failed(self._first(), error)
-        return messages + self._settled()
+        return messages + self.settled()
 
     @property
     def has_sentence(self) -> bool:
@@ -129,7 +133,7 @@ class Units:
         self.chars -= len(sentence.text)
         return _message("audio.done", sentence, total_bytes=sentence.sent_bytes, error=failed)
 
-    def _settled(self) -> Messages:
+    def settled(self) -> Messages:
         """What need not wait for audio any more: ends of flushes, and sentences never begun."""
         messages: Messages = []
         while self._waiting:

@@ -14,6 +14,7 @@ from service.audio.factory import MEDIA_TYPES, SAMPLE_RATES, make_stream_encoder
 from service.audio.files import FileEncoder
 from service.audio.g711 import alaw_table, mulaw_table
 from service.audio.pcm import to_s16, wav_header
+from service.audio.whole import tell_length
 from streaming.errors import ErrorCode, RequestError
 from tests.service.audio_signal import (
     RATE,
@@ -86,6 +87,26 @@ def test_a_wav_of_known_length_is_right() -> None:
         assert file.readframes(len(SPEECH)) == data
 
 
+@pytest.mark.parametrize("name", ["wav", "flac"])
+@pytest.mark.parametrize("length", [1, 960, 40_001])
+def test_a_whole_file_tells_its_length(name: str, length: int) -> None:
+    packets = run(make_stream_encoder(name, RATE), SPEECH[:length], PIECES)
+    file = bytearray(joined(packets))
+    tell_length(name, file, sum(packet.samples for packet in packets))
+    with av.open(io.BytesIO(file)) as read:
+        stream = read.streams.audio[0]
+        assert (stream.duration, stream.time_base) == (length, Fraction(1, RATE))
+    assert np.array_equal(decoded_file(bytes(file))[0] * 32768, to_s16(SPEECH[:length]))
+
+
+@pytest.mark.parametrize("name", ["mp3", "ogg_opus", "aac", "pcm_s16le"])
+def test_what_tells_no_length_is_left_as_it_is(name: str) -> None:
+    data = joined(run(make_stream_encoder(name, RATE), SPEECH))
+    file = bytearray(data)
+    tell_length(name, file, len(SPEECH))
+    assert file == data
+
+
 @pytest.mark.parametrize("rate", SAMPLE_RATES)
 def test_flac_loses_nothing(rate: int) -> None:
     speech = voice(20_001, rate)
@@ -102,7 +123,8 @@ def test_lossy_files_start_after_the_declared_delay(name: str, least_db: int, ra
     packets = run(encoder, speech, PIECES)
     samples, told = decoded_file(joined(packets))
     assert told == rate
-    assert sum(packet.samples for packet in packets) == len(speech)
+    assert sum(packet.samples - packet.padding for packet in packets) == len(speech)
+    assert sum(packet.samples for packet in packets) == len(samples)
     assert lag(speech, samples) == encoder.delay_samples
     after = len(samples) - encoder.delay_samples - len(speech)
     assert 0 <= after < 2 * 1152

@@ -85,6 +85,7 @@ def test_other_wav_files_are_read_by_ffmpeg(name: str, codec: str) -> None:
     with av.open(io.BytesIO(b"".join(packet.data for packet in packets))) as file:
         assert file.streams.audio[0].codec_context.name == codec
         assert file.streams.audio[0].rate == RATE
+        assert file.streams.audio[0].duration == len(samples)
         frames = [frame.to_ndarray()[0] for frame in file.decode(audio=0)]
     read = np.concatenate(frames).astype(np.float32)
     read = read if codec == "pcm_f32le" else read / 32768

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.audio.timeline import Timeline
+from service.audio.timeline import Timeline, later
+from streaming.words import WordTiming
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.booleans()), max_size=20), st.integers(0, 10**6))
@@ -31,6 +33,21 @@ def test_an_encoders_delay_and_silence_are_no_time_of_the_codecs() -> None:
     second = [timeline.to_codec(2880 + n) for n in (0, 312, 314, 2312, 2880, 10**9)]
     assert second == [1000, 1000, 1001, 2000, 2000, 2000]
     assert timeline.sent_samples == 5760
+
+
+def test_what_is_sent_is_heard_later_by_the_delay_and_the_silence_before_it() -> None:
+    timeline = Timeline(24_000, 48_000, 312)
+    for number in range(3):
+        assert timeline.late_s == pytest.approx(312 / 48_000 + number * 880 / 48_000)
+        timeline.add(1000, 2880, ends_utterance=True)  # 2000 of them are the codec's
+    plain = Timeline(24_000, 24_000)
+    plain.add(1000, 1000, ends_utterance=True)
+    assert plain.late_s == 0.0
+
+
+def test_words_are_told_later() -> None:
+    word = WordTiming("so", 1, 3, 100.0, 200.0)
+    assert later([word], 50.0) == [WordTiming("so", 1, 3, 150.0, 250.0)]
 
 
 @given(st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 6000), st.booleans()), min_size=1))

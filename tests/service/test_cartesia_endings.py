@@ -93,6 +93,38 @@ async def test_a_context_expires_in_silence_and_its_words_count_on() -> None:
         assert yes_end <= len(server.whole("Yes.")) / 24_000 <= no_start + 0.05
 
 
+async def test_a_flush_of_what_has_expired_is_told_and_counted_on() -> None:
+    """To its client it is the same context."""
+    flush = {"flush": True, "continue": True}
+    async with (
+        gateway(FakeTalker(frames_per_character=1.0), **EXACT) as server,
+        cartesia(server) as talk,
+    ):
+        await say(talk, "a", "Yes. ", end=False, **flush)
+        assert (await talk.until(is_("flush_done", "a")))["flush_id"] == 1
+        await server.until_free()  # it has expired
+        for number, transcript in ((2, ""), (3, " ")):
+            await talk.send(**asking("a", transcript, **flush))
+            told = await talk.next()
+            assert told == {
+                "type": "flush_done",
+                "done": False,
+                "status_code": 206,
+                "context_id": "a",
+                "flush_done": True,
+                "flush_id": number,
+            }
+        assert server.runtime.admission.active == 0
+        await say(talk, "a", "No. ", end=False, **flush)
+        assert (await talk.until(is_("chunk", "a")))["flush_id"] == 4
+        assert (await talk.until(is_("flush_done", "a")))["flush_id"] == 4
+        await server.until_free()
+        await say(talk, "a")  # ended, so that the next is another
+        assert (await talk.until(is_("done", "a")))["done"]
+        await say(talk, "a", "No. ", end=False, **flush)
+        assert (await talk.until(is_("flush_done", "a")))["flush_id"] == 1
+
+
 async def test_the_end_of_what_has_expired_is_answered() -> None:
     async with gateway() as server, cartesia(server) as talk:
         await say(talk, "a")

@@ -139,6 +139,23 @@ async def test_a_flush_without_anything_to_speak(text: str) -> None:
         assert talk.audio
 
 
+async def test_a_line_break_after_the_flush_holds_no_place() -> None:
+    talker = FakeTalker(row_s=0.001)
+    async with (
+        gateway(talker, context_idle_s=3600, **EXACT) as server,
+        speaking(server) as talk,
+    ):
+        await talk.send("Speak", text=TEXTS[0])
+        await talk.send("Flush")
+        await talk.send("Speak", text="\n")
+        assert (await talk.next())["type"] == "Flushed"
+        await server.until_free()
+        await talk.send("Speak", text=" Really?")
+        await talk.send("Flush")
+        assert (await talk.next())["sequence_id"] == 1
+        assert talk.audio == s16(np.concatenate([server.whole(TEXTS[0]), server.whole("Really?")]))
+
+
 async def test_after_cleared_not_a_sample_of_the_old_turn_comes() -> None:
     """As Pipecat interrupts. The flush that was waiting is never told."""
     async with gateway(FakeTalker(**SLOW), **EXACT) as server, speaking(server) as talk:

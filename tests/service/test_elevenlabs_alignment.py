@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from service.protocols.elevenlabs_alignment import Aligner
 from streaming.words import WordTiming
 from talker.fake import FakeTalker
+from tests.service.audio_signal import decoded_file
 from tests.service.elevenlabs_talk import finish, is_final, multi, open_context, single
 from tests.service.live import gateway
 
@@ -133,14 +134,20 @@ def heard(messages: list[dict[str, Any]], *, sync: bool = False) -> list[tuple[s
     ]
 
 
-def check(words: list[tuple[str, int]], text: str, frame_ms: float = 40.0) -> None:
+#: How long a decoder gives silence before the speech of an MP3 file (docs/audio.md).
+MP3_DELAY_MS = {"mp3_22050_32": 1105 / 22.05}
+
+
+def check(
+    words: list[tuple[str, int]], text: str, frame_ms: float = 40.0, late_ms: float = 0.0
+) -> None:
     assert [word for word, _ in words] == text.split()
     at, spaces = 0, 0
     for number, (word, begin) in enumerate(words):
         at = text.index(word, at)
         before = words[number - 1][0] if number else ""
         spaces += before[-1:] in (".", "?")  # the space between two sentences is not spoken
-        assert begin == pytest.approx((at - spaces) * 2 * frame_ms, abs=30)
+        assert begin == pytest.approx(late_ms + (at - spaces) * 2 * frame_ms, abs=30)
         at += len(word)
 
 
@@ -160,7 +167,46 @@ async def test_every_format_has_its_alignment(name: str) -> None:
         await open_context(talk, "a", *TEXT)
         await finish(talk, "a")
         await talk.until(is_final("a"))
-        check(heard(talk.messages), TEXT)
+        check(heard(talk.messages), TEXT, late_ms=MP3_DELAY_MS.get(name, 0.0))
+
+
+#: Format, and how much silence a decoder may give after the last word: what fills a block.
+RESTARTED = [
+    ("mp3_22050_32", 1000 * 2 * 576 / 22_050),
+    ("mp3_44100_128", 1000 * 2 * 1152 / 44_100),
+    ("opus_48000_32", 1.0),
+    ("pcm_22050", 1.0),
+]
+
+
+@pytest.mark.parametrize(("name", "most_ms"), RESTARTED)
+async def test_words_are_told_by_what_is_heard_however_often_a_file_ends(
+    name: str, most_ms: float
+) -> None:
+    """Each sentence comes when the one before has been sent: there a file ends."""
+    query = {"output_format": name, "sync_alignment": "true"}
+    async with gateway(speaking()) as server, multi(server, **query) as talk:
+        for number in range(6):
+            await talk.send(text=f"This is number {number}. ", context_id="a", flush=True)
+            told = await talk.until(lambda message: chars_of(message).endswith(". "))
+        await talk.send(context_id="a", close_context=True)
+        await talk.until(is_final("a"))
+        alignment = told["alignment"]
+        ends_ms = alignment["charStartTimesMs"][-1] + alignment["charDurationsMs"][-1]
+        lasts_ms = 1000 * seconds(talk.sounds["a"], name)
+        assert 0 <= lasts_ms - ends_ms <= most_ms
+
+
+def chars_of(message: dict[str, Any]) -> str:
+    return "".join(message.get("alignment", {}).get("chars", []))
+
+
+def seconds(data: bytes, name: str) -> float:
+    """How long it lasts, by ffmpeg's decoders."""
+    if name.startswith("pcm"):
+        return len(data) / 2 / int(name.split("_")[1])
+    samples, rate = decoded_file(data)
+    return len(samples) / rate
 
 
 @pytest.mark.parametrize("connect", [multi, single])

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import wave
 from typing import Any
 
 import av
@@ -18,7 +19,7 @@ from streaming.spec import Samples
 from talker.fake import FakeTalker
 from tests.service.listening import PADDING, decoded
 from tests.service.live import Gateway, gateway
-from tests.service.test_elevenlabs_alignment import check, speaking
+from tests.service.test_elevenlabs_alignment import MP3_DELAY_MS, check, speaking
 from tests.service.vendor_talk import s16
 
 TEXT = "A sentence to say. And a second one, which is longer than the first."
@@ -99,13 +100,21 @@ async def test_whole_timestamps_are_one_object() -> None:
         check(words_of([body]), TEXT)
 
 
+async def test_a_whole_wav_file_tells_its_length() -> None:
+    async with gateway(speaking(), **EXACT) as server:
+        answer = await post(server, "/with-timestamps", name="wav_24000")
+        with wave.open(io.BytesIO(base64.b64decode(answer.json()["audio_base64"]))) as file:
+            assert file.getnframes() == len(whole(server))
+            assert file.readframes(file.getnframes()) == s16(whole(server))
+
+
 @pytest.mark.parametrize("name", ["pcm_24000", "mp3_22050_32"])
 async def test_streamed_timestamps_are_lines_whose_times_count_on(name: str) -> None:
     async with gateway(speaking(row_s=0.001), **EXACT) as server:
         answer = await post(server, "/stream/with-timestamps", name=name)
         lines = [json.loads(line) for line in answer.text.splitlines()]
         assert len(lines) > 1
-        check(words_of(lines), TEXT)
+        check(words_of(lines), TEXT, late_ms=MP3_DELAY_MS.get(name, 0.0))
         audio = b"".join(base64.b64decode(line["audio_base64"]) for line in lines)
         if name == "pcm_24000":
             assert audio == s16(whole(server))

@@ -7,13 +7,16 @@ import base64
 import io
 import wave
 from typing import Any
+from unittest.mock import patch
 
+import av
 import httpx
 import pytest
 
+from service import http_batch
 from service.protocols.openai_batch import BatchOptions
 from service.protocols.openai_request import SpeechBody
-from streaming.errors import BackendError, ErrorCode
+from streaming.errors import BackendError, CapacityError, ErrorCode
 from talker.fake import FakeTalker
 from tests.service.live import SPEC, Gateway, client, gateway
 from tests.service.test_openai import s16
@@ -37,7 +40,9 @@ def pcm(result: dict[str, Any]) -> bytes:
     assert (result["status"], result["media_type"]) == ("success", "audio/wav")
     with wave.open(io.BytesIO(base64.b64decode(result["audio_data"], validate=True))) as file:
         assert file.getframerate() == SPEC.sample_rate
-        return file.readframes(1 << 30)
+        samples = file.readframes(1 << 30)
+        assert 2 * file.getnframes() == len(samples)  # the header tells it
+        return samples
 
 
 async def test_each_text_is_spoken_whole_and_in_its_place() -> None:
@@ -78,6 +83,49 @@ async def test_an_items_word_wins_over_the_batchs() -> None:
         assert third["usage"]["output_tokens"] == len(fast) // SPEC.hop_length
         assert fourth["media_type"] == "audio/mpeg"
         assert len(base64.b64decode(fourth["audio_data"])) > 10_000
+
+
+async def test_a_flac_file_tells_its_length() -> None:
+    async with gateway() as server:
+        body = (await post(server, {"items": items(TEXTS[0]), "response_format": "flac"})).json()
+        data = base64.b64decode(body["results"][0]["audio_data"])
+        with av.open(io.BytesIO(data)) as file:
+            assert file.streams.audio[0].duration == len(server.whole(TEXTS[0]))
+
+
+async def test_audio_is_put_into_base64_piece_by_piece() -> None:
+    """A call for a long item would keep the event loop from everybody for some tenths of a
+    second.
+    """
+    encode, encoded = base64.b64encode, list[int]()
+    async with gateway() as server:
+        with patch.object(base64, "b64encode", lambda b: encoded.append(len(b)) or encode(b)):
+            text = TEXTS[1] * 40
+            body = (await post(server, {"items": items(text), "response_format": "pcm"})).json()
+        sizes = len(base64.b64decode(body["results"][0]["audio_data"], validate=True))
+        assert sum(encoded) == sizes > 4 * max(encoded)
+        assert max(encoded) <= 64 * 1024
+
+
+async def test_a_place_that_comes_free_soon_is_not_waited_for_as_long_as_the_hint_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_batch, "_MOST_WAIT_S", 0.01)
+    async with gateway(max_batch_contexts=1) as server, asyncio.timeout(60):
+        enter, asked = server.runtime.admission.enter, 0
+
+        def enter_late(speed: float = 1.0) -> None:
+            nonlocal asked
+            asked += 1
+            if asked in (2, 3):  # the second item, twice
+                hour_ms = 3_600_000
+                raise CapacityError(ErrorCode.OVERLOADED, "Full.", retry_after_ms=hour_ms)
+            enter(speed)
+
+        monkeypatch.setattr(server.runtime.admission, "enter", enter_late)
+        body = (await post(server, {"items": items(*TEXTS)})).json()
+        assert (body["succeeded"], asked) == (3, 5)
+        await server.until_free()
 
 
 async def test_what_cannot_be_spoken_is_told_of_that_item_alone() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import wave
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
 from service.audio.resample import Resampler
+from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
 from tests.service.audio_signal import decoded_file
 from tests.service.live import SPEC, Gateway, gateway
@@ -37,6 +41,8 @@ async def test_the_example_clients_conversation() -> None:
         assert (start["format"], start["sample_rate"], start["channels"]) == ("wav", 24_000, 1)
         samples, rate = decoded_file(data)
         assert rate == SPEC.sample_rate
+        with wave.open(io.BytesIO(data)) as file:
+            assert file.getnframes() == len(samples)
         assert s16(spoken(server, *TEXTS)) == np.rint(samples * 32768).astype("<i2").tobytes()
         await talk.done(0, 1)
         await server.until_free()  # between flushes it holds no place
@@ -92,6 +98,67 @@ async def test_flushes_that_come_while_another_is_spoken_wait_their_turn() -> No
         await server.until_free()
 
 
+@pytest.mark.parametrize("config", [STREAM, {"response_format": "pcm"}])
+async def test_what_waits_is_more_than_a_context_takes(config: dict[str, Any]) -> None:
+    """Each flush is within the limit; a new config holds for what follows all of them."""
+    texts = [f"This is number {number} of several." for number in range(4)]
+    talker = FakeTalker(row_s=0.0005)
+    async with (
+        gateway(talker, max_text_chars=80, **EXACT) as server,
+        speaking(server, **config) as talk,
+    ):
+        for text in texts:
+            await talk.say(text)
+        await talk.send("session.config", **config, seed=7)
+        await talk.say(texts[0])
+        for flush, text in enumerate(texts):
+            _, data = await talk.sentence(flush, 0, text)
+            assert data == s16(server.whole(text))
+            await talk.done(flush, 1)
+        _, data = await talk.sentence(4, 0, texts[0])
+        assert data == s16(server.whole(texts[0], 7))
+        await talk.done(4, 1)
+        await server.until_free()
+
+
+async def test_an_agent_that_is_always_a_sentence_ahead_loses_none() -> None:
+    config = {**STREAM, "split_granularity": "sentence"}
+    talker = FakeTalker(row_s=0.0005)
+    async with (
+        gateway(talker, max_text_chars=100, **EXACT) as server,
+        speaking(server, **config) as talk,
+    ):
+        texts = [f"This is number {number} of many." for number in range(12)]
+        await talk.say(texts[0])
+        for flush, text in enumerate(texts):
+            if flush + 1 < len(texts):
+                await talk.say(texts[flush + 1])
+            _, data = await talk.sentence(flush, 0, text)
+            assert data == s16(server.whole(text))
+            await talk.done(flush, 1)
+
+
+async def test_a_failure_is_also_that_of_what_waits_for_another_context() -> None:
+    async with gateway(max_text_chars=80, **EXACT) as server, speaking(server, **STREAM) as talk:
+        server.codec.fail_with = BackendError(ErrorCode.CODEC_FAILED, "Told.")
+        texts = [f"This is number {number} of several." for number in range(4)]
+        for text in texts:
+            await talk.send("input.text", text=text)
+            await talk.send("input.done")
+        codes = []
+        while len(codes) < len(texts):
+            if (message := await talk.next())["type"] == "error":
+                codes.append(message["code"])
+        assert codes == ["codec_failed"] * 4
+        await server.until_free()
+        server.codec.fail_with = None
+        await talk.send("input.text", text=TEXTS[0])
+        await talk.send("input.done")
+        while (message := await talk.next())["type"] != "audio.done" or message["error"]:
+            pass
+        assert b"".join(talk.frames) == s16(server.whole(TEXTS[0]))
+
+
 async def test_another_config_holds_for_what_follows_it() -> None:
     talker = FakeTalker(row_s=0.0005)
     async with gateway(talker, **EXACT) as server, speaking(server, **STREAM) as talk:
@@ -125,6 +192,9 @@ async def test_a_file_for_each_sentence(name: str, rate: int) -> None:
             start, data = await talk.sentence(0, index, text)
             assert start["format"] == name
             samples, told = decoded_file(data)
+            if name == "flac":  # it came when all of it was there, so it tells its length
+                with av.open(io.BytesIO(data)) as file:
+                    assert file.streams.audio[0].duration == len(samples)
             assert told == rate
             seconds = len(server.whole(text)) / SPEC.sample_rate
             assert seconds - 0.001 <= len(samples) / rate <= seconds + 0.12

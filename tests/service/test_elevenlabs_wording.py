@@ -1,0 +1,47 @@
+"""ElevenLabs' answers with timestamps, without a gateway."""
+
+from __future__ import annotations
+
+import base64
+import json
+from unittest.mock import patch
+
+from fastapi import Response
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.protocols.elevenlabs_alignment import Aligner
+from service.protocols.elevenlabs_wording import TimedWhole
+from streaming.events import Done
+from streaming.report import ContextReport
+from tests.service.test_elevenlabs_alignment import TEXT, words_in
+
+DONE = Done("complete", ContextReport(None, None, None, 0.0, 0.0, None, 0.0, 0, 0))
+
+
+@given(st.lists(st.integers(0, 200), max_size=8))
+def test_a_whole_answer_is_encoded_piece_by_piece(sizes: list[int]) -> None:
+    """A call for all of it would keep the event loop from everybody for most of a second."""
+    aligner, same = Aligner(), Aligner()
+    wording = TimedWhole(aligner, lambda error: Response())
+    whole, encode, encoded = bytes(i % 251 for i in range(sum(sizes))), base64.b64encode, [0]
+    words = words_in(TEXT)
+    aligner.append(TEXT)
+    same.append(TEXT)
+    with patch.object(base64, "b64encode", lambda b: encoded.append(len(b)) or encode(b)):
+        at = 0
+        for size in sizes:
+            assert wording.audio(whole[at : at + size]) == b""
+            at += size
+        wording.words(words)
+        answer = wording.done(DONE)
+    assert max(encoded) <= max([*sizes, 48]) + 2
+    times = same.take(words)
+    assert times is not None
+    alignment = times.in_seconds()
+    wanted = {
+        "audio_base64": encode(whole).decode(),
+        "alignment": alignment,
+        "normalized_alignment": alignment,
+    }
+    assert answer == json.dumps(wanted).encode()

@@ -1,0 +1,55 @@
+"""Refusals over HTTP that come before any dialect has seen the request whole."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from service import http_route
+from tests.service.live import gateway
+
+PATH = "/v1/audio/speech"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/nothing", 404),
+        ("POST", "/page.js", 404),
+        ("GET", PATH, 405),
+        ("DELETE", "/v1/models", 405),
+        ("GET", "/v1/speak", 405),
+    ],
+)
+async def test_where_there_is_no_route_the_error_has_our_shape(
+    method: str, path: str, status: int
+) -> None:
+    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+        answer = await http.request(method, path)
+        assert answer.status_code == status
+        assert ("allow" in answer.headers) == (status == 405)
+        assert len(answer.headers["x-request-id"]) == 32
+        error = answer.json()["error"]
+        assert (error["code"], error["type"]) == ("unsupported", "invalid_request_error")
+        assert error["message"]
+
+
+async def test_a_body_that_does_not_come_is_refused_in_its_dialect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_route, "_BODY_S", 0.05)
+    async with gateway() as server:
+        host, port = server.http.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST {PATH} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n"
+        writer.write(head.encode() + b'{"input": ')
+        async with asyncio.timeout(60):
+            answer = await reader.readuntil(b"}}")
+        writer.close()
+        head_lines, _, told = answer.decode().partition("\r\n\r\n")
+        assert head_lines.startswith("HTTP/1.1 408 ")
+        assert "x-request-id: " in head_lines
+        assert '"code":"idle_timeout"' in told
+        assert server.runtime.admission.active == 0
