@@ -56,10 +56,9 @@ class WhisperEngine:
     async def stop(self) -> None:
         """End the process; who waits hears BackendError."""
         if self._starting is not None:
-            self._starting.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ChildFailed):
-                await self._starting
             await self._supervisor.stop()
+            with contextlib.suppress(ChildFailed):
+                await asyncio.shield(self._starting)
         self._on_down()
 
     async def transcribe(self, samples: Samples, sample_rate: int) -> str:
@@ -82,7 +81,9 @@ class WhisperEngine:
             self._waiting.pop(id, None)
 
     async def _start(self) -> None:
-        if self._starting is None:
+        """Raises ChildFailed; the next clip tries again."""
+        starting = self._starting
+        if starting is None or (starting.done() and starting.exception() is not None):
             self._starting = asyncio.create_task(self._supervisor.start())
         await asyncio.shield(self._starting)
 

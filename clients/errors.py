@@ -7,6 +7,7 @@
      +-- RefusedError          the server refused the handshake (an HTTP status)
      +-- ServerError           the server sent an ``error`` message
      +-- ConnectionLostError   the socket closed before the audio was complete
+     +-- SlowReaderError       a context's audio was not read, and kept the others waiting
      +-- ProtocolError         the server said something that is not the protocol
 """
 
@@ -53,6 +54,10 @@ class ConnectionLostError(ClientError):
         told = f"close code {code}" if code is not None else "without a close code"
         super().__init__(f"the connection was lost ({told}){': ' + reason if reason else ''}")
         self.code = code
+
+
+class SlowReaderError(ClientError):
+    """A context was cancelled here because nobody read its audio while another one waited."""
 
 
 class ProtocolError(ClientError):

@@ -7,6 +7,7 @@ import asyncio
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
 
 from clients.errors import (
     ConnectionLostError,
@@ -44,6 +45,10 @@ def authorization(api_key: str | None) -> dict[str, str]:
 async def open_socket(url: str, headers: dict[str, str], timeout_s: float) -> ClientConnection:
     """Connect. Raises NoServerError, RefusedError or ProtocolError."""
     try:
+        parse_uri(url)
+    except (InvalidURI, ValueError) as error:  # a port or host that cannot be one
+        raise NoServerError(f"not a WebSocket address: {url}") from error
+    try:
         return await connect(
             url,
             subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
@@ -57,8 +62,6 @@ async def open_socket(url: str, headers: dict[str, str], timeout_s: float) -> Cl
         body = (error.response.body or b"")[:500].decode(errors="replace").strip()
         message = body or error.response.reason_phrase
         raise RefusedError(error.response.status_code, message) from error
-    except InvalidURI as error:
-        raise NoServerError(f"not a WebSocket address: {url}") from error
     except InvalidHandshake as error:
         raise ProtocolError(f"no WebSocket at {url}: {error}") from error
     except (OSError, TimeoutError) as error:

@@ -20,9 +20,11 @@ from msgspec import UNSET
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from clients.context import AudioChunk, ClientContext, OnWords
+from clients.chunk import AudioChunk
+from clients.context import ClientContext, OnWords
 from clients.errors import ClientError, ConnectionLostError, ProtocolError, ServerError
 from clients.handshake import authorization, greeting, lost, open_socket, parse
+from clients.late import until_room
 from streaming import wire
 from streaming.wire_format import HEADER_BYTES, AudioFlags, AudioHeader, encode_message
 
@@ -31,7 +33,12 @@ _CANCEL_TIMEOUT_S = 5.0
 
 
 class NativeClient:
-    """One socket and its contexts. ``created`` is what the server said of itself."""
+    """One socket and its contexts. ``created`` is what the server said of itself.
+
+    Contexts of one socket are to be read at the same time: while one is not, and has come to its
+    bound, nothing is read for the others. If one of them waits, the late one is cancelled after
+    some seconds, and its reader gets SlowReaderError.
+    """
 
     def __init__(self, socket: ClientConnection, created: wire.SessionCreated) -> None:
         self.created = created
@@ -41,6 +48,8 @@ class NativeClient:
         self._handles: dict[int, ClientContext] = {}
         self._ids = itertools.count(1)
         self._refusal: ServerError | None = None
+        self._ended: ClientError | None = None  # what the reader has come to
+        self._fault: Exception | None = None  # of this client itself
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -69,8 +78,9 @@ class NativeClient:
                     await client._send(wire.SessionConfigure(framing))
                 yield client
             finally:
-                if (error := await _stop(reader)) is not None:
-                    raise error
+                await _stop(reader)
+                if client._fault is not None:
+                    raise client._fault
         finally:
             await socket.close()
 
@@ -88,9 +98,13 @@ class NativeClient:
         if on_words is not None:
             options.setdefault("timestamps", True)
         create = wire.ContextCreate(**options)
+        before = self._contexts.get(create.context_id)
+        if before is not None and before.cancelled is not None:  # only its metrics are to come
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(before.until_gone(), _CANCEL_TIMEOUT_S)
         if create.context_id in self._contexts:
             raise ValueError(f"context id in use: {create.context_id}")
-        context = ClientContext(create, self._send, on_words)
+        context = ClientContext(create, self._send, self.created.limits, on_words)
         self._contexts[create.context_id] = context
         try:
             await context.open()
@@ -98,7 +112,7 @@ class NativeClient:
         finally:
             with contextlib.suppress(ClientError, TimeoutError):
                 async with asyncio.timeout(_CANCEL_TIMEOUT_S):
-                    await context.cancel()
+                    await context.leave()
 
     async def speak(
         self, text: str | AsyncIterable[str], **options: Any
@@ -127,6 +141,8 @@ class NativeClient:
         return await (await self._socket.ping())
 
     async def _send(self, message: wire.ClientMessage) -> None:
+        if self._ended is not None:
+            raise self._ended
         try:
             await self._socket.send(encode_message(message))
         except ConnectionClosed as error:
@@ -139,6 +155,7 @@ class NativeClient:
 
     async def _read(self) -> None:
         error: ClientError = ConnectionLostError(None, "the client was closed")
+        code = 1000
         try:
             while True:
                 data = await self._socket.recv()
@@ -149,11 +166,15 @@ class NativeClient:
         except ConnectionClosed as closed:
             error = self._lost(closed)
         except ProtocolError as wrong:
-            error = wrong
-            await self._socket.close(1002)
-        finally:
+            error, code = wrong, 1002
+        except Exception as fault:
+            error, self._fault = ConnectionLostError(None, "the client failed"), fault
+        finally:  # whatever it was: nobody may wait for a socket that is not read
+            self._ended = error
             for context in list(self._contexts.values()):
                 context.on_lost(error)
+                self._forget(context)
+            await self._socket.close(code)
 
     async def _on_audio(self, frame: bytes, arrived_s: float) -> None:
         try:
@@ -166,7 +187,9 @@ class NativeClient:
         context = self._handles.get(header.handle)
         if context is None:
             raise ProtocolError(f"audio for the unknown handle {header.handle}")
-        await context.on_audio(pcm, header, arrived_s)
+        if context.is_full:
+            await until_room(context, self._contexts.values(), self._socket)
+        context.on_audio(pcm, header, arrived_s)
 
     async def _on_message(self, message: wire.ServerMessage | None, arrived_s: float) -> None:
         if isinstance(message, wire.Audio):
@@ -178,7 +201,7 @@ class NativeClient:
         elif isinstance(message, wire.Error):
             self._on_error(message)
         elif (context := self._contexts.get(getattr(message, "context_id", ""))) is not None:
-            await self._on_context_message(context, message)
+            self._on_context_message(context, message)
 
     def _on_error(self, message: wire.Error) -> None:
         error = ServerError(message)
@@ -189,7 +212,7 @@ class NativeClient:
             if context.handle is None:
                 self._forget(context)
 
-    async def _on_context_message(
+    def _on_context_message(
         self, context: ClientContext, message: wire.ServerMessage | None
     ) -> None:
         match message:
@@ -205,15 +228,16 @@ class NativeClient:
                 if context.cancelled is not None:
                     self._forget(context)
             case wire.ContextDone():
-                await context.on_done(message)
+                context.on_done(message)
                 self._forget(context)
             case wire.ContextCancelled():  # its metrics are still to come
-                await context.on_cancelled(message)
+                context.on_cancelled(message)
 
     def _forget(self, context: ClientContext) -> None:
         self._contexts.pop(context.context_id, None)
         if context.handle is not None and self._handles.get(context.handle) is context:
             del self._handles[context.handle]
+        context.on_forgotten()
 
 
 def _pass_on(feeding: asyncio.Task[None], context: ClientContext) -> None:

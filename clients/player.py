@@ -18,11 +18,15 @@ _PLAYERS = (
 )
 
 
+class PlayerError(Exception):
+    """The player did not play all; the text is fit to be shown to a person."""
+
+
 class Sink(Protocol):
     """Where PCM goes."""
 
     async def write(self, pcm: bytes) -> None:
-        """Hand samples over; waits while the sink's buffer is full."""
+        """Hand samples over; waits while the sink's buffer is full. Raises PlayerError."""
 
 
 def command(sample_rate: int) -> list[str] | None:
@@ -45,22 +49,29 @@ class _Player:
         self._stdin = stdin
 
     async def write(self, pcm: bytes) -> None:
-        self._stdin.write(pcm)
-        await self._stdin.drain()
+        try:
+            self._stdin.write(pcm)
+            await self._stdin.drain()
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise PlayerError("the player stopped before the speech did") from error
 
 
 @contextlib.asynccontextmanager
 async def player(arguments: list[str]) -> AsyncIterator[Sink]:
     """Run a player. Leaving waits until it has played all; an error stops it at once.
 
-    ``write`` raises BrokenPipeError or ConnectionResetError when the player has died.
+    Raises PlayerError when it cannot be started, has died, or ends with a status other than 0.
     """
-    process = await asyncio.create_subprocess_exec(*arguments, stdin=asyncio.subprocess.PIPE)
+    try:
+        process = await asyncio.create_subprocess_exec(*arguments, stdin=asyncio.subprocess.PIPE)
+    except OSError as error:
+        raise PlayerError(f"the player cannot be started: {error.strerror}") from error
     assert process.stdin is not None
     try:
         yield _Player(process.stdin)
         process.stdin.close()
-        await process.wait()
+        if status := await process.wait():
+            raise PlayerError(f"the player failed (exit status {status})")
     finally:
         if process.returncode is None:
             process.kill()

@@ -12,10 +12,10 @@ from typing import Any
 from msgspec import to_builtins
 
 from clients.captions import as_json, as_lines, as_srt
-from clients.context import AudioChunk
+from clients.chunk import AudioChunk
 from clients.errors import ClientError, NoServerError, RefusedError, ServerError
 from clients.native import NativeClient
-from clients.player import Sink, command, player
+from clients.player import PlayerError, Sink, command, player
 from clients.report import Arrival, LeadingSilence, report
 from clients.wav import WavWriter
 from streaming.spec import Encoding
@@ -139,11 +139,12 @@ async def run_say(options: SayOptions) -> SayResult:
         raise SayError(f"{error}; start one with 'talkwire serve'", NO_SERVER) from error
     except (RefusedError, ServerError) as error:
         raise SayError(str(error), REFUSED) from error
-    except ClientError as error:
+    except (ClientError, PlayerError) as error:
         raise SayError(str(error), FAILED) from error
 
 
 async def _say(options: SayOptions) -> SayResult:
+    _check_text(options.text)
     record = _Record()
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(
@@ -163,7 +164,7 @@ async def _say(options: SayOptions) -> SayResult:
             if wav is not None:
                 _write(wav, chunk.pcm)
             if sink is not None:
-                await _play(sink, chunk.pcm)
+                await sink.write(chunk.pcm)
     if options.timestamps and str(options.timestamps) != "-" and options.timestamps_as:
         _write_text(options.timestamps, options.timestamps_as(words))
     figures = report(
@@ -184,6 +185,15 @@ async def _say(options: SayOptions) -> SayResult:
     )
 
 
+def _check_text(text: str | AsyncIterable[str]) -> None:
+    """Python keeps bytes of the command line that are not UTF-8 as halves of surrogate pairs."""
+    try:
+        if isinstance(text, str):
+            text.encode()
+    except UnicodeEncodeError as error:
+        raise SayError("the text is not UTF-8", 2) from error
+
+
 def _write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
@@ -196,13 +206,6 @@ def _player(sample_rate: int) -> contextlib.AbstractAsyncContextManager[Sink]:
     if arguments is None:
         raise SayError("no player found: install pw-play, aplay, ffplay or play", FAILED)
     return player(arguments)
-
-
-async def _play(sink: Sink, pcm: bytes) -> None:
-    try:
-        await sink.write(pcm)
-    except (BrokenPipeError, ConnectionResetError) as error:
-        raise SayError("the player stopped before the speech did", FAILED) from error
 
 
 def _wav(path: Path, sample_rate: int) -> WavWriter:

@@ -7,8 +7,8 @@
             play(chunk.pcm)
 
 It is ``clients.native`` on an event loop in a thread of its own: the same checks, the same errors,
-the same bounded queue. Every method may be called from any thread, so one may write a context's
-text while another hears its audio.
+the same bounded queue, and contexts of one socket are to be read at the same time. Every method may
+be called from any thread, so one may write a context's text while another hears its audio.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 from anyio import to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from clients.context import AudioChunk, ClientContext, OnWords
+from clients.chunk import AudioChunk
+from clients.context import ClientContext, OnWords
 from clients.errors import ClientError, ServerError
 from clients.native import NativeClient
 from streaming import wire
@@ -136,7 +137,8 @@ class SyncContext:
         """The audio as it arrives, until the context is done or cancelled.
 
         Raises ServerError if the server ended it with one, ConnectionLostError or ProtocolError
-        if the connection did not hold.
+        if the connection did not hold, SlowReaderError if it was not read while another context
+        of the socket waited, and what ``on_words`` raised.
         """
         chunks = aiter(self._context)
         while (chunk := self._portal.call(anext, chunks, None)) is not None:

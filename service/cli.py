@@ -94,7 +94,10 @@ def say(
     from clients.say import SayError, SayOptions, run_say
 
     if text == "-":
-        text = sys.stdin.read()
+        try:
+            text = sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise fail("the text is not UTF-8", Exit.USAGE) from error
     options = SayOptions(
         text=text,
         url=url,

@@ -50,13 +50,14 @@ def speech_request(runtime: Runtime, create: ContextCreate, request_id: str) -> 
             ErrorCode.UNKNOWN_MODEL, "This server does not serve that model.", param="model"
         )
     sampling, voice = create.sampling, create.voice or runtime.voices[0]
+    most = sampling.max_frames
     return SpeechRequest(
         request_id=request_id,
         text="",
         voice=runtime.library.resolve(voice, current_caller().tenant),
         language=create.language,
         sampling=Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed),
-        max_frames=sampling.max_frames,
+        max_frames=None if most is None else most + runtime.codec.spec.delay_rows,
         word_timings=create.timestamps,
         conversation=_conversation(runtime, create),
     )

@@ -42,7 +42,8 @@ class SpeechRequest:
     """One utterance for the talker.
 
     ``text`` is the client's text, not a prompt: the talker's own prompt builder turns it
-    into ids. ``max_frames`` bounds the generation; ``None`` is the model's default.
+    into ids. ``max_frames`` bounds the generation, in rows: a frame is whole some rows after it
+    has begun (``CodecSpec.delay_rows``). ``None`` is the model's default.
     ``reference`` is spoken with instead of ``voice``, where it is given.
     ``word_timings`` asks for ``TalkerRows.spoken``, where the talker has it.
 

@@ -20,11 +20,18 @@
 export const SUBPROTOCOL = "talkwire.tts.v1";
 /** A browser lets pages set no headers of a WebSocket: the key is offered as a subprotocol. */
 export const KEY_SUBPROTOCOL = "talkwire.key.";
+/** What a subprotocol may hold. */
+const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
 export const HEADER_BYTES = 12;
 const VERSION_AND_TYPE = (1 << 4) | 1;
 const WRAP = 2 ** 32;
 /** Opus packets have no fixed size. */
 const SAMPLE_BYTES = { pcm_s16le: 2, pcm_f32le: 4, pcm_mulaw: 1, pcm_alaw: 1 };
+/** The longest that a UTF-16 unit gets in JSON (`\u0000`), and room for the rest of a message. */
+const UNIT_BYTES = 6;
+const ENVELOPE_BYTES = 1024;
+/** What servers take in one message unless they say otherwise. */
+const MESSAGE_BYTES = 65_536;
 /** Unread audio that an iterated context holds before it gives up: a socket cannot be paused. */
 const MAX_UNREAD_BYTES = 16 << 20;
 
@@ -78,6 +85,7 @@ export function readSamples(buffer, encoding) {
 /**
  * Connects and waits for the greeting. Options: `apiKey`, `WebSocket` (an implementation of it),
  * `openTimeoutMs`, and the callbacks `onClose(TalkwireError)` and `onGoingAway(deadlineMs)`.
+ * What a callback throws, here and below, is reported as uncaught; the connection goes on.
  * A browser does not tell why a handshake failed, so the service is asked over HTTP then.
  */
 export async function connect(url, options = {}) {
@@ -98,11 +106,13 @@ export async function connect(url, options = {}) {
 }
 
 function openSocket(Socket, url, apiKey) {
+  if (apiKey && !TOKEN.test(apiKey)) {
+    throw new TalkwireError("unauthorized", "The API key holds what no key holds.");
+  }
   try {
     return new Socket(url, apiKey ? [SUBPROTOCOL, KEY_SUBPROTOCOL + apiKey] : [SUBPROTOCOL]);
-  } catch (error) {
-    if (!apiKey) throw error;
-    throw new TalkwireError("unauthorized", "The API key holds what no key holds.");
+  } catch {
+    throw new TalkwireError("unreachable", `Not a WebSocket address: ${url}`);
   }
 }
 
@@ -113,10 +123,8 @@ async function whyNot(url, apiKey) {
   try {
     const answer = await fetch(health, { cache: "no-store", signal: AbortSignal.timeout(3000) });
     if (answer.ok) {
-      if (await isLocked(url, apiKey)) {
-        const why = apiKey ? "This API key is not valid." : "An API key is needed.";
-        return new TalkwireError("unauthorized", why);
-      }
+      const locked = await whyLocked(url, apiKey);
+      if (locked) return locked;
       const why = "The server is up but took no connection: it is full, or does not know this page.";
       return new TalkwireError("refused", why, { retryable: true });
     }
@@ -128,16 +136,22 @@ async function whyNot(url, apiKey) {
   }
 }
 
-/** Whether the service asks for another key. A page of another origin is not told. */
-async function isLocked(url, apiKey) {
+/** What the service has against the key; null: nothing. A page of another origin is not told. */
+async function whyLocked(url, apiKey) {
   const models = new URL("/v1/models", url);
   models.protocol = models.protocol.replace("ws", "http");
   const headers = apiKey ? { Authorization: `Bearer ${apiKey}` } : {};
   try {
     const answer = await fetch(models, { headers, signal: AbortSignal.timeout(3000) });
-    return answer.status === 401;
+    if (answer.status === 401) {
+      const why = apiKey ? "This API key is not valid." : "An API key is needed.";
+      return new TalkwireError("unauthorized", why);
+    }
+    if (answer.status !== 403) return null;
+    const told = (await answer.json().catch(() => null))?.error; // a key that may not speak, say
+    return new TalkwireError(told?.code ?? "forbidden", told?.message ?? "The server forbids it.");
   } catch {
-    return false;
+    return null;
   }
 }
 
@@ -223,10 +237,8 @@ export class Client {
       if (typeof data === "string") this._onMessage(JSON.parse(data));
       else this._onAudio(data);
     } catch (error) {
-      if (error instanceof TalkwireError) this._lose(error);
-      else if (error instanceof SyntaxError)
-        this._lose(new TalkwireError("protocol_error", "A message that is not JSON."));
-      else throw error; // of a callback: not the connection's fault
+      const isOurs = error instanceof TalkwireError;
+      this._lose(isOurs ? error : new TalkwireError("protocol_error", "A message that cannot be read."));
     }
   }
 
@@ -245,7 +257,7 @@ export class Client {
         this.session = message;
         return this._greeted.resolve(this);
       case "going_away":
-        return this._options.onGoingAway?.(message.deadline_ms);
+        return tell(this._options.onGoingAway, message.deadline_ms);
       case "pong":
         this._pings.get(message.id)?.resolve();
         return this._pings.delete(message.id);
@@ -277,7 +289,7 @@ export class Client {
     this._contexts.clear();
     this._handles.clear();
     this._socket.close(error.code === "protocol_error" ? 4002 : 1000);
-    if (this.session) this._options.onClose?.(error);
+    if (this.session) tell(this._options.onClose, error);
   }
 
   _forget(context) {
@@ -320,9 +332,13 @@ export class Context {
     this.finished = this._finished.promise;
   }
 
-  /** More text, as it comes; nothing need be whole. */
+  /**
+   * More text, as it comes; nothing need be whole. What one message cannot hold goes in several;
+   * `text_too_long` is thrown if that is more than a context takes.
+   */
   append(text) {
-    this._send("text.append", { text });
+    const { limits } = this._client.session;
+    for (const piece of pieces(text, limits)) this._send("text.append", { text: piece });
   }
 
   /** Has what is there spoken now; resolves when the last sample of it has come. */
@@ -403,7 +419,7 @@ export class Context {
     this._sequence = (this._sequence + 1) % WRAP;
     if (size) this._offset = (this._offset + bytes.length / size) % WRAP;
     const chunk = { ...header, samples, bytes, arrivedMs };
-    if (this._callbacks.onAudio) return this._callbacks.onAudio(chunk);
+    if (this._callbacks.onAudio) return tell(this._callbacks.onAudio, chunk);
     this._chunks.push(chunk);
     this._unread += bytes.length;
     this._wake?.();
@@ -427,14 +443,14 @@ export class Context {
       case "timestamps":
         if (this._discarding) return;
         this.words.push(...message.words);
-        return this._callbacks.onWords?.(message.words);
+        return tell(this._callbacks.onWords, message.words);
       case "flush.done":
         this._flushes.get(message.flush_id)?.resolve();
         return this._flushes.delete(message.flush_id);
       case "context.cancelled": // its metrics are still to come
         this.cancelled = message;
         this._discard();
-        this._callbacks.onCancelled?.(message);
+        tell(this._callbacks.onCancelled, message);
         return this._stopped.resolve();
       case "metrics":
         this.metrics = message;
@@ -448,7 +464,7 @@ export class Context {
   _onError(error) {
     if (this.handle === null) return this._fail(error);
     this.errors.push(error);
-    this._callbacks.onError?.(error);
+    tell(this._callbacks.onError, error);
   }
 
   _finish(error) {
@@ -473,8 +489,38 @@ export class Context {
   }
 }
 
+/** `text`, in pieces that each fit into a message; no character is cut. */
+function pieces(text, { max_message_bytes: bytes = MESSAGE_BYTES, max_text_chars: chars }) {
+  const units = Math.max(2, Math.floor((bytes - ENVELOPE_BYTES) / UNIT_BYTES));
+  if (text.length <= units) return [text];
+  const written = new TextEncoder().encode(JSON.stringify(text));
+  if (written.length <= bytes - ENVELOPE_BYTES) return [text];
+  if ([...text].length > chars) {
+    const why = `A context takes ${chars} characters at most.`;
+    throw new TalkwireError("text_too_long", why, { param: "text" }); // not the half of it
+  }
+  const made = [];
+  for (let at = 0, end; at < text.length; at = end) {
+    end = at + units;
+    if (text.codePointAt(end - 1) > 0xffff) end--; // the first half of a pair
+    made.push(text.slice(at, end));
+  }
+  return made;
+}
+
 function closed() {
   return new TalkwireError("context_closed", "The context is closed.");
+}
+
+/** Calls a user's callback, if there is one. What it throws is not the connection's fault. */
+function tell(callback, value) {
+  try {
+    callback?.(value);
+  } catch (error) {
+    queueMicrotask(() => {
+      throw error;
+    });
+  }
 }
 
 /** A promise with its ends outside; one that nobody awaits may be rejected in silence. */

@@ -9,6 +9,7 @@ export class CloneForm {
     this.at = (name) => root.getElementById(`clone-${name}`);
     this.onMade = onMade;
     this.recording = null;
+    this.toggling = false; // while the browser asks for the microphone, or lets go of it
     this.clip = null;
     this.busy = false;
     this.at("record").addEventListener("click", () => this.#toggle());
@@ -26,6 +27,8 @@ export class CloneForm {
   }
 
   async #toggle() {
+    if (this.toggling) return;
+    this.toggling = true;
     const button = this.at("record");
     try {
       if (this.recording) {
@@ -43,6 +46,8 @@ export class CloneForm {
     } catch {
       this.recording = null;
       this.#say("The microphone cannot be used.");
+    } finally {
+      this.toggling = false;
     }
     button.setAttribute("aria-pressed", String(this.recording !== null));
     if (!this.recording) button.textContent = "Record";

@@ -8,6 +8,8 @@ const KEY = "talkwire-api-key";
 export const apiKey = () => sessionStorage.getItem(KEY) ?? undefined;
 export const keepApiKey = (key) => sessionStorage.setItem(KEY, key);
 
+/** What the client is told where there is no key, a wrong one, or one that may not speak. */
+const LOCKED = ["unauthorized", "forbidden"];
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 8000;
 
@@ -60,7 +62,7 @@ export class Link {
   }
 
   #wait(error) {
-    if (error.code === "unauthorized") return this.onChange("locked", error);
+    if (LOCKED.includes(error.code)) return this.onChange("locked", error);
     const longest = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this.failures++);
     const wait = longest * (0.75 + Math.random() / 4); // so that not all pages come at once
     this.retryAtMs = performance.now() + wait;

@@ -15,19 +15,23 @@ const link = new Link(socketUrl.href, (state, error) => {
   if (state === "open") view.showSession(link.client.session);
 });
 let speech = null;
+let presses = 0; // of Speak and Stop: each undoes what came of those before it
 
 async function speak(clickedMs) {
   const text = view.text;
   if (!text.trim()) return view.showStatus("Write something first.");
+  const press = ++presses;
   speech?.stop(clickedMs);
   view.clearError();
   let made = null;
   try {
     const client = await link.use();
     await player.prepare(client.session.sample_rate);
+    if (press !== presses) return;
     made = speech = new Speech(client, player, handlers(() => made), clickedMs);
   } catch (error) {
-    return view.showError(error);
+    if (press === presses) view.showError(error);
+    return;
   }
   view.begin(made, text);
   animate(made);
@@ -35,6 +39,7 @@ async function speak(clickedMs) {
 }
 
 function stop(nowMs) {
+  presses++;
   if (speech && !speech.over) speech.stop(nowMs);
 }
 

@@ -12,19 +12,37 @@ export class SoundError extends Error {
 /** The page's sound. `prepare` in a gesture of the user's, then `start` for each speech. */
 export class Player {
   #opening = null;
+  #rate = 0; // that #opening is for
+  #playing = 0; // playbacks of `context` that are not over
   #idle = 0;
+  context = null;
 
-  /** Opens the audio context and loads the worklet, once. Throws SoundError. */
+  /**
+   * Opens the audio context and loads the worklet, once; anew when the server has come back with
+   * another rate. Throws SoundError.
+   */
   async prepare(sampleRate) {
     clearTimeout(this.#idle);
-    this.#opening ??= this.#open(sampleRate);
+    if (sampleRate !== this.#rate) this.#leave();
+    this.#rate = sampleRate;
+    const opening = (this.#opening ??= this.#open(sampleRate));
     try {
-      this.context = await this.#opening;
+      const context = await opening;
+      if (opening !== this.#opening) throw new SoundError("The sound is opened at another rate.");
+      this.context = context;
     } catch (error) {
-      this.#opening = null;
+      if (opening === this.#opening) this.#opening = null;
       throw error;
     }
     if (this.context.state !== "running") await this.context.resume();
+    this.#rest();
+  }
+
+  /** Closes what is open, or being opened. */
+  #leave() {
+    this.#opening?.then((context) => context.close()).catch(() => {});
+    this.#opening = this.context = null;
+    this.#playing = 0;
   }
 
   async #open(sampleRate) {
@@ -43,8 +61,21 @@ export class Player {
   /** A new playback; `on` has `began(id, ms)`, `audible(ms)`, `gap(id, ms)`, `ended()`. */
   start(on) {
     clearTimeout(this.#idle);
-    const rest = () => (this.#idle = setTimeout(() => this.context.suspend(), IDLE_MS));
-    return new Playback(this.context, on, rest);
+    const { context } = this;
+    this.#playing++;
+    return new Playback(context, on, () => {
+      if (context !== this.context) return; // that one was left
+      this.#playing--;
+      this.#rest();
+    });
+  }
+
+  /** Suspends the sound when nothing has been played for a while. */
+  #rest() {
+    clearTimeout(this.#idle);
+    // A playback that was stopped tells of its end after the next one has begun.
+    if (this.#playing) return;
+    this.#idle = setTimeout(() => this.context?.suspend(), IDLE_MS);
   }
 }
 
@@ -53,7 +84,7 @@ export class Playback {
   #node;
   #context;
   #on;
-  #rest;
+  #over;
   #given = 0;
   #ids = 0;
   #played = 0; // at #playedAtMs, as the audio thread said
@@ -61,19 +92,34 @@ export class Playback {
   #running = false; // false too while it is dry
   #heard = 0;
   #origin = null; // {ms, frame} of the first sample
+  #heldMs = null; // since when the browser renders nothing
   #stopped = false;
 
-  constructor(context, on, rest) {
+  /** `over()` is called once, when nothing of this is played any more. */
+  constructor(context, on, over) {
     this.#context = context;
     this.#on = on;
-    this.#rest = rest;
+    this.#over = over;
     this.#node = new AudioWorkletNode(context, "talkwire-player", {
       numberOfInputs: 0,
       outputChannelCount: [1],
     });
     this.#node.port.onmessage = ({ data }) => this.#onMessage(data);
     this.#node.connect(context.destination);
+    context.addEventListener("statechange", this.#onState);
   }
+
+  /** The browser may hold the sound (for a call, say); while it does, the clock stands still. */
+  #onState = () => {
+    const nowMs = performance.now();
+    if (this.#context.state !== "running") {
+      this.#heldMs ??= nowMs;
+    } else if (this.#heldMs !== null) {
+      this.#playedAtMs += nowMs - this.#heldMs;
+      if (this.#origin) this.#origin.ms += nowMs - this.#heldMs;
+      this.#heldMs = null;
+    }
+  };
 
   /** Hands samples to the audio thread; returns the chunk's id. Throws SoundError when full. */
   push(samples) {
@@ -102,7 +148,8 @@ export class Playback {
   /** Samples that have reached the ear by now, as well as the browser can tell. */
   get heardSamples() {
     const rate = this.#context.sampleRate;
-    const since = this.#running ? (performance.now() - this.#playedAtMs) / 1000 : 0;
+    const nowMs = this.#heldMs ?? performance.now();
+    const since = this.#running ? (nowMs - this.#playedAtMs) / 1000 : 0;
     const late = this.#context.outputLatency || this.#context.baseLatency || 0;
     const heard = this.#played + (since - (this.#running ? late : 0)) * rate;
     // Clocks jitter, but what was heard stays heard.
@@ -135,7 +182,8 @@ export class Playback {
     if (type === "drained") this.#played = played;
     this.#node.disconnect();
     this.#node.port.close();
-    this.#rest();
+    this.#context.removeEventListener("statechange", this.#onState);
+    this.#over();
     this.#on.ended();
   }
 }

@@ -31,6 +31,7 @@ export class Speech {
     this.text = text;
     try {
       await this.player.prepare(this.client.session.sample_rate);
+      if (this.stopped) return;
       this.playback = this.player.start(this.#sound());
       const drained = new Promise((resolve) => (this.drained = resolve));
       await this.#open(voice);

@@ -87,6 +87,31 @@ async def test_a_model_that_cannot_be_loaded_fails_the_clip(model: Path, tmp_pat
         assert str(broken) not in failed.value.message
 
 
+async def test_a_start_that_failed_is_tried_again_with_the_next_clip(
+    model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    async with whisper(folder) as engine:
+        clip = tiny.tone(tiny.LOW, RATE)
+        with pytest.raises(BackendError):
+            await engine.transcribe(clip, RATE)
+        weights.write_bytes(whole)
+        assert await engine.transcribe(clip, RATE) == "low tone"
+
+
+async def test_who_waits_for_the_start_hears_that_it_is_over(model: Path) -> None:
+    async with whisper(model) as engine:
+        waiting = asyncio.create_task(engine.transcribe(tiny.tone(tiny.LOW, RATE), RATE))
+        await asyncio.sleep(0.1)
+        await engine.stop()
+        with pytest.raises(BackendError):
+            await waiting
+
+
 async def test_patience_ends(model: Path) -> None:
     async with whisper(model, patience_s=0.05) as engine:
         with pytest.raises(BackendError):

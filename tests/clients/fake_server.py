@@ -10,7 +10,7 @@ from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from clients.context import AudioChunk
+from clients.chunk import AudioChunk
 from streaming import wire
 from streaming.wire_format import AudioFlags, AudioHeader, encode_message, parse_client_message
 

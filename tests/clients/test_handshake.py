@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import socket
 
 import pytest
@@ -37,9 +38,10 @@ async def test_nobody_there() -> None:
         await _connect(url)
 
 
-async def test_not_an_address() -> None:
-    with pytest.raises(NoServerError, match="not a WebSocket address: http://x/"):
-        await _connect("http://x/")
+@pytest.mark.parametrize("url", ["http://x/", "ws://x:99999/", "ws://[::1/x", "ws://ü..x/", ""])
+async def test_not_an_address(url: str) -> None:
+    with pytest.raises(NoServerError, match=re.escape(f"not a WebSocket address: {url}")):
+        await _connect(url)
 
 
 async def test_somebody_who_never_answers() -> None:

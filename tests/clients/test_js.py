@@ -58,7 +58,9 @@ async def test_the_client_against_live_servers(tmp_path: Path) -> None:
         busy = await stack.enter_async_context(gateway(max_contexts=1))
         loading = await stack.enter_async_context(gateway())
         crowded = await stack.enter_async_context(gateway(max_connections=1))
-        keys = write_keys(tmp_path / "keys.json", entry("the-key", "acme"))
+        keys = write_keys(
+            tmp_path / "keys.json", entry("the-key", "acme"), entry("mute", "acme", "voices:write")
+        )
         locked = await stack.enter_async_context(gateway(api_keys_file=keys))
         holed = await stack.enter_async_context(fake_server(hole))
         loading.codec.is_ready = False
@@ -78,5 +80,6 @@ async def test_the_client_against_live_servers(tmp_path: Path) -> None:
         await live.until_free()
 
 
-async def test_the_pages_arithmetic() -> None:
-    await node_tests("record.test.mjs")
+@pytest.mark.parametrize("name", ["faults", "page", "record"])
+async def test_what_needs_no_server(name: str) -> None:
+    await node_tests(f"{name}.test.mjs")

@@ -108,7 +108,7 @@ async def test_leaving_early_cancels() -> None:
         await peer.expect(wire.ContextEnd)
         await peer.audio(0, b"\1\0")
         await peer.expect(wire.ContextCancel)
-        await peer.say(cancelled(create.context_id))
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
 
     async with (
         fake_server(script) as url,
@@ -124,7 +124,7 @@ async def test_a_late_reader_holds_the_server_back_and_can_still_cancel() -> Non
         for _ in range(2 * MAX_QUEUED_CHUNKS):
             await peer.audio(0, b"\1\0")
         await peer.expect(wire.ContextCancel)
-        await peer.say(cancelled(create.context_id))
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
 
     async with (
         fake_server(script) as url,

@@ -13,7 +13,7 @@ from clients.wav import WavWriter
 from streaming import wire
 from streaming.errors import ErrorCode
 from streaming.wire_format import AudioFlags
-from tests.clients.fake_server import LIMITS, Peer, cancelled, fake_server
+from tests.clients.fake_server import LIMITS, Peer, cancelled, fake_server, metrics
 
 SPEECH = struct.pack("<480h", *([0] * 240 + [9000] * 240))
 
@@ -101,7 +101,7 @@ async def test_a_player_that_dies_is_told(fake_player: Path) -> None:
         for _ in range(200):  # more than pipes hold
             await peer.audio(0, SPEECH * 20)
         await peer.expect(wire.ContextCancel)
-        await peer.say(cancelled(create.context_id))
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
 
     program = Path(os.environ["PATH"]) / "aplay"
     program.write_text("#!/bin/sh\nexit 0\n")

@@ -109,7 +109,7 @@ async def test_an_utterance_that_was_cut_is_not_gone_on_from() -> None:
     """The second one is spoken as if the first had not been."""
     talker = FakeTalker(has_continuity=True)
     async with gateway(talker) as server, client(server.url) as talk:
-        sampling = {"seed": 5, "max_frames": 40}
+        sampling = {"seed": 5, "max_frames": 20}
         got = await talk.say(f"{FIRST} Yes.", chunking=EXACT, sampling=sampling)
         alone = server.whole("Yes.", 5)
         assert np.array_equal(got[-len(alone) :], alone)

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from streaming.wire_format import AudioFlags, AudioHeader
 from talker.fake import FakeTalker
-from tests.service.live import Client, client, gateway, most_rows
+from tests.service.live import SPEC, Client, client, gateway, most_rows
 from tests.service.native_texts import EXACT, SENTENCES, TEXT, get, is_done
 
 
@@ -221,3 +221,13 @@ async def test_a_client_that_vanishes_frees_talker_and_codec() -> None:
         text = (await get(server.http + "/metrics")).text
         assert 'tts_contexts_total{outcome="cancelled",protocol="native"} 1.0' in text
         assert "tts_connections_active 0.0" in text
+
+
+@pytest.mark.parametrize("most", [1, 3, 20])
+async def test_an_utterance_is_cut_at_just_so_many_frames(most: int) -> None:
+    async with gateway() as server, client(server.url) as talk:
+        handle = await talk.create(chunking=EXACT, sampling={"max_frames": most, "seed": 3})
+        await talk.send("text.append", context_id="c", text="A sentence that goes on.")
+        await talk.send("context.end", context_id="c")
+        assert (await talk.until("context.done"))["reason"] == "length"
+        assert len(talk.samples(handle)) == most * SPEC.hop_length

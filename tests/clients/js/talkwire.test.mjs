@@ -261,6 +261,10 @@ test("a key opens what asks for one, and a wrong one is told", async () => {
   client.close();
   for (const apiKey of [undefined, "another", "not a token"])
     await assert.rejects(connect(LOCKED, { apiKey }), withCode("unauthorized"));
+  await assert.rejects(connect(LOCKED, { apiKey: "mute" }), (error) => {
+    assert.deepEqual([error.code, error.retryable], ["forbidden", false]);
+    return true;
+  });
 });
 
 test("missing audio is a protocol error and ends the connection", async () => {

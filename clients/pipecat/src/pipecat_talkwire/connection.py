@@ -23,7 +23,7 @@ _MAX_MESSAGE_BYTES = 16 << 20
 class TalkwireConnection(WebsocketTTSService):
     """The half of the service that holds the connection; reads no message but the greeting.
 
-    What it needs of the other half: ``_receive_messages``.
+    What it needs of the other half: ``_receive_messages``, which sets ``_reading`` to its socket.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class TalkwireConnection(WebsocketTTSService):
         self._leaving = False
         self._connecting = asyncio.Lock()
         self._receive_task: asyncio.Task[None] | None = None
+        self._reading: ClientConnection | None = None
 
     async def setup(self, setup: FrameProcessorSetup) -> None:  # type: ignore[override]
         """Set up the service and connect.
@@ -60,7 +61,8 @@ class TalkwireConnection(WebsocketTTSService):
     async def _connect(self) -> None:
         await super()._connect()
         await self._connect_websocket()
-        if self._websocket and not self._receive_task:
+        # It ends when it gives up; the socket may be opened again later.
+        if self._websocket and (not self._receive_task or self._receive_task.done()):
             self._receive_task = self.create_task(self._receive_task_handler(self._report_error))
         if self._server:
             self._create_keepalive_task(self._server.session_idle_s / 3)
@@ -72,6 +74,14 @@ class TalkwireConnection(WebsocketTTSService):
             await self.cancel_task(self._receive_task)
             self._receive_task = None
         await self._disconnect_websocket()
+
+    async def _reconnect_websocket(self, attempt_number: int) -> bool:
+        # In the pause between two attempts a text may have opened another, and be spoken there.
+        async with self._connecting:
+            socket = self._websocket
+            if socket and socket is not self._reading and socket.state is State.OPEN:
+                return True
+        return await super()._reconnect_websocket(attempt_number)
 
     async def _connect_websocket(self) -> None:
         # The receive task may be reconnecting while a text wants a connection.

@@ -201,7 +201,8 @@ class TalkwireTTSService(TalkwireConnection):
     # -- what the server says
 
     async def _receive_messages(self) -> None:
-        async for data in self._socket:
+        self._reading = self._socket
+        async for data in self._reading:
             if isinstance(data, bytes):
                 await self._on_audio(wire.read_audio(data))
             else:

@@ -1,0 +1,112 @@
+// What a user of the client does wrong, and long texts: against a socket that only answers.
+
+import assert from "node:assert/strict";
+import { mock, test } from "node:test";
+
+import { connect } from "../../../clients/js/talkwire.js";
+import { FakeSocket } from "./fake_browser.mjs";
+
+async function open(options = {}) {
+  const connecting = connect("ws://server/", { WebSocket: FakeSocket, ...options });
+  const socket = FakeSocket.made.at(-1);
+  socket.greet();
+  return { client: await connecting, socket };
+}
+
+/** Runs `act`; returns what was thrown where nobody catches it. */
+async function uncaught(act) {
+  const later = mock.method(globalThis, "queueMicrotask", () => {});
+  try {
+    await act();
+    return later.mock.calls.map(({ arguments: [thrower] }) => {
+      try {
+        thrower();
+      } catch (error) {
+        return error;
+      }
+    });
+  } finally {
+    later.mock.restore();
+  }
+}
+
+test("what a callback throws is reported, and the connection goes on", async () => {
+  const going = new SyntaxError("of onGoingAway");
+  const fail = (error) => () => {
+    throw error;
+  };
+  const { client, socket } = await open({ onGoingAway: fail(going) });
+  const over = await client.createContext();
+  socket.say({ type: "context.done", context_id: over.id, reason: "complete" });
+  const named = new RangeError("of onError");
+  const bystander = await client.createContext();
+  const context = await client.createContext({
+    onWords: () => over.append("It is over."), // throws a TalkwireError
+    onError: fail(named),
+    onCancelled: fail(named),
+  });
+  const thrown = await uncaught(() => {
+    const { id } = context;
+    socket.say({ type: "going_away", deadline_ms: 1 });
+    socket.say({ type: "timestamps", context_id: id, words: [] });
+    socket.say({ type: "error", context_id: id, code: "text_too_long", message: "Too long." });
+    socket.say({ type: "context.cancelled", context_id: id });
+    socket.say({ type: "metrics", context_id: id });
+  });
+  assert.deepEqual([thrown[0], ...thrown.slice(2)], [going, named, named]);
+  assert.equal(thrown[1].code, "context_closed");
+  assert.equal(await context.finished, context);
+  assert.ok(client.isOpen);
+  bystander.append("Still here.");
+  const lost = await open({ onClose: fail(named) });
+  assert.deepEqual(await uncaught(() => lost.client.close()), [named]);
+});
+
+test("a message that cannot be read ends the connection", async () => {
+  for (const data of ["{", "null", '{"type":"context.created"}x']) {
+    const { client, socket } = await open();
+    socket.dispatchEvent(Object.assign(new Event("message"), { data }));
+    assert.throws(() => client._send("ping", {}), { code: "protocol_error" });
+  }
+});
+
+test("a bad address is told as one, with a key or without", async () => {
+  class Strict extends FakeSocket {
+    constructor(url) {
+      super(new URL(url));
+    }
+  }
+  for (const apiKey of [undefined, "the-key"])
+    await assert.rejects(connect("no address", { WebSocket: Strict, apiKey }), {
+      code: "unreachable",
+      message: "Not a WebSocket address: no address",
+    });
+  await assert.rejects(connect("ws://server/", { WebSocket: Strict, apiKey: "no token" }), {
+    code: "unauthorized",
+  });
+});
+
+test("a text that no message can hold goes in several, and no character is cut", async () => {
+  const { client, socket } = await open();
+  client.session.limits.max_text_chars = 70_000;
+  const context = await client.createContext();
+  const bytes = (text) => new TextEncoder().encode(JSON.stringify(text)).length;
+  for (const text of ["a".repeat(70_000), "\u0001".repeat(30_000), "a" + "\u{1F642}".repeat(40_000)]) {
+    socket.sent.length = 0;
+    context.append(text);
+    assert.equal(socket.sent.map((message) => message.text).join(""), text);
+    assert.ok(socket.sent.length > 1);
+    for (const message of socket.sent) {
+      assert.ok(bytes(message) <= client.session.limits.max_message_bytes);
+      assert.ok(message.text.isWellFormed?.() ?? true);
+    }
+  }
+  socket.sent.length = 0;
+  assert.throws(() => context.append("a".repeat(70_001)), { code: "text_too_long" });
+  assert.equal(socket.sent.length, 0);
+  for (const text of ["", "Hello.", "a".repeat(60_000)]) {
+    socket.sent.length = 0;
+    context.append(text);
+    assert.deepEqual(socket.sent.map((message) => message.text), [text]);
+  }
+});

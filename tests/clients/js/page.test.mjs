@@ -1,0 +1,147 @@
+// The page's modules in a browser that does only what it is told; tests/page has a real one.
+
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, mock, test } from "node:test";
+
+import { FakeAudioContext, FakeNode, FakeSocket, newBrowser, settled } from "./fake_browser.mjs";
+
+const { Player } = await import("../../../service/page/player.js");
+const { CloneForm } = await import("../../../service/page/clone.js");
+
+const IDLE_MS = 30_000;
+const unheard = { began() {}, audible() {}, gap() {}, ended() {} };
+let page;
+let pages = 0;
+
+beforeEach(() => {
+  page = newBrowser();
+  mock.timers.enable({ apis: ["setTimeout"] });
+});
+
+afterEach(() => {
+  mock.timers.reset();
+  mock.restoreAll();
+});
+
+async function openPage() {
+  await import(`../../../service/page/page.js?${++pages}`);
+  page.getElementById("text").value = "Hello there.";
+}
+
+const at = (id) => page.getElementById(id);
+const press = () => at("form").dispatchEvent(new Event("submit", { cancelable: true }));
+const pressStop = () => at("stop").dispatchEvent(new Event("click"));
+
+test("the sound rests when nothing has played for a while, and not under a speech", async () => {
+  const player = new Player();
+  await player.prepare(24_000);
+  const [context] = FakeAudioContext.made;
+  player.start(unheard).stop();
+  await player.prepare(24_000);
+  player.start(unheard);
+  const [first, second] = FakeNode.made;
+  first.say({ type: "stopped", played: 10, frame: 128 }); // after the second has begun
+  mock.timers.tick(2 * IDLE_MS);
+  assert.equal(context.state, "running");
+  second.say({ type: "drained", played: 10, frame: 128 });
+  mock.timers.tick(IDLE_MS - 1);
+  assert.equal(context.state, "running");
+  mock.timers.tick(1);
+  assert.equal(context.state, "suspended");
+  mock.timers.tick(2 * IDLE_MS);
+  assert.equal(context.suspended, 1);
+});
+
+test("while the browser holds the sound, nothing more is heard", async () => {
+  let nowMs = 1000;
+  mock.method(performance, "now", () => nowMs);
+  const player = new Player();
+  await player.prepare(24_000);
+  const [context] = FakeAudioContext.made;
+  const playback = player.start(unheard);
+  playback.push(new Float32Array(240_000));
+  const [node] = FakeNode.made;
+  node.say({ type: "began", id: 0, frame: 0, at: Date.now() });
+  node.say({ type: "status", played: 0, frame: 0, ranDry: false });
+  const begun = playback.heardSamples;
+  nowMs += 500;
+  assert.equal(playback.heardSamples - begun, 12_000);
+  context.become("interrupted");
+  nowMs += 5000;
+  assert.equal(playback.heardSamples - begun, 12_000);
+  context.become("running");
+  nowMs += 500;
+  assert.equal(playback.heardSamples - begun, 24_000);
+  node.say({ type: "status", played: 24_000, frame: 24_000, ranDry: false });
+  assert.equal(playback.heardSamples - begun, 24_000);
+});
+
+test("the sound is opened anew for a server of another rate", async () => {
+  const player = new Player();
+  await player.prepare(24_000);
+  await player.prepare(24_000);
+  player.start(unheard);
+  await player.prepare(48_000);
+  assert.deepEqual(FakeAudioContext.made.map((context) => context.sampleRate), [24_000, 48_000]);
+  player.start(unheard);
+  assert.deepEqual(FakeNode.made.map((node) => node.context.state), ["closed", "running"]);
+});
+
+test("the latest press of Speak is the one that is heard", async () => {
+  await openPage();
+  press();
+  press(); // the link is not open yet
+  const [socket] = FakeSocket.made;
+  socket.greet();
+  await settled();
+  assert.equal(socket.count("context.create"), 1);
+  assert.equal(FakeNode.made.length, 1);
+  pressStop();
+  assert.deepEqual(FakeNode.made[0].told, ["stop"]);
+});
+
+test("Stop undoes a press of Speak that has not come to anything yet", async () => {
+  await openPage();
+  press();
+  pressStop();
+  FakeSocket.made[0].greet();
+  await settled();
+  assert.equal(FakeSocket.made[0].count("context.create"), 0);
+  assert.equal(FakeNode.made.length, 0);
+});
+
+test("a key that may not speak asks for another one", async () => {
+  const error = { code: "forbidden", message: "This API key has not the scope speak." };
+  mock.method(globalThis, "fetch", async (url) =>
+    String(url).endsWith("/v1/models") ? Response.json({ error }, { status: 403 }) : new Response(),
+  );
+  await openPage();
+  at("key-form").hidden = true;
+  FakeSocket.made[0].refuse();
+  await settled();
+  assert.equal(at("link").dataset.state, "locked");
+  assert.equal(at("key-form").hidden, false);
+  assert.equal(at("error-code").textContent, "forbidden");
+});
+
+test("two clicks on Record open one microphone, which the next click closes", async () => {
+  const tracks = [];
+  const answers = [];
+  const getUserMedia = () => new Promise((resolve) => answers.push(resolve));
+  const devices = { mediaDevices: { getUserMedia } };
+  Object.defineProperty(globalThis, "navigator", { value: devices, configurable: true });
+  new CloneForm(page, () => {});
+  const click = () => at("clone-record").dispatchEvent(new Event("click"));
+  click();
+  click(); // the browser is still asking
+  for (const answer of answers) {
+    const track = { live: true, stop: () => (track.live = false) };
+    tracks.push(track);
+    answer({ getTracks: () => [track] });
+  }
+  await settled();
+  click();
+  await settled();
+  assert.deepEqual(tracks.map((track) => track.live), [false]);
+  assert.equal(at("clone-record").textContent, "Record");
+});

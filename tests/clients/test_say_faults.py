@@ -1,0 +1,93 @@
+"""What can go wrong around ``talkwire say``: its file, its player, its text."""
+
+from __future__ import annotations
+
+import os
+import wave
+from pathlib import Path
+
+import pytest
+
+from clients.say import SayError, SayOptions, run_say
+from clients.wav import WavWriter
+from streaming import wire
+from tests.clients.fake_server import Peer, fake_server
+
+FULL = Path("/dev/full")
+SPEECH = b"\x00\x40" * 480
+
+needs_dev_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+
+
+async def _speak(peer: Peer) -> None:
+    create = await peer.open_context()
+    await peer.expect(wire.TextAppend)
+    await peer.expect(wire.ContextEnd)
+    await peer.audio(0, SPEECH)
+    await peer.finish(create.context_id)
+
+
+async def _ask_nothing(peer: Peer) -> None:
+    await peer.socket.wait_closed()
+
+
+@needs_dev_full
+async def test_a_full_disk_is_told() -> None:
+    async with fake_server(_ask_nothing) as url:
+        with pytest.raises(SayError, match="cannot write /dev/full: No space left") as caught:
+            await run_say(SayOptions("Hi.", url, FULL))
+    assert caught.value.exit_code == 1
+
+
+@needs_dev_full
+def test_a_disk_that_fills_up_leaves_what_came_before(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+
+    def fill_up() -> None:
+        with FULL.open("wb") as full, WavWriter(path, 24_000) as wav:
+            wav.write(SPEECH)
+            os.dup2(full.fileno(), wav._file.fileno())
+            wav.write(SPEECH)
+
+    with pytest.raises(OSError, match="No space left"):
+        fill_up()
+    with wave.open(str(path)) as file:
+        assert file.readframes(file.getnframes()) == SPEECH
+
+
+async def test_a_pipe_is_refused_before_anything_is_asked() -> None:
+    reading, writing = os.pipe()
+    try:
+        async with fake_server(_ask_nothing) as url:
+            with pytest.raises(SayError, match="a WAV file cannot go into a pipe"):
+                await run_say(SayOptions("Hi.", url, Path(f"/dev/fd/{writing}")))
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+async def test_a_text_that_is_not_utf8_is_wrong_usage() -> None:
+    with pytest.raises(SayError, match="not UTF-8") as caught:
+        await run_say(SayOptions("caf\udce9", "ws://127.0.0.1:1/"))
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("#!/bin/sh\n/bin/cat > /dev/null\nexit 1\n", r"the player failed \(exit status 1\)"),
+        ("#!/nowhere/sh\n", "the player cannot be started: No such file"),
+    ],
+)
+async def test_a_player_that_fails_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: str
+) -> None:
+    player = tmp_path / "aplay"
+    player.write_text(program)
+    player.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    script = _speak if "cat" in program else _ask_nothing
+    async with fake_server(script) as url:
+        with pytest.raises(SayError, match=told) as caught:
+            await run_say(SayOptions("Hi.", url, play=True))
+    assert caught.value.exit_code == 1

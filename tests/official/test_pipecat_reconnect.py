@@ -1,0 +1,89 @@
+"""``pipecat-talkwire`` after a lost connection: what is said meanwhile, and what after giving up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from pipecat.frames.frames import TTSUpdateSettingsFrame
+from pipecat_talkwire import TalkwireTTSService, wire
+from websockets.asyncio.server import Server, ServerConnection, serve
+
+from tests.official.pipecat_pipeline import conversation
+from tests.official.test_pipecat_connection import Script
+from tests.official.turns import ONE, OTHER
+
+
+async def _serve(script: Script, port: int = 0) -> Server:
+    return await serve(script.converse, "127.0.0.1", port, subprotocols=[wire.SUBPROTOCOL])
+
+
+def _port(server: Server) -> int:
+    port: int = next(iter(server.sockets)).getsockname()[1]
+    return port
+
+
+async def test_a_turn_in_the_pause_between_two_attempts_is_spoken() -> None:
+    class Slow(Script):
+        go = asyncio.Event()
+
+        async def speak(self, socket: ServerConnection, context_id: str, handle: int) -> None:
+            await self.go.wait()
+            await super().speak(socket, context_id, handle)
+
+    script = Slow()
+    server = await _serve(script)
+    tts = TalkwireTTSService(
+        url=f"ws://127.0.0.1:{_port(server)}/",
+        reconnect_backoff_min_wait=1.0,
+        reconnect_backoff_max_wait=1.0,
+    )
+    async with conversation(tts) as talk:
+        port = _port(server)
+        server.close()
+        await server.wait_closed()
+        await talk.until(lambda: any("attempt 1 failed" in e for e in talk.errors()), "it tried")
+        server = await _serve(script, port)
+        await talk.say(ONE)
+        await talk.until(lambda: bool(script.texts()), "the text was sent")
+        assert tts._reconnect_in_progress
+        while tts._reconnect_in_progress:
+            await asyncio.sleep(0.01)
+        script.go.set()
+        await talk.until_stopped(1)
+        assert talk.pcm() == bytes(4800)
+        await talk.say(OTHER)
+    assert talk.pcm() == bytes(9600)
+    assert script.connections == 2
+    server.close()
+
+
+async def test_a_service_that_gave_up_speaks_again_when_its_settings_are_right() -> None:
+    class NoSuchVoice(Script):
+        async def converse(self, socket: ServerConnection) -> None:
+            if self.connections:
+                return await super().converse(socket)
+            self.connections += 1
+            await socket.send(json.dumps(self.greeting))
+            create: dict[str, Any] = json.loads(await socket.recv())
+            error = {"type": "error", "code": "unknown_voice", "message": "…"}
+            await socket.send(json.dumps({**error, "context_id": create["context_id"]}))
+
+    script = NoSuchVoice()
+    server = await _serve(script)
+    settings = TalkwireTTSService.Settings(voice="nobody")
+    tts = TalkwireTTSService(url=f"ws://127.0.0.1:{_port(server)}/", settings=settings)
+    async with conversation(tts) as talk:
+        await talk.say(ONE)
+        await talk.until_stopped(1)
+        assert tts._receive_task is not None
+        await asyncio.wait([tts._receive_task])  # the server has closed, and it gives up
+        assert not tts.is_usable
+        better = TalkwireTTSService.Settings(voice="default")
+        await talk.queue(TTSUpdateSettingsFrame(delta=better))
+        await talk.say(OTHER)
+        await talk.until_stopped(2)
+    assert talk.pcm() == bytes(4800)
+    assert script.texts() == f"{OTHER} "
+    server.close()
