@@ -84,8 +84,8 @@ class WhisperEngine:
         """Raises ChildFailed; the next clip tries again."""
         starting = self._starting
         if starting is None or (starting.done() and starting.exception() is not None):
-            self._starting = asyncio.create_task(self._supervisor.start())
-        await asyncio.shield(self._starting)
+            starting = self._starting = asyncio.create_task(self._supervisor.start())
+        await asyncio.shield(starting)
 
     def _on_message(self, message: Heard | Failed) -> None:
         answer = self._waiting.get(message.id)

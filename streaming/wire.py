@@ -73,7 +73,7 @@ class ClientMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 
 class SessionConfigure(ClientMessage, frozen=True, tag="session.configure"):
-    """Before the first context: how audio travels. ``raw`` allows one context at a time;
+    """While no context is open: how audio travels. ``raw`` allows one context at a time;
     ``json`` sends ``audio`` messages instead of binary frames.
     """
 
@@ -267,7 +267,10 @@ class ContextDone(ServerMessage, frozen=True, tag="context.done"):
 
 
 class Metrics(ServerMessage, frozen=True, tag="metrics"):
-    """What the context measured, just before ``context.done`` or after ``context.cancelled``."""
+    """What the context measured, just before ``context.done`` or after ``context.cancelled``.
+
+    ``queue_ms``: from the first complete utterance until the talker was asked for it.
+    """
 
     context_id: str
     queue_ms: float | None
@@ -279,7 +282,7 @@ class Metrics(ServerMessage, frozen=True, tag="metrics"):
 
 
 class GoingAway(ServerMessage, frozen=True, tag="going_away"):
-    """The server will close this socket when its contexts are done, or at the deadline."""
+    """The server will close this socket when its contexts are done, or in ``deadline_ms``."""
 
     deadline_ms: int
 

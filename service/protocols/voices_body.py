@@ -63,7 +63,8 @@ class VoiceBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)] = Field(
-        description="What it is asked for by: letters, digits, spaces, dots, dashes."
+        description="What it is asked for by: A to Z, a to z, digits, spaces, dots, dashes and "
+        "underscores, the first a letter or a digit."
     )
     audio_sample: str = Field(
         description="The clip: WAV, FLAC, MP3 or Ogg, 1 to 30 s, at most 10 MiB; in base64, bare "

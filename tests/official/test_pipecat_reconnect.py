@@ -1,4 +1,4 @@
-"""``pipecat-talkwire`` after a lost connection: what is said meanwhile, and what after giving up."""
+"""``pipecat-talkwire`` after a lost connection: what is said meanwhile and after giving up."""
 
 from __future__ import annotations
 
