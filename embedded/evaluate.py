@@ -49,6 +49,10 @@ _LOOKAHEADS = (0, 2, 4, 8)
 _SEAM_CHUNK = 5
 
 
+class NoTexts(Exception):
+    """There is nothing to speak; the text says where."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the page, and write it with ``--out``. 1 if something is missing."""
     options = _options(argv)
@@ -56,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with Ears() as ears:
             evaluation = asyncio.run(evaluate(options, ears))
-    except (NoEars, NoSource) as missing:
+    except (NoEars, NoSource, NoTexts) as missing:
         print(missing, file=sys.stderr)
         return 1
     page = to_markdown(evaluation)
@@ -72,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="embedded.evaluate", description=__doc__)
     parser.add_argument("--model", type=Path, default=_HERE / "checkpoint", help="a folder")
-    parser.add_argument("--sentences", type=Path, default=_HERE / "held_out.txt")
+    parser.add_argument(
+        "--sentences", type=Path, default=_HERE / "held_out.txt", help="a line each"
+    )
     parser.add_argument("--count", type=int, help="so many of them, spread over the file")
     parser.add_argument("--voices", type=lambda names: names.split(","), help="a,b; else all")
     source = "what a voice learned from, if its recipe does not say so"
@@ -86,7 +92,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 async def evaluate(options: argparse.Namespace, ears: Ears) -> Evaluation:
-    """Speak and measure. Raises NoEars, NoSource, or what talker and codec raise."""
+    """Speak and measure. Raises NoEars, NoSource, NoTexts, or what talker and codec raise."""
     texts = _texts(options)
     decoder = HiggsDecoder.load(str(options.model))
     found = find_codec(options.model)
@@ -158,7 +164,11 @@ def _seams(decoder: HiggsDecoder, codes: Sequence[Codes]) -> list[SeamFigure]:
 
 
 def _texts(options: argparse.Namespace) -> list[str]:
-    lines: list[str] = options.sentences.read_text(encoding="utf-8").splitlines()
+    """The lines that have words, or some of them. Raises NoTexts if none has."""
+    written = options.sentences.read_text(encoding="utf-8").splitlines()
+    lines = [line for line in written if words_of(line)]
+    if not lines:
+        raise NoTexts(f"{options.sentences} has no sentence with words")
     count = min(options.count or len(lines), len(lines))
     return [lines[at * len(lines) // count] for at in range(count)]
 

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import wave
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -46,13 +47,16 @@ class Ears:
         trace: TracebackType | None,
     ) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it ended by itself
+            self._process.stdin.close()
         self._process.wait(30)
         assert self._process.stdout is not None
         self._process.stdout.close()
 
     def hear(self, speeches: Sequence[Samples], rate: int) -> list[str]:
-        """The words of each of ``speeches``, ``[n]`` samples at ``rate``."""
+        """The words of each of ``speeches``, ``[n]`` samples at ``rate``. Raises NoEars if the
+        recogniser ends before it has answered.
+        """
         return [self._hear(samples, rate) for samples in speeches]
 
     def _hear(self, samples: Samples, rate: int) -> str:
@@ -66,9 +70,11 @@ class Ears:
                 speech.setframerate(rate)
                 pcm = np.clip(np.round(samples * 32768), -32768, 32767)
                 speech.writeframes(pcm.astype("<i2").tobytes())
-            self._process.stdin.write(f"{file}\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
+            answer = ""
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(f"{file}\n")
+                self._process.stdin.flush()
+                answer = self._process.stdout.readline()
         if not answer:
             raise NoEars(f"the recogniser ended with {self._process.wait(30)}")
         return str(json.loads(answer))

@@ -66,13 +66,16 @@ class Judge:
         )
 
     def talker(self, said: Sequence[Speech], sources: Sequence[Samples] | None) -> TalkerFigures:
-        """What the talker said; ``sources`` are the same texts by the voice it learned from."""
+        """What the talker said; ``sources`` are the same texts by the voice it learned from;
+        where that is silent, lengths are not compared.
+        """
         ratio = None
         if sources is not None:
             ratios = [
-                audible_s(mine.samples, self._rate) / audible_s(source, self._rate)
+                audible_s(mine.samples, self._rate) / length
                 for mine, source in zip(said, sources, strict=True)
+                if (length := audible_s(source, self._rate))
             ]
-            ratio = (fmean(ratios), min(ratios), max(ratios))
+            ratio = (fmean(ratios), min(ratios), max(ratios)) if ratios else None
         figures = self.speech([speech.samples for speech in said])
         return TalkerFigures(figures, sum(speech.ran_away for speech in said), ratio)

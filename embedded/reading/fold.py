@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 
+from embedded.reading.markup import pieces
+
 #: Signs beyond ASCII that have a reading of their own.
 SIGNS = frozenset("€£¥₹₩₽₿¢°–—±×÷≈≤≥≠²³§")
 _REPLACED = {
@@ -32,29 +34,60 @@ class Folded:
 
 
 def fold(source: str) -> Folded:
-    """Fold accents, widths, quotes and dashes; everything else becomes a space.
+    """Fold accents, widths, quotes and dashes, and read markup; everything else becomes a space.
 
-    Marks and invisible characters belong to the character before them.
+    Marks and invisible characters belong to the character before them, tags to none.
     """
-    chars: list[str] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    for at, char in enumerate(source):
+    folding = _Folding()
+    at = 0
+    for start, end, said in pieces(source):
+        folding.add(source[at:start], at)
+        for char in said:
+            folding.put(char, start, end)
+        at = end
+    folding.add(source[at:], at)
+    return folding.finish()
+
+
+class _Folding:
+    """Collects folded characters with their places."""
+
+    def __init__(self) -> None:
+        self._chars: list[str] = []
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, text: str, start: int) -> None:
+        """Fold text that is read as it is written; ``start`` is its place in the source."""
+        chars, starts, ends = self._chars, self._starts, self._ends
+        for at, char in enumerate(text, start):
+            if char.isascii():
+                chars.append(char)
+                starts.append(at)
+                ends.append(at + 1)
+            else:
+                self.put(char, at, at + 1)
+
+    def put(self, char: str, start: int, end: int) -> None:
+        """Fold one character, which stands for ``[start, end)`` of the source."""
         if char.isascii():
             new = char
         elif unicodedata.category(char) in _JOINED and char not in _REPLACED:
-            if ends and ends[-1] == at:
-                ends[-1] = at + 1
-            continue
+            if self._ends and self._ends[-1] == start:
+                self._ends[-1] = end
+            return
         else:
             new = _fold_one(char)
             if "/" in new:  # a vulgar fraction, and no part of the digits around it
                 new = f" {new} "
         for one in new:
-            chars.append(one)
-            starts.append(at)
-            ends.append(at + 1)
-    return Folded("".join(chars), tuple(starts), tuple(ends))
+            self._chars.append(one)
+            self._starts.append(start)
+            self._ends.append(end)
+
+    def finish(self) -> Folded:
+        """All of it."""
+        return Folded("".join(self._chars), tuple(self._starts), tuple(self._ends))
 
 
 def _fold_one(char: str) -> str:

@@ -14,10 +14,15 @@ _TOLL_FREE = r"8(?:00|33|44|55|66|77|88)"
 
 
 def _address(match: Match) -> Reading:
-    parts = match[0].split(".")
+    parts = match["host"].split(".")
     if any(int(part) > _MOST_ADDRESS_PART for part in parts):
         return None
-    return [" dot ".join(numbers.digits(part) for part in parts)]
+    return [" dot ".join(map(numbers.digits, parts)), *port(match["port"])]
+
+
+def port(written: str | None) -> list[str]:
+    """What follows an address's colon, if there is one."""
+    return [",", "port", numbers.amount(written)] if written else []
 
 
 def _phone(match: Match) -> Reading:
@@ -63,7 +68,7 @@ def _lettered(match: Match) -> Reading:
     return [number, *(numbers.digits(p) if p.isdigit() else spell(p) for p in pieces)]
 
 
-ADDRESS = Rule(r"\d{1,3}(?:\.\d{1,3}){3}(?![.\d])", _address)
+ADDRESS = Rule(r"(?P<host>\d{1,3}(?:\.\d{1,3}){3})(?!\.?\d)(?::(?P<port>\d{1,5})(?!\d))?", _address)
 PHONES: tuple[Rule, ...] = (
     Rule(rf"(?:1-)?{_TOLL_FREE}(?:-[A-Z0-9]{{2,10}}){{1,3}}(?![A-Za-z0-9])", _vanity),
     Rule(r"\+?(?:\(?\d{1,4}\)?[ .-]{1,2}){1,7}\d{2,4}(?!\d|[.,]\d)", _phone),

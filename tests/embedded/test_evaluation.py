@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from embedded.evaluate import _options, _texts, main
 from embedded.evaluation.ears import Ears, NoEars
+from embedded.evaluation.measure import Judge
 from embedded.evaluation.metrics import (
     audible_s,
     intelligibility,
@@ -34,6 +38,7 @@ from embedded.evaluation.report import (
     to_markdown,
 )
 from embedded.evaluation.source import NoSource, Source
+from embedded.evaluation.speak import Speech
 from embedded.evaluation.voices import CheckpointVoices
 from streaming.spec import CodecSpec, Samples
 
@@ -162,6 +167,45 @@ def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoSource, match="apt-get install flite"):
         Source("slt", RATE)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_recogniser_that_ends_is_missing(tmp_path: Path, at_once: bool) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n" + ("exit 3\n" if at_once else "read line\nexit 3\n"))
+    python.chmod(0o755)
+    with Ears(python) as ears:
+        if at_once:
+            ears._process.wait(30)
+        with pytest.raises(NoEars, match="ended with 3"):
+            ears.hear([noise(0.1)], RATE)
+
+
+def test_lengths_are_compared_only_with_what_is_heard() -> None:
+    class Deaf(Ears):
+        def __init__(self) -> None: ...
+
+        def hear(self, speeches: Sequence[Samples], rate: int) -> list[str]:
+            return [""] * len(speeches)
+
+    silence = np.zeros(0, np.float32)
+    said = [Speech((), glide(100, 200), False, 1.0), Speech((), silence, False, 1.0)]
+    judge = Judge(["Hello.", "There."], Deaf(), RATE)
+    ratio = judge.talker(said, [glide(100, 200), silence]).length_ratio
+    assert ratio == (1, 1, 1)
+    assert judge.talker(said, [silence, silence]).length_ratio is None
+
+
+def test_lines_without_words_are_no_sentences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "sentences.txt"
+    file.write_text("Hello.\n\n  \n...\nBye.\n", encoding="utf-8")
+    assert _texts(_options(["--sentences", str(file)])) == ["Hello.", "Bye."]
+    file.write_text("\n...\n", encoding="utf-8")
+    monkeypatch.setattr("embedded.evaluate.Ears", nullcontext)
+    assert main(["--sentences", str(file)]) == 1
+    assert "no sentence with words" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(shutil.which("flite") is None, reason="flite is not installed")

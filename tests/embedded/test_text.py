@@ -30,7 +30,8 @@ _PIECES = [
     "no.", "No.", "pm", "p.m.", "a.m.", "Mr.", "etc.", "km", "min.", "May", "Nov.", "XIV", "é",
     "no", "HR", "MS", "St", "Dr.", "Elm", "Then", "B.", "5B", "W", "Mon", "Mar.", "ext.", "AM",
     "FLOWERS", "800", "401k", "tsp", "\u0301", "\u200d", "🙂", "ﬁ", "½", "²", "°", "日", "\ud800",
-    "\x00", "<|sfx:cough|>", "<|",
+    "\x00", "<|sfx:cough|>", "<|", "<b>", "</b>", "<br/>", "<a x='1' ", "<!--", "-->", "&eacute;",
+    "&#769;", "&amp;", "http://", "user:pw@", "localhost", ":80", "[::1]", "10.0.0.1",
 ]  # fmt: skip
 written = st.one_of(
     st.text(max_size=60),
@@ -172,7 +173,8 @@ _REPEATED = [
     "http://", "a@a.", "+1 ", "a-", "May ", "1 ", "/", "I", "%", "J. ", "<", "1 1/2 ",
     "US ", "U.S. ", "Dr. A ", "5 May ", "Elm St. ", "N Elm ", "5 W ", "Mon-", "May 5 – ", "9 AM-",
     "$1k-", "5 km–", "1-800-A", "800-A-", "1/5 and ", "on 1/5 ", "B. ", "Seat 5B ", "x² ", "**2",
-    "a.b/c.", "a.co/.a", "5%-",
+    "a.b/c.", "a.co/.a", "5%-", "<b", "<b>", "<b a=", "<a b='", "a='b' ", "<b ", "<!--", "<!a ",
+    "&#1", "&a", "&amp;", "http://a@", "http://a.", "http://1.", "www.", "http://[:",
 ]  # fmt: skip
 
 
