@@ -7,19 +7,17 @@ timer are awaited, each in a task of the socket's group.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
 from typing import Protocol
 
 from service.auth.caller import current_caller
 from service.context_trace import ContextTrace
-from service.rows_together import let_rows_pile_up
 from service.runtime import Runtime
-from streaming.errors import BackendError, ErrorCode, RequestError, TalkwireError
+from service.talker_feed import Prepare, TalkerFeed, internal
+from streaming.errors import TalkwireError
 from streaming.events import (
     Broke,
     Cancelled,
@@ -28,20 +26,17 @@ from streaming.events import (
     Done,
     Event,
     Flushed,
-    NothingToSay,
     PlaybackReported,
-    RowsCame,
     SamplesCame,
     SendAudio,
     SetTimer,
     StartTalker,
     StopWork,
-    TalkerAsked,
     TextAppended,
     TimerRang,
     WordsSent,
 )
-from streaming.ports import Arrival, Reference, SpeechRequest
+from streaming.ports import SpeechRequest
 from streaming.session import Session, State
 from streaming.words import WordTiming
 
@@ -81,8 +76,6 @@ class ContextSink(Protocol):
 #: Returns when the client has room for more audio: how many samples it has taken in all if
 #: that had to be waited for, else None.
 Room = Callable[[], Awaitable[int | None]]
-#: Makes the reference that a context is to be spoken with. Raises TalkwireError.
-Prepare = Callable[[], Awaitable[Reference]]
 
 
 class ContextDriver:
@@ -111,16 +104,14 @@ class ContextDriver:
         self._working: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._happened = asyncio.Event()
-        self._row_s = 0.0  # what a row took of late
         self.touched_at = time.monotonic()
         self._text_at = -math.inf
         self._trace: ContextTrace | None = None
         if runtime.tracing is not None:
             self._trace = runtime.tracing.open(protocol, request.request_id, self.touched_at)
-        self._preparing: asyncio.Task[Reference | TalkwireError] | None = None
+        self._feed = TalkerFeed(runtime, session, request, self.post)
         if prepare is not None:
-            self._preparing = self._tasks.create_task(self._prepare(prepare))
+            self._feed.begin(prepare, tasks)
 
     @property
     def is_closed(self) -> bool:
@@ -156,7 +147,7 @@ class ContextDriver:
             self._carry_out(command)
         if self._trace is not None:
             self._trace.note(event, commands, now, time.monotonic())
-        self._happened.set()
+        self._feed.stir()
 
     def _handled(self, event: Event, now: float) -> list[Command]:
         """What the session decides. Text counts against what its sender may have spoken."""
@@ -173,7 +164,7 @@ class ContextDriver:
     def _carry_out(self, command: Command) -> None:
         match command:
             case StartTalker(utterance, text):
-                self._work(self._talk(utterance, text))
+                self._work(self._feed.talk(utterance, text))
             case Decode():
                 self._work(self._decode(command))
             case SetTimer(at):
@@ -208,73 +199,15 @@ class ContextDriver:
     def _stop_work(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._request.conversation is not None:
-            self._runtime.talker.forget(self._request.conversation)
         # A task that is itself reporting the end finishes by itself.
         for task in self._working - {asyncio.current_task()}:
             task.cancel()
-        if self._preparing is not None:
-            self._preparing.cancel()
+        self._feed.stop()
 
     def _work(self, work: Coroutine[None, None, None]) -> None:
         task = self._tasks.create_task(work)
         self._working.add(task)
         task.add_done_callback(self._working.discard)
-
-    async def _prepare(self, prepare: Prepare) -> Reference | TalkwireError:
-        """What ``prepare`` makes, or why it does not."""
-        try:
-            return await prepare()
-        except TalkwireError as error:
-            return error
-        except Exception:
-            log.exception("cloning broke", extra={"request_id": self._request.request_id})
-            return _internal()
-
-    async def _talk(self, utterance: int, text: str) -> None:
-        request = dataclasses.replace(
-            self._request, request_id=f"{self._request.request_id}-{utterance}", text=text
-        )
-        if self._preparing is not None:
-            prepared = await self._preparing
-            if isinstance(prepared, TalkwireError):
-                self.post(Broke(prepared))
-                return
-            request = dataclasses.replace(request, reference=prepared)
-            self.post(TalkerAsked(utterance))
-        pace = self._runtime.pace.open()
-        try:
-            self._runtime.talker.check(request)
-            async with aclosing(self._runtime.talker.generate(request)) as batches:
-                async for batch in batches:
-                    pace.observe_all(batch.came or (Arrival(len(batch.rows), time.monotonic()),))
-                    self.post(RowsCame(utterance, batch))
-                    if self.is_closed or batch.finish is not None:
-                        break
-                    if not self._session.wants_rows(time.monotonic()):
-                        pace.pause()
-                        await self._until_rows_are_wanted()
-                    elif batch.came:
-                        self._row_s = pace.row_s or self._row_s
-                        await let_rows_pile_up(self._session, batch, self._row_s)
-                else:
-                    raise BackendError(ErrorCode.ENGINE_FAILED, "The talker stopped too soon.")
-        except TalkwireError as error:
-            if isinstance(error, RequestError) and error.code is ErrorCode.INVALID_TEXT:
-                self.post(NothingToSay(utterance))
-            else:
-                self.post(Broke(error))
-        except Exception:
-            log.exception("talker request broke", extra={"request_id": request.request_id})
-            self.post(Broke(_internal()))
-        finally:
-            pace.close()
-
-    async def _until_rows_are_wanted(self) -> None:
-        """Not taking rows pauses the talker: its engine goes on with others meanwhile."""
-        while not self._session.wants_rows(time.monotonic()):
-            self._happened.clear()
-            await self._happened.wait()
 
     async def _decode(self, command: Decode) -> None:
         try:
@@ -285,7 +218,7 @@ class ContextDriver:
             self.post(Broke(error))
         except Exception:
             log.exception("decoding broke", extra={"request_id": self._request.request_id})
-            self.post(Broke(_internal()))
+            self.post(Broke(internal()))
 
     async def _when_wanted(self, deadline: float) -> float:
         """Wait for room. A client that made us wait has played no more than it has taken, and
@@ -295,7 +228,3 @@ class ContextDriver:
             return deadline
         self.post(PlaybackReported(taken, at_most=True))
         return max(deadline, time.monotonic())
-
-
-def _internal() -> BackendError:
-    return BackendError(ErrorCode.INTERNAL, "Something went wrong in the server.")

@@ -21,9 +21,10 @@ from fastapi import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.audio.packet import AudioEncoder, Packet
-from service.context import ContextDriver, Prepare
+from service.context import ContextDriver
 from service.http_buffer import SpeechBuffer
 from service.runtime import Runtime
+from service.talker_feed import Prepare
 from streaming.errors import BackendError, CapacityError, ErrorCode, TalkwireError
 from streaming.events import Broke, CancelAsked, Done, EndAsked, SendAudio, TextAppended
 from streaming.ports import SpeechRequest

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 
 from service.audio.pump import EncoderPump
 from service.audio.timeline import Timeline
-from service.context import ContextDriver, Prepare
+from service.context import ContextDriver
 from service.context_settings import session_settings, speech_request
 from service.outbox import Outbox
 from service.protocols.native_context import Framing, NativeContext, make_context_encoder
 from service.runtime import Runtime
+from service.talker_feed import Prepare
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.events import AudioRead, Broke
 from streaming.session import Session

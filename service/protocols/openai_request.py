@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.audio.factory import make_stream_encoder
-from service.context import Prepare
 from service.context_settings import session_settings, speech_request
 from service.http_speech import HttpContext
 from service.runtime import Runtime
+from service.talker_feed import Prepare
 from streaming import wire
 from streaming.errors import ErrorCode, RequestError
 from streaming.session import Session
