@@ -19,6 +19,7 @@ from codec.decoder import HiggsDecoder
 from codec.decodes import DecodeStats
 from codec.engine import CodecWorkerEngine
 from codec.fake import FakeDecoder
+from codec.messages import Decoded, Decoding
 from ipc.supervisor import ChildFailed, Watch
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.spec import CodecSpec
@@ -184,10 +185,17 @@ async def test_a_bad_window_fails_alone(rig: Rig, code: int) -> None:
     assert rig.engine.restarts == 0
 
 
-async def test_cancelling_drops_the_work(rig: Rig) -> None:
+async def test_cancelling_drops_the_work(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []  # what the worker says that it decodes
+    hear = rig.engine._decodes.on_message
+
+    def note(message: Decoding | Decoded) -> None:
+        begun.extend(message.ids if isinstance(message, Decoding) else ())
+        hear(message)
+
+    monkeypatch.setattr(rig.engine._decodes, "on_message", note)
     blocker = asyncio.create_task(rig.engine.decode(window(SLOW), soon(-9.0)))
-    await asyncio.sleep(0.05)
-    dropped = asyncio.create_task(rig.engine.decode(window(SLOW, new=5), soon()))
+    dropped = asyncio.create_task(rig.engine.decode(window(SLOW, new=5), soon(-8.0)))
     await asyncio.sleep(0)
     dropped.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -197,6 +205,7 @@ async def test_cancelling_drops_the_work(rig: Rig) -> None:
     after = window()
     assert_right(after, await rig.engine.decode(after, soon()))
     assert [s.new_frames for s in rig.stats] == [4, 4]
+    assert begun == [0, 2]
 
 
 async def test_the_earliest_deadline_is_answered_first(rig: Rig) -> None:

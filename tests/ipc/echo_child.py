@@ -44,6 +44,8 @@ def main() -> None:
             return
         if options.start == "hang":
             time.sleep(3600)
+        if options.start == "slow":
+            time.sleep(1.5)
         link.send(Hello(os.getpid()))
         try:
             while True:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from ipc import life
 from ipc.framing import Alive, Fatal, Progress
 from ipc.supervisor import START_TRIES, ChildDown, ChildFailed, Supervisor, Watch
 
@@ -121,6 +122,24 @@ async def test_what_a_child_said_before_its_death_arrives(nest: Nest) -> None:
     nest.supervisor.send(nest.say("last words", then="die"))
     await nest.until(lambda: nest.downs == 1)
     assert nest.said == ["last words"]
+
+
+async def test_what_a_child_said_arrives_though_its_death_is_known_sooner(
+    nest: Nest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = asyncio.StreamReader.read
+
+    async def read_late(stream: asyncio.StreamReader, most: int = -1) -> bytes:
+        await asyncio.sleep(0.5)
+        return await read(stream, most)
+
+    monkeypatch.setattr(life, "_LAST_WORDS_S", 30.0)
+    monkeypatch.setattr(asyncio.StreamReader, "read", read_late)
+    nest.supervisor.send(nest.say("first"))  # for the read that waits already
+    await nest.until(lambda: nest.said == ["first"])
+    nest.supervisor.send(nest.say("last words", then="die"))
+    await nest.until(lambda: nest.downs == 1)
+    assert nest.said == ["first", "last words"]
 
 
 async def test_sending_to_a_dead_child_is_an_error(nest: Nest) -> None:

@@ -110,6 +110,22 @@ async def test_a_text_that_was_refused_is_no_context(tmp_path: Path) -> None:
     assert [span.name for span in kept.spans].count("tts.context") == 1
 
 
+async def test_text_that_is_too_long_counts_for_nothing(tmp_path: Path) -> None:
+    limits = {"characters_per_minute": 60}
+    keys = write_keys(tmp_path / "keys.json", entry("a", "acme", limits=limits))
+    async with (
+        gateway(api_keys_file=keys, max_text_chars=50) as server,
+        client(server.url, additional_headers=bearer("a")) as talk,
+    ):
+        await talk.create()
+        await talk.send("text.append", context_id="c", text="x" * 51)
+        assert (await talk.error())["code"] == "text_too_long"
+        for text in ("A sentence of forty or so characters. ", "And more. "):
+            await talk.send("text.append", context_id="c", text=text)
+        await talk.send("context.end", context_id="c")
+        assert (await talk.until("context.done"))["reason"] == "complete"
+
+
 async def test_a_handshake_that_its_dialect_refuses_was_not_accepted() -> None:
     async with gateway() as server:
         address = server.http.replace("http", "ws", 1)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import connect
 from websockets.frames import Frame, Opcode
 
 from service import front_door, http_route
-from service.front_door import _SPARE, GuardedSocket
-from tests.service.live import Gateway, client, gateway
+from service.front_door import _SPARE, GuardedSocket, server_config
+from service.settings import Settings
+from tests.service.live import Gateway, Server, client, gateway
 
 UPGRADE = (
     b"GET /v1/tts/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
@@ -88,6 +92,19 @@ async def test_a_body_that_never_comes_is_told(
         assert server.runtime.admission.active == 0
 
 
+@pytest.mark.parametrize(
+    "path", [b"/v1/audio/voices", b"/tts/bytes", b"/v1/text-to-speech/default", b"/v1/speak"]
+)
+async def test_a_body_that_never_comes_is_408_in_every_dialect(
+    path: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_route, "_BODY_S", 0.1)
+    async with gateway() as server, raw(server) as (reader, writer):
+        head = POST.replace(b"/v1/audio/speech", path)
+        writer.write(head + b"Connection: close\r\nContent-Length: 100\r\n\r\n")
+        assert (await rest(reader)).startswith(b"HTTP/1.1 408 ")
+
+
 async def test_a_body_that_nobody_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front_door, "_BODY_S", 0.3)
     async with gateway() as server, raw(server) as (reader, writer):
@@ -122,6 +139,58 @@ async def test_a_slow_answer_is_not_held_to_it_either() -> None:
         answer = await http.post(server.http + "/v1/audio/speech", json=body)
         assert answer.status_code == 200
         assert len(answer.content) > 24_000
+
+
+ANSWER = bytes(1 << 20)
+
+
+@contextlib.asynccontextmanager
+async def reading_slowly() -> AsyncIterator[tuple[asyncio.StreamReader, set[Any]]]:
+    """A reader that has asked for ``ANSWER``, of which little fits into the kernel, and the
+    server's connections. As soon as it is answered it owes another request within a second.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        length = (b"content-length", str(len(ANSWER)).encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": ANSWER})
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    config = server_config(answer, Settings(handshake_s=1.0), grace_s=2)
+    config.lifespan = "off"
+    server = Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    own = socket.socket()
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    own.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(own, listener.getsockname())
+    reader, writer = await asyncio.open_connection(sock=own, limit=8192)
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+    try:
+        yield reader, server.server_state.connections
+    finally:
+        writer.close()
+        server.told.set()
+        await serving
+
+
+async def test_a_slow_reader_of_a_long_answer_is_not_cut_off_while_it_reads() -> None:
+    async with reading_slowly() as (reader, _):
+        for _ in range(28):
+            await reader.readexactly(len(ANSWER) // 28)
+            await asyncio.sleep(0.05)
+        assert len(await rest(reader)) == len(ANSWER) % 28
+
+
+async def test_a_reader_that_stops_in_a_long_answer_is_cut_off() -> None:
+    async with reading_slowly() as (reader, connections), asyncio.timeout(30):
+        await reader.readexactly(1000)
+        while connections:
+            await asyncio.sleep(0.02)
 
 
 def test_empty_fragments_are_not_kept() -> None:

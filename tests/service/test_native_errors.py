@@ -11,8 +11,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from service.context import ContextDriver
-from streaming.errors import BackendError, ErrorCode
+from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.events import Event, RowsCame
+from streaming.ports import SpeechRequest
 from talker.fake import FakeTalker
 from tests.service.live import Client, client, gateway
 from tests.service.native_texts import EXACT, SENTENCES, TEXT, get, is_done
@@ -173,6 +174,31 @@ async def test_a_talker_failure_harms_no_other_context() -> None:
         errors = [m for m in messages if isinstance(m, dict) and m["type"] == "error"]
         assert [(e["code"], e["context_id"]) for e in errors] == [("engine_failed", "bad")]
         assert np.array_equal(talk.samples(good), server.whole("One sentence."))
+
+
+async def test_a_voice_that_goes_while_its_context_speaks_is_told() -> None:
+    class Leaving(FakeTalker):
+        is_gone = False
+
+        def check(self, request: SpeechRequest) -> None:
+            if self.is_gone:
+                raise RequestError(ErrorCode.UNKNOWN_VOICE, "It has gone.", param="voice")
+            super().check(request)
+
+    talker = Leaving()
+    async with gateway(talker) as server, client(server.url) as talk:
+        await talk.create()
+        await talk.send("text.append", context_id="c", text="One is here. ")
+        await talk.send("context.flush", context_id="c", flush_id="f")
+        await talk.until("flush.done")
+        talker.is_gone = True
+        await talk.send("text.append", context_id="c", text="Two is here. ")
+        await talk.send("context.end", context_id="c")
+        came = [await talk.next()]
+        while not is_done(came[-1]):
+            came.append(await talk.next())
+        errors = [m for m in came if isinstance(m, dict) and m["type"] == "error"]
+        assert [error["code"] for error in errors] == ["unknown_voice"]
 
 
 async def test_an_idle_context_is_closed_and_the_socket_stays() -> None:

@@ -81,3 +81,19 @@ async def test_audio_that_is_too_long_for_one_message_is_an_error_of_its_text_al
         await talk.say("Hi.")
         assert (await talk.sentence(1, 0, "Hi."))[1] == s16(np.asarray(server.whole("Hi.")))
         await server.until_free()
+
+
+async def test_a_stream_that_is_as_far_ahead_as_it_may_be_does_not_run() -> None:
+    """Those who begin reckon with the streams that run, and with no others."""
+    talker = FakeTalker(row_s=0.0005, frames_per_character=25)
+    async with gateway(talker, default_lead_ms=500) as server, client(server.url) as talk:
+        await talk.create()
+        await talk.send(
+            "text.append", context_id="c", text="Forty characters of text or some more.. "
+        )
+        await talk.until("audio.started")
+        pace = server.runtime.pace
+        async with asyncio.timeout(30):
+            while pace.running:
+                await asyncio.sleep(0.005)
+        assert (pace.live, server.talker.outstanding) == (1, 1)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from service import http_route
 from tests.service import clips
 from tests.service.voice_server import (
     CLIP,
     CONSENT,
     OTHER,
     PATH,
+    VOICE,
     error,
     server,
 )
@@ -123,6 +127,24 @@ async def test_large_bodies_are_few_and_bounded() -> None:
             s.live.runtime.uploads.leave(0.0)
         assert (await s.add(clips.wav(clips.tone(25.0)), name="b")).status_code == 201
         assert s.live.runtime.uploads.active == 0
+
+
+async def test_an_upload_may_come_more_slowly_than_other_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_route, "_BODY_S", 1.0)
+    sample = clips.as_base64(clips.wav(clips.tone(25.0)))
+    body = json.dumps(VOICE | {"audio_sample": sample}).encode()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield body[:-100]
+        await asyncio.sleep(1.4)
+        yield body[-100:]
+
+    async with server() as s:
+        json_type = {"content-type": "application/json"}
+        answer = await s.http.post(PATH, content=slowly(), headers=json_type)
+        assert answer.status_code == 201, answer.text
 
 
 async def test_openapi_tells_both_forms() -> None:

@@ -76,6 +76,14 @@ async def test_what_is_spoken_with_are_the_clips_codes() -> None:
         assert spoken.rows.shape == (codes.shape[1] + 7, 8)
 
 
+async def test_a_voice_may_have_the_name_of_one_of_openais() -> None:
+    async with server() as s:
+        default = (await s.speak(voice="alloy")).content
+        assert default == s.expected()
+        assert (await s.add(name="alloy")).status_code == 201
+        assert (await s.speak(voice="alloy")).content != default
+
+
 async def test_there_is_room_for_so_many() -> None:
     async with server(max_voices=1) as s:
         assert (await s.add()).status_code == 201

@@ -114,11 +114,28 @@ async def test_a_clip_that_cannot_be_used_ends_the_context() -> None:
         await native.send("context.end", context_id="c")
         assert (await native.error())["code"] == "invalid_audio"
         assert (await native.until("context.done"))["reason"] == "error"
-        # one that nobody speaks with is cancelled with its context
+
+
+async def test_a_clip_that_nobody_speaks_with_any_more_is_given_up_with_its_context() -> None:
+    async with server() as s, client(s.live.url) as native:
+        begun, given_up = asyncio.Event(), asyncio.Event()
+
+        async def never(samples: Samples) -> Codes:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.set()
+            raise AssertionError("nothing is waited for")
+
+        s.live.codec.encode = never  # type: ignore[method-assign]
         opus = clips.as_base64(clips.encoded("ogg_opus", clips.tone(1.5)))
         await native.create(reference={"audio": opus})
         await native.send("text.append", context_id="c", text="Hello there.")
+        async with asyncio.timeout(60):
+            await begun.wait()
         await native.send("context.cancel", context_id="c")
         await native.until("context.cancelled")
         await s.live.until_free()
-        assert s.live.codec.encoded == 0
+        async with asyncio.timeout(30):
+            await given_up.wait()

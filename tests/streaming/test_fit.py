@@ -54,6 +54,15 @@ def test_what_fits_is_left_alone(text: str) -> None:
     assert fit(text, spoken_lengths(text), max(1, said(text))) == ([text] if text else [])
 
 
+def test_a_written_character_of_two_is_not_torn_apart() -> None:
+    accented = "e\N{COMBINING ACUTE ACCENT}"
+    text = accented * 31
+    lengths = [0, *[-1] * (len(text) - 1), 540]
+    parts = fit(text, lengths, 60)
+    assert len(parts) > 1
+    assert all(part == accented * (len(part) // 2) for part in parts)
+
+
 @given(WORDS, st.integers(20, 60), st.lists(st.integers(0, 200), max_size=4))
 def test_the_segmenters_result_does_not_depend_on_how_the_text_was_split(
     text: str, most: int, cuts: list[int]

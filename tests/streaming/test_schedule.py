@@ -49,6 +49,7 @@ def test_a_slow_talker_does_not_start_early_only_because_audio_plays() -> None:
     slow = replace(BOUNDS, row_s=1.2 * FRAME_S, burst_s=0.0)
     schedule = ChunkSchedule(SETTINGS, slow, dry_at=1.0, expected_frames=100)
     schedule.on_frames(8)
+    assert schedule.decide(0.9) == ChunkDecision(0, 0, inf)  # while there is time
     assert schedule.decide(0.99).new_frames == 0
     held = start_frames(SETTINGS, slow, left_frames=100)
     schedule.on_frames(held + SETTINGS.first_lookahead_frames - 8)

@@ -59,6 +59,31 @@ def test_a_chunk_takes_its_share_of_the_codec_and_no_less_than_keeps_up() -> Non
     assert second(1.0, finished=True) > second(0.6, finished=True) > second(0.01)
 
 
+def test_a_chunk_lasts_while_it_waits_for_those_who_begin_however_small_its_share() -> None:
+    bounds = replace(BOUNDS, decode_frame_s=0.004, codec_share=0.01, beginners_s=0.2)
+    schedule = ChunkSchedule(SETTINGS, bounds, dry_at=5.0)
+    schedule.on_frames(90)
+    first = schedule.decide(0.0)
+    schedule.on_emitted(first.new_frames, first.lookahead, 0.0)
+    schedule.on_sent(first.new_frames, 0.0)
+    least = sustainable_frames(SETTINGS, replace(bounds, queue_s=bounds.wait_s))
+    assert least > sustainable_frames(SETTINGS, bounds)
+    assert first.new_frames >= least
+    assert schedule.decide(0.0).new_frames >= least
+
+
+def test_a_first_chunk_lasts_while_the_next_is_decoded() -> None:
+    """However late it was itself."""
+    for seed in range(3000):
+        case = random_case(seed)
+        settings, bounds = case.settings, case.bounds
+        context = settings.left_context_frames + settings.lookahead_frames
+        window = context + sustainable_frames(settings, bounds)
+        decoded_s = settings.guard_s + bounds.wait_s + bounds.decode_s(window)
+        first = start_frames(settings, bounds, left_frames=case.frames)
+        assert first * FRAME_S >= decoded_s - 1e-6
+
+
 def test_a_fixed_first_chunk_is_exactly_that_and_only_the_first() -> None:
     settings = replace(SETTINGS, first_chunk_frames=1)
     rows = [0.014 * (i + 1) for i in range(60)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,9 +17,20 @@ from streaming.events import (
     NothingToSay,
     RowsCame,
     TextAppended,
+    WordsSent,
 )
-from streaming.ports import TalkerRows
+from streaming.ports import Arrival, TalkerRows
 from tests.streaming.session_world import ROW_S, SPEC, World, rows_of, settings
+
+
+def spoken(batch: TalkerRows, text: str = "One sentence.", at: float = 0.1) -> World:
+    """A context of one utterance, all of whose rows are taken at once."""
+    world = World(settings())
+    world.post(TextAppended(text))
+    world.post(EndAsked())
+    world._rows = [(at, RowsCame(0, batch))]
+    world.run()
+    return world
 
 
 def test_an_utterance_with_nothing_to_say_is_passed_over() -> None:
@@ -92,15 +105,34 @@ def test_a_failure_ends_the_context_with_its_error() -> None:
 
 
 def test_an_utterance_at_its_longest_is_told() -> None:
-    world = World(settings())
-    world.post(TextAppended("One sentence."))
-    world.post(EndAsked())
     rows = rows_of(np.full((9, SPEC.num_codebooks), 7, np.int16))[:9]
-    world._rows = [(0.1, RowsCame(0, TalkerRows(rows, "length")))]
-    world.run()
+    world = spoken(TalkerRows(rows, "length"))
     assert isinstance(world.told[-1], Done)
     assert world.told[-1].reason == "length"
     assert world.samples == (9 - SPEC.num_codebooks + 1) * SPEC.hop_length
+
+
+def test_an_end_in_the_last_row_that_is_allowed_is_an_end() -> None:
+    world = spoken(TalkerRows(rows_of(np.full((9, SPEC.num_codebooks), 7, np.int16)), "length"))
+    assert isinstance(world.told[-1], Done)
+    assert world.told[-1].reason == "complete"
+
+
+def test_words_that_an_utterance_cut_at_its_longest_has_not_reached_are_not_told() -> None:
+    rows = rows_of(np.full((9, SPEC.num_codebooks), 7, np.int16))[:9]
+    first_word = np.zeros(9, np.float32)  # where in the text each row speaks
+    world = spoken(TalkerRows(rows, "length", first_word), "One two three four.")
+    told = [word.text for one in world.told if isinstance(one, WordsSent) for word in one.timings]
+    assert told == ["One"]
+
+
+def test_the_talkers_time_ends_with_its_last_row_whenever_that_is_taken() -> None:
+    rows = rows_of(np.full((20, SPEC.num_codebooks), 7, np.int16))
+    batch = TalkerRows(rows, "stop", None, (Arrival(len(rows), 0.2),))
+    soon, late = (spoken(batch, at=at).told[-1] for at in (0.2, 0.6))
+    assert isinstance(soon, Done)
+    assert isinstance(late, Done)
+    assert soon.report.rtf == late.report.rtf
 
 
 def test_a_pause_in_the_text_is_no_underrun() -> None:
@@ -141,6 +173,26 @@ def test_before_the_first_sound_rows_pile_up_for_half_of_what_it_is_short_of() -
     assert all(at + 2 * nap_s <= world.now + 1e-9 for at, nap_s in patience)
     napping_s = world.session.row_patience_s(world.now, ROW_S)
     assert napping_s <= world.windows[0].window.new_frames * SPEC.frame_s / 2
+
+
+def test_rows_pile_up_no_longer_than_leaves_time_for_the_window_in_the_codec_and_the_next() -> None:
+    plan = settings()
+    dear = replace(plan.line.bounds(), queue_s=0.15)
+    world = World(replace(plan, line=replace(plan.line, bounds=lambda: dear)), frames=200)
+    world.post(TextAppended("A sentence of some length. "))
+    line, schedule, looks = world.session._line, plan.line.schedule, 0
+    context = schedule.left_context_frames + schedule.lookahead_frames
+    while world.now < 1.5 and line._line:
+        world.run(until=world.now + 0.001)
+        head = line._line[0] if line._line else None
+        if not world.sent or head is None or head.decoding is None:
+            continue
+        needed_s = dear.wait_s + dear.decode_s(context + head.waiting_frames)
+        lead_s = line.lead_s(world.now) + head.decoding.new_frames * SPEC.frame_s
+        patience_s = world.session.row_patience_s(world.now, ROW_S)
+        assert patience_s <= max(0.0, lead_s - 2 * needed_s) / 2 + 1e-9
+        looks += 1
+    assert looks
 
 
 def test_whole_mode_takes_each_row_at_once() -> None:

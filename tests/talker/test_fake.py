@@ -105,6 +105,14 @@ async def test_rows_that_piled_up_come_in_one_piece_with_the_end() -> None:
     assert stream.is_over
 
 
+async def test_rows_that_were_taken_in_together_were_made_evenly() -> None:
+    stream = RowStream(2, 64)
+    stream.put(rows(1), "")
+    stream.put(rows(2, 3, 4, 5), "stop")
+    came = (await stream.next()).came
+    assert [(arrival.rows, arrival.evenly) for arrival in came] == [(1, False), (4, True)]
+
+
 async def test_rows_before_a_failure_are_given_first() -> None:
     stream = RowStream(2, 4)
     stream.put(rows(1), "")

@@ -1,0 +1,68 @@
+"""How long the supervisor waits: for a child that starts, and before it starts another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+from ipc.supervisor import Watch
+from tests.ipc.test_supervisor import QUICK, Nest
+
+
+def pauses_s(caplog: pytest.LogCaptureFixture) -> list[float]:
+    """How long each restart was put off, of the deaths so far."""
+    return [record.restart_in_s for record in caplog.records if record.msg == "child ended"]
+
+
+async def kill(nest: Nest) -> None:
+    """End the child, and wait for the next."""
+    lives = len(nest.pids)
+    assert nest.supervisor.pid is not None
+    os.kill(nest.supervisor.pid, signal.SIGKILL)
+    await nest.until(lambda: len(nest.pids) > lives)
+
+
+async def test_a_child_may_be_silent_and_idle_while_it_starts() -> None:
+    nest = Nest("slow", Watch(start_timeout_s=60.0, hang_timeout_s=1.0, still_timeout_s=0.5))
+    await nest.supervisor.start()
+    assert (len(nest.pids), nest.supervisor.restarts) == (1, 0)
+    await nest.supervisor.stop()
+
+
+@pytest.mark.parametrize(
+    ("healthy_s", "pauses"),
+    [(3600.0, [0.0, 0.5, 1.0]), (0.0, [0.0, 0.0, 0.0])],
+    ids=["they die young", "they were of use"],
+)
+async def test_the_first_restart_is_at_once_and_later_ones_if_the_child_was_of_use(
+    healthy_s: float, pauses: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    nest = Nest(watch=replace(QUICK, healthy_s=healthy_s))
+    await nest.supervisor.start()
+    with caplog.at_level(logging.WARNING, "ipc.supervisor"):
+        for _ in pauses:
+            await kill(nest)
+    await nest.supervisor.stop()
+    assert pauses_s(caplog) == pauses
+
+
+async def test_a_child_that_cannot_start_again_is_tried_more_and_more_slowly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """However useful the one before it was."""
+    nest = Nest(watch=replace(QUICK, healthy_s=0.0))
+    await nest.supervisor.start()
+    nest.supervisor._program.argv[-1] = "crash"
+    assert nest.supervisor.pid is not None
+    with caplog.at_level(logging.WARNING, "ipc.supervisor"):
+        os.kill(nest.supervisor.pid, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while len(pauses_s(caplog)) < 4:
+                await asyncio.sleep(0.02)
+    await nest.supervisor.stop()
+    assert pauses_s(caplog)[:4] == [0.0, 0.0, 0.5, 1.0]

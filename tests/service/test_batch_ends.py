@@ -1,0 +1,65 @@
+"""Several texts in one request: what ends them before they are spoken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import httpx
+import pytest
+
+from service import http_batch
+from talker.fake import FakeTalker
+from tests.service.live import client, gateway
+from tests.service.test_openai_batch import PATH, TEXTS, items, post
+
+
+async def test_an_item_that_finds_no_place_is_told_so_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_batch, "_PATIENCE_S", 0.3)
+    talker = FakeTalker(frames_per_character=10)
+    limits = {"max_contexts": 2, "max_batch_contexts": 2}
+    async with gateway(talker, **limits) as server, client(server.url) as talk:
+        talker._row_s = 0.02
+        await talk.create()
+        await talk.send("text.append", context_id="c", text="Speaking on and on and on. ")
+        await talk.until("audio.started")
+        body = (await post(server, {"items": items(TEXTS[2], TEXTS[1])})).json()
+        assert [result.get("code") for result in body["results"]] == [None, "overloaded"]
+
+
+async def test_all_that_is_being_spoken_ends_with_the_server() -> None:
+    talker = FakeTalker(frames_per_character=50)
+    async with gateway(talker, max_batch_contexts=3, drain_s=0.3) as server:
+        talker._row_s = 0.02
+        answering = asyncio.create_task(post(server, {"items": items(*TEXTS)}))
+        async with asyncio.timeout(60):
+            while server.talker.outstanding < 3:
+                await asyncio.sleep(0.005)
+        draining = asyncio.create_task(server.runtime.drain())
+        body = (await answering).json()
+        await draining
+        assert [result.get("code") for result in body["results"]] == ["draining"] * 3
+
+
+async def test_an_answer_that_nobody_reads_is_broken_off() -> None:
+    async with gateway(slow_consumer_s=0.5, max_batch_contexts=4) as server:
+        body = json.dumps({"items": items(*["One two three four five six. " * 150] * 4)}).encode()
+        url = httpx.URL(server.http)
+        head = (
+            f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        with socket.socket() as wire:
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            wire.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(wire, (url.host, url.port))
+            await loop.sock_sendall(wire, head.encode() + body)
+            async with asyncio.timeout(60):
+                while not server.runtime.connections:
+                    await asyncio.sleep(0.02)
+                while server.runtime.connections:
+                    await asyncio.sleep(0.02)

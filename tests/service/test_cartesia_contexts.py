@@ -1,0 +1,94 @@
+"""Cartesia's socket: what ends a context, what keeps it, and what begins another of its id."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from service import socket
+from service.protocols import cartesia_context
+from talker.fake import FakeTalker
+from tests.service.cartesia_talk import (
+    EXACT,
+    ONE,
+    asking,
+    cartesia,
+    is_,
+    say,
+    speaking,
+    whole,
+    words_of,
+)
+from tests.service.live import gateway
+from tests.service.vendor_talk import s16
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contexts are looked at often, and expire as soon as they have been heard."""
+    monkeypatch.setattr(socket, "_HOUSEKEEPING_S", 0.05)
+    monkeypatch.setattr(cartesia_context, "_EXPIRES_S", 0.1)
+
+
+async def test_a_last_request_that_is_refused_ends_its_context() -> None:
+    async with gateway(max_text_chars=60, **EXACT) as server, cartesia(server) as talk:
+        await say(talk, "a", ONE + " ", end=False)
+        await talk.send(**asking("a", "x" * 61, **{"continue": False}))
+        error = await talk.until(is_("error", "a"))
+        assert (error["error_code"], error["done"]) == ("text_too_long", False)
+        await talk.until(is_("done", "a"))
+        assert talk.sounds["a"] == s16(server.whole(ONE))
+
+
+async def test_a_context_that_waits_in_vain_gives_its_place_back() -> None:
+    async with gateway(context_idle_s=1.0) as server, cartesia(server) as talk:
+        await say(talk, "a", "\N{PARTY POPPER}", end=False, max_buffer_delay_ms=0)
+        async with asyncio.timeout(30):
+            while not server.runtime.admission.active:
+                await asyncio.sleep(0.005)
+        await server.until_free()
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_text_that_waits_for_its_rest_does_not_expire() -> None:
+    async with gateway(**EXACT) as server, cartesia(server) as talk:
+        await say(talk, "a", "Yes. And a", end=False, max_buffer_delay_ms=5000)
+        await talk.until(is_("chunk", "a"))
+        await asyncio.sleep(1.2)  # what was said has long been heard
+        await say(talk, "a", " second one.")
+        await talk.until(is_("done", "a"))
+        assert talk.sounds["a"] == s16(whole(server, "Yes.", "And a second one."))
+
+
+async def test_blank_text_is_no_flush() -> None:
+    async with gateway(**EXACT) as server, cartesia(server) as talk:
+        await say(talk, "a", ONE, " ", max_buffer_delay_ms=0)
+        await talk.until(is_("done", "a"))
+        assert [message["type"] for message in talk.messages].count("flush_done") == 1
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_after_a_cancel_the_words_of_an_expired_context_are_counted_anew() -> None:
+    async with gateway(speaking(), **EXACT) as server, cartesia(server) as talk:
+        now = {"max_buffer_delay_ms": 0}
+        await say(talk, "a", "Yes. ", end=False, add_timestamps=True, **now)
+        await talk.until(is_("chunk", "a"))
+        await server.until_free()  # it has expired
+        await talk.send(context_id="a", cancel=True)
+        await say(talk, "a", "No.", add_timestamps=True)
+        await talk.until(is_("done", "a"))
+        *_, (word, start_s, _) = words_of(talk, "a")
+        assert (word, start_s < 0.1) == ("No.", True)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_socket_is_idle_from_the_end_of_its_last_context() -> None:
+    talker = FakeTalker(frames_per_character=5)
+    async with gateway(talker, session_idle_s=1.5) as server, cartesia(server) as talk:
+        talker._row_s = 0.02  # 1.8 seconds of work
+        await talk.send(**asking("a", ONE))
+        await talk.until(is_("done", "a"))
+        await asyncio.sleep(0.3)
+        await talk.send(**asking("b", "Yes."))
+        await talk.until(is_("done", "b"))

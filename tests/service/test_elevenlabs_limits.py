@@ -1,0 +1,52 @@
+"""ElevenLabs' sockets: how many contexts there may be, and how long each may say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from service import socket
+from service.protocols.elevenlabs_request import stream_options
+from talker.fake import FakeTalker
+from tests.service.elevenlabs_talk import (
+    EXACT,
+    ONE,
+    finish,
+    is_final,
+    multi,
+    open_context,
+)
+from tests.service.live import gateway
+from tests.service.vendor_talk import s16
+
+
+async def test_those_that_are_still_spoken_count_too() -> None:
+    talker = FakeTalker(frames_per_character=20)
+    async with gateway(talker) as server, multi(server) as talk:
+        talker._row_s = 0.05
+        for number in range(10):  # at most five take text at once
+            await open_context(talk, f"c{number}", ONE)
+            await finish(talk, f"c{number}")
+        await open_context(talk, "more", ONE)
+        error = await talk.until(lambda message: message.get("error"))
+        assert (error["error"], error["contextId"]) == ("too_many_contexts", "more")
+
+
+async def test_an_empty_text_keeps_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "_HOUSEKEEPING_S", 0.05)
+    async with gateway(**EXACT) as server, multi(server, inactivity_timeout=1) as talk:
+        await open_context(talk, "a", "Half a")
+        for _ in range(5):
+            await asyncio.sleep(0.28)
+            await talk.send(text="", context_id="a")
+        await talk.send(text=" sentence.", context_id="a")
+        await finish(talk, "a")
+        await talk.until(is_final("a"))
+        assert talk.sounds["a"] == s16(server.whole("Half a sentence."))
+
+
+@pytest.mark.parametrize(("asked", "s"), [({}, 20), ({"inactivity_timeout": "9999"}, 180)])
+async def test_inactivity_is_bounded(asked: dict[str, str], s: int) -> None:
+    async with gateway() as server:
+        assert stream_options("default", asked, server.runtime).inactivity_s == s
