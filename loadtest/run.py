@@ -119,11 +119,18 @@ async def run_plan(
 
 def carry_out(work: Coroutine[object, object, T]) -> T:
     """``asyncio.run``, where SIGTERM is like Ctrl-C: the servers that were started end, too."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return asyncio.run(work)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(*_: object) -> None:
+    """As Ctrl-C, which a shell's background jobs are set to ignore."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager

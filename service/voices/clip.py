@@ -117,9 +117,7 @@ class ClipReader:
         finally:
             feeding.cancel()
             if child.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    child.kill()
-                await asyncio.shield(child.wait())
+                await asyncio.shield(_end(child))
         if child.returncode:
             log.warning("reading a clip ended a child: %s", _ending(child.returncode))
             raise _refusal("damaged")
@@ -186,6 +184,18 @@ async def _feed(child: asyncio.subprocess.Process, data: bytes) -> None:
         child.stdin.write(data)
         await child.stdin.drain()
     child.stdin.close()
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """Kill it and take leave of it: what it has said is read, since asyncio waits for the pipe's
+    end, which it does not see while too much of it is unread.
+    """
+    assert child.stdout is not None
+    with contextlib.suppress(ProcessLookupError):
+        child.kill()
+    while await child.stdout.read(1 << 16):
+        pass
+    await child.wait()
 
 
 def _refusal(reason: object, param: str | None = None) -> RequestError:

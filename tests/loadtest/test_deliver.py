@@ -8,6 +8,7 @@ import os
 import signal
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -118,7 +119,9 @@ def test_the_capacity_is_asked_for_at_one_address(monkeypatch, url: str) -> None
     assert asked == ["http://h:1/metrics"]
 
 
-def test_a_termination_ends_the_work_as_ctrl_c_does() -> None:
+@pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_termination_ends_the_work_as_ctrl_c_does(ctrl_c: Any) -> None:
+    """In a shell's background too, where Ctrl-C is ignored."""
     ended = []
 
     async def work() -> None:
@@ -128,9 +131,12 @@ def test_a_termination_ends_the_work_as_ctrl_c_does() -> None:
         finally:
             ended.append(True)
 
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt):
-        carry_out(work())
+    before, mine = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, ctrl_c)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            carry_out(work())
+    finally:
+        signal.signal(signal.SIGINT, mine)
     assert ended == [True]
     assert signal.getsignal(signal.SIGTERM) is before
 

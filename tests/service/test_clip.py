@@ -157,6 +157,26 @@ async def test_a_child_is_not_believed(
     assert refused.value.message in REFUSALS.values()
 
 
+async def test_what_a_killed_child_has_said_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So much unread that asyncio has stopped reading, and would not see the end of it."""
+    liar = tmp_path / "liar.py"
+    liar.write_text("import sys\nsys.stdout.write('x' * 5_000_000)\n")
+    monkeypatch.setattr(clip_module, "_CHILD", liar)
+
+    async def listen(self: ClipReader, child: asyncio.subprocess.Process) -> bytes:
+        await asyncio.sleep(0.5)
+        raise TimeoutError
+
+    monkeypatch.setattr(ClipReader, "_listen", listen)
+    reader = ClipReader(clips.RATE)
+    async with asyncio.timeout(60):
+        for _ in range(3):  # more than read at a time
+            with pytest.raises(RequestError):
+                await reader.read(GOOD["wav"])
+
+
 SANDBOX = """
 import os, resource, socket, subprocess, sys
 sys.path.insert(0, sys.argv[1])
