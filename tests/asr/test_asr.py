@@ -87,6 +87,7 @@ async def test_a_model_that_cannot_be_loaded_fails_the_clip(model: Path, tmp_pat
         assert str(broken) not in failed.value.message
 
 
+@pytest.mark.long  # three deaths, each of which has loaded torch
 async def test_a_start_that_failed_is_tried_again_with_the_next_clip(
     model: Path, tmp_path: Path
 ) -> None:
