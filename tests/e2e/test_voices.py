@@ -28,6 +28,7 @@ from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings
 from tests.e2e.live import Service, service
 from tests.service import clips
+from tests.service.voice_server import files_in
 
 SAID = "Hello there, how are you?"
 CONSENT = {"by": "The embedded voice", "statement": "It is nobody's."}
@@ -80,7 +81,7 @@ def test_a_voice_is_the_same_after_every_restart(tmp_path: Path) -> None:
         own.until_ready()
         assert speak(own, voice="anna") == spoken
 
-    (file,) = folder.iterdir()
+    (file,) = files_in(folder)
     kept = unpack(file.read_bytes())
     samples = asyncio.run(ClipReader(24_000).read(clip.read_bytes()))
     assert np.array_equal(kept.codes, HiggsEncoder.load(str(EMBEDDED_MODEL)).encode(samples))
@@ -89,7 +90,7 @@ def test_a_voice_is_the_same_after_every_restart(tmp_path: Path) -> None:
         assert ask(own, "DELETE", "/v1/audio/voices/anna")[0] == 200
         status, refused = ask(own, "POST", "/v1/audio/speech", SPEAK | {"voice": "anna"})
         assert (status, json.loads(refused)["error"]["code"]) == (400, "unknown_voice")
-    assert not list(folder.iterdir())
+    assert not files_in(folder)
 
 
 @asynccontextmanager
