@@ -107,6 +107,22 @@ class LiteralDecoder(FakeDecoder):
         return samples.reshape(-1)
 
 
+class NoiseDecoder(FakeDecoder):
+    """A fake ``CodecDecoder`` for load tests, which measure what is around it: codes are neither
+    looked at nor heard, and each sequence is the beginning of the same noise.
+    """
+
+    def __init__(self, spec: CodecSpec) -> None:
+        self._spec = spec
+        self._noise = np.empty(0, np.float32)
+
+    def _decode(self, codes: Codes, lookahead: int = 0) -> Samples:
+        size = codes.shape[1] * self._spec.hop_length
+        if size > len(self._noise):
+            self._noise = np.random.default_rng(0).uniform(-0.5, 0.5, size).astype(np.float32)
+        return self._noise[:size]
+
+
 class FakeCodecEngine:
     """A fake ``CodecEngine``: decodes at once, in the caller's process, after ``delay_s``.
 

@@ -1,8 +1,7 @@
 """The gateway alone: the service's own app around a fake talker and a fake codec.
 
 What is measured against it is the gateway's cost, not speech. The fakes work in the gateway's
-process, so what they cost is counted with it; the decoder's receptive field is 0 to keep that
-small.
+process, so what they cost is counted with it; that is why the codec says the same noise to all.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from collections.abc import Sequence
 
 import uvicorn
 
-from codec.fake import FakeCodecEngine
+from codec.fake import FakeCodecEngine, NoiseDecoder
 from loadtest.limits import allow_open_files
 from service.app import create_app
+from service.front_door import server_config
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.serve import settle
@@ -59,16 +59,9 @@ async def serve(chosen: argparse.Namespace) -> None:
         first_row_s=chosen.first_row_s,
         capacity=chosen.capacity,
     )
-    codec = FakeCodecEngine(_SPEC, chosen.decode_s)
+    codec = FakeCodecEngine(_SPEC, chosen.decode_s, decoder=NoiseDecoder(_SPEC))
     app = create_app(Runtime(settings, talker, codec, Metrics("loadtest", "fake")))
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        ws_max_size=settings.max_message_bytes,
-        ws_per_message_deflate=False,
-        timeout_graceful_shutdown=2,
-    )
+    config = server_config(app, settings, grace_s=2)
     with socket.create_server(("127.0.0.1", chosen.port), backlog=1024) as listener:
         settle()
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)

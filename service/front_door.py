@@ -24,7 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.server import ServerProtocol
 
-from service.reading import PingingSocket
+from service.link import LinkedSocket
 from service.settings import Settings
 from service.tls_door import TlsDoor
 
@@ -171,7 +171,7 @@ class Conversation(ServerProtocol):
         super().recv_frame(frame)
 
 
-class GuardedSocket(PingingSocket):
+class GuardedSocket(LinkedSocket):
     """uvicorn's WebSocket; it would keep each of endlessly many empty fragments of a message, and
     look only at a message's end whether it is text, with a stack in the log where it is not.
     """

@@ -7,23 +7,15 @@ library, whatever kernels and proxies hold in between (RFC 6455, 5.5.2 and 5.5.3
 
 from __future__ import annotations
 
-from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import Any, Protocol
+from typing import Protocol
 
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.exceptions import InvalidState
-from websockets.frames import Frame
-from websockets.http11 import Request
+from service.link import PAYLOAD_BYTES
 
-#: Where in an ASGI scope's extensions the socket itself is.
-EXTENSION = "talkwire.pings"
 #: So much audio may go out without a ping while more is waiting.
 _PING_BYTES = 32 * 1024
-#: Longer than the server's keep-alive pings, which are told apart by that.
-_PAYLOAD_BYTES = 8
 
 #: Told how many of its audio's samples, as they were sent, the client has read.
 OnRead = Callable[[int], None]
@@ -39,49 +31,6 @@ class Pinging(Protocol):
 
     def abort_in(self, seconds: float) -> None:
         """Drop the connection then, if it is still there, with all that has not been taken."""
-
-
-class PingingSocket(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, found by the application in its scope (``EXTENSION``)."""
-
-    on_pong: Callable[[bytes], None] | None = None
-    _aborting: TimerHandle | None = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
-        self.on_pong = None
-        if self._aborting is not None:
-            self._aborting.cancel()
-        super().connection_lost(exc)
-
-    def handle_connect(self, event: Request) -> None:
-        """See uvicorn."""
-        super().handle_connect(event)
-        if hasattr(self, "scope"):
-            extensions: dict[str, Any] = self.scope["extensions"]
-            extensions[EXTENSION] = self
-
-    def handle_pong(self, event: Frame) -> None:
-        """See uvicorn, whose own pings are left to it."""
-        if self.on_pong is not None and len(event.data) == _PAYLOAD_BYTES:
-            self.on_pong(bytes(event.data))
-        else:
-            super().handle_pong(event)
-
-    def ping(self, payload: bytes) -> None:
-        """See Pinging."""
-        if self.close_sent or self.transport.is_closing():
-            return
-        try:
-            self.conn.send_ping(payload)
-        except InvalidState:  # it is being closed
-            return
-        self.transport.write(b"".join(self.conn.data_to_send()))
-
-    def abort_in(self, seconds: float) -> None:
-        """See Pinging."""
-        if not self.disconnected:
-            self._aborting = self.loop.call_later(seconds, self.transport.abort)
 
 
 class Reading:
@@ -136,7 +85,7 @@ class Reading:
         if not self._unpinged_bytes or (more and self._unpinged_bytes < _PING_BYTES):
             return
         self._count += 1
-        payload = self._count.to_bytes(_PAYLOAD_BYTES, "big")
+        payload = self._count.to_bytes(PAYLOAD_BYTES, "big")
         self._pings.append((payload, self._unpinged))
         self._unpinged, self._unpinged_bytes = {}, 0
         if self._waiting_since is None:

@@ -19,6 +19,7 @@ from service.engine_pace import EnginePace
 from service.engines import RunningCodec, RunningTalker
 from service.heartbeat import beat
 from service.metrics import Metrics
+from service.rounds import Rounds
 from service.settings import Settings
 from service.snapshot import Snapshot, Worker
 from service.tracing import Tracing
@@ -73,6 +74,8 @@ class Runtime:
         self._is_ending = False
         self._draining_since = 0.0
         self.connections = 0
+        #: Looks after the sockets.
+        self.rounds = Rounds()
         self._alone = asyncio.Event()
         self._alone.set()
         self._beside: list[asyncio.Task[None]] = []
@@ -138,6 +141,7 @@ class Runtime:
             self.phase = Phase.DRAINING
             self._draining_since = time.monotonic()
             self.draining.set()
+            self.rounds.soon()
             log.info("draining", extra={"connections": self.connections})
 
     async def drained(self) -> None:

@@ -1,4 +1,4 @@
-"""The shell around one WebSocket: a reader, a writer and a housekeeper as sibling tasks.
+"""The shell around one WebSocket: a reader and a writer as sibling tasks, and housekeeping.
 
 A dialect only decides what a message means; reading, writing, idling and closing are the
 same for all of them and live here.
@@ -11,14 +11,16 @@ import contextlib
 import logging
 import math
 import time
+from contextvars import copy_context
+from functools import partial
 from typing import Protocol
 
 from fastapi import WebSocket, WebSocketDisconnect
 
 from service.auth.caller import current_caller
-from service.heartbeat import together_s
+from service.link import AT_ONCE, EXTENSION, LinkedSocket
 from service.outbox import Item, Outbox
-from service.reading import EXTENSION, Reading
+from service.reading import Reading
 from service.runtime import Runtime
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 
@@ -72,13 +74,17 @@ class Socket:
 
     def __init__(self, websocket: WebSocket, runtime: Runtime) -> None:
         self._websocket, self._runtime = websocket, runtime
-        self._reading = Reading(websocket.scope.get("extensions", {}).get(EXTENSION))
+        link = websocket.scope.get("extensions", {}).get(EXTENSION)
+        self._link: LinkedSocket | None = link
+        self._reading = Reading(link)
         self.outbox = Outbox(runtime.settings.max_outbox_bytes, self._reading)
         self._writing_since: float | None = None
         self._code = NORMAL
         self._too_slow = self._is_closing = False
         self._caller = current_caller()
-        self._opened_at = time.monotonic()
+        self._opened_at, self._leave_at = time.monotonic(), math.inf
+        #: Done when neither reader nor writer knows that the socket is over.
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def finish(self, code: int = NORMAL) -> None:
         """The dialect has said all that it will say: close once that has been written. Without
@@ -94,13 +100,15 @@ class Socket:
         writer = tasks.create_task(self._write())
         others = [
             tasks.create_task(self._read(dialect)),
-            tasks.create_task(self._keep(dialect)),
             tasks.create_task(self._watch_overflow()),
         ]
+        wait_s = 0.0 if self._runtime.draining.is_set() else _HOUSEKEEPING_S
+        leave = self._runtime.rounds.join(partial(self._look, dialect), wait_s)
         try:
-            await asyncio.wait({writer, *others}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({writer, *others, self._over}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._is_closing = True
+            leave()
             dialect.close()
             for task in others:
                 task.cancel()
@@ -110,17 +118,46 @@ class Socket:
             await self._close()
 
     async def _read(self, dialect: Dialect) -> None:
+        """Most messages come at once, by the link, and only the others by ASGI's queue."""
+        if self._link is not None:
+            context = copy_context()
+            self._link.on_message = lambda data: context.run(self._take, dialect, data)
         try:
+            turns = 0
             while (message := await self._websocket.receive())["type"] == "websocket.receive":
-                if (text := message.get("text")) is not None:
-                    dialect.on_text(text)
-                elif (data := message.get("bytes")) is not None:
-                    dialect.on_bytes(data)
-        except SocketClosing as closing:
-            self._code = closing.code
+                data = message.get("text")
+                self._take(dialect, message["bytes"] if data is None else data)
+                if self._over.done():
+                    return
+                if (turns := turns + 1) % AT_ONCE == 0:
+                    await asyncio.sleep(0)  # whoever sends many leaves others their turns
         except Exception:
             log.exception("connection broke")
             self._code = INTERNAL
+        finally:
+            if self._link is not None:
+                self._link.on_message = None
+
+    def _take(self, dialect: Dialect, data: str | bytes) -> None:
+        """Give a message to the dialect, unless the socket is over."""
+        if self._over.done() or self._is_closing:
+            return
+        try:
+            if isinstance(data, str):
+                dialect.on_text(data)
+            else:
+                dialect.on_bytes(data)
+        except SocketClosing as closing:
+            self._end(closing.code)
+        except Exception:
+            log.exception("connection broke")
+            self._end(INTERNAL)
+
+    def _end(self, code: int) -> None:
+        """The socket is over."""
+        if not self._over.done():
+            self._code = code
+            self._over.set_result(None)
 
     async def _write(self) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
@@ -137,45 +174,41 @@ class Socket:
         more, now = not self.outbox.is_empty, time.monotonic()
         self._reading.on_written(item.handle, item.samples, len(item.data), now, more=more)
 
-    async def _keep(self, dialect: Dialect) -> None:
+    def _look(self, dialect: Dialect, now: float) -> float:
+        """See ``Rounds``."""
+        try:
+            return self._keep(dialect, now)
+        except SocketClosing as closing:
+            self._end(closing.code)
+        except Exception:
+            log.exception("connection broke")
+            self._end(INTERNAL)
+        return _HOUSEKEEPING_S
+
+    def _keep(self, dialect: Dialect, now: float) -> float:
         """Notice what no message tells: a writer that does not get on, idle contexts, a key that
         was revoked, the socket's age, the server's end. The last two are told to the client, and
-        wait until nobody is spoken to.
+        wait until nobody is spoken to. Returns in how many seconds to look again.
         """
-        settings = self._runtime.settings
-        oldest_s = settings.max_session_s or math.inf
-        leave_at: float | None = None
-        try:
-            while True:
-                await self._pause(leave_at is not None)
-                now = time.monotonic()
-                self._too_slow = self._stuck_s(now) > settings.slow_consumer_s
-                is_old = now - self._opened_at >= oldest_s
-                if leave_at is None and (is_old or self._runtime.draining.is_set()):
-                    dialect.on_drain(round(1000 * settings.drain_s))
-                    leave_at = now + settings.drain_s
-                if leave_at is not None and (dialect.is_settled(now) or now >= leave_at):
-                    raise SocketClosing(GOING_AWAY)
-                if self._too_slow or not self._runtime.authority.is_welcome(self._caller):
-                    return
-                dialect.on_tick(now)
-        except SocketClosing as closing:
-            self._code = closing.code
+        settings, runtime = self._runtime.settings, self._runtime
+        self._too_slow = self._stuck_s(now) > settings.slow_consumer_s
+        is_old = now - self._opened_at >= (settings.max_session_s or math.inf)
+        is_leaving = self._leave_at < math.inf
+        if not is_leaving and (is_old or runtime.draining.is_set()):
+            dialect.on_drain(round(1000 * settings.drain_s))
+            self._leave_at, is_leaving = now + settings.drain_s, True
+        if is_leaving and (dialect.is_settled(now) or now >= self._leave_at):
+            raise SocketClosing(GOING_AWAY)
+        if self._too_slow or not runtime.authority.is_welcome(self._caller):
+            self._end(self._code)
+        else:
+            dialect.on_tick(now)
+        return _LEAVING_S if is_leaving else _HOUSEKEEPING_S
 
     def _stuck_s(self, now: float) -> float:
         """For how long nothing could be written, or nothing of what was written was read."""
         writing_s = 0.0 if self._writing_since is None else now - self._writing_since
         return max(writing_s, self._reading.stuck_s(now))
-
-    async def _pause(self, is_leaving: bool) -> None:
-        """Until the next look round, which the server's end brings forward."""
-        if is_leaving:
-            await asyncio.sleep(_LEAVING_S)
-            return
-        with contextlib.suppress(TimeoutError):
-            pause_s = together_s(_HOUSEKEEPING_S, time.monotonic())
-            async with asyncio.timeout(pause_s):  # wait_for would make a task each time
-                await self._runtime.draining.wait()
 
     async def _watch_overflow(self) -> None:
         await self.outbox.overflowed.wait()

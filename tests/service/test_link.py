@@ -1,0 +1,78 @@
+"""Messages that come together: all of them, in order, and others have their turns between them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from websockets.frames import Frame, Opcode
+
+from service.link import AT_ONCE
+from service.protocols.native import NativeDialect
+from tests.service.live import Client, client, gateway
+
+
+def write(c: Client, messages: list[dict[str, Any]]) -> None:
+    """One piece of TCP holds them all."""
+    frames = [Frame(Opcode.TEXT, json.dumps(message).encode()) for message in messages]
+    c.socket.transport.write(b"".join(frame.serialize(mask=True) for frame in frames))
+
+
+def append(text: str) -> dict[str, Any]:
+    return {"type": "text.append", "context_id": "c", "text": text}
+
+
+@pytest.mark.parametrize("count", [1, AT_ONCE, AT_ONCE + 1, 10 * AT_ONCE + 3])
+async def test_messages_that_come_together_are_taken_in_order(count: int) -> None:
+    words = [f"word{number} " for number in range(count)]
+    async with gateway() as server, client(server.url) as c:
+        await c.create()
+        # more come while the rest of the first ones wait
+        write(c, [append(word) for word in words[: count // 2]])
+        await asyncio.sleep(0)
+        cancel = {"type": "context.cancel", "context_id": "c"}
+        write(c, [*(append(word) for word in words[count // 2 :]), cancel])
+        cancelled = await c.until("context.cancelled")
+        assert cancelled["text_spoken"] + cancelled["text_remaining"] == "".join(words)
+
+
+async def test_who_sends_many_at_once_leaves_others_their_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken, most = 0, 0
+    on_text = NativeDialect.on_text
+
+    def count(dialect: NativeDialect, text: str) -> None:
+        nonlocal taken
+        taken += 1
+        on_text(dialect, text)
+
+    monkeypatch.setattr(NativeDialect, "on_text", count)
+    messages = 100 * AT_ONCE
+    async with gateway() as server, client(server.url) as c:
+        await c.create()
+        before = taken
+        write(c, [append("a") for _ in range(messages)])
+        while taken < before + messages:
+            seen = taken
+            await asyncio.sleep(0)
+            most = max(most, taken - seen)
+    # Those that are handled at once, and then the reader's own turn.
+    assert AT_ONCE <= most <= 2 * AT_ONCE
+
+
+async def test_a_fault_in_a_message_ends_the_socket_and_says_no_more_than_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(dialect: NativeDialect, text: str) -> None:
+        raise ZeroDivisionError("nobody's business")
+
+    async with gateway() as server, client(server.url) as c:
+        await c.create()
+        monkeypatch.setattr(NativeDialect, "on_text", broken)
+        write(c, [append("a")] * 3)
+        await asyncio.wait_for(c.socket.wait_closed(), 30)
+        assert (c.socket.close_code, c.socket.close_reason) == (1011, "")
+        await server.until_free()

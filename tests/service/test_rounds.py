@@ -1,0 +1,117 @@
+"""Rounds: everyone is looked after in time, in few moments, and nobody who has left."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from itertools import pairwise
+
+from service.rounds import Rounds
+
+WHO = ContextVar("who", default="nobody")
+
+
+class Member:
+    """Notes when it was looked after, and as whom."""
+
+    def __init__(self, wait_s: float) -> None:
+        self.wait_s = wait_s
+        self.at: list[float] = []
+        self.told: list[float] = []
+        self.as_whom: list[str] = []
+        self.leave: Callable[[], None] = lambda: None
+
+    def join(self, rounds: Rounds, wait_s: float | None = None) -> None:
+        self.leave = rounds.join(self.look, self.wait_s if wait_s is None else wait_s)
+
+    def look(self, now: float) -> float:
+        self.at.append(time.monotonic())
+        self.told.append(now)
+        self.as_whom.append(WHO.get())
+        return self.wait_s
+
+
+def moments(members: list[Member]) -> int:
+    """How many times somebody was looked after, those of one moment counted once."""
+    return len({now for member in members for now in member.told})
+
+
+async def test_each_is_called_again_and_again_and_many_at_one_moment() -> None:
+    rounds, members = Rounds(), [Member(0.1) for _ in range(200)]
+    began = time.monotonic()
+    for number, member in enumerate(members):
+        if number % 50 == 0:
+            await asyncio.sleep(0.01)  # so they do not all join in the same millisecond
+        member.join(rounds)
+    while min(len(member.at) for member in members) < 3:
+        await asyncio.sleep(0.01)
+    for member in members:
+        member.leave()
+    elapsed_s = time.monotonic() - began
+    calls = sum(len(member.at) for member in members)
+    # Waits end at multiples of 25 ms: no more moments than that, for six hundred calls and more.
+    assert calls >= 600
+    assert moments(members) <= elapsed_s / 0.025 + 1
+    for member in members:
+        # Never more than 25 ms sooner than asked for, as loops count: in milliseconds.
+        assert all(b - a >= 0.1 - 0.025 - 0.002 for a, b in pairwise(member.told))
+
+
+async def test_who_has_left_is_not_called_even_by_one_of_the_same_moment() -> None:
+    rounds, other, stays = Rounds(), Member(0.06), Member(0.06)
+
+    def first(now: float) -> float:
+        other.leave()
+        return 60.0
+
+    rounds.join(first, 0.0)
+    other.join(rounds, 0.0)
+    stays.join(rounds, 0.0)
+    while len(stays.at) < 2:
+        await asyncio.sleep(0.01)
+    stays.leave()
+    calls = len(stays.at)
+    await asyncio.sleep(0.1)
+    assert not other.at
+    assert len(stays.at) == calls
+
+
+async def test_who_leaves_while_it_is_looked_after_is_not_called_again() -> None:
+    rounds, calls = Rounds(), 0
+
+    def look(now: float) -> float:
+        nonlocal calls
+        calls += 1
+        leave()
+        return 0.0
+
+    leave = rounds.join(look, 0.0)
+    await asyncio.sleep(0.05)
+    assert calls == 1
+
+
+async def test_soon_calls_everybody_once_and_their_own_times_go_on_from_there() -> None:
+    rounds, members = Rounds(), [Member(60.0) for _ in range(3)]
+    members[2].wait_s = 0.06
+    for member in members:
+        member.join(rounds, 60.0)
+    rounds.soon()
+    await asyncio.sleep(0.02)
+    assert [len(member.at) for member in members] == [1, 1, 1]
+    while len(members[2].at) < 3:
+        await asyncio.sleep(0.01)
+    assert [len(member.at) for member in members[:2]] == [1, 1]
+    for member in members:
+        member.leave()
+
+
+async def test_each_is_called_as_who_it_joined_as() -> None:
+    rounds, one, two = Rounds(), Member(60.0), Member(60.0)
+    for name, member in (("anna", one), ("bert", two)):
+        token = WHO.set(name)
+        member.join(rounds, 0.0)
+        WHO.reset(token)
+    await asyncio.sleep(0.02)
+    assert (one.as_whom, two.as_whom) == (["anna"], ["bert"])
