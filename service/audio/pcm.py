@@ -21,8 +21,9 @@ _RATE_AT = 24
 
 def to_s16(samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
     """Samples within [-1, 1] as integers; louder ones are clipped."""
-    scaled: Samples = np.rint(np.clip(samples, -1.0, 1.0) * np.float32(_S16_MAX))
-    return scaled.astype(np.int16)
+    scaled: Samples = np.clip(samples, -1.0, 1.0)
+    scaled *= np.float32(_S16_MAX)
+    return np.rint(scaled, out=scaled).astype(np.int16)
 
 
 def pack_s16(samples: Samples) -> bytes:
