@@ -6,12 +6,14 @@ Agents' clients decide by the status of a refused handshake whether to try again
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fastapi import Response, WebSocket
 
 from service.auth.caller import current_caller
+from service.http_speech import count_error
 from service.runtime import Runtime
 from service.socket import Dialect, Socket
 from streaming.errors import CapacityError, ErrorCode, TalkwireError
@@ -19,8 +21,8 @@ from streaming.errors import CapacityError, ErrorCode, TalkwireError
 #: The dialect of an accepted socket, whose contexts' tasks belong into the group. What it raises
 #: (TalkwireError) refuses the handshake.
 MakeDialect = Callable[[Socket, asyncio.TaskGroup], Dialect]
-#: The answer to a refused handshake.
-Refusal = Callable[[TalkwireError], Response]
+#: The answer to a refused handshake, and the id that finds it in the logs.
+Refusal = Callable[[TalkwireError, str], Response]
 
 
 async def serve_socket(
@@ -71,5 +73,6 @@ async def refuse(
     websocket: WebSocket, runtime: Runtime, error: TalkwireError, refusal: Refusal
 ) -> None:
     """Refuse the handshake with a real status."""
-    runtime.on_error(error.code)
-    await websocket.send_denial_response(refusal(error))
+    request_id = uuid.uuid4().hex
+    count_error(runtime, error, request_id)
+    await websocket.send_denial_response(refusal(error, request_id))

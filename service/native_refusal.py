@@ -15,11 +15,13 @@ _RETRY_MS = 1000
 
 
 def refusal(error: TalkwireError, request_id: str = "") -> Response:
-    """The answer to a handshake, or to a request to the service itself."""
+    """The answer to a handshake, or to a request to the service itself. With ``request_id``, its
+    header finds the refusal in the logs.
+    """
     other = _BAD_REQUEST if isinstance(error, RequestError) else _UNAVAILABLE
     status = ACCESS_STATUS.get(error.code, other)
     body = {"code": error.code.value, "message": error.message, "retryable": error.retryable}
-    headers = {}
+    headers = {"x-request-id": request_id} if request_id else {}
     if error.retryable:
         headers["retry-after"] = str(math.ceil((error.retry_after_ms or _RETRY_MS) / 1000))
     return JSONResponse({"error": body}, status, headers)

@@ -32,7 +32,7 @@ def add_vllm_omni(app: FastAPI, runtime: Runtime) -> None:
 def refusal(error: TalkwireError, request_id: str = "") -> Response:
     """The answer to a handshake that cannot be served."""
     status = 429 if error.code is ErrorCode.OVERLOADED else ACCESS_STATUS.get(error.code, 503)
-    headers = {}
+    headers = {"x-request-id": request_id} if request_id else {}
     if status in (429, 503):
         headers["retry-after"] = str(math.ceil((error.retry_after_ms or 1000) / 1000))
     return JSONResponse(json.loads(error_message(error)), status, headers)
