@@ -13,7 +13,7 @@ import math
 import time
 from contextvars import copy_context
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi import WebSocket, WebSocketDisconnect
 
@@ -98,9 +98,9 @@ class Socket:
         """Serve until the end. Works inside ``tasks``, where the contexts' tasks live too."""
         dialect.open()
         writer = tasks.create_task(self._write())
-        others = [
+        others: list[asyncio.Task[Any]] = [
             tasks.create_task(self._read(dialect)),
-            tasks.create_task(self._watch_overflow()),
+            tasks.create_task(self.outbox.overflowed.wait()),
         ]
         wait_s = 0.0 if self._runtime.draining.is_set() else _HOUSEKEEPING_S
         leave = self._runtime.rounds.join(partial(self._look, dialect), wait_s)
@@ -108,6 +108,7 @@ class Socket:
             await asyncio.wait({writer, *others, self._over}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._is_closing = True
+            self._too_slow |= self.outbox.overflowed.is_set()
             leave()
             dialect.close()
             for task in others:
@@ -175,9 +176,10 @@ class Socket:
         self._reading.on_written(item.handle, item.samples, len(item.data), now, more=more)
 
     def _look(self, dialect: Dialect, now: float) -> float:
-        """See ``Rounds``."""
+        """See ``Rounds``. What was noticed when the socket was over stays as it is."""
         try:
-            return self._keep(dialect, now)
+            if not self._over.done():
+                return self._keep(dialect, now)
         except SocketClosing as closing:
             self._end(closing.code)
         except Exception:
@@ -209,10 +211,6 @@ class Socket:
         """For how long nothing could be written, or nothing of what was written was read."""
         writing_s = 0.0 if self._writing_since is None else now - self._writing_since
         return max(writing_s, self._reading.stuck_s(now))
-
-    async def _watch_overflow(self) -> None:
-        await self.outbox.overflowed.wait()
-        self._too_slow = True
 
     def _last_words(self, dialect: Dialect) -> Item | None:
         error: TalkwireError | None = None

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame, Opcode
 
 from service.link import AT_ONCE
@@ -61,6 +62,41 @@ async def test_who_sends_many_at_once_leaves_others_their_turns(
             most = max(most, taken - seen)
     # Those that are handled at once, and then the reader's own turn.
     assert AT_ONCE <= most <= 2 * AT_ONCE
+
+
+async def test_messages_that_come_one_by_one_never_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    queued = list[bool]()
+    queue = WebSocketsSansIOProtocol.send_receive_event_to_app
+
+    def note(protocol: WebSocketsSansIOProtocol) -> None:
+        queued.append(True)
+        queue(protocol)
+
+    async with gateway() as server, client(server.url) as c:
+        await c.create()
+        monkeypatch.setattr(WebSocketsSansIOProtocol, "send_receive_event_to_app", note)
+        for number in range(2 * AT_ONCE):
+            await c.send("ping", id=str(number))
+            assert await c.next() == {"type": "pong", "id": str(number)}
+        assert not queued
+        write(c, [{"type": "ping", "id": "all"}] * (AT_ONCE + 1))
+        for _ in range(AT_ONCE + 1):
+            assert await c.next() == {"type": "pong", "id": "all"}
+        assert len(queued) == 1
+
+
+async def test_messages_in_fragments_are_put_together_and_leave_nothing_behind() -> None:
+    async with gateway() as server, client(server.url) as c:
+        for pieces in (['{"type":', '"ping",', '"id":"1"}'], ['{"type":"ping","id":"2"}']):
+            await c.socket.send(pieces)
+        await c.socket.send([b"one", b"two"])
+        await c.socket.send('{"type":"ping","id":"3"}')
+        assert [await c.next() for _ in range(2)] == [
+            {"type": "pong", "id": "1"},
+            {"type": "pong", "id": "2"},
+        ]
+        assert (await c.error())["code"] == "invalid_message"
+        assert await c.next() == {"type": "pong", "id": "3"}
 
 
 async def test_a_fault_in_a_message_ends_the_socket_and_says_no_more_than_that(

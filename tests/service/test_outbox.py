@@ -27,6 +27,14 @@ async def test_a_contexts_audio_can_be_taken_back() -> None:
     assert box.drop_audio(1) == 0
 
 
+async def test_what_was_taken_makes_room() -> None:
+    box = Outbox(10)
+    for number in range(5):
+        box.put(Item(b"x" * 10, 1, number))
+        assert not box.overflowed.is_set()
+        assert await box.get() == Item(b"x" * 10, 1, number)
+
+
 async def test_over_the_bound_everything_is_dropped_and_it_shows() -> None:
     box = Outbox(10)
     box.put(Item(b"x" * 10, 1, 1))

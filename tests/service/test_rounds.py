@@ -42,8 +42,8 @@ async def test_each_is_called_again_and_again_and_many_at_one_moment() -> None:
     rounds, members = Rounds(), [Member(0.1) for _ in range(200)]
     began = time.monotonic()
     for number, member in enumerate(members):
-        if number % 50 == 0:
-            await asyncio.sleep(0.01)  # so they do not all join in the same millisecond
+        if number % 5 == 0:
+            await asyncio.sleep(0.001)  # so they do not all join in the same millisecond
         member.join(rounds)
     while min(len(member.at) for member in members) < 3:
         await asyncio.sleep(0.01)
@@ -57,6 +57,18 @@ async def test_each_is_called_again_and_again_and_many_at_one_moment() -> None:
     for member in members:
         # Never more than 25 ms sooner than asked for, as loops count: in milliseconds.
         assert all(b - a >= 0.1 - 0.025 - 0.002 for a, b in pairwise(member.told))
+
+
+async def test_nobody_is_called_much_sooner_for_the_sake_of_others() -> None:
+    rounds, members = Rounds(), [Member(0.1 + 0.01 * number) for number in range(30)]
+    joined = time.monotonic()
+    for member in members:
+        member.join(rounds)
+    while not members[-1].at:
+        await asyncio.sleep(0.01)
+    for member in members:
+        member.leave()
+        assert member.told[0] - joined >= member.wait_s - 0.025 - 0.002
 
 
 async def test_who_has_left_is_not_called_even_by_one_of_the_same_moment() -> None:
@@ -98,13 +110,26 @@ async def test_soon_calls_everybody_once_and_their_own_times_go_on_from_there() 
     for member in members:
         member.join(rounds, 60.0)
     rounds.soon()
-    await asyncio.sleep(0.02)
-    assert [len(member.at) for member in members] == [1, 1, 1]
     while len(members[2].at) < 3:
         await asyncio.sleep(0.01)
     assert [len(member.at) for member in members[:2]] == [1, 1]
+    assert len({member.told[0] for member in members}) == 1
     for member in members:
         member.leave()
+
+
+async def test_soon_leaves_nothing_of_the_waits_that_were() -> None:
+    rounds, member, faults = Rounds(), Member(0.06), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    member.join(rounds)
+    while len(member.at) < 5:
+        await asyncio.sleep(0.01)
+    before, member.wait_s = len(member.at), 60.0
+    rounds.soon()
+    await asyncio.sleep(0.1)  # until after the wait that was cut short
+    assert len(member.at) == before + 1
+    assert not faults
+    member.leave()
 
 
 async def test_each_is_called_as_who_it_joined_as() -> None:

@@ -1,0 +1,159 @@
+"""How a socket ends: what the client is told, with which code, and that nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from service import front_door, socket
+from service.link import LinkedSocket
+from service.protocols.native import NativeDialect
+from talker.fake import FakeTalker
+from tests.service.live import Client, client, gateway
+from tests.service.native_texts import TEXT
+from tests.service.test_link import append, write
+
+#: A message that is more audio than the outbox may hold.
+TOO_MUCH: dict[str, Any] = {"max_outbox_bytes": 1 << 16, "max_lead_ms": 10**7}
+
+
+async def rest(c: Client) -> list[dict[str, Any]]:
+    """What is said up to the close, audio left out."""
+    said = []
+    with contextlib.suppress(ConnectionClosed):
+        while True:
+            if isinstance(message := await c.next(), dict):
+                said.append(message)
+    return said
+
+
+@pytest.mark.parametrize("looks_s", [0.0, 60.0])
+async def test_an_outbox_that_is_full_is_told_whoever_looks_meanwhile(
+    looks_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "_HOUSEKEEPING_S", looks_s)
+    talker = FakeTalker(frames_per_character=20)
+    async with gateway(talker, **TOO_MUCH) as server, client(server.url) as c:
+        await c.create(max_lead_ms=10**7)
+        await c.send("text.append", context_id="c", text=TEXT)
+        last = (await rest(c))[-1]
+        assert (last["type"], last.get("code")) == ("error", "slow_consumer")
+        assert c.socket.close_code == 1008
+        await server.until_free()
+
+
+async def test_a_fault_in_housekeeping_ends_the_socket_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "_HOUSEKEEPING_S", 0.05)
+    on_tick, broken = NativeDialect.on_tick, list[NativeDialect]()
+
+    def tick(dialect: NativeDialect, now: float) -> None:
+        if not broken or dialect in broken:
+            broken.append(dialect)
+            raise ZeroDivisionError("nobody's business")
+        on_tick(dialect, now)
+
+    async with gateway() as server, client(server.url) as c:
+        await c.create()
+        monkeypatch.setattr(NativeDialect, "on_tick", tick)
+        assert "nobody's business" not in str(await rest(c))
+        assert (c.socket.close_code, c.socket.close_reason) == (1011, "")
+        await server.until_free()
+        async with client(server.url) as another:
+            assert len(await another.say("Still here.")) > 0
+
+
+async def test_what_is_said_after_the_close_is_not_answered() -> None:
+    async with gateway() as server, client(server.url) as c:
+        write(c, [{"type": "session.close"}, {"type": "ping", "id": "7"}, append("a")])
+        assert await rest(c) == []
+        assert c.socket.close_code == 1000
+
+
+async def test_a_message_that_comes_while_contexts_are_being_closed_opens_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    links = list[LinkedSocket]()
+    close, receive = NativeDialect.close, LinkedSocket.data_received
+
+    def note(link: LinkedSocket, data: bytes) -> None:
+        links.append(link)
+        receive(link, data)
+
+    def close_and_hear(dialect: NativeDialect) -> None:
+        close(dialect)
+        if (tell := links[-1].on_message) is not None:
+            tell(json.dumps({"type": "context.create", "context_id": "late"}))
+
+    monkeypatch.setattr(LinkedSocket, "data_received", note)
+    monkeypatch.setattr(NativeDialect, "close", close_and_hear)
+    talker = FakeTalker(frames_per_character=20)
+    async with gateway(talker, **TOO_MUCH) as server:
+        async with client(server.url) as c:
+            await c.create(max_lead_ms=10**7)
+            await c.send("text.append", context_id="c", text=TEXT)
+            last = (await rest(c))[-1]
+            assert (last["type"], last.get("code")) == ("error", "slow_consumer")
+        assert server.runtime.admission.active == 0
+        async with asyncio.timeout(20):
+            while server.runtime.connections:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_socket_that_opens_as_the_server_begins_to_go_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "_HOUSEKEEPING_S", 60.0)
+    hello = NativeDialect.open
+
+    async with gateway() as server:
+
+        def going(dialect: NativeDialect) -> None:
+            hello(dialect)
+            server.runtime.begin_drain()
+
+        monkeypatch.setattr(NativeDialect, "open", going)
+        async with client(server.url) as c:
+            assert [message["type"] for message in await rest(c)] == ["going_away"]
+            assert c.socket.close_code == 1001
+
+
+async def test_who_says_nothing_but_answers_pings_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_door, "_PING_S", 1.0)
+    async with gateway() as server, client(server.url) as c:
+        await asyncio.sleep(2.2)  # an unanswered ping would have ended it
+        assert len(await c.say("Still here.")) > 0
+
+
+async def test_who_takes_not_even_the_close_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "_FLUSH_S", 0.1)
+    lost = asyncio.Event()
+    connection_lost = LinkedSocket.connection_lost
+
+    def note(link: LinkedSocket, exc: Exception | None) -> None:
+        connection_lost(link, exc)
+        lost.set()
+
+    monkeypatch.setattr(LinkedSocket, "connection_lost", note)
+    talker = FakeTalker(frames_per_character=100)
+    limits: dict[str, Any] = {"slow_consumer_s": 0.5, "max_lead_ms": 10**7}
+    async with (
+        gateway(talker, **limits) as server,
+        connect(server.url, compression=None, max_queue=1, close_timeout=0.1) as stalled,
+    ):
+        c = Client(stalled)
+        await c.next()
+        await c.create(max_lead_ms=10**7)
+        stalled.transport.pause_reading()
+        await c.send("text.append", context_id="c", text=TEXT * 4)
+        async with asyncio.timeout(40):
+            await lost.wait()
+        assert stalled.close_code is None  # it was not the client that went
+        await server.until_free()
