@@ -1,0 +1,81 @@
+"""When clients of a talker process that is down are told to come back."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from streaming.errors import ErrorCode
+from talker.downtime import RETRY_AFTER_MS, Downtime
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("talker.downtime.time", SimpleNamespace(monotonic=made.monotonic))
+    return made
+
+
+def hint(downtime: Downtime) -> int | None:
+    error = downtime.error()
+    assert error.code is ErrorCode.ENGINE_RESTARTING
+    assert error.retryable
+    return error.retry_after_ms
+
+
+def start(downtime: Downtime, clock: Clock, seconds: float) -> None:
+    downtime.begin()
+    clock.now += seconds
+    downtime.end()
+
+
+def test_before_a_start_has_been_timed_it_is_a_guess(clock: Clock) -> None:
+    downtime = Downtime()
+    assert hint(downtime) == RETRY_AFTER_MS
+    downtime.begin()
+    clock.now += 60
+    assert hint(downtime) == RETRY_AFTER_MS
+
+
+def test_it_is_what_is_left_of_a_start_as_long_as_the_last(clock: Clock) -> None:
+    downtime = Downtime()
+    start(downtime, clock, 30)
+    clock.now += 500
+    downtime.begin()
+    assert hint(downtime) == 30_000
+    clock.now += 18
+    assert hint(downtime) == 12_000
+    clock.now += 7
+    downtime.end()  # sooner than the one before
+    downtime.begin()
+    assert hint(downtime) == 25_000
+
+
+def test_a_start_that_takes_longer_is_asked_for_again_soon(clock: Clock) -> None:
+    downtime = Downtime()
+    start(downtime, clock, 30)
+    downtime.begin()
+    for _ in range(3):
+        clock.now += 29.9
+        assert hint(downtime) == (RETRY_AFTER_MS // 4)
+
+
+def test_while_it_is_up_nothing_counts(clock: Clock) -> None:
+    downtime = Downtime()
+    start(downtime, clock, 30)
+    clock.now += 500
+    downtime.end()
+    assert hint(downtime) == RETRY_AFTER_MS
+    downtime.begin()
+    assert hint(downtime) == 30_000

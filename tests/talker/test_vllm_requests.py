@@ -1,0 +1,220 @@
+"""Requests as the engine is given them and its outputs as they are read, without an engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from talker.checkpoint import open_checkpoint
+from talker.frames import FRAME_BASE
+from talker.histories import History
+from talker.messages import Generate, NewRows, TextSpan, VoiceRows
+from talker.sampling import MAX_SEED
+from talker.shape import TalkerShape
+from talker.takes import Take, Takes
+
+if TYPE_CHECKING:
+    from talker.vllm_requests import Outcome
+
+#: PyTorch's own, when vLLM is imported.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+EMBEDDED = Path(__file__).parents[2] / "embedded" / "checkpoint"
+BOOKS, ROOM = 2, 64
+IDS = (1, 2, 3, 4, 5, 6)
+
+
+@pytest.fixture(scope="module")
+def shape() -> TalkerShape:
+    return dataclasses.replace(open_checkpoint(str(EMBEDDED)).shape, num_codebooks=BOOKS)
+
+
+def asking(**changes: Any) -> Generate:
+    made = {
+        "handle": 1, "ids": IDS, "max_frames": 50, "temperature": 1.0, "top_p": 0.9, "top_k": 5,
+        "seed": 3, **changes,
+    }  # fmt: skip
+    return Generate(**made)
+
+
+def clip(at: int, rows: int = 1, code: int = 0) -> VoiceRows:
+    return VoiceRows(np.full(rows * BOOKS, code, np.int16).tobytes(), at)
+
+
+def given(shape: TalkerShape, history: History | None = None, **changes: Any) -> Any:
+    """What the engine is given for a request."""
+    from talker.vllm_requests import engine_input
+
+    return engine_input(Take(asking(**changes), history), shape, ROOM)
+
+
+def said(length: int) -> History:
+    return History(array("i", range(length)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 0}, {"seed": MAX_SEED}, {"top_k": 1}, {"max_frames": 1}, {"temperature": 0.0},
+        {"ids": (0,)}, {"ids": (1,) * (ROOM - 1)},
+        {"text": TextSpan(0, (0, 9))}, {"text": TextSpan(2, (0, 1, 2, 3, 9))},
+    ],
+)  # fmt: skip
+def test_what_is_within_the_bounds_is_taken(shape: TalkerShape, changes: dict[str, Any]) -> None:
+    assert given(shape, **changes)["prompt_token_ids"] == list(changes.get("ids", IDS))
+
+
+def test_the_bounds_of_ids_and_codes_are_the_model_s(shape: TalkerShape) -> None:
+    from talker.vllm_requests import Refused
+
+    vocab, rows = shape.backbone.vocab_size, shape.codebook_rows
+    given(shape, ids=(vocab - 1,))
+    given(shape, voice=clip(0, code=rows - 1))
+    for changes in ({"ids": (vocab,)}, {"voice": clip(0, code=rows)}):
+        with pytest.raises(Refused):
+            given(shape, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ids": ()}, {"ids": (1,) * ROOM}, {"ids": (1, -1)}, {"seed": -1},
+        {"seed": MAX_SEED + 1}, {"top_k": 0}, {"max_frames": 0},
+        {"temperature": float("nan")}, {"top_p": float("inf")},
+        {"text": TextSpan(2, (0, 1, 2, 3, 4, 9))}, {"text": TextSpan(-1, (0, 9))},
+        {"text": TextSpan(1, (0,))}, {"text": TextSpan(1, ())},
+        {"voice": clip(0, code=-1)}, {"voice": VoiceRows(b"", 0)}, {"voice": clip(-1)},
+        {"voice": VoiceRows(bytes(2 * BOOKS + 2), 0)}, {"voice": clip(5, rows=2)},
+        {"voice": clip(0, rows=3), "earlier": clip(2)}, {"voice": clip(4), "earlier": clip(0)},
+    ],
+)  # fmt: skip
+def test_what_the_engine_would_choke_on_is_refused(
+    shape: TalkerShape, changes: dict[str, Any]
+) -> None:
+    from talker.vllm_requests import Refused
+
+    with pytest.raises(Refused):
+        given(shape, **changes)
+
+
+def test_what_was_said_before_counts_as_prompt(shape: TalkerShape) -> None:
+    from talker.vllm_requests import Refused
+
+    longest = ROOM - 1 - len(IDS)
+    assert given(shape, said(longest))["prompt_token_ids"] == [*range(longest), *IDS]
+    with pytest.raises(Refused):
+        given(shape, said(longest + 1))
+
+
+def test_clips_side_by_side_up_to_the_end_are_taken(shape: TalkerShape) -> None:
+    taken = given(shape, voice=clip(0, rows=2), earlier=clip(2, rows=4))
+    places = [(p.offset, p.length) for p in taken["mm_placeholders"]["audio"]]
+    assert places == [(0, 2), (2, 4)]
+
+
+def test_a_resumed_request_may_make_what_is_left_of_its_frames() -> None:
+    from talker.vllm_requests import sampling_params
+
+    take = Take(asking(text=TextSpan(2, (0, 4, 9))), said(10))
+    take.frame_ids = [FRAME_BASE, FRAME_BASE + 1]
+    params = sampling_params(take, BOOKS, 7)
+    assert params.max_tokens == 48
+    assert params.logprobs == BOOKS - 1
+    assert (params.temperature, params.top_p, params.top_k, params.seed) == (1.0, 0.9, 5, 3)
+    assert list(params.extra_args.values()) == [[12, 2]]  # where in the whole prompt, how many ids
+    assert sampling_params(Take(asking()), BOOKS, 7).extra_args is None
+
+
+def output(
+    take: Take,
+    shape: TalkerShape,
+    rows: Sequence[Sequence[int]],
+    *,
+    reason: str | None = None,
+    places: Sequence[float] = (),
+    counter: int = 0,
+) -> Any:
+    """What vLLM says of a request after a step: each codebook's codes have an offset of theirs."""
+    codes = [code + book * shape.codebook_rows for row in rows for book, code in enumerate(row)]
+    beside = [place for at in places for place in (at, -1.0)]
+    channel = SimpleNamespace(token_ids=codes, logprobs=beside or [0.0] * len(codes))
+    ids = [FRAME_BASE + counter + i for i in range(len(rows))]
+    made = SimpleNamespace(logprobs=channel if codes else None, token_ids=ids, finish_reason=reason)
+    return SimpleNamespace(request_id=take.engine_id, outputs=[made])
+
+
+class Reading:
+    """Three requests, by handle from 1 on."""
+
+    def __init__(self, shape: TalkerShape) -> None:
+        self.shape, self.takes = shape, Takes(slots=1024)
+        self.of = {1: self._add(1), 2: self._add(2, text=TextSpan(1, (0, 10, 20))), 3: self._add(3)}
+
+    def _add(self, handle: int, **changes: Any) -> Take:
+        take = self.takes.add(asking(handle=handle, **changes))
+        assert take is not None
+        return take
+
+    def output(self, handle: int, *rows: Sequence[int], **more: Any) -> Any:
+        return output(self.of[handle], self.shape, rows, **more)
+
+    def read(self, *outputs: Any) -> Outcome:
+        from talker.vllm_requests import read_outputs
+
+        return read_outputs(outputs, self.shape, self.takes)
+
+
+@pytest.fixture
+def reading(shape: TalkerShape) -> Reading:
+    return Reading(shape)
+
+
+def packed(*rows: Sequence[int]) -> bytes:
+    return np.array(rows, np.int16).tobytes()
+
+
+def test_every_request_gets_its_own_rows_and_places(reading: Reading) -> None:
+    outcome = reading.read(
+        reading.output(1, (1, 2), (3, 4)),
+        reading.output(2, (5, 6), (7, 8), reason="stop", places=(0.5, 1.0)),
+        reading.output(3, reason="length"),
+    )
+    places = np.array([5.0, 10.0], np.float32).tobytes()
+    assert outcome.rows == [
+        NewRows(1, packed((1, 2), (3, 4)), ""),
+        NewRows(2, packed((5, 6), (7, 8)), "stop", places),
+        NewRows(3, b"", "length"),
+    ]
+    assert (outcome.lost, outcome.broken) == ([], [])
+
+
+def test_what_is_lost_or_broken_is_so_alone(reading: Reading) -> None:
+    gone = BOOKS * reading.shape.codebook_rows
+    outcome = reading.read(
+        reading.output(1, (1, 2)),
+        reading.output(2, (gone, 0), places=(0.0,)),
+        reading.output(3, (1, 2), reason="abort"),
+    )
+    assert [new.handle for new in outcome.rows] == [1]
+    assert (outcome.lost, outcome.broken) == ([2], [3])
+
+
+def test_what_was_paused_or_dropped_meanwhile_is_passed_over(reading: Reading) -> None:
+    outputs = [reading.output(handle, (1, 2), places=(0.0,)) for handle in (1, 2, 3)]
+    reading.takes.pause(1)
+    reading.takes.drop(2)
+    outcome = reading.read(*outputs)
+    assert [new.handle for new in outcome.rows] == [3]
+    assert reading.of[1].prompt == list(IDS)  # it makes that row again
+    assert reading.of[3].prompt == [*IDS, FRAME_BASE]
+
+
+def test_a_step_without_outputs_holds_nothing(reading: Reading) -> None:
+    assert reading.read().rows == []
