@@ -106,6 +106,13 @@ def test_company_does_not_make_the_most_urgent_late() -> None:
     assert ids(waiting.take(100.0)) == [0, 1]  # 22 s fit into 25, 33 do not
 
 
+def test_a_batch_pays_what_is_fixed_once() -> None:
+    waiting = queue(BatchLimits(seconds=145.0), DecodeCost(100.0, 1.0))
+    for id in range(5):
+        waiting.add(id, window(), FAR, 0.0)
+    assert ids(waiting.take(0.0)) == [0, 1, 2, 3]
+
+
 def test_what_is_late_anyway_takes_company() -> None:
     waiting = queue()
     for id in range(4):
@@ -193,6 +200,28 @@ def test_a_long_beginning_lets_listeners_pass_and_is_done_in_the_end() -> None:
     assert order == [0, 1, *[0] * 9, 2]
 
 
+def test_a_short_beginning_is_not_held_up_between_its_pieces() -> None:
+    waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
+    waiting.add(0, window(0, 20, 0), 0.25, 0.0, begins=True)
+    waiting.add(1, window(), 0.9, 0.0)
+    order = []
+    while batch := waiting.take(0.0):
+        order += ids(batch)
+        finish(waiting, batch)
+    assert order == [0, 0, 1]
+
+
+def test_a_long_window_of_whoever_listens_keeps_its_turn() -> None:
+    waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
+    waiting.add(0, window(4, 40, 0), 0.5, 0.0)
+    waiting.add(1, window(), 0.9, 0.0)
+    order = []
+    while batch := waiting.take(0.0):
+        order += ids(batch)
+        finish(waiting, batch)
+    assert order == [0, 0, 0, 0, 1]
+
+
 def test_a_long_beginning_gets_on_beside_listeners_without_end() -> None:
     waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
     waiting.add(0, window(0, 95, 0), 0.25, 0.0, begins=True)
@@ -239,3 +268,7 @@ def test_pieces_give_the_samples_of_the_window(
 )
 def test_pieces_are_shorter_on_slow_machines(frame_s: float, frames: int) -> None:
     assert BatchLimits().affordable(DecodeCost(0.0, frame_s), 10).piece_frames == frames
+
+
+def test_pieces_leave_room_for_what_is_fixed() -> None:
+    assert BatchLimits().affordable(DecodeCost(0.08, 0.004), 10).piece_frames == 10

@@ -13,8 +13,10 @@ import pytest
 
 from codec.clips import encoder_loader
 from codec.encoder import HiggsEncoder
+from codec.encodes import Encodes
 from codec.engine import CodecWorkerEngine
 from codec.fake import FakeDecoder
+from codec.messages import Cancel, Encode, Encoded
 from ipc.supervisor import Watch
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
 from streaming.spec import CodecSpec, Samples
@@ -122,6 +124,29 @@ async def test_patience_ends() -> None:
     async with odd(patience_s=0.2) as engine:
         with pytest.raises(BackendError, match="in time"):
             await engine.encode(clip(CLIP_SLOW))
+
+
+async def test_codes_of_another_length_are_not_passed_on() -> None:
+    encodes = Encodes(lambda message: None, 2)
+    asking = asyncio.create_task(encodes.encode(0, clip(frames=5), SPEC.hop_length, 60.0))
+    await asyncio.sleep(0)
+    encodes.on_message(Encoded(0, np.zeros((2, 4), "<i2").tobytes(), 2))
+    with pytest.raises(BackendError) as failed:
+        await asking
+    assert failed.value.code is ErrorCode.CODEC_FAILED
+
+
+async def test_who_leaves_takes_the_clip_back() -> None:
+    sent: list[Encode | Cancel] = []
+    encodes = Encodes(sent.append, 2)
+    asking = asyncio.create_task(encodes.encode(3, clip(), SPEC.hop_length, 60.0))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert sent[1:] == [Cancel(3)]
+    encodes.on_ready()
+    assert len(sent) == 2, "the next worker does not get it"
 
 
 async def test_a_checkpoint_without_encoder_says_so() -> None:

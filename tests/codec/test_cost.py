@@ -64,3 +64,18 @@ def test_a_long_window_that_took_no_longer_still_costs_something(
     decoder = timed(lambda window: 0.03)
     cost = measure_cost(decoder, EqualShapes(), BatchLimits())
     assert cost.seconds(SHORT) == cost.seconds(LONG) == pytest.approx(0.03)
+
+
+def test_one_slow_turn_does_not_count(timed: Callable[..., Timed]) -> None:
+    decoder: Timed = timed(lambda window: 0.03 + (5 if decoder.decoded in (2, 6) else 0))
+    cost = measure_cost(decoder, EqualShapes(), BatchLimits())
+    assert cost.seconds(SHORT) == cost.seconds(LONG) == pytest.approx(0.03)
+
+
+def test_on_a_gpu_a_full_batch_pays_for_all_its_frames(
+    timed: Callable[..., Timed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost_module, "GraphDecoder", Timed)
+    decoder = timed(lambda window: 0.002 * window.codes.shape[1])
+    cost = measure_cost(decoder, EqualShapes(), BatchLimits(rows=8))
+    assert (cost.fixed_s, cost.frame_s) == (pytest.approx(0.0), pytest.approx(0.002))

@@ -9,18 +9,21 @@ import time
 import numpy as np
 import pytest
 
-from codec.decodes import BEGIN_S, Decodes
-from codec.messages import Cancel, Decode
+from codec.decodes import BEGIN_S, Decodes, DecodeStats
+from codec.messages import Cancel, Decode, Decoded, Decoding
+from streaming.errors import BackendError, ErrorCode
+from streaming.spec import Samples
 from streaming.window import DecodeWindow
 
 LEFT, NEW, LOOKAHEAD = 3, 4, 3
+HOP = 6
 
 
 async def sent_for(window: DecodeWindow, deadline_s: float) -> list[Decode | Cancel]:
     """All that is sent for a window that nobody waits for any more."""
     sent: list[Decode | Cancel] = []
     decodes = Decodes(sent.append, 1, lambda stats: None)
-    asking = asyncio.create_task(decodes.decode(7, window, 6, deadline_s, 60.0))
+    asking = asyncio.create_task(decodes.decode(7, window, HOP, deadline_s, 60.0))
     await asyncio.sleep(0)
     asking.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -65,3 +68,76 @@ async def test_whoever_hears_something_is_due_when_that_ends(
     assert isinstance(decode, Decode)
     assert not decode.begins
     assert decode.deadline_s == deadline_s
+
+
+class Out:
+    """Windows that are out, by id, and all that was sent for them."""
+
+    def __init__(self) -> None:
+        self.sent: list[Decode | Cancel] = []
+        self.stats: list[DecodeStats] = []
+        self.decodes = Decodes(self.sent.append, 10, self.stats.append)
+        self.asking: dict[int, asyncio.Task[Samples]] = {}
+
+    async def ask(self, id: int, in_s: float = 9.0) -> None:
+        deadline_s = time.monotonic() + in_s
+        asked = self.decodes.decode(id, window(LEFT), HOP, deadline_s, 60.0)
+        self.asking[id] = asyncio.create_task(asked)
+        await asyncio.sleep(0)
+
+    def answer(self, id: int, count: int = NEW * HOP) -> None:
+        samples = np.full(count, id, "<f4").tobytes()
+        self.decodes.on_message(Decoded(id, samples, 0.0, 0.01, 1, LEFT + NEW + LOOKAHEAD))
+
+    def next_worker(self) -> list[tuple[int, bool]]:
+        """The ids of what it gets, in order, and whether each goes alone."""
+        self.sent.clear()
+        self.decodes.on_ready()
+        return [(one.id, one.alone) for one in self.sent if isinstance(one, Decode)]
+
+
+async def test_the_next_worker_gets_the_most_urgent_first() -> None:
+    out = Out()
+    for id, in_s in enumerate([5.0, 1.0, 3.0]):
+        await out.ask(id, in_s)
+    out.decodes.on_down()
+    assert out.next_worker() == [(1, False), (2, False), (0, False)]
+    for id in out.asking:
+        out.answer(id)
+    for id, asking in out.asking.items():
+        assert set((await asking).tolist()) == {id}
+
+
+async def test_only_what_was_decoded_last_is_blamed_for_a_death() -> None:
+    out = Out()
+    for id in range(3):
+        await out.ask(id)
+    out.decodes.on_message(Decoding([0, 1]))  # a piece of each
+    out.decodes.on_message(Decoding([1]))
+    out.decodes.on_down()
+    assert out.next_worker() == [(0, False), (1, True), (2, False)]
+    out.decodes.stop()
+    await asyncio.gather(*out.asking.values(), return_exceptions=True)
+
+
+async def test_a_worker_that_dies_before_it_decodes_anything_is_nobodys_fault() -> None:
+    out = Out()
+    await out.ask(0)
+    out.decodes.on_message(Decoding([0]))
+    for _ in range(3):
+        out.decodes.on_down()
+        assert out.next_worker() == [(0, True)]
+    out.answer(0)
+    assert len(await out.asking[0]) == NEW * HOP
+
+
+@pytest.mark.parametrize("count", [0, NEW * HOP - 1, NEW * HOP + 1])
+async def test_audio_of_the_wrong_length_is_not_passed_on(count: int) -> None:
+    out = Out()
+    await out.ask(0)
+    out.answer(0, count)
+    with pytest.raises(BackendError, match="length") as failed:
+        await out.asking[0]
+    assert failed.value.code is ErrorCode.CODEC_FAILED
+    assert not out.stats
+    assert len(out.decodes) == 0

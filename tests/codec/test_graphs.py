@@ -81,6 +81,14 @@ def test_lengths_of_one_bucket_run_together_in_the_queue() -> None:
     assert [job.id for job in batch] == [0, 1, 3], "7 to 9 frames go into 9, 6 into 6"
 
 
+def test_a_batch_is_as_long_as_what_is_computed_for_it() -> None:
+    limits = BatchLimits(rows=3, seconds=80.0, piece_frames=9)
+    queue = DeadlineQueue(10, DecodeCost(0.0, 1.0), limits, Buckets.of(limits, 10))
+    for id in range(3):
+        queue.add(id, DecodeWindow(np.zeros((2, 7), np.int16), 0, 7, 0), 1e9, 0.0)
+    assert len(queue.take(0.0)) == 2, "each is padded to 9 frames and 10 on either side"
+
+
 def test_laid_out_rows_hold_the_stream_and_its_edges(random_codes: MakeCodes) -> None:
     windows = [DecodeWindow(random_codes(20), 14, 5, 1), DecodeWindow(random_codes(4), 0, 4, 0)]
     rows = np.full((3, 8 * (6 + 20) + 2), 77, np.int16)

@@ -76,6 +76,7 @@ def test_a_slow_codec_decides_too() -> None:
         capacity.codec.observe(25, 25 * 0.008, 1.0 + second)  # a fifth of the time, per stream
     assert capacity.streams(21.0) == pytest.approx(0.7 * 5)
     assert capacity.streams(21.0, fastest=2.0, mean=2.0) == pytest.approx(0.7 * 5 / 2)
+    assert capacity.streams(21.0, fastest=2.0, mean=1.25) == pytest.approx(0.7 * 5 / 1.25)
 
 
 #: Carries ten streams, if its windows are as long as they may be.
@@ -141,6 +142,12 @@ def test_an_utterance_reckons_with_twice_as_many_and_a_few_but_no_more_than_are_
         assert capacity.soon_row_s(streams, 20) == min(FRAME_S, expected)
 
 
+def test_an_utterance_is_not_held_back_for_rows_slower_than_they_are_heard() -> None:
+    capacity = Capacity(CapacitySettings(FRAME_S, 64))
+    feed(capacity.talker, 1, 2 * FRAME_S, 0, 5)
+    assert capacity.soon_row_s(1, 5) == FRAME_S
+
+
 def test_one_stream_says_nothing_of_many() -> None:
     load = TalkerLoad()
     feed(load, 1, 0.01, 0, 5)
@@ -159,6 +166,17 @@ def test_the_line_is_found_and_not_believed_far_beyond_what_ran() -> None:
     assert load.streams(FRAME_S, 14) == pytest.approx(64, rel=0.05)
 
 
+def test_rows_take_no_more_of_the_time_in_which_they_are_heard_than_the_limit() -> None:
+    capacity = Capacity(CapacitySettings(FRAME_S, 64))
+    for second in range(20):  # a step takes nearly all that time, however few there are
+        streams = (1, 8)[second % 2]
+        row_s = FRAME_S * (0.75 + 0.0125 * (streams - 1))
+        feed(capacity.talker, streams, row_s, second, second + 1)
+    admitted = capacity.streams(20)
+    assert admitted > 12
+    assert capacity.talker.row_s(admitted, 20) <= 0.921 * FRAME_S
+
+
 def test_an_idle_service_remembers_its_warm_up() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 64))
     feed(capacity.talker, 1, 0.004, 0, 3)
@@ -168,6 +186,7 @@ def test_an_idle_service_remembers_its_warm_up() -> None:
     busy = capacity.streams(30)
     assert busy < 1.1
     assert capacity.places(30) == 1, "without one nothing would be learned"
+    assert capacity.places(30, 2.0, 2.0) == 1
     later = [capacity.streams(30 + minutes * 60) for minutes in (1, 3, 10)]
     assert busy < later[0] < later[1] < later[2]
     assert later[2] == pytest.approx(warm, rel=0.02)
@@ -179,6 +198,47 @@ def test_a_pause_is_no_slow_row() -> None:
     before = load.row_s(4, 5)
     feed(load, 4, 0.01, 65, 66)
     assert load.row_s(4, 66) == pytest.approx(before, rel=0.05)
+
+
+def test_after_a_long_pause_the_machine_is_judged_afresh() -> None:
+    load = TalkerLoad()
+    feed(load, 4, 0.02, 0, 30)
+    before = load.row_s(4, 30)
+    feed(load, 4, 0.01, 90, 92)
+    assert load.row_s(4, 92) == pytest.approx(before / 2, rel=0.05)
+
+
+def test_what_ran_long_ago_does_not_make_the_line_believed() -> None:
+    load = TalkerLoad()
+    for lap in range(6):
+        streams = (1, 16)[lap % 2]
+        feed(load, streams, 0.010 + 0.0001 * streams, 2 * lap, 2 * lap + 2)
+    busy = load.streams(FRAME_S, 12)
+    feed(load, 1, 0.0101, 12, 14)
+    assert load.streams(FRAME_S, 14) == pytest.approx(busy, rel=0.05)
+    assert load.streams(FRAME_S, 14 + 3600) < busy / 4
+
+
+def test_rows_that_come_together_are_each_counted() -> None:
+    load = TalkerLoad()
+    for lap in range(6):
+        streams, at = (1, 4)[lap % 2], 2.0 * lap
+        for step in range(40):
+            for _ in range(streams):
+                load.observe(5, 5 * (0.0097 + 0.0003 * streams), streams, at + 0.05 * step)
+    assert load.row_s(4, 12) == pytest.approx(0.0109, rel=0.02)
+    assert load.row_s(1, 12) == pytest.approx(0.0100, rel=0.02)
+
+
+def test_the_last_place_under_the_ceiling_opens() -> None:
+    capacity = Capacity(CapacitySettings(FRAME_S, 8))
+    capacity.settle()
+    for second in range(60):  # at first seven places, then room for twenty
+        row_s = 0.9 * FRAME_S / (7.5 if second < 30 else 20)
+        feed(capacity.talker, 1, row_s, second, second + 1)
+        places = capacity.places(second + 1)
+        assert second != 29 or places == 7
+    assert places == 8
 
 
 def test_the_number_of_places_does_not_flicker() -> None:
@@ -201,7 +261,18 @@ def test_codec_cost_is_that_of_the_last_seconds() -> None:
     assert load.frame_s == pytest.approx(0.004, rel=0.05)
 
 
-@pytest.mark.parametrize("wrong", [{"ceiling": 0}, {"frame_s": 0.0}, {"target": 0.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"ceiling": 0}, {"frame_s": 0.0}, {"target": 0.0}, {"codec_target": 0.0}, {"row_limit": 1.5}],
+)
 def test_settings_that_mean_nothing_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"positive|shares"):
         CapacitySettings(**{"frame_s": FRAME_S, "ceiling": 4, **wrong})  # type: ignore[arg-type]
+
+
+def test_one_odd_window_after_a_pause_does_not_decide_what_the_codec_costs() -> None:
+    load = CodecLoad()
+    for second in range(30):
+        load.observe(25, 0.1, float(second))
+    load.observe(25, 1.0, 600.0)
+    assert load.frame_s < 0.012

@@ -39,7 +39,9 @@ def test_a_cost_that_only_grows_with_the_frames_has_no_fixed_part_below_zero() -
         assert cost.bounds().decode_fixed_s >= 0
 
 
-@pytest.mark.parametrize("wrong", [(0, 0.0, 0.0), (1, -1.0, 0.0), (1, 0.0, float("nan"))])
+@pytest.mark.parametrize(
+    "wrong", [(0, 0.0, 0.0), (1, -1.0, 0.0), (1, 0.0, float("nan")), (1, 0.0, float("inf"))]
+)
 def test_what_cannot_have_been_measured_is_refused(wrong: tuple[int, float, float]) -> None:
     with pytest.raises(ValueError, match="window"):
         DecodeCostEstimator(PRIOR).observe(*wrong)
@@ -117,3 +119,17 @@ def test_the_cost_follows_a_change() -> None:
     for window in windows(Random(3), 0.1, 0.01) + 2 * windows(Random(4), 0.005, 0.0005):
         cost.observe(*window)
     assert cost.bounds().decode_s(64) < 0.05
+
+
+def test_waits_of_a_load_long_gone_are_forgotten() -> None:
+    cost = DecodeCostEstimator(PRIOR)
+    for number in range(400):
+        cost.observe(20, 0.5 if number < 100 else 0.01, 0.01)
+    assert cost.bounds().queue_s == pytest.approx(2 * 0.01)
+
+
+def test_a_wait_harms_when_decoding_ends_too_late() -> None:
+    cost = DecodeCostEstimator(PRIOR)
+    for _ in range(20):
+        cost.observe(10, 0.03, 0.05, slack_s=0.06)
+    assert cost.bounds().queue_s == pytest.approx(2 * 0.03)

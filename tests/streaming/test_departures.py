@@ -36,10 +36,10 @@ def test_an_old_stay_ends_sooner_than_a_young_one() -> None:
 
 def test_those_who_wait_are_not_all_told_the_same_time() -> None:
     departures = seen(4.0)
-    waits = [departures.wait_s([0.0] * 4, 1, 0.0) for _ in range(6)]
+    waits = [departures.wait_s([0.0] * 4, 1, 700.0) for _ in range(6)]
     assert waits[:5] == pytest.approx([1.0, 2.0, 3.0, 4.0, 5.0])
     assert waits[5] == pytest.approx(5.0), "nobody waits for more than one change of all places"
-    assert departures.wait_s([0.0] * 4, 1, 10.0) == pytest.approx(1.0), "they have come back"
+    assert departures.wait_s([0.0] * 4, 1, 710.0) == pytest.approx(1.0), "they have come back"
 
 
 def test_the_hint_is_right_on_average() -> None:
@@ -53,3 +53,17 @@ def test_the_hint_is_right_on_average() -> None:
         told.append(departures.wait_s(ages, 1, 1000.0 * number))
         true.append(min(lasts))  # what is left does not depend on the age
     assert sum(told) / sum(true) == pytest.approx(1.0, abs=0.5)
+
+
+def test_only_the_last_stays_count() -> None:
+    departures = seen(*[100.0] * 200, *[2.0] * 64)
+    assert departures.left_s(0.0) == pytest.approx(2.0)
+
+
+def test_nobody_is_told_to_come_at_once() -> None:
+    assert seen(4.0).left_s(3.999999) >= 0.05
+    assert seen(0.0).wait_s([0.0], 1, 0.0) >= 0.05
+
+
+def test_before_anybody_left_a_few_seconds_are_guessed() -> None:
+    assert 1 < Departures().wait_s([0.0], 1, 0.0) < 10

@@ -81,6 +81,11 @@ def test_the_segmenters_result_does_not_depend_on_how_the_text_was_split(
         ("12 12 12 12", ["12 12", "12 12"]),  # even, not as much as goes
         ("a b 12, c d 12 12 12", ["a b 12,", "c d 12", "12 12"]),
         ("tea <|a:b|> 12 12 12", ["tea <|a:b|> 12", "12 12"]),
+        ('a "b 12," c d 12 12 12', ['a "b 12,"', "c d 12", "12 12"]),  # quotes end with it
+        ("a b 12. c d 12 12 12", ["a b 12.", "c d 12", "12 12"]),
+        ("a, b 12 12 12", ["a, b 12", "12 12"]),  # too short for a part of its own
+        ("a 12 12, a 12", ["a 12 12,", "a 12"]),  # just as long as may be
+        ("a999999999b", ["a99999", "9999b"]),  # just twice as long
         ("99,999", ["99,999"]),  # said as one: 31, but not twice too long
         ("9" * 20, ["9" * 4] * 5),
         ("a " + "9" * 20 + " b", ["a", *["9" * 4] * 5, "b"]),
