@@ -200,6 +200,18 @@ def test_a_pause_is_no_slow_row() -> None:
     assert load.row_s(4, 66) == pytest.approx(before, rel=0.05)
 
 
+def test_a_slower_talker_is_believed_at_once_and_a_faster_one_when_it_lasts() -> None:
+    load = TalkerLoad()
+    feed(load, 1, 0.01, 0, 30)
+    feed(load, 1, 0.02, 30, 33)
+    assert load.row_s(1, 33) > 0.017
+    feed(load, 1, 0.02, 33, 60)
+    feed(load, 1, 0.01, 60, 63)
+    assert load.row_s(1, 63) > 0.015
+    feed(load, 1, 0.01, 63, 100)
+    assert load.row_s(1, 100) < 0.011
+
+
 def test_after_a_long_pause_the_machine_is_judged_afresh() -> None:
     load = TalkerLoad()
     feed(load, 4, 0.02, 0, 30)
