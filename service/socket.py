@@ -83,7 +83,7 @@ class Socket:
         self._too_slow = self._is_closing = False
         self._caller = current_caller()
         self._opened_at, self._leave_at = time.monotonic(), math.inf
-        #: Done when neither reader nor writer knows that the socket is over.
+        #: Done when a message, or what housekeeping finds, has ended the socket.
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def finish(self, code: int = NORMAL) -> None:
