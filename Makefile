@@ -10,6 +10,8 @@ PYTHON2 ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # What the service or pytest is to be given: make run ARGS="--port 9000", make test ARGS="tests/streaming -x"
 ARGS ?=
+# Not empty: "make lock" chooses all versions anew
+UPGRADE ?=
 # How long "make soak" takes
 MINUTES ?= 60
 
@@ -18,7 +20,7 @@ BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" VENV="$(VENV)" HARDWARE="$(HARDWARE)" TORCH_INDEX="$(TORCH_INDEX)" requirements/install.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-nightly soak fuzz test-fuzz test-autobahn test-clients test-page check check-deploy check-monitoring format test-v2 voice-eval lock clean distclean
+.PHONY: help install run test test-long test-nightly soak fuzz test-fuzz test-autobahn test-clients test-page check check-deploy check-monitoring format gpu-check test-v2 voice-eval lock clean distclean
 
 help: ## show this
 	@echo 'Talkwire. Two commands do most of it: "make run" speaks, "make test" tests.'
@@ -73,8 +75,10 @@ check: ## lint, formatting, types, import layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy examples --exclude 'pipecat_bot|livekit_agent'
 	@$(BIN)/lint-imports
-	@cd clients/pipecat/src && "$(CURDIR)/$(BIN)/lint-imports" --no-cache --config ../pyproject.toml
+	@for client in python pipecat; do \
+	  (cd clients/$$client/src && "$(CURDIR)/$(BIN)/lint-imports" --no-cache --config ../pyproject.toml) || exit 1; done
 
 check-monitoring: ## dashboard, rules and alerts (promtool: Debian's package prometheus)
 	@$(INSTALL) dev
@@ -89,22 +93,25 @@ format: ## let ruff fix and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+gpu-check: ## the first run on a GPU, in stages: what works, how fast, and what is broken
+	@$(INSTALL) service
+	@$(BIN)/python -m benchmarks.gpu_check $(ARGS)
+
 test-v2: ## the GPU adapter on a CPU, in an interpreter (slow; an environment of its own)
 	@$(INSTALL) dev
 	@PYTHON="$(PYTHON)" tests/talker/v2_env/run.sh $(ARGS)
 
-voice-eval: ## how good the embedded voice is, by a recogniser (flite: Debian's package)
+voice-eval: ## how good the embedded voice is, by a recogniser
 	@$(INSTALL) dev
 	@$(BIN)/python -m embedded.evaluate $(ARGS)
 
-lock: ## choose the versions anew: requirements/*.in -> *.txt (Python 3.11 and a package index)
-	@test -x .venv-lock/bin/pip || "$(PYTHON)" -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install -qq --upgrade pip
-	@.venv-lock/bin/python requirements/lock.py cpu otel dev cuda ray deploy clients fuzz
+lock: ## add what is new to requirements/*.txt, by uv; UPGRADE=1 chooses all versions anew
+	@test -x .venv-lock/bin/uv || { "$(PYTHON)" -m venv .venv-lock && .venv-lock/bin/python -m pip install -qq uv; }
+	@UV=.venv-lock/bin/uv UPGRADE="$(UPGRADE)" requirements/lock.sh cpu otel dev cuda ray opus deploy clients fuzz
 
 clean: ## remove caches and build leftovers
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## that, and the environments
-	@rm -rf .venv .venv-lock .venv-v2 .venv-deploy .venv-clients .venv-fuzz .venv-autobahn .fuzz
+	@rm -rf .venv .venv-lock .venv-v2 .venv-deploy .venv-clients .venv-fuzz .venv-autobahn .fuzz .gpu-check

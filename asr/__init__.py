@@ -1,1 +1,1 @@
-"""Hears the words of a clip that came without its text: optional, in a process of its own."""
+"""Speech recognition for clips that come without their text: optional, in a process of its own."""

@@ -1,4 +1,4 @@
-"""The gateway's side of the recogniser. It is started with the first clip, and then stays."""
+"""The gateway's side of the recogniser, which is started with the first clip and then kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from asr.messages import Failed, FromWorker, Hear, Heard, Ready
@@ -23,39 +24,61 @@ _MOST = 4
 class WhisperEngine:
     """Hears clips in one supervised process. All methods belong to one event loop.
 
-    ``folder`` is a Whisper model as transformers saves it. At most four clips are out.
-    ``patience_s`` bounds a clip's whole stay, the loading of the model included.
+    Args:
+        model: A folder with a Whisper model as transformers saves it, or what finds that folder
+            in ``prepare`` and raises ModelError where there is none.
+        device: ``auto`` (a GPU where there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+        dtype: ``auto`` (float16 on a GPU, float32 on a CPU) or torch's name of one.
+        threads: Of the processor.
+        patience_s: The longest stay of a clip, the loading of the model included. At most four
+            clips are out.
+        watch: How long the process may take to start and to answer.
     """
 
     def __init__(
-        self, folder: Path, *, threads: int = 1, patience_s: float = 300.0, watch: Watch = WATCH
+        self,
+        model: Path | Callable[[], Awaitable[Path]],
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        threads: int = 1,
+        patience_s: float = 300.0,
+        watch: Watch = WATCH,
     ) -> None:
-        self._folder, self._patience_s = folder, patience_s
+        self._model, self._patience_s, self._watch = model, patience_s, watch
+        self._arguments = ["--device", device, "--dtype", dtype, "--threads", str(threads)]
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[str]] = {}
         self._starting: asyncio.Task[None] | None = None
-        self._supervisor: Supervisor[Heard | Failed] = Supervisor(
+        self._supervisor: Supervisor[Heard | Failed] | None = None
+
+    async def prepare(self) -> None:
+        """Find the model, which may take a download; its process starts with the first clip.
+
+        Raises:
+            BackendError: There is no Whisper model.
+        """
+        model = self._model
+        try:
+            folder = model if isinstance(model, Path) else await model()
+            check_folder(folder)
+        except ModelError as error:
+            message = f"The setting asr_model names no model that can be used: {error}."
+            raise BackendError(ErrorCode.INTERNAL, message) from error
+        self._supervisor = Supervisor(
             "asr.worker",
-            ["--model", str(folder), "--threads", str(threads)],
+            ["--model", str(folder), *self._arguments],
             inbound=FromWorker,
             ready=Ready,
             on_message=self._on_message,
             on_ready=lambda ready: None,
             on_down=self._on_down,
-            watch=watch,
+            watch=self._watch,
         )
-
-    def check(self) -> None:
-        """Raise BackendError if the folder cannot be a Whisper model."""
-        try:
-            check_folder(self._folder)
-        except ModelError as error:
-            message = f"The setting asr_model names no model that can be used: {error}."
-            raise BackendError(ErrorCode.INTERNAL, message) from error
 
     async def stop(self) -> None:
         """End the process; who waits hears BackendError."""
-        if self._starting is not None:
+        if self._starting is not None and self._supervisor is not None:
             await self._supervisor.stop()
             with contextlib.suppress(ChildFailed):
                 await asyncio.shield(self._starting)
@@ -69,9 +92,9 @@ class WhisperEngine:
         self._waiting[id] = answer
         try:
             async with asyncio.timeout(self._patience_s):
-                await self._start()
+                supervisor = await self._started()
                 data = samples.astype("<f4", copy=False).tobytes()
-                self._supervisor.send(Hear(id, data, sample_rate))
+                supervisor.send(Hear(id, data, sample_rate))
                 text: str = await answer
                 return text
         except (TimeoutError, ChildDown, ChildFailed) as error:
@@ -80,12 +103,15 @@ class WhisperEngine:
         finally:
             self._waiting.pop(id, None)
 
-    async def _start(self) -> None:
-        """Raises ChildFailed; the next clip tries again."""
+    async def _started(self) -> Supervisor[Heard | Failed]:
+        """The running process. Raises ChildFailed; the next clip tries again."""
+        if self._supervisor is None:
+            raise ChildFailed("the recogniser has not been prepared")
         starting = self._starting
         if starting is None or (starting.done() and starting.exception() is not None):
             starting = self._starting = asyncio.create_task(self._supervisor.start())
         await asyncio.shield(starting)
+        return self._supervisor
 
     def _on_message(self, message: Heard | Failed) -> None:
         answer = self._waiting.get(message.id)

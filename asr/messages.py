@@ -1,4 +1,4 @@
-"""What the gateway and the recogniser's process say to each other; see ipc.framing."""
+"""Messages between the gateway and the recogniser's process; see ipc.framing."""
 
 from __future__ import annotations
 

@@ -30,9 +30,11 @@ def check_folder(folder: Path) -> None:
 
 
 class Whisper:
-    """Hears one clip of at most 30 s at a time."""
+    """Hears one clip of at most 30 s at a time. Raises ModelError for a model that cannot be
+    loaded and a device that is not there. See ``asr.engine`` for ``device`` and ``dtype``.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str = "auto", dtype: str = "auto") -> None:
         check_folder(folder)
         import torch
         from transformers import (
@@ -42,14 +44,20 @@ class Whisper:
         )
 
         self._torch = torch
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if dtype == "auto":
+            dtype = "float32" if device == "cpu" else "float16"
+        self._to: dict[str, Any] = {"device": device, "dtype": getattr(torch, dtype)}
         options: dict[str, Any] = {"local_files_only": True}
         try:
             self._extract = WhisperFeatureExtractor.from_pretrained(folder, **options)
             self._tokenizer = AutoTokenizer.from_pretrained(folder, **options)
             self._model = WhisperForConditionalGeneration.from_pretrained(
-                folder, use_safetensors=True, dtype=torch.float32, **options
+                folder, use_safetensors=True, dtype=self._to["dtype"], **options
             ).eval()
-        except (OSError, ValueError, KeyError) as error:
+            self._model.to(device)
+        except (OSError, ValueError, KeyError, AssertionError, RuntimeError) as error:
             raise ModelError(f"{folder} cannot be loaded: {error}") from error
 
     def hear(self, samples: Samples, sample_rate: int) -> str:
@@ -57,6 +65,6 @@ class Whisper:
         audio = soxr.resample(samples, sample_rate, RATE, quality="HQ")
         features = self._extract(audio, sampling_rate=RATE, return_tensors="pt").input_features
         with self._torch.inference_mode():
-            ids = self._model.generate(features)
+            ids = self._model.generate(features.to(**self._to))
         text: str = self._tokenizer.decode(ids[0], skip_special_tokens=True)
         return text.strip()

@@ -1,4 +1,4 @@
-"""The recogniser's process: ``python -m asr.worker --socket PATH --model FOLDER``."""
+"""The recogniser's process: ``python -m asr.worker --socket FD --model FOLDER``."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ log = logging.getLogger(__name__)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until the parent goes."""
     parser = argparse.ArgumentParser(prog="asr.worker")
-    parser.add_argument("--socket", required=True)
+    parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--model", required=True, help="a folder")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(argv)
     with ChildLink[Hear](options.socket, ToWorker) as link:
         try:
             link.progress("load")
             try:
-                model = Whisper(Path(options.model))
+                model = Whisper(Path(options.model), options.device, options.dtype)
             except ModelError as error:
                 link.send(Fatal(str(error)))
                 return 1

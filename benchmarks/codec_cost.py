@@ -21,9 +21,10 @@ import numpy as np
 import torch
 
 from benchmarks.report import environment, markdown_table
-from codec.checkpoint import decoder_shapes
-from codec.config import CodecConfig
-from codec.decoder import HiggsDecoder
+from codec.families.higgs.checkpoint import open_higgs
+from codec.families.higgs.config import CodecConfig
+from codec.families.higgs.decoder import HiggsDecoder
+from codec.families.higgs.tensors import decoder_shapes
 from codec.memory import keep_freed_memory
 from streaming.window import DecodeWindow
 
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     name = "full size, random weights" if options.full_size else options.model
-    decoder = random_decoder() if options.full_size else HiggsDecoder.load(options.model)
+    decoder = random_decoder() if options.full_size else open_higgs(options.model).load_decoder()
     # One thread is timed by its own clock, which does not run while others have the core.
     clock = time.thread_time if options.threads == 1 else time.perf_counter
     one_shot_ms, figures = measure_streaming(decoder, options.rounds, clock)

@@ -1,9 +1,11 @@
 """How much audio the codec makes: ``python -m benchmarks.codec_throughput --device cuda``.
 
-Seconds of audio per second for steady windows (left context 10, lookahead 4) at several sizes
-of chunk and batch. On a GPU once by graphs and once without; a batch is timed from the codes on
-the host to the samples on the host. On a CPU there are no graphs, and one thread is timed by
-its own clock, which does not run while others have the core.
+Seconds of audio per second for steady windows (the codec's own left context, lookahead 4 where it
+looks ahead at all) at several sizes of chunk and batch, of a model's codec or, with
+``--full-size``, of a family's published sizes with random weights. On a GPU once by graphs, where
+the codec has them, and once without; a batch is timed from the codes on the host to the samples on
+the host. On a CPU there are no graphs, and one thread is timed by its own clock, which does not
+run while others have the core.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ import torch
 from benchmarks.codec_cost import random_decoder
 from benchmarks.report import environment, markdown_table
 from codec.batching import BatchLimits
-from codec.decoder import HiggsDecoder, use_full_float32
-from codec.graphs import CudaRecorder, GraphDecoder, check_device, graphed
+from codec.families import open_codec
+from codec.families.fish.config import FishConfig, decoder_shapes
+from codec.families.fish.decoder import FishDecoder
+from codec.graphs import CudaRecorder, GraphDecoder, LaidOutDecoder, choose_device, graphed
+from codec.layers import use_full_float32
 from codec.memory import keep_freed_memory
 from streaming.ports import CodecDecoder
 from streaming.window import DecodeWindow
 
-_LEFT, _LOOKAHEAD = 10, 4
+_LOOKAHEAD = 4
 #: Each timing lasts at least this long, and is taken so many times.
 _LEAST_S, _TIMES = 0.2, 5
 
@@ -49,31 +54,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.codec_throughput", description=__doc__)
     parser.add_argument("--model", default="embedded/checkpoint", help="a folder or a hub id")
     parser.add_argument("--full-size", action="store_true", help="random full-size weights")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--family", choices=("higgs", "fish_s2"), default="higgs")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8])
     parser.add_argument("--chunks", nargs="+", type=int, default=[5, 25, 50])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
-    check_device(options.device)
+    device = choose_device(options.device)
     torch.set_num_threads(options.threads)
     use_full_float32()
     keep_freed_memory()
     decoder = (
-        random_decoder(options.device)
+        full_size_decoder(options.family, device)
         if options.full_size
-        else HiggsDecoder.load(options.model, device=options.device)
+        else open_codec(options.model).load_decoder(device)
     )
     began = time.perf_counter()
-    ways = ways_of(decoder, options.device, max(options.batches))
+    ways = ways_of(decoder, device, max(options.batches))
     captured_s = time.perf_counter() - began
-    alone = options.device == "cpu" and options.threads == 1
+    alone = device == "cpu" and options.threads == 1
     clock = time.thread_time if alone else time.perf_counter
     figures = measure(ways, options.chunks, options.batches, clock)
-    name = "full size, random weights" if options.full_size else options.model
+    name = f"{options.family}, random weights" if options.full_size else options.model
     facts = environment() | {"codec": name, "threads": str(options.threads)}
-    if options.device != "cpu":
-        facts |= {"device": torch.cuda.get_device_name(options.device)}
+    if device != "cpu":
+        facts |= {"device": torch.cuda.get_device_name(device)}
         facts |= {"captures": f"{captured_s:.1f} s"}
     print("; ".join(f"{key} {value}" for key, value in facts.items()) + "\n")
     print(table(figures, options.batches))
@@ -82,10 +88,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def ways_of(decoder: HiggsDecoder, device: str, most: int) -> dict[str, CodecDecoder]:
+def full_size_decoder(family: str, device: str) -> CodecDecoder:
+    """A decoder of a family's published sizes, with random weights."""
+    if family == "higgs":
+        return random_decoder(device)
+    config, generator = FishConfig(), torch.Generator().manual_seed(0)
+    tensors = {}
+    for name, shape in decoder_shapes(config).items():
+        fan_in = max(1, int(np.prod(shape[1:])))
+        tensors[name] = torch.randn(shape, generator=generator) * 0.3 / fan_in**0.5
+        if name.endswith(("alpha", "norm.weight")):
+            tensors[name] = torch.ones(shape)
+    return FishDecoder(config, tensors, device=device)
+
+
+def ways_of(decoder: CodecDecoder, device: str, most: int) -> dict[str, CodecDecoder]:
     """The ways to decode on ``device``, by name. A GPU on which captures fail has one."""
     ways: dict[str, CodecDecoder] = {"eager": decoder}
-    if torch.device(device).type == "cuda":
+    if torch.device(device).type == "cuda" and isinstance(decoder, LaidOutDecoder):
         made = graphed(decoder, BatchLimits(rows=most), CudaRecorder(device))
         if isinstance(made, GraphDecoder):
             ways["graphs"] = made
@@ -112,9 +132,11 @@ def measure(
 def windows(decoder: CodecDecoder, chunk: int, batch: int) -> list[DecodeWindow]:
     """So many windows of random codes."""
     spec, rng = decoder.spec, np.random.default_rng(chunk)
-    shape = (batch, spec.num_codebooks, _LEFT + chunk + _LOOKAHEAD)
-    codes = rng.integers(0, spec.codebook_size, shape).astype(np.int16)
-    return [DecodeWindow(one, _LEFT, chunk, _LOOKAHEAD) for one in codes]
+    left, lookahead = spec.left_frames, min(_LOOKAHEAD, spec.right_frames)
+    shape = (batch, spec.num_codebooks, left + chunk + lookahead)
+    sizes = np.array(spec.codebook_sizes)[:, None]
+    codes = rng.integers(0, sizes, shape).astype(np.int16)
+    return [DecodeWindow(one, left, chunk, lookahead, left) for one in codes]
 
 
 def seconds_of(
@@ -139,7 +161,7 @@ def table(figures: Sequence[Figure], batches: Sequence[int]) -> str:
     rows: dict[tuple[str, int], list[object]] = {}
     for figure in figures:
         cells = rows.setdefault((figure.way, figure.chunk), [figure.way, figure.chunk])
-        cells.append(f"{figure.audio_s_per_s:.0f} ({figure.ms:.1f})")
+        cells.append(f"{figure.audio_s_per_s:.3g} ({figure.ms:.1f})")
     head = ["way", "chunk", *(f"batch {batch}: audio s/s (ms)" for batch in batches)]
     return markdown_table(head, list(rows.values()))
 

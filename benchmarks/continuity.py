@@ -25,7 +25,6 @@ from benchmarks.report import environment, markdown_table
 from embedded.text import FRONT_ENDS
 from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
-from talker.prompts import PromptBuilder
 from talker.settings import TalkerSettings
 from talker.text_front_end import choose_front_end
 
@@ -82,7 +81,7 @@ def prompt_ids(engine: TalkerProcessEngine, text: str) -> int:
     opened = engine.checkpoint
     assert opened is not None
     front_end = choose_front_end(opened.text_frontend, FRONT_ENDS)
-    builder = PromptBuilder(opened.tokenizer_file, opened.shape, 4096, front_end)
+    builder = opened.prompt_builder(4096, front_end)
     return len(builder.build(text).ids)
 
 

@@ -1,11 +1,12 @@
-"""What 8 bits do to the talker's codes: ``python -m benchmarks.quantisation``.
+"""What 8 and 4 bits do to the talker's codes: ``python -m benchmarks.quantisation``.
 
 The plain loop of ``talker.reference`` says some sentences in float32. Then each scheme looks at
 the same rows, teacher-forced: how many of its best codes differ from float32's, and how far its
 odds lie from float32's (Kullback-Leibler, in nats per code, at temperature 1). Schemes are
-simulated by rounding weights and inputs to what 8 bits can hold, which is all that the real
-kernels do to them; ``int8`` and ``fp8`` are the presets of the setting ``talker_quantization``,
-the others show what the presets leave out.
+simulated by rounding weights and inputs to what so few bits can hold, which is all that the real
+kernels do to them; ``int8`` and ``fp8`` are the presets of the setting ``talker_quantization`` (fp8
+checkpoints hold the same), ``int4`` is what ``talker.pack`` writes, the others show what these
+leave out. Speed is measured with the real kernels, by ``benchmarks.talker_steps``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from benchmarks.report import environment, markdown_table
 from embedded.text import FRONT_ENDS
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
-from talker.prompts import PromptBuilder
+from talker.pack import GROUP
 from talker.reference import Chance, ReferenceTalker
 from talker.text_front_end import choose_front_end
 
@@ -59,6 +60,14 @@ def fake_fp8_per_tensor(x: Tensor) -> Tensor:
     return fake_fp8(x.reshape(1, -1)).reshape(x.shape)
 
 
+def fake_int4(x: Tensor) -> Tensor:
+    """Groups of each row in 4 bits with a scale of their own, as ``talker.pack`` does, and back."""
+    groups = x.view(*x.shape[:-1], -1, GROUP)
+    scale = (groups.abs().amax(-1, keepdim=True) / 7).clamp_min(1e-12)
+    rounded: Tensor = ((groups / scale).round().clamp(-8, 7) * scale).flatten(-2)
+    return rounded
+
+
 def to_bfloat16(x: Tensor) -> Tensor:
     """As bfloat16, and back."""
     return x.bfloat16().float()
@@ -85,12 +94,13 @@ SCHEMES = (
     Scheme("fp8, one scale per tensor", fake_fp8_per_tensor, fake_fp8),
     Scheme("fp8, weights alone", fake_fp8, None),
     Scheme("fp8, code embedding too", fake_fp8, fake_fp8, head=True),
+    Scheme("int4", fake_int4, None),
     Scheme("bfloat16, to compare", to_bfloat16, to_bfloat16),
 )
 
 
 class FakeQuantTalker(ReferenceTalker):
-    """The plain loop with 8 bits simulated in float32: slow, and not a way to save anything."""
+    """The plain loop with few bits simulated in float32: slow, and not a way to save anything."""
 
     def __init__(self, folder: Path, scheme: Scheme) -> None:
         super().__init__(folder)
@@ -146,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def speak(folder: Path, sentences: Sequence[str]) -> list[Spoken]:
     """Let the plain loop say the sentences, each with a seed of its own."""
     checkpoint = open_checkpoint(str(folder))
-    prompts = PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, 4096)
+    prompts = checkpoint.prompt_builder(4096)
     front_end = choose_front_end(checkpoint.text_frontend, FRONT_ENDS)
     talker, spoken = ReferenceTalker(folder), []
     for seed, sentence in enumerate(sentences):

@@ -22,10 +22,8 @@ from statistics import median
 import psutil
 
 from benchmarks.report import environment, markdown_table
-from clients.errors import ServerError
-from clients.native import NativeClient
 from loadtest.soak import served
-from streaming.wire import AudioOptions, SamplingOptions
+from talkwire_client import Client, ServerError
 
 TEXT = "This is a long text, so that there is time for something to happen. " * 4
 _POLL_S, _GIVE_UP_S = 0.002, 120.0
@@ -73,9 +71,8 @@ class Rig:
 
     async def speak(self) -> bytes:
         """One utterance, greedy, so that it is always the same."""
-        async with NativeClient.connect(self.url) as client:
-            options = {"audio": AudioOptions(), "sampling": SamplingOptions(temperature=0.0)}
-            return b"".join([chunk.pcm async for chunk in client.speak(TEXT, **options)])
+        async with Client(self.url) as client, client.speak(TEXT, temperature=0.0) as speech:
+            return await speech.read()
 
 
 async def client_deaths(rig: Rig, count: int) -> list[float]:
@@ -114,14 +111,14 @@ async def client_deaths(rig: Rig, count: int) -> list[float]:
 async def cancels(rig: Rig, count: int) -> list[float]:
     """From a client's cancel, in the middle of speech, to the acknowledgement at the client."""
     taken, chance = [], random.Random(2)
-    async with NativeClient.connect(rig.url) as client:
+    async with Client(rig.url) as client:
         for _ in range(count):
-            async with client.context(audio=AudioOptions()) as context:
-                await context.append(TEXT)
-                await anext(aiter(context))
+            async with client.speak() as speech:
+                await speech.append(TEXT)
+                await anext(aiter(speech))
                 await asyncio.sleep(chance.uniform(0, 0.5))
                 began = time.monotonic()
-                await context.cancel()
+                await speech.cancel()
                 taken.append(1000 * (time.monotonic() - began))
     return taken
 
@@ -150,13 +147,13 @@ async def talker_death(rig: Rig, number: signal.Signals) -> tuple[float, float, 
     readiness had gone when the client was told.
     """
     told: float | None = None
-    async with NativeClient.connect(rig.url) as client:
-        speech = client.speak(TEXT, audio=AudioOptions())
-        await anext(speech)
+    async with Client(rig.url) as client, client.speak(TEXT) as speech:
+        chunks = aiter(speech)
+        await anext(chunks)
         began = time.monotonic()
         rig.worker("talker.process").send_signal(number)
         try:
-            async for _ in speech:
+            async for _ in chunks:
                 pass
         except ServerError as error:
             if error.code == "engine_restarting" and error.retry_after_ms:

@@ -13,31 +13,31 @@ import argparse
 import asyncio
 import resource
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from benchmarks.report import environment, markdown_table
 from codec.fake import FakeCodecEngine
 from ipc.framing import MessageReader, encode
-from service.context import ContextDriver
-from service.context_settings import session_settings
+from service.contexts.driver import ContextDriver
+from service.contexts.options import session_settings
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
 from service.tracing import Tracing
-from streaming import wire
 from streaming.events import Cancelled, Done, EndAsked, Flushed, SendAudio, TextAppended
-from streaming.ports import SpeechRequest, TalkerRows
+from streaming.ports import DecodeStats, RowDemand, RowGenerator, SpeechRequest
+from streaming.protocol import messages as wire
 from streaming.session import Session
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
-from streaming.words import WordTiming
+from streaming.word_timing import WordTiming
 from talker.fake import FakeTalker
 from talker.messages import FromChild, NewRows, Step
 from talker.row_stream import RowStream
 
-_SPEC = CodecSpec(24_000, 960, 8, 1024, 10)
+_SPEC = CodecSpec(24_000, 960, (1024,) * 8, 10, 10)
 _HOLD_ROWS = 64
 
 
@@ -49,13 +49,14 @@ class SteppingTalker(FakeTalker):
         self.streams: dict[int, RowStream] = {}
         self._reader: MessageReader[Step] = MessageReader(FromChild)
 
-    async def generate(self, request: SpeechRequest) -> AsyncGenerator[TalkerRows, None]:
+    async def generate(self, request: SpeechRequest) -> RowGenerator:
         """See ``streaming.ports``."""
         stream, handle = RowStream(_SPEC.num_codebooks, _HOLD_ROWS), len(self.streams)
         self.streams[handle] = stream
+        demand: RowDemand | None = None
         while True:
-            rows = await stream.next()
-            yield rows
+            rows = await stream.next(0.0 if demand is None else demand.delay_s)
+            demand = yield rows
             if rows.finish:
                 return
 
@@ -76,9 +77,10 @@ class SteppingTalker(FakeTalker):
 class SilentCodec(FakeCodecEngine):
     """Answers at once, so that only the gateway's own work is measured."""
 
-    async def decode(self, window: DecodeWindow, deadline_s: float) -> Samples:
+    async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
         """See ``streaming.ports``."""
-        return np.zeros(window.new_frames * _SPEC.hop_length, np.float32)
+        stats = DecodeStats(window.codes.shape[1], window.new_frames, 0.0, 0.0, 1, 0.0)
+        return np.zeros(window.new_frames * _SPEC.hop_length, np.float32), stats
 
 
 class Nobody:
@@ -89,12 +91,12 @@ class Nobody:
         self.late = 0
         self.done = asyncio.Event()
 
-    def on_audio(self, audio: SendAudio) -> None:
+    def on_audio(self, audio: SendAudio, words: Sequence[WordTiming]) -> None:
         """See ContextSink."""
         self.samples += len(audio.samples)
         self.late += audio.late
 
-    def words(self, timings: Sequence[WordTiming]) -> None:
+    def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
         """See ContextSink."""
 
     def on_flushed(self, flushed: Flushed) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.report import environment, markdown_table
 from benchmarks.talker_steps import TEXT
 from embedded.text import FRONT_ENDS
-from streaming.ports import Sampling, SpeechRequest
+from streaming.ports import RowDemand, Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings
 
@@ -36,11 +36,11 @@ async def speak(engine: TalkerProcessEngine, number: int, frames: int, together:
     request = SpeechRequest(f"b{number}", TEXT, sampling=sampling, max_frames=frames)
     total = 0
     async with aclosing(engine.generate(request)) as pieces:
-        async for piece in pieces:
+        piece = await anext(pieces)
+        while piece.finish is None:
             total += len(piece.rows)
-            if piece.gather is not None:
-                piece.gather(together)
-    return total
+            piece = await pieces.asend(RowDemand(at_once=together))
+    return total + len(piece.rows)
 
 
 async def cost(

@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.report import environment, markdown_table
 from talker.frames import FRAME_BASE, FrameTable, slots_for
-from talker.sampler import Draw, RowSampler
+from talker.sampler import DelayedRowSampler, Draw
 
 _BOOKS, _ROWS = 8, 1026
 _BOC, _EOC, _STOP = 1024, 1025, 0
@@ -63,13 +65,13 @@ def measure(
         return [name, kernels, *(1e6 * seconds(step, inputs(n)) for n in streams), first_s]
 
 
-def new_sampler() -> RowSampler:
+def new_sampler() -> DelayedRowSampler:
     """The family's: 8 codebooks of 1026 rows."""
     table = FrameTable(slots_for(16, _POSITIONS), _BOOKS)
-    return RowSampler(table, _ROWS, _BOC, _EOC, _STOP)
+    return DelayedRowSampler(table, _ROWS, _BOC, _EOC, _STOP)
 
 
-def inputs(streams: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Draw]:
+def inputs(streams: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Draw]:
     """Arguments of a step in the middle of its streams, with the family's sampling."""
     ones = torch.ones(streams)
     draw = Draw(
@@ -80,9 +82,21 @@ def inputs(streams: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Draw]:
         widest=50,
         same_width=True,
     )
-    logits = torch.randn(streams, _BOOKS * _ROWS, generator=torch.Generator().manual_seed(0)) * 3
+    logits = torch.randn(streams, _BOOKS * _ROWS, generator=torch.Generator().manual_seed(seed)) * 3
     last = torch.arange(streams) + FRAME_BASE
     return logits, last, torch.arange(streams) + 100, torch.zeros(streams).bool(), draw
+
+
+def moved(
+    given: tuple[Tensor, Tensor, Tensor, Tensor, Draw], device: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Draw]:
+    """A step's arguments on another device."""
+    *tensors, draw = given
+    columns = {
+        name: getattr(draw, name).to(device) for name in ("temperature", "top_k", "top_p", "seed")
+    }
+    logits, last, positions, lost = (tensor.to(device) for tensor in tensors)
+    return logits, last, positions, lost, replace(draw, **columns)
 
 
 def count(step: Callable[..., object], given: tuple[object, ...]) -> int:
@@ -90,9 +104,14 @@ def count(step: Callable[..., object], given: tuple[object, ...]) -> int:
     step(*given)
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         step(*given)
+    return leaves(seen.events() or ())
+
+
+def leaves(events: Iterable[Any]) -> int:
+    """Operators of a profile that move data and call no others."""
     return sum(
         1
-        for event in seen.events() or ()
+        for event in events
         if event.name.startswith(("aten::", "graph_"))
         and event.name not in _VIEWS
         and not any(child.name not in _VIEWS for child in event.cpu_children)

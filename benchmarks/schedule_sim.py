@@ -20,9 +20,8 @@ from math import inf
 
 import numpy as np
 
-from streaming.bounds import PaceBounds, ScheduleSettings
-from streaming.pace import PaceEstimator
-from streaming.schedule import ChunkSchedule
+from streaming.chunk_schedule import ChunkSchedule, PaceBounds, ScheduleSettings
+from streaming.latency import PaceEstimator
 
 FRAME_S = 0.04
 SETTINGS = ScheduleSettings(frame_s=FRAME_S, delay_rows=7, left_context_frames=10)

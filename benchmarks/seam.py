@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks.report import environment, markdown_table
-from codec.decoder import HiggsDecoder
+from codec.families.higgs.checkpoint import open_higgs
 from streaming.ports import CodecDecoder
 from streaming.spec import UNKNOWN, CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     with np.load(options.codes, allow_pickle=False) as file:
         utterances: list[Codes] = [file[name].astype(np.int16) for name in file.files]
-    decoder = HiggsDecoder.load(options.model)
+    decoder = open_higgs(options.model).load_decoder()
     seams = measure(decoder, utterances, options.left, options.chunk)
     begun = range(1, decoder.spec.delay_rows + 1)
     seams += measure(decoder, utterances, options.left, options.chunk, begun, incomplete=True)

@@ -12,12 +12,10 @@ from math import inf
 from random import Random
 from typing import NamedTuple
 
-from codec.decodes import BEGIN_S
-from streaming.bounds import PaceBounds, ScheduleSettings
+from codec.pending import BEGIN_S
 from streaming.capacity import Capacity, CapacitySettings
-from streaming.pace import PaceEstimator
-from streaming.schedule import ChunkDecision, ChunkSchedule
-from streaming.stream_pace import StreamPace
+from streaming.chunk_schedule import ChunkDecision, ChunkSchedule, PaceBounds, ScheduleSettings
+from streaming.latency import PaceEstimator, StreamPace
 
 FRAME_S = 0.04
 #: A stream so far ahead of its listener is held back.
@@ -95,11 +93,20 @@ class Job(NamedTuple):
 class Service:
     """Steps a talker, one codec and the streams' own schedules; admits by a ``Capacity``."""
 
-    def __init__(self, machine: Machine, seed: int, ceiling: int = 64) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        seed: int,
+        ceiling: int = 64,
+        pace_estimator: type[PaceEstimator] = PaceEstimator,
+        capacity: type[Capacity] = Capacity,
+    ) -> None:
         self.machine, self.rng = machine, Random(seed)
+        #: So many times as long as it seems to the estimates a window takes: what no engine sees.
+        self.neighbour = 1.0
         prior = PaceBounds(0.02, 0.1, 0.005, machine.window_s, machine.frame_s)
-        self.capacity = Capacity(CapacitySettings(FRAME_S, ceiling))
-        self.pace = PaceEstimator(FRAME_S, prior, self.capacity)
+        self.capacity = capacity(CapacitySettings(FRAME_S, ceiling))
+        self.pace = pace_estimator(FRAME_S, prior, self.capacity)
         self.now = 0.0
         self._wakes: list[tuple[float, int, Stream, Job | None]] = []
         self._jobs: list[Job] = []
@@ -109,7 +116,7 @@ class Service:
         self.open: list[Stream] = []
         self.closed: list[Stream] = []
         self.refused: list[float] = []
-        #: (time, open streams, places) at each step.
+        #: (time, open streams, slots) at each step.
         self.trace: list[tuple[float, int, int]] = []
         for together in (1, 4):
             for _ in range(together):
@@ -130,10 +137,10 @@ class Service:
         self.open.append(stream)
 
     def offer(self, frames: int, speed: float = 1.0) -> bool:
-        """The same, if there is a place for it."""
+        """The same, if there is a slot for it."""
         speeds = [stream.speed for stream in self.open] + [speed]
         mean = sum(speeds) / len(speeds)
-        if self.open and len(speeds) > self.capacity.places(self.now, max(speeds), mean):
+        if self.open and len(speeds) > self.capacity.slots(self.now, max(speeds), mean):
             self.refused.append(self.now)
             return False
         self.begin(frames, speed)
@@ -164,7 +171,7 @@ class Service:
             self._go_on(stream)
         self.closed += [stream for stream in self.open if stream.is_done]
         self.open = [stream for stream in self.open if not stream.is_done]
-        self.trace.append((self.now, len(self.open), self.capacity.places(self.now)))
+        self.trace.append((self.now, len(self.open), self.capacity.slots(self.now)))
 
     def _wake(self, stream: Stream, at: float, job: Job | None = None) -> None:
         heappush(self._wakes, (at, next(self._numbers), stream, job))
@@ -217,14 +224,18 @@ class Service:
         slack_s = job.deadline - job.asked_at
         self.pace.observe_decode(frames, self.now - job.asked_at, cost_s, slack_s)
         self.capacity.codec.observe(job.new, cost_s, self.now)
-        self._wake(job.stream, self.now + cost_s, job)
+        self._wake(job.stream, self.now + cost_s * self.neighbour, job)
 
     def _decoded(self, job: Job) -> None:
         stream, schedule = job.stream, job.stream.schedule
+        gap_s = 0.0
         if stream.first_at is None:
             stream.first_at = self.now
         elif self.now > schedule.dry_at + 1e-6:
-            stream.gaps.append(self.now - schedule.dry_at)
+            gap_s = self.now - schedule.dry_at
+            stream.gaps.append(gap_s)
+        audio_s = job.new * stream.settings.frame_s
+        self.capacity.underruns.observe(id(stream), audio_s, gap_s, len(self.open), self.now)
         schedule.update_bounds(self._bounds(stream.settings))
         schedule.on_sent(job.new, self.now)
         stream.emitted += job.new
@@ -249,9 +260,9 @@ class Service:
         )
         return total / (self.trace[-1][0] - since)
 
-    def places(self, since: float) -> set[int]:
-        """All that ``capacity.places`` was since then."""
-        return {places for at, _, places in self.trace if at >= since}
+    def slots(self, since: float) -> set[int]:
+        """All that ``capacity.slots`` was since then."""
+        return {slots for at, _, slots in self.trace if at >= since}
 
     def gap_free(self, since: float, until: float = inf) -> float:
         """The share of the streams that began then whose listener never ran dry."""

@@ -21,9 +21,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.report import environment, markdown_table
-from clients.native import NativeClient
-from clients.report import Arrival, LeadingSilence, StreamReport, report
-from streaming.wire import AudioOptions, SamplingOptions
+from talkwire_client import Client
+from talkwire_client.playback import Arrival, LeadingSilence, StreamReport, report
 
 TEXTS = (
     "Yesterday my brother saw a yellow bird in the garden. It sang until the evening came.",
@@ -34,19 +33,18 @@ TEXTS = (
 _START_S = 300.0
 
 
-async def listen(client: NativeClient, text: str, seed: int) -> StreamReport:
+async def listen(client: Client, text: str, seed: int) -> StreamReport:
     """One utterance as its listener has it: paced by playback, ten seconds of lead at most."""
     arrivals, silence = [], LeadingSilence()
     began = time.monotonic()
-    speech = client.speak(text, audio=AudioOptions(), sampling=SamplingOptions(seed=seed))
-    async with contextlib.aclosing(speech) as chunks:
-        async for chunk in chunks:
+    async with client.speak(text, seed=seed) as speech:
+        async for chunk in speech:
             arrivals.append(Arrival(chunk.arrived_s, chunk.samples))
-            silence.push(chunk.pcm)
+            silence.push(chunk.data)
     return report(
         arrivals,
         started_s=began,
-        sample_rate=client.created.sample_rate,
+        sample_rate=client.server.sample_rate,
         leading_silence_samples=silence.samples,
     )
 
@@ -55,7 +53,7 @@ async def speakers(url: str, count: int, rounds: int) -> list[StreamReport]:
     """``count`` clients, each with a socket of its own, each speaking ``rounds`` times."""
 
     async def one(number: int) -> list[StreamReport]:
-        async with NativeClient.connect(url) as client:
+        async with Client(url) as client:
             await asyncio.sleep(0.1 * number)  # agents do not all begin at the same instant
             return [
                 await listen(client, TEXTS[(number + turn) % len(TEXTS)], 100 * number + turn)

@@ -24,8 +24,7 @@ from pocketsphinx import Config, Decoder, get_model_path
 
 from benchmarks.report import environment, markdown_table
 from benchmarks.speakers import served
-from clients.native import NativeClient
-from streaming.wire import AudioOptions, SamplingOptions, Word
+from talkwire_client import Client, Word
 
 TEXTS = Path(__file__).with_name("word_timings_texts.txt")
 _RATE, _PEAK, _DITHER = 16_000, 0.5, 3
@@ -97,7 +96,7 @@ class Aligner:
         ]
 
 
-async def speak(client: NativeClient, text: str, seed: int) -> Utterance:
+async def speak(client: Client, text: str, seed: int) -> Utterance:
     """One text, its words, and when they came."""
     words: list[Word] = []
     told_s: list[float] = []
@@ -108,16 +107,16 @@ async def speak(client: NativeClient, text: str, seed: int) -> Utterance:
         words.extend(new)
         told_s.extend([time.monotonic()] * len(new))
 
-    options = {"audio": AudioOptions(), "sampling": SamplingOptions(seed=seed)}
-    async for chunk in client.speak(text, on_words=on_words, **options):
-        first_s = chunk.arrived_s if first_s is None else first_s
-        pcm.append(chunk.pcm)
+    async with client.speak(text, on_words=on_words, seed=seed) as speech:
+        async for chunk in speech:
+            first_s = chunk.arrived_s if first_s is None else first_s
+            pcm.append(chunk.data)
     samples: Samples = np.frombuffer(b"".join(pcm), "<i2").astype(np.float32)
     early = [
         1000 * ((first_s or 0.0) - told) + word.start_ms
         for told, word in zip(told_s, words, strict=True)
     ]
-    return Utterance(text, samples, client.created.sample_rate, words, early)
+    return Utterance(text, samples, client.server.sample_rate, words, early)
 
 
 def errors(values: Sequence[float]) -> dict[str, float]:
@@ -156,8 +155,8 @@ def compare(utterances: Sequence[Utterance]) -> dict[str, dict[str, float]]:
 
 async def listen(url: str, texts: Sequence[str]) -> list[Utterance]:
     """All texts, one after another."""
-    async with NativeClient.connect(url) as client:
-        if not client.created.word_timings:
+    async with Client(url) as client:
+        if not client.server.word_timings:
             raise SystemExit("This server's model has no word timings.")
         return [await speak(client, text, seed) for seed, text in enumerate(texts)]
 

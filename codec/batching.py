@@ -1,4 +1,4 @@
-"""Which windows to decode next, and together: earliest deadline first. No torch, no clock.
+"""Batching of windows: earliest deadline first, equal shapes together. No torch, no clock.
 
 Windows run together when their shapes are equal, contexts beyond the receptive field not
 counted. Padding to a common shape would need masks at every layer (biases leak past a
@@ -19,7 +19,9 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from streaming.spec import Samples
+import numpy as np
+
+from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
 #: Between its pieces a long beginning lets pass what is due within this, and then has its turn.
@@ -52,10 +54,10 @@ class BatchLimits:
     seconds: float = 0.2
     piece_frames: int = 50
 
-    def affordable(self, cost: DecodeCost, receptive_field: int) -> BatchLimits:
+    def affordable(self, cost: DecodeCost, spec: CodecSpec) -> BatchLimits:
         """Limits under which a turn of the worker stays short, whatever the machine."""
         affordable = (self.seconds - cost.fixed_s) / max(cost.frame_s, 1e-9)
-        most = int(affordable) - 2 * receptive_field
+        most = int(affordable) - spec.left_frames - spec.right_frames
         return replace(self, piece_frames=max(5, min(self.piece_frames, most)))
 
 
@@ -115,16 +117,16 @@ class QueueFull(Exception):
 
 
 class DeadlineQueue:
-    """Windows that wait. ``receptive_field`` is the codec's, in frames."""
+    """Windows that wait. ``spec`` is the codec's."""
 
     def __init__(
         self,
-        receptive_field: int,
+        spec: CodecSpec,
         cost: DecodeCost,
         limits: BatchLimits,
         grouping: Grouping | None = None,
     ) -> None:
-        self._reach, self._cost, self._limits = receptive_field, cost, limits
+        self._spec, self._cost, self._limits = spec, cost, limits
         self._grouping = grouping or EqualShapes()
         self._jobs: dict[int, Job] = {}
 
@@ -140,7 +142,7 @@ class DeadlineQueue:
             raise ValueError(f"window {id} is queued already")
         if len(self._jobs) >= self._limits.queued:
             raise QueueFull
-        pieces = list(cut(window, self._limits.piece_frames, self._reach))
+        pieces = list(cut(window, self._limits.piece_frames, self._spec))
         frames = window.codes.shape[1]
         self._jobs[id] = Job(id, deadline_s, now, frames, pieces, alone, begins)
 
@@ -190,24 +192,29 @@ class DeadlineQueue:
         return job.is_done
 
 
-def cut(window: DecodeWindow, piece_frames: int, reach: int) -> Iterator[DecodeWindow]:
+def cut(window: DecodeWindow, piece_frames: int, spec: CodecSpec) -> Iterator[DecodeWindow]:
     """Cut a window into pieces of at most ``piece_frames`` new frames, about equally long.
 
-    Contexts are cut down to ``reach`` frames (the receptive field), or end with the window.
-    The pieces' samples in order are the window's.
+    Contexts are cut down to the codec's receptive field, or end with the window, and so is the
+    history before them. The pieces' samples in order are the window's.
     """
     count = -(-window.new_frames // piece_frames)
-    end = window.left_context + window.new_frames
-    total = window.codes.shape[1]
+    codes, before = window.codes, window.left_context
+    if spec.history_frames and window.history is not None:
+        codes = np.concatenate([window.history, codes], axis=1)
+        before += window.history.shape[1]
     for index in range(count):
-        first = window.left_context + window.new_frames * index // count
-        last = window.left_context + window.new_frames * (index + 1) // count
-        start, stop = max(0, first - reach), min(total, last + reach)
+        first = before + window.new_frames * index // count
+        last = before + window.new_frames * (index + 1) // count
+        start = max(0, first - spec.left_frames)
+        stop = min(codes.shape[1], last + spec.right_frames)
+        history = max(0, start - spec.history_frames)
         yield DecodeWindow(
-            window.codes[:, start:stop],
+            codes[:, start:stop],
             first - start,
             last - first,
             stop - last,
-            window.first_frame + first - window.left_context,
-            window.is_last and last == end,
+            window.first_frame + first - before,
+            window.is_last and index == count - 1,
+            codes[:, history:start] if history < start and spec.history_frames else None,
         )

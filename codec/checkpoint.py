@@ -1,17 +1,15 @@
-"""Find a codec's weights in a checkpoint folder and read the ones that are needed.
+"""Checkpoint folders on disk or from the hub, and the tensors in them.
 
-Two kinds of folder are known: a v3 talker checkpoint with the codec bundled under a prefix,
-and a standalone v2 tokenizer with bare keys. Both have gone through renamings, so each
-tensor is looked for under every name it has had (``codec.key_names``).
-
-Only safetensors is read: nothing here can run code from a checkpoint.
+Tensors have gone through renamings, so each is looked for under every name that it has had, and
+weight norm is undone while reading. Only safetensors is read: nothing here can run code from a
+checkpoint.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,38 +18,123 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from codec.config import CodecConfig, parse_config
-from codec.encoder_config import EncoderConfig, parse_encoder_config
-from codec.errors import CheckpointError
-from codec.key_names import merged, stored_names
-from codec.trim import DILATIONS, KERNEL
+from codec.family import CheckpointError
 
-BUNDLED_PREFIX = "tied.embedding.modality_embeddings.0.model."
-_STANDALONE_TYPE = "higgs_audio_v2_tokenizer"
+#: Names of tensors and their shapes.
+Shapes = dict[str, tuple[int, ...]]
+#: The names under which a tensor may be stored, each as the tensors to merge.
+StoredNames = Callable[[str], Iterator[tuple[str, ...]]]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NAMED_AT_MOST = 6
 
 
-@dataclass(frozen=True, slots=True)
-class CodecCheckpoint:
-    """Where a codec lies: its files, by key, and its architecture.
+def weight_norm_names(name: str) -> Iterator[tuple[str, ...]]:
+    """The names of a tensor that may be stored whole or weight-normed, old style or new."""
+    yield (name,)
+    if name.endswith(".weight"):
+        stem = name.removesuffix("weight")
+        yield (f"{stem}weight_g", f"{stem}weight_v")
+        stem += "parametrizations.weight."
+        yield (f"{stem}original0", f"{stem}original1")
 
-    ``raw`` are the configuration's own words, for what only the encoder needs.
+
+@dataclass(frozen=True, slots=True)
+class TensorFiles:
+    """The safetensors files of a folder.
+
+    ``files`` says in which file a key is; keys begin with ``prefix``. ``metadata`` is that of
+    the single file, if it is one.
     """
 
     folder: Path
-    prefix: str
-    config: CodecConfig
     files: Mapping[str, str]
-    raw: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
-    def encoder_config(self) -> EncoderConfig:
-        """The encoder's sizes. Raises CheckpointError."""
-        return parse_encoder_config(self.raw, self.config)
+    @classmethod
+    def open(cls, folder: Path, file: str = "model.safetensors", prefix: str = "") -> TensorFiles:
+        """Read the keys of ``file``, or of the files that its index names.
 
-    def has(self, key: str) -> bool:
+        Raises CheckpointError.
+        """
+        index = folder / f"{file}.index.json"
+        if index.is_file():
+            files = _read_json(index).get("weight_map")
+            if not isinstance(files, dict) or not all(
+                isinstance(file, str) and Path(file).name == file for file in files.values()
+            ):
+                raise CheckpointError(f"{index} maps no keys to files of its folder")
+            return cls(folder, files, prefix)
+        with _opened(folder / file) as handle:
+            return cls(folder, dict.fromkeys(handle.keys(), file), prefix, handle.metadata() or {})
+
+    def has(self, key: str, names: StoredNames = weight_norm_names) -> bool:
         """Whether a tensor is stored, under any of its names."""
-        return any(_all_in(self, names) for names in stored_names(key, len(self.config.ratios)))
+        return any(all(self.prefix + name in self.files for name in parts) for parts in names(key))
+
+    def load(self, shapes: Shapes, names: StoredNames = weight_norm_names) -> dict[str, Tensor]:
+        """Read these tensors as float32.
+
+        Raises CheckpointError that names keys which are missing, misshapen or not finite.
+        """
+        sources = find_sources(shapes, names, lambda name: self.prefix + name in self.files)
+        raw = self._read({name for parts in sources.values() for name in parts})
+        tensors = {key: merged([raw[name] for name in parts]) for key, parts in sources.items()}
+        check_tensors(tensors, shapes)
+        return tensors
+
+    def _read(self, names: set[str]) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = {}
+        by_file: dict[str, list[str]] = {}
+        for name in sorted(names):
+            by_file.setdefault(self.files[self.prefix + name], []).append(name)
+        for file, wanted in by_file.items():
+            with _opened(self.folder / file) as handle:
+                for name in wanted:
+                    tensors[name] = handle.get_tensor(self.prefix + name).to(torch.float32)
+        return tensors
+
+
+def find_sources(
+    shapes: Shapes, names: StoredNames, is_stored: Callable[[str], bool]
+) -> dict[str, tuple[str, ...]]:
+    """Find each tensor under one of its names. Raises CheckpointError that names the missing."""
+    sources = {}
+    for key in shapes:
+        found = (parts for parts in names(key) if all(map(is_stored, parts)))
+        if parts := next(found, None):
+            sources[key] = parts
+    if missing := [key for key in shapes if key not in sources]:
+        raise CheckpointError(f"the codec's checkpoint lacks {_some(missing)}")
+    return sources
+
+
+def check_tensors(tensors: Mapping[str, Tensor], shapes: Shapes) -> None:
+    """Raise CheckpointError that names tensors which are misshapen or not finite."""
+    wrong = [
+        f"{key} {tuple(tensors[key].shape)} instead of {shape}"
+        for key, shape in shapes.items()
+        if tensors[key].shape != shape
+    ]
+    if wrong:
+        raise CheckpointError(f"the codec's checkpoint has the wrong shapes: {_some(wrong)}")
+    if broken := [key for key in shapes if not bool(tensors[key].isfinite().all())]:
+        raise CheckpointError(f"the codec's checkpoint is not finite in {_some(broken)}")
+
+
+def merged(parts: list[Tensor]) -> Tensor:
+    """One stored tensor, or weight norm undone: ``g * v / |v|``, norms over all dimensions
+    but the one that ``g`` has (the first, unless its shape says otherwise).
+    """
+    if len(parts) == 1:
+        return parts[0]
+    scale, direction = (part.double() for part in parts)
+    if scale.ndim != direction.ndim:
+        scale = scale.reshape(-1, *[1] * (direction.ndim - 1))
+    over = [dim for dim, size in enumerate(scale.shape) if size == 1]
+    norms = direction.square().sum(over, keepdim=True).sqrt()
+    weight: Tensor = direction * (scale / norms)
+    return weight.float()
 
 
 def resolve_folder(model: str) -> Path:
@@ -77,112 +160,10 @@ def resolve_folder(model: str) -> Path:
         raise CheckpointError(f"{model!r} is no folder and cannot be downloaded") from error
 
 
-def find_codec(folder: Path) -> CodecCheckpoint:
-    """Recognise the checkpoint in ``folder``. Raises CheckpointError."""
-    raw = _read_json(folder / "config.json")
-    files = _files_by_key(folder)
-    if raw.get("model_type") == _STANDALONE_TYPE:
-        return CodecCheckpoint(folder, "", parse_config(raw), files, raw)
-    bundle = raw.get("audio_encoder_config")
-    if not isinstance(bundle, dict):
-        raise CheckpointError(f"{folder} is neither a v3 talker nor a v2 tokenizer checkpoint")
-    own = bundle.get("codec_config") or {}
-    config = parse_config(own, bundle.get("num_codebooks"))
-    return CodecCheckpoint(folder, BUNDLED_PREFIX, config, files, own)
-
-
-def decoder_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor that decoding needs, by its newest name, and its shape."""
-    wide, shapes = config.quantizer_dim, dict[str, tuple[int, ...]]()
-    for index in range(config.num_codebooks):
-        name = f"quantizer.quantizers.{index}"
-        shapes[f"{name}.codebook.embed"] = (config.codebook_size, config.codebook_dim)
-        shapes[f"{name}.project_out.weight"] = (wide, config.codebook_dim)
-        shapes[f"{name}.project_out.bias"] = (wide,)
-    shapes["fc2.weight"] = (config.latent_dim, wide)
-    shapes["fc2.bias"] = (config.latent_dim,)
-    width, decoder = config.decoder_dim, "acoustic_decoder"
-    shapes[f"{decoder}.conv1.weight"] = (width, config.latent_dim, KERNEL)
-    shapes[f"{decoder}.conv1.bias"] = (width,)
-    for index, ratio in enumerate(config.ratios):
-        name, half = f"{decoder}.block.{index}", width // 2
-        shapes[f"{name}.snake1.alpha"] = (1, width, 1)
-        shapes[f"{name}.conv_t1.weight"] = (width, half, 2 * ratio)
-        shapes[f"{name}.conv_t1.bias"] = (half,)
-        for unit in range(1, len(DILATIONS) + 1):
-            for part, kernel in ((1, KERNEL), (2, 1)):
-                shapes[f"{name}.res_unit{unit}.snake{part}.alpha"] = (1, half, 1)
-                shapes[f"{name}.res_unit{unit}.conv{part}.weight"] = (half, half, kernel)
-                shapes[f"{name}.res_unit{unit}.conv{part}.bias"] = (half,)
-        width = half
-    shapes[f"{decoder}.snake1.alpha"] = (1, width, 1)
-    shapes[f"{decoder}.conv2.weight"] = (1, width, KERNEL)
-    shapes[f"{decoder}.conv2.bias"] = (1,)
-    return shapes
-
-
-def load_decoder_tensors(checkpoint: CodecCheckpoint) -> dict[str, Tensor]:
-    """Read the tensors of ``decoder_shapes`` as float32. Raises CheckpointError."""
-    return load_tensors(checkpoint, decoder_shapes(checkpoint.config))
-
-
-def load_tensors(
-    checkpoint: CodecCheckpoint, shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, Tensor]:
-    """Read these tensors as float32.
-
-    Raises CheckpointError that names keys which are missing, misshapen or not finite.
-    """
-    sources, missing, blocks = {}, [], len(checkpoint.config.ratios)
-    for key in shapes:
-        found = next((c for c in stored_names(key, blocks) if _all_in(checkpoint, c)), None)
-        if found is None:
-            missing.append(key)
-        else:
-            sources[key] = found
-    if missing:
-        raise CheckpointError(f"the codec's checkpoint lacks {_some(missing)}")
-    raw = _read_tensors(checkpoint, {name for names in sources.values() for name in names})
-    tensors = {key: merged([raw[name] for name in names]) for key, names in sources.items()}
-    wrong = [
-        f"{key} {tuple(tensors[key].shape)} instead of {shape}"
-        for key, shape in shapes.items()
-        if tensors[key].shape != shape
-    ]
-    if wrong:
-        raise CheckpointError(f"the codec's checkpoint has the wrong shapes: {_some(wrong)}")
-    if broken := [key for key in shapes if not bool(tensors[key].isfinite().all())]:
-        raise CheckpointError(f"the codec's checkpoint is not finite in {_some(broken)}")
-    return tensors
-
-
-def _all_in(checkpoint: CodecCheckpoint, names: tuple[str, ...]) -> bool:
-    return all(checkpoint.prefix + name in checkpoint.files for name in names)
-
-
-def _read_tensors(checkpoint: CodecCheckpoint, names: set[str]) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    by_file: dict[str, list[str]] = {}
-    for name in sorted(names):
-        by_file.setdefault(checkpoint.files[checkpoint.prefix + name], []).append(name)
-    for file, wanted in by_file.items():
-        with _opened(checkpoint.folder / file) as handle:
-            for name in wanted:
-                tensors[name] = handle.get_tensor(checkpoint.prefix + name).to(torch.float32)
-    return tensors
-
-
-def _files_by_key(folder: Path) -> dict[str, str]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        files = _read_json(index).get("weight_map")
-        if not isinstance(files, dict) or not all(
-            isinstance(file, str) and Path(file).name == file for file in files.values()
-        ):
-            raise CheckpointError(f"{index} maps no keys to files of its folder")
-        return files
-    with _opened(folder / "model.safetensors") as handle:
-        return dict.fromkeys(handle.keys(), "model.safetensors")
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read ``config.json``; empty where there is none. Raises CheckpointError."""
+    path = folder / "config.json"
+    return _read_json(path) if path.is_file() else {}
 
 
 def _opened(path: Path) -> Any:

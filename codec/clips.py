@@ -14,37 +14,15 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
-from codec.checkpoint import find_codec, resolve_folder
-from codec.encoder import HiggsEncoder, can_encode
-from codec.errors import CheckpointError, ClipError
+from codec.family import ClipEncoder, ClipError
 from codec.messages import Encode, Encoded, Encoding, Failed, FailureReason, samples_of
 from ipc.child import LinkClosed
-from streaming.spec import Codes, Samples
 
 log = logging.getLogger(__name__)
 _LOWEST_PRIORITY = 19
-
-
-class ClipEncoder(Protocol):
-    """What makes codes of a clip."""
-
-    def encode(self, samples: Samples) -> Codes:
-        """``[n]`` samples at the codec's rate to ``[K, T]``. Raises ClipError."""
-
-
-def encoder_loader(model: str, device: str) -> Callable[[], ClipEncoder] | None:
-    """How to load the encoder of ``model``; None if its checkpoint has none that is known."""
-    try:
-        if not can_encode(find_codec(resolve_folder(model))):
-            return None
-    except CheckpointError as error:
-        log.warning("voices cannot be cloned: %s", error)
-        return None
-    return lambda: HiggsEncoder.load(model, device=device)
 
 
 class ClipThread:

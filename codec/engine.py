@@ -1,7 +1,6 @@
 """The gateway's side of the codec worker: each window is answered once, whatever dies.
 
-What windows and clips are out is kept by ``codec.decodes`` and ``codec.encodes``; here is the
-worker that they go to.
+``codec.pending`` keeps the windows and clips that are out; here is the worker that they go to.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from codec.batching import DecodeCost
-from codec.decodes import Decodes, DecodeStats
-from codec.encodes import Encodes
 from codec.messages import (
     Cancel,
     Decode,
@@ -27,9 +24,11 @@ from codec.messages import (
     FromWorker,
     Ready,
 )
+from codec.pending import PendingDecodes, PendingEncodes
 from ipc.framing import MAX_MESSAGE_BYTES
 from ipc.supervisor import ChildDown, ChildFailed, Supervisor, Watch
 from streaming.errors import BackendError, ErrorCode, RequestError
+from streaming.ports import DecodeStats
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
@@ -43,30 +42,33 @@ class CodecWorkerEngine:
     """Implements ``streaming.ports.CodecEngine`` with one supervised worker process.
 
     ``model`` is a folder, a hub id, or what finds the folder when the engine starts: every worker
-    then reads that folder, and none asks the hub.
+    then reads that folder, and none asks the hub. ``talker`` finds the talker's folder, where the
+    codec is not part of it: how many codebooks are spoken is said there.
+    ``device``: ``auto`` is a GPU where there is one.
     ``graphs``: ``auto`` decodes by CUDA graphs on a GPU, ``off`` never. A batch has ``max_batch``
-    windows at most. At most ``max_outstanding`` windows are out at once; beyond that ``decode``
-    raises CapacityError at once rather than wait, because a waiting line here would have to be a
-    second deadline queue: the worker's own is the only one.
+    windows at most; most have this ``lookahead``, and graphs of their own. At most
+    ``max_outstanding`` windows are out at once; beyond that ``decode`` raises CapacityError at once
+    rather than wait, because a waiting line here would have to be a second deadline queue: the
+    worker's own is the only one.
     ``patience_s`` bounds a window's whole stay, restarts of the worker included, and a
     clip's. ``max_clips`` clips may wait for their codes.
-    ``on_decoded`` runs on the event loop and must not raise. ``module`` and ``env`` exist
-    so that tests can run another worker.
+    ``module`` and ``env`` exist so that tests can run another worker.
     """
 
     def __init__(
         self,
         model: str | Callable[[], Awaitable[Path]],
         *,
+        talker: Callable[[], Awaitable[Path]] | None = None,
         threads: int = 1,
-        device: str = "cpu",
+        device: str = "auto",
         graphs: str = "auto",
         max_batch: int = 8,
+        lookahead: int | None = None,
         max_outstanding: int = 512,
         max_clips: int = 8,
         patience_s: float = 60.0,
         watch: Watch = WATCH,
-        on_decoded: Callable[[DecodeStats], None] = lambda stats: None,
         on_progress: Callable[[str, float], None] = lambda phase, seconds: None,
         module: str = "codec.worker",
         env: dict[str, str] | None = None,
@@ -75,13 +77,15 @@ class CodecWorkerEngine:
         self._ids = itertools.count()
         self._ready: Ready | None = None
         self._stopped = False
-        self._decodes = Decodes(self._send, max_outstanding, on_decoded)
-        self._encodes = Encodes(self._send, max_clips)
-        self._model, self._module = model, module
+        self._decodes = PendingDecodes(self._send, max_outstanding)
+        self._encodes = PendingEncodes(self._send, max_clips)
+        self._model, self._talker, self._module = model, talker, module
         self._arguments = [
             *("--threads", str(threads), "--device", device),
             *("--graphs", graphs, "--max-batch", str(max_batch)),
         ]
+        if lookahead is not None:
+            self._arguments += ["--lookahead", str(lookahead)]
         self._env, self._watch, self._on_progress = env, watch, on_progress
         self._supervisor: Supervisor[FromWorker] | None = None
 
@@ -91,11 +95,14 @@ class CodecWorkerEngine:
         Raises ipc.supervisor.ChildFailed if it never can be, and what finding the folder raises.
         """
         model = self._model if isinstance(self._model, str) else str(await self._model())
+        arguments = ["--model", model, *self._arguments]
+        if self._talker is not None:
+            arguments += ["--talker", str(await self._talker())]
         if self._stopped:
             raise ChildFailed("stopped before it was ready")
         self._supervisor = Supervisor(
             self._module,
-            ["--model", model, *self._arguments],
+            arguments,
             inbound=FromWorker,
             ready=Ready,
             on_message=self._on_message,
@@ -138,7 +145,7 @@ class CodecWorkerEngine:
     @property
     def spec(self) -> CodecSpec:
         """The loaded codec's facts. RuntimeError before ``start`` has returned."""
-        return self._first_ready().spec()
+        return self._first_ready().spec
 
     @property
     def fingerprint(self) -> str:
@@ -156,15 +163,17 @@ class CodecWorkerEngine:
         ready = self._first_ready()
         return DecodeCost(ready.fixed_s, ready.frame_s)
 
-    async def decode(self, window: DecodeWindow, deadline_s: float) -> Samples:
-        """Return the samples of the window's new frames, ``[new_frames * hop_length]``.
+    async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
+        """Return the samples of the window's new frames, ``[new_frames * hop_length]``, and what
+        they took.
 
         While the worker restarts the window waits for it. Cancelling the call drops the
         work. Raises CapacityError, BackendError.
         """
         self._require_running()
         samples_bytes = 4 * window.new_frames * self.spec.hop_length
-        if max(window.codes.nbytes, samples_bytes) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
+        codes_bytes = window.codes.nbytes + (0 if window.history is None else window.history.nbytes)
+        if max(codes_bytes, samples_bytes) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
             message = "This audio is too long for the speech decoder."
             raise BackendError(ErrorCode.CODEC_FAILED, message)
         id, hop = next(self._ids), self.spec.hop_length
@@ -199,6 +208,8 @@ class CodecWorkerEngine:
         return self._ready
 
     def _on_ready(self, ready: Ready) -> None:
+        if self._ready is None and ready.licence:
+            log.warning("the codec's licence: %s", ready.licence)
         self._ready = ready
         self._decodes.on_ready()
         self._encodes.on_ready()

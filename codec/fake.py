@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from codec.batching import DecodeCost
-from codec.decodes import DecodeStats
-from codec.errors import CodesError
+from codec.family import CheckpointError, ClipEncoder, CodecFamily, check_codes
+from streaming.ports import CodecDecoder, DecodeStats
 from streaming.spec import CodecSpec, Codes, Samples
-from streaming.window import DecodeWindow, are_codes
+from streaming.window import DecodeWindow
 
 #: float32 holds every integer up to here, so sums below it are exact in any order.
 _EXACT = 1 << 24
-#: How a LiteralDecoder shares the 15 bits of a sample: 2 ** 10 codes, 2 ** 5 places.
-_CODES, _PLACES = 1 << 10, 1 << 5
 
 
 class FakeDecoder:
-    """A fake ``CodecDecoder``: every sample depends on every code within its receptive field.
+    """A fake ``CodecDecoder``: every sample depends on every code within its receptive field,
+    history included.
 
     Sample ``j`` of frame ``t`` is ``sum over d, k of weight[d, j, k] * (code[k, t + d] + 1)``
-    scaled by ``2 ** -24``, for ``d`` in ``-rf .. rf``, and 0 outside the sequence and where the
-    code is UNKNOWN. Weights are
-    positive integers from a hash and the sums stay below 2 ** 24, so float32 holds them
-    exactly and tests may ask for equality: a window that lost a frame, shifted a seam or
-    swapped a stream shows in the samples.
+    scaled by ``2 ** -24``, for ``d`` from ``-(history + left)`` to ``right`` frames, and 0 outside
+    the sequence and where the code is UNKNOWN. Weights are positive integers from a hash and the
+    sums stay below 2 ** 24, so float32 holds them exactly and tests may ask for equality: a window
+    that lost a frame, shifted a seam or swapped a stream shows in the samples.
     """
 
     def __init__(self, spec: CodecSpec) -> None:
         self._spec = spec
-        reach = 2 * spec.receptive_field_frames + 1
-        largest = (_EXACT - 1) // (reach * spec.num_codebooks * spec.codebook_size)
+        self._left = spec.history_frames + spec.left_frames
+        reach = self._left + 1 + spec.right_frames
+        largest = (_EXACT - 1) // (reach * spec.num_codebooks * max(spec.codebook_sizes))
         if largest < 2:
             raise ValueError("the spec is too large for exact sums in float32")
         shape = (reach, spec.hop_length, spec.num_codebooks)
@@ -52,7 +52,7 @@ class FakeDecoder:
     @property
     def fingerprint(self) -> str:
         """One for all fakes of the same sizes."""
-        return f"fake-{self._spec.num_codebooks}x{self._spec.codebook_size}"
+        return f"fake-{self._spec.num_codebooks}x{max(self._spec.codebook_sizes)}"
 
     def encode(self, samples: Samples) -> Codes:
         """Codes ``[K, T]`` that follow from each frame's samples alone: not an inverse."""
@@ -60,7 +60,8 @@ class FakeDecoder:
         frames = np.pad(samples, (0, -len(samples) % hop)).reshape(-1, hop)
         steps = np.rint(np.clip(frames, -1, 1) * 32767).astype(np.int64)
         weights = np.arange(1, hop + 1)[:, None] * np.arange(1, self._spec.num_codebooks + 1)
-        codes: Codes = ((steps @ weights) % self._spec.codebook_size).T.astype(np.int16)
+        sizes = np.array(self._spec.codebook_sizes)
+        codes: Codes = ((steps @ weights) % sizes).T.astype(np.int16)
         return codes
 
     def decode(self, codes: Sequence[Codes]) -> list[Samples]:
@@ -68,43 +69,26 @@ class FakeDecoder:
         return [self._decode(sequence) for sequence in codes]
 
     def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
-        """Decode each window whole and trim it."""
-        return [window.trim(self._decode(window.codes, window.lookahead)) for window in windows]
+        """Decode each window whole, its history too, and trim it."""
+        return [self._decode_window(window) for window in windows]
+
+    def _decode_window(self, window: DecodeWindow) -> Samples:
+        if window.history is None:
+            return window.trim(self._decode(window.codes, window.lookahead))
+        codes = np.concatenate([window.history, window.codes], axis=1)
+        samples = self._decode(codes, window.lookahead)
+        return window.trim(samples[window.history.shape[1] * self._spec.hop_length :])
 
     def _decode(self, codes: Codes, lookahead: int = 0) -> Samples:
-        if codes.ndim != 2 or codes.shape[0] != self._spec.num_codebooks or not codes.shape[1]:
-            raise CodesError(f"codes of shape {codes.shape} fit no [K, T]")
-        if not are_codes(codes, self._spec.codebook_size, lookahead):
-            raise CodesError(f"a code is not within 0..{self._spec.codebook_size - 1}")
-        frames, reach = codes.shape[1], self._spec.receptive_field_frames
-        padded = np.zeros((reach + frames + reach, self._spec.num_codebooks), np.float32)
-        np.add(codes.T, 1, out=padded[reach : reach + frames])
+        check_codes(self._spec, codes, lookahead)
+        frames, left, right = codes.shape[1], self._left, self._spec.right_frames
+        padded = np.zeros((left + frames + right, self._spec.num_codebooks), np.float32)
+        np.add(codes.T, 1, out=padded[left : left + frames])
         sums = padded[:frames] @ self._weights[0]
         for offset, weights in enumerate(self._weights[1:], 1):
             sums += padded[offset : offset + frames] @ weights
         samples: Samples = sums.reshape(-1)
         return samples
-
-
-class LiteralDecoder(FakeDecoder):
-    """A fake ``CodecDecoder`` whose samples tell where they come from.
-
-    A frame's samples are its codes, over and over: sample ``j`` is code ``j % K`` in the lower
-    ten bits and ``j // K``, its place in the frame, in the five above, over 32767. So 16-bit
-    audio holds it exactly, and any K samples in a row prove whose they are and which.
-    """
-
-    def __init__(self, spec: CodecSpec) -> None:
-        groups, rest = divmod(spec.hop_length, spec.num_codebooks)
-        if rest or groups > _PLACES or spec.codebook_size > _CODES:
-            raise ValueError("a frame must be at most 32 times its codes, of ten bits each")
-        self._spec = spec
-
-    def _decode(self, codes: Codes, lookahead: int = 0) -> Samples:
-        groups = self._spec.hop_length // self._spec.num_codebooks
-        places = np.arange(groups, dtype=np.float32)[None, :, None] * _CODES
-        samples: Samples = (places + codes.T[:, None, :].astype(np.float32)) / np.float32(32767)
-        return samples.reshape(-1)
 
 
 class NoiseDecoder(FakeDecoder):
@@ -123,23 +107,44 @@ class NoiseDecoder(FakeDecoder):
         return self._noise[:size]
 
 
+@dataclass(frozen=True)
+class FakeCodec:
+    """A fake ``codec.family.FoundCodec`` that "loads" what it was given."""
+
+    decoder: CodecDecoder
+    encoder: ClipEncoder | None = None
+    family: CodecFamily = CodecFamily("fake", "nothing real", lambda *_: None)  # noqa: RUF009
+
+    def can_encode(self) -> bool:
+        """Whether it was given an encoder."""
+        return self.encoder is not None
+
+    def load_decoder(self, device: str = "cpu") -> CodecDecoder:
+        """The decoder that it was given."""
+        return self.decoder
+
+    def load_encoder(self, device: str = "cpu") -> ClipEncoder:
+        """The encoder that it was given."""
+        if self.encoder is None:
+            raise CheckpointError("a fake without an encoder")
+        return self.encoder
+
+
 class FakeCodecEngine:
     """A fake ``CodecEngine``: decodes at once, in the caller's process, after ``delay_s``.
 
     ``decoder`` is a FakeDecoder of ``spec`` if none is given. ``decoded`` counts windows answered
     and ``cancelled`` those whose caller went away. ``fail_with`` is raised instead of an answer
-    while it is set. ``on_decoded`` is told of each answer what the real engine would tell, as
-    batches of one.
+    while it is set. Each answer comes with what the real engine would tell, as a batch of one.
     """
 
     def __init__(
         self,
         spec: CodecSpec,
         delay_s: float = 0.0,
-        on_decoded: Callable[[DecodeStats], None] = lambda stats: None,
         decoder: FakeDecoder | None = None,
     ) -> None:
-        self._decoder, self._on_decoded = decoder or FakeDecoder(spec), on_decoded
+        self._decoder = decoder or FakeDecoder(spec)
         self.delay_s = delay_s
         self.fail_with: Exception | None = None
         self.decoded = self.cancelled = self.restarts = self.outstanding = 0
@@ -174,7 +179,7 @@ class FakeCodecEngine:
         """Be ready no more."""
         self.is_ready = False
 
-    async def decode(self, window: DecodeWindow, deadline_s: float) -> Samples:
+    async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
         """See ``streaming.ports.CodecEngine``."""
         self.outstanding += 1
         slack_s = deadline_s - time.monotonic()
@@ -189,6 +194,5 @@ class FakeCodecEngine:
             raise self.fail_with
         self.decoded += 1
         frames, delay_s = window.codes.shape[1], self.delay_s
-        stats = DecodeStats(frames, window.new_frames, 0.0, delay_s, 1, slack_s, window)
-        self._on_decoded(stats)
-        return self._decoder.decode_windows([window])[0]
+        stats = DecodeStats(frames, window.new_frames, 0.0, delay_s, 1, slack_s)
+        return self._decoder.decode_windows([window])[0], stats

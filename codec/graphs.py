@@ -12,22 +12,44 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from codec.batching import BatchLimits
-from codec.buckets import Bucket, Buckets, lay_out
-from codec.decoder import HiggsDecoder
-from codec.errors import DeviceError
+from codec.buckets import Bucket, Buckets
+from codec.family import ClipEncoder, DeviceError, check_codes
+from streaming.ports import CodecDecoder
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
 log = logging.getLogger(__name__)
 #: Runs before a capture: libraries choose their kernels and allocate in the first.
 _WARM_UPS = 2
+#: A CUDA stream's, where 0 is the lowest.
+_HIGH_PRIORITY, _LOW_PRIORITY = -1, 0
+
+
+@runtime_checkable
+class LaidOutDecoder(CodecDecoder, Protocol):
+    """A decoder whose work on a laid-out batch can be recorded: it runs on the device alone."""
+
+    def decode_laid_out(self, laid_out: Tensor, new_frames: int) -> Tensor:
+        """Decode rows of ``Buckets.lay_out``, ``[B, K * T + 2]`` int16 on the device, to
+        ``[B, new_frames * hop]``.
+        """
+
+
+@runtime_checkable
+class InteriorDecoder(LaidOutDecoder, Protocol):
+    """A decoder that needs no masks for windows away from their stream's edges."""
+
+    def decode_interior(self, codes: Tensor, new_frames: int, lookahead: int) -> Tensor:
+        """Decode ``[B, K, T]`` int16 on the device, all of the left context in front of the new
+        frames and ``lookahead`` behind them, to ``[B, new_frames * hop]``.
+        """
 
 
 class Recorder(Protocol):
@@ -54,12 +76,15 @@ class CudaRecorder:
     """CUDA graphs that share one stream and one pool of memory.
 
     They may share it because none keeps anything in it between replays, and they are replayed
-    one at a time.
+    one at a time. The stream has a high priority: what else this process does on the device,
+    clips above all, gives way to it.
     """
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
-        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]
+            self._device, priority=_HIGH_PRIORITY
+        )
         self._pool = torch.cuda.graph_pool_handle()
 
     @property
@@ -99,7 +124,7 @@ class GraphDecoder:
     Raises RuntimeError if a capture fails.
     """
 
-    def __init__(self, decoder: HiggsDecoder, buckets: Buckets, recorder: Recorder) -> None:
+    def __init__(self, decoder: LaidOutDecoder, buckets: Buckets, recorder: Recorder) -> None:
         self._decoder, self.buckets, self._recorder = decoder, buckets, recorder
         every, hop = buckets.all(), decoder.spec.hop_length
         books, device = decoder.spec.num_codebooks, recorder.device
@@ -130,16 +155,17 @@ class GraphDecoder:
 
         Raises CodesError before anything is decoded.
         """
-        groups: dict[int | None, list[int]] = {}
+        groups: dict[tuple[int | None, bool], list[int]] = {}
         for index, window in enumerate(windows):
-            self._decoder.check(window.codes, window.lookahead)
-            groups.setdefault(self.buckets.length(window.new_frames), []).append(index)
+            check_codes(self._decoder.spec, window.codes, window.lookahead)
+            key = self.buckets.length(window.new_frames), self.buckets.is_interior(window)
+            groups.setdefault(key, []).append(index)
         results: dict[int, Samples] = {}
         most = self.buckets.rows[-1]
-        for length, indices in groups.items():
+        for (length, interior), indices in groups.items():
             for first in range(0, len(indices), most):
                 some = indices[first : first + most]
-                rows = self._run(length, [windows[index] for index in some])
+                rows = self._run(length, interior, [windows[index] for index in some])
                 results.update(zip(some, rows, strict=True))
         return [results[index] for index in range(len(windows))]
 
@@ -148,28 +174,38 @@ class GraphDecoder:
         laid_out, samples = self._views(bucket, self._in, self._out)
 
         def work() -> None:
-            samples.copy_(self._decoder.decode_laid_out(laid_out, bucket.new_frames))
+            samples.copy_(self._decode_bucket(laid_out, bucket))
 
         return self._recorder.record(work)
 
+    def _decode_bucket(self, laid_out: Tensor, bucket: Bucket) -> Tensor:
+        if not bucket.interior:
+            return self._decoder.decode_laid_out(laid_out, bucket.new_frames)
+        assert isinstance(self._decoder, InteriorDecoder)
+        assert self.buckets.lookahead is not None
+        codes = laid_out.view(len(laid_out), self.spec.num_codebooks, -1)
+        return self._decoder.decode_interior(codes, bucket.new_frames, self.buckets.lookahead)
+
     @torch.inference_mode()
-    def _run(self, length: int | None, windows: Sequence[DecodeWindow]) -> list[Samples]:
+    def _run(
+        self, length: int | None, interior: bool, windows: Sequence[DecodeWindow]
+    ) -> list[Samples]:
         if length is None:
             return self._decoder.decode_windows(windows)
-        bucket = self.buckets.fit(len(windows), length)
+        bucket = self.buckets.fit(len(windows), length, interior)
         host_in, host_out = self._views(bucket, self._host_in, self._host_out)
         device_in, device_out = self._views(bucket, self._in, self._out)
-        lay_out(windows, self.buckets.reach, host_in.numpy())
+        self.buckets.lay_out(windows, host_in.numpy(), interior)
         self._recorder.play(
             lambda: device_in.copy_(host_in, non_blocking=True),
             self._replays[bucket],
             lambda: host_out.copy_(device_out, non_blocking=True),
         )
-        rows, hop = host_out.numpy(), self.spec.hop_length
-        return [
-            np.array(row[: window.new_frames * hop])
-            for row, window in zip(rows, windows, strict=False)
-        ]
+        made: list[Samples] = []
+        for row, window in zip(host_out.numpy(), windows, strict=False):
+            count = window.new_frames * self.spec.hop_length
+            made.append(np.array(row[-count:] if interior else row[:count]))
+        return made
 
     def _views(self, bucket: Bucket, codes: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
         """A bucket's part of the buffers that all share: the front, ``[rows, ...]`` each."""
@@ -181,12 +217,18 @@ class GraphDecoder:
         )
 
 
-def check_device(name: str) -> None:
-    """Raise DeviceError unless torch can use the device."""
+def choose_device(name: str) -> str:
+    """``name``, or for ``auto`` a GPU where torch finds one, else the CPU.
+
+    Raises DeviceError unless torch can use the device.
+    """
+    found = torch.cuda.device_count()
+    if name == "auto":
+        return "cuda" if found else "cpu"
     device = torch.device(name)
-    found = torch.cuda.device_count() if device.type == "cuda" else 1
-    if found <= (device.index or 0):
+    if device.type == "cuda" and found <= (device.index or 0):
         raise DeviceError(f"the codec is to run on {name}, but torch finds {found} GPUs here")
+    return name
 
 
 def recorder_for(device: str) -> Recorder | None:
@@ -194,15 +236,41 @@ def recorder_for(device: str) -> Recorder | None:
     return CudaRecorder(device) if torch.device(device).type == "cuda" else None
 
 
+class BackgroundEncoder:
+    """A clip encoder on a CUDA stream of the lowest priority. For one thread."""
+
+    def __init__(self, encoder: ClipEncoder, device: str) -> None:
+        self._encoder = encoder
+        self._stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]
+            torch.device(device), priority=_LOW_PRIORITY
+        )
+
+    def encode(self, samples: Samples) -> Codes:
+        """See ClipEncoder."""
+        with torch.cuda.stream(self._stream):
+            return self._encoder.encode(samples)
+
+
+def in_background(encoder: ClipEncoder, device: str) -> ClipEncoder:
+    """``encoder``, on a GPU behind all decoding."""
+    on_gpu = torch.device(device).type == "cuda"
+    return BackgroundEncoder(encoder, device) if on_gpu else encoder
+
+
 def graphed(
-    decoder: HiggsDecoder, limits: BatchLimits, recorder: Recorder
-) -> HiggsDecoder | GraphDecoder:
-    """``decoder`` by graphs, for the windows that come under ``limits``.
+    decoder: LaidOutDecoder,
+    limits: BatchLimits,
+    recorder: Recorder,
+    lookahead: int | None = None,
+) -> LaidOutDecoder | GraphDecoder:
+    """``decoder`` by graphs, for the windows that come under ``limits``. Windows of this
+    ``lookahead`` away from their stream's edges have graphs without masks, if it can.
 
     Where a capture fails (too little memory, say) a warning is logged, and the decoder goes on
     without graphs: slower, and right.
     """
-    buckets = Buckets.of(limits, decoder.spec.receptive_field_frames)
+    steady = lookahead if isinstance(decoder, InteriorDecoder) else None
+    buckets = Buckets.of(limits, decoder.spec, steady)
     try:
         return GraphDecoder(decoder, buckets, recorder)
     except RuntimeError as error:

@@ -14,13 +14,11 @@ convolutions wherever there are any.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from codec.trim import DILATIONS, Step
+from codec.layer_ranges import Step
 
 #: oneDNN sums over input channels in blocks that it sizes by the input's length when there
 #: are many channels and dilation is large. Up to here it does not.
@@ -41,7 +39,7 @@ class Conv:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dilation: int = 1) -> None:
-        self._weight, self._bias, self._dilation = weight, bias, dilation
+        self._bias, self._dilation = bias, dilation
         outputs, _, kernel = weight.shape
         step = _POINTWISE_OUTPUTS if kernel == 1 else outputs
         self._parts: list[_Packed] = []
@@ -50,15 +48,30 @@ class Conv:
                 _Packed(weight[first : first + step], bias[first : first + step], dilation)
                 for first in range(0, outputs, step)
             ]
+            return
+        # Laid out once for inputs with channels last; left to itself torch does it at every call. A
+        # convolution of 1 is a matrix product.
+        self._weight = (
+            weight[:, :, 0].contiguous()
+            if kernel == 1
+            else weight.unsqueeze(2).contiguous(memory_format=torch.channels_last)
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         """Convolve; the caller pads."""
         if not self._parts:
-            y = F.conv1d(x.transpose(1, 2), self._weight, self._bias, dilation=self._dilation)
-            return y.transpose(1, 2).contiguous()
+            return self._convolve(x)
         if len(self._parts) == 1:
             return self._parts[0](x)
         return torch.cat([part(x) for part in self._parts], 2)
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        """Without oneDNN, as on a GPU."""
+        if self._weight.dim() == 2:
+            return F.linear(x, self._weight, self._bias)
+        plane = x.transpose(1, 2).unsqueeze(2)  # [B, C, 1, n] with channels last in memory
+        y = F.conv2d(plane, self._weight, self._bias, dilation=(1, self._dilation))
+        return y.squeeze(2).transpose(1, 2).contiguous()
 
 
 class _Packed:
@@ -115,7 +128,7 @@ class Residual:
     """Snake, dilated convolution of 7, Snake, convolution of 1, plus the input."""
 
     def __init__(
-        self, alpha1: Tensor, conv1: _Weights, dilation: int, alpha2: Tensor, conv2: _Weights
+        self, alpha1: Tensor, conv1: ConvWeights, dilation: int, alpha2: Tensor, conv2: ConvWeights
     ) -> None:
         self._alpha, inner = _safe(alpha1), _safe(alpha2)
         weight = conv1[0] / self._alpha[:, None] * inner[:, None, None]
@@ -151,36 +164,7 @@ class Upsample:
         return y[:, step.skip : step.skip + step.length].contiguous()
 
 
-_Weights = tuple[Tensor, Tensor]
-Stage = Edge | Residual | Upsample
-
-
-def build_stages(tensors: Mapping[str, Tensor], blocks: int) -> list[Stage]:
-    """The DAC decoder in order, one stage for each layer of ``trim.architecture``."""
-
-    def conv(name: str) -> _Weights:
-        return tensors[f"{name}.weight"], tensors[f"{name}.bias"]
-
-    def alpha(name: str) -> Tensor:
-        return tensors[f"{name}.alpha"].flatten()
-
-    decoder = "acoustic_decoder"
-    stages: list[Stage] = [Edge(*conv(f"{decoder}.conv1"))]
-    for index in range(blocks):
-        name = f"{decoder}.block.{index}"
-        stages.append(Upsample(alpha(f"{name}.snake1"), *conv(f"{name}.conv_t1")))
-        for number, dilation in enumerate(DILATIONS, 1):
-            unit = f"{name}.res_unit{number}"
-            stages.append(
-                Residual(
-                    alpha(f"{unit}.snake1"),
-                    conv(f"{unit}.conv1"),
-                    dilation,
-                    alpha(f"{unit}.snake2"),
-                    conv(f"{unit}.conv2"),
-                )
-            )
-    return [*stages, Edge(*conv(f"{decoder}.conv2"), alpha(f"{decoder}.snake1"))]
+ConvWeights = tuple[Tensor, Tensor]
 
 
 def _wave(u: Tensor) -> Tensor:
@@ -207,3 +191,11 @@ def _has_onednn(weight: Tensor) -> bool:
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_reorder_convolution_weight")
     )
+
+
+def use_full_float32() -> None:
+    """Convolve in float32 where the type is float32: cuDNN's default is TF32, which keeps three
+    digits. Its error differs from kernel to kernel, so seams of -60 dB would come back.
+    """
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False

@@ -1,8 +1,8 @@
-"""The codec worker's memory: what glibc keeps, and when the holes in it are given back.
+"""Memory of the codec worker: glibc's arenas, and when free pages are given back.
 
 Windows of ever new shapes make a heap of holes. A layer's tensors are a few MB and gone in a
-millisecond, while the kernels that oneDNN keeps for each shape (``codec.kernels``) stay between
-them; so what is freed does not fit what is asked for next.
+millisecond, while the kernels that oneDNN keeps for each shape (``codec.warmup``) stay
+between them; so what is freed does not fit what is asked for next.
 The kernel can have the holes back at any time (``malloc_trim``), for some milliseconds and the
 page faults of the window after. Hence it gets them when they have become many.
 """

@@ -1,4 +1,4 @@
-"""What the gateway and the codec worker say to each other. Fixed schema; see ipc.framing.
+"""Messages between the gateway and the codec worker. Fixed schema; see ipc.framing.
 
 Deadlines are seconds on CLOCK_MONOTONIC, which all processes of one Linux machine share.
 """
@@ -20,7 +20,7 @@ FailureReason = Literal["bad_window", "decode_failed", "bad_clip", "encode_faile
 
 
 class Decode(msgspec.Struct, tag="decode", frozen=True):
-    """Work: one window. ``codes`` is int16 little-endian, ``[num_codebooks, T]``.
+    """Work: one window. ``codes`` and ``history`` are int16 little-endian, ``[num_codebooks, T]``.
 
     ``alone`` keeps it out of batches: it was being decoded when a worker died, and if it is
     the cause then nothing else must die with it. ``begins``: nobody hears its stream yet.
@@ -35,6 +35,9 @@ class Decode(msgspec.Struct, tag="decode", frozen=True):
     deadline_s: float
     alone: bool = False
     begins: bool = False
+    first_frame: int = 0
+    is_last: bool = False
+    history: bytes = b""
 
 
 class Encode(msgspec.Struct, tag="encode", frozen=True):
@@ -54,29 +57,16 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     """The worker takes work. The cost is what warming up measured, see ``DecodeCost``.
 
     ``fingerprint`` tells codecs apart whose codes mean other sounds; see ``CodecDecoder``.
+    ``family`` and ``licence`` are those of ``codec.family.CodecFamily``.
     """
 
-    sample_rate: int
-    hop_length: int
-    num_codebooks: int
-    codebook_size: int
-    receptive_field_frames: int
+    spec: CodecSpec
     fixed_s: float
     frame_s: float
     can_encode: bool = False
     fingerprint: str = ""
-    inert_codebooks: int = 0
-
-    def spec(self) -> CodecSpec:
-        """The loaded codec's facts."""
-        return CodecSpec(
-            self.sample_rate,
-            self.hop_length,
-            self.num_codebooks,
-            self.codebook_size,
-            self.receptive_field_frames,
-            self.inert_codebooks,
-        )
+    family: str = ""
+    licence: str = ""
 
 
 class Decoding(msgspec.Struct, tag="decoding", frozen=True):
@@ -132,7 +122,7 @@ def decode_message(
     """Pack a window."""
     return Decode(
         id=id,
-        codes=window.codes.astype("<i2", order="C").tobytes(),
+        codes=_packed(window.codes),
         num_codebooks=window.codes.shape[0],
         left_context=window.left_context,
         new_frames=window.new_frames,
@@ -140,24 +130,38 @@ def decode_message(
         deadline_s=deadline_s,
         alone=alone,
         begins=begins,
+        first_frame=window.first_frame,
+        is_last=window.is_last,
+        history=b"" if window.history is None else _packed(window.history),
     )
 
 
 def window_of(message: Decode) -> DecodeWindow:
     """Unpack a window. Raises ValueError if it does not fit together."""
-    codes: Codes = np.frombuffer(message.codes, "<i2").astype(np.int16)
+    books = message.num_codebooks
     return DecodeWindow(
-        codes.reshape(message.num_codebooks, -1),
+        _unpacked(message.codes, books),
         message.left_context,
         message.new_frames,
         message.lookahead,
+        message.first_frame,
+        message.is_last,
+        history=_unpacked(message.history, books) if message.history else None,
     )
 
 
 def codes_of(message: Encoded) -> Codes:
     """Unpack codes. Raises ValueError if they are not whole."""
-    codes: Codes = np.frombuffer(message.codes, "<i2").astype(np.int16)
-    return codes.reshape(message.num_codebooks, -1)
+    return _unpacked(message.codes, message.num_codebooks)
+
+
+def _packed(codes: Codes) -> bytes:
+    return codes.astype("<i2", order="C").tobytes()
+
+
+def _unpacked(data: bytes, num_codebooks: int) -> Codes:
+    codes: Codes = np.frombuffer(data, "<i2").astype(np.int16)
+    return codes.reshape(num_codebooks, -1)
 
 
 def samples_of(message: Decoded | Encode) -> Samples:

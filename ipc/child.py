@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import queue
 import signal
 import socket
 import threading
 import time
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -43,16 +43,17 @@ def leave_signals_to_parent() -> None:
 
 
 class ChildLink(Generic[M]):
-    """Connects to the parent's socket. Use as a context manager.
+    """A child's messages to and from its parent. Use as a context manager.
 
-    The inbox needs no bound of its own: the parent bounds what it has outstanding.
+    ``socket_fd`` is the connected socket that the parent has passed on. The inbox needs no bound of
+    its own: the parent bounds what it has outstanding.
     """
 
-    def __init__(self, socket_path: str, inbound: Any) -> None:
+    def __init__(self, socket_fd: int, inbound: Any) -> None:
         die_with_parent()
         leave_signals_to_parent()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(socket_path)
+        os.set_inheritable(socket_fd, False)
+        self._socket = socket.socket(fileno=socket_fd)
         self._reader: MessageReader[M] = MessageReader(inbound)
         self._inbox: queue.SimpleQueue[M | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -64,12 +65,7 @@ class ChildLink(Generic[M]):
     def __enter__(self) -> ChildLink[M]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def send(self, message: msgspec.Struct) -> None:

@@ -1,4 +1,4 @@
-"""The parent's end: starts a child, and starts it again when it dies or hangs."""
+"""Supervision of a child process: start it, and start it again when it dies or hangs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from ipc.child_process import ChildDown, ChildFailed, ChildProcess, Program, Watch
 from ipc.framing import Stop, encode
-from ipc.life import ChildDown, ChildFailed, Life, Program, Watch
 
-# What a life is watched by, and fails with, belongs to what users of the supervisor need.
+# Users of the supervisor need a child's settings and errors too.
 __all__ = ["START_TRIES", "ChildDown", "ChildFailed", "Supervisor", "Watch"]
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,8 @@ class Supervisor(Generic[M]):
     ``ready`` is the message type by which the child says that it can work. Messages that
     are not the link's own go to ``on_message``; ``on_ready`` is called with the ready
     message of each start, ``on_down`` once for each child that was ready, when it is gone
-    and before the next start. All callbacks run on the event loop and must not raise.
+    and before the next start. All callbacks run on the event loop and must not raise: a mistake in
+    ``on_message`` or ``on_ready`` ends the child, one in the others is logged.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Supervisor(Generic[M]):
             on_progress,
         )
         self._watch = watch or Watch()
-        self._life: Life[M] | None = None
+        self._child: ChildProcess[M] | None = None
         self._up_at: float | None = None
         self._first_ready: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -71,12 +72,12 @@ class Supervisor(Generic[M]):
     @property
     def is_up(self) -> bool:
         """Whether the child is ready for work."""
-        return self._life is not None and self._life.is_up
+        return self._child is not None and self._child.is_up
 
     @property
     def pid(self) -> int | None:
         """The child's process id, while there is one."""
-        return self._life.pid if self._life else None
+        return self._child.pid if self._child else None
 
     async def start(self) -> None:
         """Start the child and return once it is ready.
@@ -115,19 +116,19 @@ class Supervisor(Generic[M]):
 
         The transport buffers: bound what you have outstanding.
         """
-        if self._life is None or not (self._life.is_up or isinstance(message, Stop)):
+        if self._child is None or not (self._child.is_up or isinstance(message, Stop)):
             raise ChildDown
-        self._life.write(encode(message))
+        self._child.write(encode(message))
 
     async def _run(self) -> None:
-        """Live again and again, until told to stop or the first start has failed."""
+        """Run child after child, until told to stop or the first start has failed."""
         failures = 0
         while True:
             given_up, reason, self._up_at = False, "it died before it was ready", None
+            self._child = ChildProcess(self._program, self._watch)
             try:
-                self._life = Life(self._program, self._watch)
-                await self._life.run()
-            except (ChildFailed, OSError) as error:  # OSError: it could not be launched
+                await self._child.run()
+            except ChildFailed as error:
                 given_up, reason = True, str(error)
                 log.error("child cannot start: %s", reason, extra={"child": self._program.name})
             if self._stopping:
@@ -142,7 +143,7 @@ class Supervisor(Generic[M]):
             await asyncio.sleep(delay)
 
     def _was_healthy(self) -> bool:
-        """Whether the last life was of use for a while; loading, however long, is none."""
+        """Whether the last child worked for a while; loading, however long, does not count."""
         return self._up_at is not None and time.monotonic() - self._up_at > self._watch.healthy_s
 
     def _came_up(self, message: Any) -> None:
@@ -151,7 +152,7 @@ class Supervisor(Generic[M]):
         self._settle_start(None)
 
     def _settle_start(self, error: ChildFailed | None) -> bool:
-        """Tell who waits in ``start`` how it went; say whether anybody still did."""
+        """Finish ``start``; returns whether it was still waiting."""
         if self._first_ready is None or self._first_ready.done():
             return False
         if error is None:

@@ -1,4 +1,4 @@
-"""When a silent child is to be taken for hung, as opposed to busy or starved of the processor."""
+"""Hang detection: tell a child that hangs from one that is busy or starved of the processor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
-#: Stopped (SIGSTOP) by whoever, at so many looks in a row.
+#: Looks in a row that must find a child stopped (SIGSTOP).
 _STOPPED_LOOKS = 3
 #: How long processor time must have stood still.
 _STILL_S = 0.4
@@ -62,32 +62,50 @@ class Watchdog:
       for the processor nor for a disk: it waits for something that does not come;
     - if it has been silent for ``patience_s``, whatever it does.
 
-    Silence counts only from the second look on that finds it: whoever looks may have been held
-    up himself, and what the child has said may lie unread.
+    Between two looks no more than ``interval_s`` counts as silence. The rest is the watching
+    process's own pause (it was stopped, or its event loop was late), in which it heard nothing
+    because it did not listen. What the child has said meanwhile may lie unread at the first look
+    after it, so whoever acts on a verdict looks once more before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._looked_at: float | None = None
         self._stopped_looks = 0
         self._heard: float | None = None
-        #: When this silence was first seen with the processor time that it has still.
-        self._still_since = 0.0
+        #: How long it has been silent, and has used no processor time since.
+        self._silent_s = self._still_s = 0.0
         self._ticks = -1
 
     def look(
         self, now: float, heard: float, patience_s: float, still_s: float, vitals: Vitals | None
     ) -> str | None:
-        """Why the child is hung, for the log; None while it is not. ``heard``: when it said
-        something last. Times are monotonic seconds.
+        """Judge the child as it is now.
+
+        Args:
+            now: Monotonic seconds.
+            heard: When it said something last, in monotonic seconds.
+            patience_s: How long it may be silent.
+            still_s: How long it may be silent and idle.
+            vitals: What the kernel says of it.
+
+        Returns:
+            Why it is hung, for the log; None while it is not.
         """
+        passed_s = 0.0 if self._looked_at is None else now - self._looked_at
+        passed_s, self._looked_at = min(passed_s, self._interval_s), now
         self._stopped_looks = self._stopped_looks + 1 if vitals and vitals.is_stopped else 0
+        ticks = vitals.ticks if vitals and vitals.state == "S" else -1
+        if heard != self._heard:
+            self._heard, self._ticks = heard, ticks
+            self._silent_s, self._still_s = min(now - heard, passed_s), 0.0
+        else:
+            self._silent_s += passed_s
+            self._still_s = self._still_s + passed_s if ticks == self._ticks else 0.0
+            self._ticks = ticks
         if self._stopped_looks >= _STOPPED_LOOKS:
             return "stopped"
-        is_new, self._heard = heard != self._heard, heard
-        ticks = vitals.ticks if vitals and vitals.state == "S" else -1
-        if is_new or ticks != self._ticks:
-            self._still_since, self._ticks = now, ticks
-        silent_s = now - heard
-        if not is_new and silent_s > patience_s:
+        if self._silent_s > patience_s:
             return "silent"
-        is_still = ticks >= 0 and now - self._still_since >= _STILL_S
-        return "idle" if is_still and silent_s > still_s else None
+        is_still = ticks >= 0 and self._still_s >= _STILL_S
+        return "idle" if is_still and self._silent_s > still_s else None

@@ -1,4 +1,4 @@
-"""A bare WebSocket server that sends what a gateway sent, at the same times, and knows nothing.
+"""A bare WebSocket server that replays what a gateway sent, at the same times.
 
 It reads a raw file (``--raw``) and answers each context with as many bytes, in the same
 messages and at the same offsets from ``context.create``, as the context of that id got in the
@@ -21,16 +21,14 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from loadtest.limits import allow_open_files
+from loadtest.process_stats import allow_open_files
 from loadtest.records import TurnRecord, read_records
-from streaming import wire
-from streaming.spec import Encoding
-from streaming.wire_format import AudioHeader, encode_message, parse_client_message
+from talkwire_client import protocol
 
 _RATE = 24_000
-_LIMITS = wire.Limits(8, 20_000, 65_536, 120_000, 60.0, 300.0)
-_CREATED = wire.SessionCreated(
-    "bare", wire.SUBPROTOCOL, "bare", ["default"], _RATE, ["pcm_s16le"], _LIMITS
+_LIMITS = protocol.Limits(8, 20_000, 65_536, 120_000, 60.0, 300.0)
+_CREATED = protocol.SessionCreated(
+    "bare", protocol.SUBPROTOCOL, "bare", ["default"], _RATE, ["pcm_s16le"], _LIMITS
 )
 _NOISE = random.Random(0).randbytes(_RATE * 2 * 60)
 
@@ -39,7 +37,7 @@ Chunks = Sequence[tuple[float, int]]
 
 
 def chooser(records: Sequence[TurnRecord]) -> Callable[[str], Chunks]:
-    """What to answer a context with: its own recording, or else one that its id picks."""
+    """Choose the answer to a context: its own recording, or one that its id picks."""
     spoken = {
         record.context_id: [(at - record.opened_s, n) for at, n in record.arrivals]
         for record in records
@@ -56,8 +54,8 @@ def chooser(records: Sequence[TurnRecord]) -> Callable[[str], Chunks]:
     return choose
 
 
-class _Talk:
-    """One socket."""
+class ReplaySession:
+    """The replay on one socket."""
 
     def __init__(self, socket: ServerConnection, choose: Callable[[str], Chunks]) -> None:
         self._socket, self._choose = socket, choose
@@ -65,29 +63,30 @@ class _Talk:
         self._handles = 0
 
     async def run(self) -> None:
+        """Serve the socket until it closes."""
         await self._say(_CREATED)
         try:
             async for data in self._socket:
-                await self._on(parse_client_message(data))
+                await self._on(protocol.decode_client_message(data))
         except ConnectionClosed:
             pass
         finally:
             for task in self._speaking.values():
                 task.cancel()
 
-    async def _say(self, message: wire.ServerMessage) -> None:
-        await self._socket.send(encode_message(message))
+    async def _say(self, message: protocol.ServerMessage) -> None:
+        await self._socket.send(protocol.encode_message(message))
 
-    async def _on(self, message: wire.ClientMessage) -> None:
+    async def _on(self, message: protocol.ClientMessage | None) -> None:
         match message:
-            case wire.ContextCreate(context_id=context_id):
+            case protocol.ContextCreate(context_id=context_id):
                 handle, self._handles = self._handles, (self._handles + 1) % 65_536
-                await self._say(wire.ContextCreated(context_id, handle))
+                await self._say(protocol.ContextCreated(context_id, handle))
                 self._speaking[context_id] = asyncio.create_task(self._speak(context_id, handle))
-            case wire.ContextCancel(context_id=context_id):
+            case protocol.ContextCancel(context_id=context_id):
                 if (task := self._speaking.pop(context_id, None)) is not None:
                     task.cancel()
-                    await self._say(wire.ContextCancelled(context_id, 0, 0, 0, "", ""))
+                    await self._say(protocol.ContextCancelled(context_id, 0, 0, 0, "", ""))
                     await self._say(_metrics(context_id))
 
     async def _speak(self, context_id: str, handle: int) -> None:
@@ -97,19 +96,21 @@ class _Talk:
             for number, (at, samples) in enumerate(self._choose(context_id)):
                 await asyncio.sleep(began + at - loop.time())
                 if not number:
-                    await self._say(wire.AudioStarted(context_id, Encoding.PCM_S16LE, _RATE))
+                    await self._say(
+                        protocol.AudioStarted(context_id, protocol.Encoding.PCM_S16LE, _RATE)
+                    )
                 pcm = _NOISE[: 2 * samples]
-                await self._socket.send(AudioHeader(handle, number, offset).pack() + pcm)
+                await self._socket.send(protocol.AudioHeader(handle, number, offset).pack() + pcm)
                 offset += samples
             del self._speaking[context_id]
             await self._say(_metrics(context_id))
-            await self._say(wire.ContextDone(context_id, "complete"))
+            await self._say(protocol.ContextDone(context_id, "complete"))
         except ConnectionClosed:
             return
 
 
-def _metrics(context_id: str) -> wire.Metrics:
-    return wire.Metrics(context_id, None, None, None, 0.0, None, 0.0)
+def _metrics(context_id: str) -> protocol.Metrics:
+    return protocol.Metrics(context_id, None, None, None, 0.0, None, 0.0)
 
 
 def _health(connection: ServerConnection, request: Request) -> Response | None:
@@ -125,10 +126,10 @@ async def run(recording: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with serve(
-        lambda socket: _Talk(socket, choose).run(),
+        lambda socket: ReplaySession(socket, choose).run(),
         "127.0.0.1",
         0,
-        subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
+        subprotocols=[Subprotocol(protocol.SUBPROTOCOL)],
         compression=None,
         process_request=_health,
     ) as server:

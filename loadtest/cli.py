@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from loadtest import servers
-from loadtest.arrivals import parse_rate, parse_share, steps
 from loadtest.compare import as_markdown, caveats, compare
-from loadtest.deliver import (
-    Made,
-    deliver,
-    draw,
-    prepare,
-    served,
-    server_name,
-    told,
-    workload,
-)
-from loadtest.output import Row, read_json
-from loadtest.progress import Display
-from loadtest.records import Plan, Protocol, warmup_within
-from loadtest.run import LoadTestError, carry_out, port_of, run_plan
+from loadtest.plan import Plan, Protocol, parse_rate, parse_share, steps, warmup_within
+from loadtest.plots import draw_plots
+from loadtest.report import Row, RunRecords, prepare_files, read_json, write_report
+from loadtest.run import LoadTestError, OnProgress, carry_out, port_of, run_plan
+from loadtest.session import API_KEY
 from loadtest.sweep import gateway_against_bare
 from loadtest.sweep import sweep as run_sweep
-from loadtest.talk import API_KEY
+from loadtest.workload import Workload, read_texts
 
 app = typer.Typer(
     name="loadtest",
@@ -97,8 +91,8 @@ def run(
     raw: Raw = None,
 ) -> None:
     """One load: sessions that arrive at a rate, whatever the server makes of them."""
-    with told():
-        prepare(out, raw, plots)
+    with reported_errors():
+        prepare_files(out, raw, plots)
         plan = Plan(
             url=url,
             protocol=protocol,
@@ -113,7 +107,7 @@ def run(
             seed=seed,
         )
 
-        async def measure() -> Made:
+        async def measure() -> RunRecords:
             async with served(url, pid, serve, fake, fake_capacity) as (where, which):
                 mine = msgspec.structs.replace(plan, url=where)
                 result = await run_plan(
@@ -127,9 +121,9 @@ def run(
 
         with Display() as display:
             made = carry_out(measure())
-        deliver(server_name(url, serve, fake, protocol), [made], None, out, raw)
+        write_report(server_name(url, serve, fake, protocol), [made], None, out, raw)
         if plots and out:
-            draw([made], out)
+            draw_plots([made], out)
 
 
 @app.command()
@@ -163,8 +157,8 @@ def sweep(
     raw: Raw = None,
 ) -> None:
     """Loads from a tenth of the capacity to three times it: one row per load."""
-    with told():
-        prepare(out, raw, plots)
+    with reported_errors():
+        prepare_files(out, raw, plots)
         loads = steps(parse_share(lowest), parse_share(highest), count)
         plan = Plan(
             url=url,
@@ -178,7 +172,7 @@ def sweep(
             seed=seed,
         )
 
-        async def measure() -> tuple[list[Made], float]:
+        async def measure() -> tuple[list[RunRecords], float]:
             async with served(url, pid, serve, fake, fake_capacity) as (where, which):
                 port_of(where, protocol)
                 most = capacity or servers.capacity(where, API_KEY)
@@ -196,9 +190,9 @@ def sweep(
 
         with Display() as display:
             made, most = carry_out(measure())
-        deliver(server_name(url, serve, fake, protocol), made, most, out, raw)
+        write_report(server_name(url, serve, fake, protocol), made, most, out, raw)
         if plots and out:
-            draw(made, out)
+            draw_plots(made, out)
 
 
 @app.command()
@@ -211,8 +205,8 @@ def gateway(
     out: Out = None,
 ) -> None:
     """The gateway alone against a bare WebSocket server that sends the same bytes."""
-    with told():
-        prepare(out, None)
+    with reported_errors():
+        prepare_files(out, None)
         counts = [int(each) for each in streams.split(",")]
         with Display() as display:
             rows = carry_out(
@@ -225,7 +219,7 @@ def gateway(
                     announce=display.begin,
                 )
             )
-        deliver(
+        write_report(
             "gateway with fake engines, and a bare server",
             [(row, []) for row in rows],
             None,
@@ -240,9 +234,93 @@ def compare_files(
     b: Annotated[Path, typer.Argument(help="Another one.")],
 ) -> None:
     """Ratios of two results, with a verdict only where the spread allows one."""
-    with told():
+    with reported_errors():
         first, second = read_json(a), read_json(b)
         typer.echo(as_markdown(compare(first, second), caveats(first, second)), nl=False)
+
+
+@contextlib.contextmanager
+def reported_errors() -> Iterator[None]:
+    """Print errors of the user and of the machine in a line, and exit with 1."""
+    try:
+        yield
+    except (LoadTestError, ValueError, OSError) as error:
+        typer.echo(f"loadtest: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def workload(
+    name: str, tokens_per_s: float, jitter: float, barge_in: str, think_s: float
+) -> Workload:
+    """Make the workload of that name. Raises ValueError or OSError."""
+    share = parse_share(barge_in)
+    if share > 1:
+        raise ValueError("no more than 100 % of the turns can be cut off")
+    if name == "whole":
+        return Workload(
+            turns=(1, 1), sentences=(1, 3), tokens_per_s=0, barge_in=share, think_s=think_s
+        )
+    if name != "agent" and not name.startswith("file:"):
+        raise ValueError("the workload is 'agent', 'whole' or 'file:PATH'")
+    texts = read_texts(Path(name.removeprefix("file:"))) if name != "agent" else ()
+    return Workload(
+        texts=texts, tokens_per_s=tokens_per_s, jitter=jitter, barge_in=share, think_s=think_s
+    )
+
+
+@contextlib.asynccontextmanager
+async def served(
+    url: str, pid: int | None, serve: bool, fake: bool, fake_capacity: int
+) -> AsyncIterator[tuple[str, int | None]]:
+    """Start a server if one is asked for; yields its address and the process to meter."""
+    if serve and fake:
+        raise ValueError("--serve or --fake, not both")
+    if not serve and not fake:
+        yield url, pid
+        return
+    command = servers.real() if serve else servers.fake(["--capacity", str(fake_capacity)])
+    async with servers.started(command) as server:
+        yield server.url, server.pid
+
+
+def server_name(url: str, serve: bool, fake: bool, protocol: Protocol) -> str:
+    """Name what was measured."""
+    server = "gateway with fake engines" if fake else "talkwire serve" if serve else url
+    return server if protocol == "native" else f"{server} over {protocol}'s HTTP API"
+
+
+class Display:
+    """Use it as a context manager; ``begin`` starts the next run's bar."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[turns]} turns"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def begin(self, label: str, plan: Plan) -> OnProgress:
+        """A run of this plan begins; call what is returned with its progress."""
+        whole = plan.duration_s
+        if not self._console.is_terminal:
+            self._console.print(f"{label}: {whole:.0f} s, then up to {plan.grace_s:.0f} s more")
+        task = self._bars.add_task(label, total=whole, turns=0)
+
+        def update(elapsed_s: float, turns: int) -> None:
+            self._bars.update(task, completed=min(elapsed_s, whole), turns=turns)
+
+        return update
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ import msgspec
 
 from benchmarks.report import markdown_table
 from loadtest.figures import Figures
-from loadtest.output import Report, Row
-from loadtest.records import Plan
-from loadtest.script import Workload
+from loadtest.plan import Plan
+from loadtest.report import Report, Row
 from loadtest.stats import Interval, Quantiles
+from loadtest.workload import Workload
 
 _ROUNDING = 1e-6
 
@@ -78,7 +78,7 @@ class Comparison(NamedTuple):
 
 
 def judge(a: Interval, b: Interval, more_is_better: bool) -> str:
-    """A verdict only if the intervals do not meet, nor miss each other by a rounding error."""
+    """Judge B against A; without a verdict if the intervals meet or nearly do."""
     hair = _ROUNDING * max(abs(a.value), abs(b.value))
     if a.low <= b.high + hair and b.low <= a.high + hair:
         return "no difference shown"
@@ -86,9 +86,7 @@ def judge(a: Interval, b: Interval, more_is_better: bool) -> str:
 
 
 def pairs(a: Report, b: Report) -> list[tuple[Row, Row]]:
-    """The runs of both that belong together: with the same label and load, the first with the
-    first where there are more of them; or the only two.
-    """
+    """Pair the runs of both reports by label and load, in turn; or the only two."""
     if len(a.rows) == len(b.rows) == 1:
         return [(a.rows[0], b.rows[0])]
     theirs = dict(_numbered(b.rows))
@@ -107,7 +105,7 @@ def _numbered(rows: Sequence[Row]) -> list[tuple[_Name, Row]]:
 
 
 def compare(a: Report, b: Report) -> list[Comparison]:
-    """Every figure that both have, of the runs that belong together."""
+    """Compare every figure that both have, of the runs that belong together."""
     made = []
     for row, other in pairs(a, b):
         for name, more_is_better, get in _COMPARED:
@@ -119,7 +117,7 @@ def compare(a: Report, b: Report) -> list[Comparison]:
 
 
 def caveats(a: Report, b: Report) -> list[str]:
-    """Why the two may not be comparable at all."""
+    """List the differences that may make two reports incomparable."""
     said = [
         f"{name}: {a.machine.get(name)} against {b.machine.get(name)}"
         for name in sorted(a.machine.keys() | b.machine.keys())

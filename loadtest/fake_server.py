@@ -15,21 +15,21 @@ from collections.abc import Sequence
 import uvicorn
 
 from codec.fake import FakeCodecEngine, NoiseDecoder
-from loadtest.limits import allow_open_files
+from loadtest.process_stats import allow_open_files
 from service.app import create_app
-from service.front_door import server_config
 from service.metrics import Metrics
 from service.runtime import Runtime
-from service.serve import settle
+from service.server import settle
 from service.settings import Settings
+from service.transport.uvicorn_protocols import server_config
 from streaming.spec import CodecSpec
 from talker.fake import FakeTalker
 
-_SPEC = CodecSpec(24_000, 960, 8, 1024, 0)
+_SPEC = CodecSpec(24_000, 960, (1024,) * 8, 0, 0)
 
 
 def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """How fast the fakes are, and how many contexts the gateway takes."""
+    """Parse the command line: the speed of the fakes, and the gateway's capacity."""
     parser = argparse.ArgumentParser(prog="loadtest.fake_server", description=__doc__)
     parser.add_argument("--capacity", type=int, default=16)
     parser.add_argument("--connections", type=int, default=4096)

@@ -1,4 +1,4 @@
-"""A run's figures from its records: pure arithmetic, so anyone can check it from the raw file."""
+"""Figures of a run, by arithmetic over its raw records alone."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from clients.report import Arrival, StreamReport, report, underrun
-from loadtest.records import Plan, TurnRecord
+from loadtest.plan import Plan
+from loadtest.process_stats import ProcessStats
+from loadtest.records import TurnRecord
 from loadtest.stats import Interval, Quantiles, quantiles, share_interval
-from loadtest.usage import Usage
+from talkwire_client.playback import Arrival, StreamReport, report, underrun
 
 #: Milliseconds of audio that a listener may hold back before it plays.
 PREBUFFERS_MS = (0, 100, 200)
 
 
 class Figures(Struct, frozen=True):
-    """One run. docs/loadtest.md says what each figure means; times in milliseconds.
+    """One run. docs/guides/load_testing.md says what each figure means; times in milliseconds.
 
     ``ttfb`` and ``ttfa`` run from the turn's intended start, ``ttfa_sentence`` from when its
     first sentence was due to be complete. ``streams`` is the mean number of open contexts.
@@ -50,13 +51,13 @@ class Figures(Struct, frozen=True):
     slo_ttfa_ms: float
     goodput_per_s: float
     window_s: float
-    server: Usage | None = None
+    server: ProcessStats | None = None
     streams_per_core: float | None = None
     load_average: tuple[float, float] = (0.0, 0.0)
 
 
 def stream_report(record: TurnRecord) -> StreamReport:
-    """The listener's view of one turn, from its intended start."""
+    """Work out the listener's figures of one turn, from its intended start."""
     return report(
         arrivals_of(record),
         started_s=record.intended_s,
@@ -66,12 +67,12 @@ def stream_report(record: TurnRecord) -> StreamReport:
 
 
 def arrivals_of(record: TurnRecord) -> list[Arrival]:
-    """A record's chunks. Every silence counts: a listener does not know whose fault it was."""
+    """List a record's chunks. Every silence counts, whatever its cause."""
     return [Arrival(at, samples) for at, samples in record.arrivals]
 
 
 def is_gap_free(record: TurnRecord, prebuffer_ms: int) -> bool:
-    """Whether a listener who holds back so much never ran dry, until the end or the cut."""
+    """Tell whether a listener with that prebuffer never ran dry, until the end or the cut."""
     heard = arrivals_of(record)
     if record.outcome == "cancelled" and record.cancel_s is not None:
         heard.append(Arrival(record.cancel_s, 1))  # what was to come had not come by then
@@ -81,23 +82,23 @@ def is_gap_free(record: TurnRecord, prebuffer_ms: int) -> bool:
 def measured_turns(
     plan: Plan, records: Iterable[TurnRecord], until_s: float | None = None
 ) -> list[TurnRecord]:
-    """Those that were due between the warm-up and the plan's end (or ``until_s``, if before)."""
+    """Select turns that were due between the warm-up and the plan's end (or ``until_s``)."""
     end_s = min(plan.duration_s, until_s or plan.duration_s)
     return [r for r in records if plan.warmup_s <= r.intended_s < end_s]
 
 
 def open_spans(records: Iterable[TurnRecord]) -> list[tuple[float, float]]:
-    """From when to when each context was open."""
+    """List the span in which each context was open."""
     return [(r.opened_s, r.ended_s) for r in records if r.opened_s is not None]
 
 
 def overlap(spans: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
-    """Seconds of all spans within ``[begin_s, end_s]``."""
+    """Sum up the seconds of spans within ``[begin_s, end_s]``."""
     return sum(max(0.0, min(end, end_s) - max(begin, begin_s)) for begin, end in spans)
 
 
 def most_at_once(spans: Sequence[tuple[float, float]]) -> int:
-    """The greatest number of spans that overlap anywhere."""
+    """Find the greatest number of spans that overlap."""
     changes = sorted([(b, 1) for b, _ in spans] + [(e, -1) for _, e in spans])
     return max(itertools.accumulate(change for _, change in changes), default=0)
 
@@ -139,11 +140,11 @@ def figures(
     records: Sequence[TurnRecord],
     *,
     slo_ttfa_ms: float,
-    server: Usage | None = None,
+    server: ProcessStats | None = None,
     load_average: tuple[float, float] = (0.0, 0.0),
     until_s: float | None = None,
 ) -> Figures:
-    """The figures of the turns that were due between the warm-up and the plan's end.
+    """Work out the figures of turns that were due between the warm-up and the plan's end.
 
     ``until_s``: the run was stopped then, before the plan's end.
     """
@@ -197,5 +198,5 @@ def figures(
 
 
 def gaps_ms(record: TurnRecord) -> list[float]:
-    """Between one chunk's arrival and the next one's."""
+    """List the times between a chunk's arrival and the next one's."""
     return [1000 * (b[0] - a[0]) for a, b in itertools.pairwise(record.arrivals)]

@@ -1,4 +1,4 @@
-"""Plots as PNG. matplotlib is an optional extra: ``pip install 'talkwire[loadtest]'``."""
+"""Plots as PNG. matplotlib is an optional extra: ``pip install matplotlib``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadtest.figures import stream_report
-from loadtest.output import Row
+from loadtest.figures import measured_turns, stream_report
 from loadtest.records import TurnRecord
+from loadtest.report import Row, RunRecords
 from loadtest.run import LoadTestError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def _new(title: str, x: str, y: str) -> Axes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise LoadTestError("plots need matplotlib: pip install 'talkwire[loadtest]'") from error
+        raise LoadTestError("plots need matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=_SIZE, dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -35,6 +35,23 @@ def _new(title: str, x: str, y: str) -> Axes:
 def _save(axes: Axes, path: Path) -> Path:
     axes.figure.savefig(path)  # type: ignore[union-attr]
     return path
+
+
+def draw_plots(made: Sequence[RunRecords], out: Path) -> None:
+    """Draw the plots that these runs allow into a folder, of the turns that the tables count."""
+    out.mkdir(parents=True, exist_ok=True)
+    counted = [
+        (row.label, measured_turns(row.plan, records, row.plan.warmup_s + row.figures.window_s))
+        for row, records in made
+    ]
+    ttfa_cdf(counted, out / "ttfa_cdf.png")
+    if len(made) > 1:
+        rows = [row for row, _ in made]
+        ttfa_against_load(rows, out / "ttfa_load.png")
+        goodput(rows, out / "goodput.png")
+    stream = typical(counted[0][1])
+    if stream is not None:
+        waterfall(stream, out / "waterfall.png")
 
 
 def ttfa_against_load(rows: Sequence[Row], path: Path) -> Path:

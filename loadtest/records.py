@@ -1,4 +1,4 @@
-"""What is written down of a run, raw: one record per turn. Everything else follows from it."""
+"""Raw records of a run, one for each turn; every figure follows from them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from loadtest.script import Workload
-
 #: ``refused``: the server said at once that it had no room or was not ready. ``failed``: it
 #: broke, or said nothing in time. ``unfinished``: the run ended first, and the server was not
 #: late with the first sound. ``dropped``: this generator had no room, so the figures are not
 #: those of the load that was asked for.
 Outcome = Literal["complete", "cancelled", "refused", "failed", "unfinished", "dropped"]
-
-#: What a service is spoken to in; ``openai`` has neither leads nor playback reports.
-Protocol = Literal["native", "openai"]
 
 #: Codes of an ``error``, or of a refused handshake, that mean "not now" rather than "broken".
 REFUSALS = frozenset(
@@ -32,46 +27,6 @@ REFUSALS = frozenset(
         "http_503",
     }
 )
-
-
-class Plan(Struct, frozen=True):
-    """Everything that a run depends on; workers draw the same sessions from it.
-
-    ``rate_per_s`` sessions arrive as a Poisson process for ``duration_s``. Those that would have
-    come within ``under_way_s`` before it, and not be over, take part from the first turn that is
-    due after the beginning, so that the load is there from then on. Or ``streams`` is
-    set: then so many sessions begin evenly over the warm-up and speak turn after turn until
-    ``duration_s``, so that as many streams run at any time. Turns that are due before
-    ``warmup_s`` are not measured. The run ends ``grace_s`` after ``duration_s`` at the latest.
-
-    A turn fails when nothing has gone on in it for ``turn_limit_s``: no text sent, no audio come.
-    """
-
-    url: str
-    duration_s: float
-    warmup_s: float
-    rate_per_s: float = 0.0
-    streams: int = 0
-    workload: Workload = Workload()
-    seed: int = 1
-    processes: int = 1
-    max_sessions: int = 20_000
-    max_open: int = 2_000
-    max_lead_ms: int | None = 2_000
-    report_every_s: float = 0.5
-    turn_limit_s: float = 60.0
-    grace_s: float = 30.0
-    protocol: Protocol = "native"
-    under_way_s: float = 0.0
-
-
-def warmup_within(warmup_s: float, duration_s: float) -> float:
-    """The warm-up; ValueError if it leaves nothing to measure."""
-    if warmup_s >= duration_s:
-        raise ValueError(
-            f"the warm-up of {warmup_s:g} s is as long as the run; nothing would be measured"
-        )
-    return warmup_s
 
 
 class TurnRecord(Struct):
@@ -109,7 +64,7 @@ class TurnRecord(Struct):
 
     @property
     def context_id(self) -> str:
-        """What the turn's context is called on the wire."""
+        """The id of the turn's context."""
         return f"s{self.session}t{self.turn}"
 
 
@@ -118,17 +73,17 @@ _decoder = msgspec.json.Decoder(TurnRecord)
 
 
 def to_line(record: TurnRecord) -> bytes:
-    """A record as one line of JSON."""
+    """Encode a record as one line of JSON."""
     return _encoder.encode(record) + b"\n"
 
 
 def from_line(line: bytes | str) -> TurnRecord:
-    """What ``to_line`` wrote. Raises msgspec.MsgspecError if it is not that."""
+    """Decode a line of ``to_line``. Raises msgspec.MsgspecError for any other."""
     return _decoder.decode(line)
 
 
 def write_records(path: Path, *runs: Iterable[TurnRecord]) -> None:
-    """A JSON-lines file: each run's in order of intended start. Raises OSError."""
+    """Write a JSON-lines file, each run's records in order of intended start. Raises OSError."""
     with path.open("wb") as file:
         for records in runs:
             ordered = sorted(records, key=lambda record: (record.intended_s, record.session))
@@ -136,5 +91,5 @@ def write_records(path: Path, *runs: Iterable[TurnRecord]) -> None:
 
 
 def read_records(path: Path) -> list[TurnRecord]:
-    """What ``write_records`` wrote."""
+    """Read a file of ``write_records``."""
     return [from_line(line) for line in path.read_bytes().splitlines()]

@@ -1,4 +1,4 @@
-"""Runs a plan: starts the workers, gathers their records, samples the server meanwhile."""
+"""Running a plan: worker processes, their records, and samples of the server meanwhile."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from loadtest import talk_openai
+from loadtest import openai_session
 from loadtest.figures import Figures, figures
-from loadtest.records import Plan, Protocol, TurnRecord, from_line
-from loadtest.usage import Meter, listener_pid, load_average, usage
+from loadtest.plan import Plan, Protocol
+from loadtest.process_stats import Meter, listener_pid, load_average, usage
+from loadtest.records import TurnRecord, from_line
 
 #: Workers start together so long after the last one is ready.
 _LEAD_S = 0.2
 _START_S = 60.0
 _LINE_BYTES = 1 << 24
 
-Progress = Callable[[float, int], None]
+OnProgress = Callable[[float, int], None]
 T = TypeVar("T")
 
 
 class LoadTestError(Exception):
-    """What the user is told before the program ends."""
+    """A failure to tell the user of, before the program ends."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -73,14 +74,14 @@ async def run_plan(
     pid: int | None = None,
     remote: bool = False,
     slo_ttfa_ms: float = 500.0,
-    on_progress: Progress = lambda elapsed_s, turns: None,
+    on_progress: OnProgress = lambda elapsed_s, turns: None,
 ) -> Result:
     """Carry out a plan. Ctrl-C ends it early, with what there is. Raises LoadTestError,
     ValueError for an address that is none.
     """
     port_of(plan.url, plan.protocol)
     if plan.protocol == "openai":
-        talk_openai.address(plan.url)
+        openai_session.address(plan.url)
     if not remote:
         port = require_local(plan.url, plan.protocol)
         pid = pid or listener_pid(port)
@@ -118,7 +119,7 @@ async def run_plan(
 
 
 def carry_out(work: Coroutine[object, object, T]) -> T:
-    """``asyncio.run``, where SIGTERM is like Ctrl-C: the servers that were started end, too."""
+    """Run a coroutine; SIGTERM is like Ctrl-C, so that the servers it started end too."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return asyncio.run(work)

@@ -24,7 +24,7 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class Command(NamedTuple):
-    """How to start a server; ``env`` is added to the environment."""
+    """A command that starts a server; ``env`` is added to the environment."""
 
     args: list[str]
     env: dict[str, str]

@@ -1,4 +1,4 @@
-"""Does the service grow while it works? ``python -m loadtest.soak --minutes 60``.
+"""Soak test: does the service grow while it works? ``python -m loadtest.soak --minutes 60``.
 
 Starts ``talkwire serve`` as a user does and lets clients speak, cancel, leave in the middle and
 break off, a little of everything all the time. Memory, file descriptors and threads of the
@@ -14,11 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import random
-import re
-import sys
-import tempfile
 import time
 import urllib.request
 from collections import Counter
@@ -29,18 +25,17 @@ from pathlib import Path
 
 import psutil
 
-from clients.errors import ClientError, ServerError
-from clients.native import NativeClient
-from loadtest.run import carry_out
-from loadtest.trend import trend
-from streaming.wire import AudioOptions, SamplingOptions
+from loadtest import servers
+from loadtest.run import carry_out, port_of
+from loadtest.stats import trend
+from talkwire_client import Client, ClientError, ServerError
 
 TEXTS = (
     "Yesterday my brother saw a yellow bird in the garden.",
     "Every winter the mountain village is white. Nobody travels there before the spring.",
     "Open the window.",
 )
-_START_S, _QUIET_S, _READ_S = 300.0, 10.0, 1.0
+_QUIET_S, _READ_S = 10.0, 1.0
 #: Of the whole, before the regression begins: caches fill.
 _WARM_UP = 0.2
 _MIB = 1 << 20
@@ -52,7 +47,7 @@ Reading = dict[str, float]
 
 @dataclass(slots=True)
 class Soaked:
-    """What a run has seen so far. ``readings``: (seconds, reading)."""
+    """Readings of a run so far: (seconds, reading)."""
 
     done: dict[str, int] = field(default_factory=dict)
     readings: list[tuple[float, Reading]] = field(default_factory=list)
@@ -63,27 +58,13 @@ class Soaked:
 
 @contextlib.asynccontextmanager
 async def served() -> AsyncIterator[tuple[psutil.Process, int]]:
-    """A service that is ready, and its port."""
-    talkwire = Path(sys.executable).with_name("talkwire")
-    with tempfile.TemporaryFile() as log:
-        process = await asyncio.create_subprocess_exec(talkwire, "serve", "--port", "0", stderr=log)
-        try:
-            async with asyncio.timeout(_START_S):
-                while b"Ready after" not in (said := os.pread(log.fileno(), 1 << 16, 0)):
-                    if process.returncode is not None:
-                        raise RuntimeError(said.decode())
-                    await asyncio.sleep(0.2)
-            found = re.search(rb"http://127\.0\.0\.1:(\d+)", said)
-            assert found is not None
-            yield psutil.Process(process.pid), int(found[1])
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
-                process.terminate()
-            await process.wait()
+    """Run ``talkwire serve`` until the block ends; its process and its port."""
+    async with servers.started(servers.real()) as server:
+        yield psutil.Process(server.pid), port_of(server.url, "native")
 
 
 def read(process: psutil.Process, port: int) -> Reading:
-    """What the service and its children hold now, and its tasks and open work."""
+    """Read what the service and its children hold now, and its tasks and open work."""
     values = _held("gateway", process)
     seen: Counter[str] = Counter()
     for child in sorted(process.children(recursive=True), key=lambda each: each.pid):
@@ -122,16 +103,14 @@ async def client(url: str, seed: int, until: float, done: dict[str, int]) -> Non
     chance = random.Random(seed)
     while time.monotonic() < until:
         try:
-            async with NativeClient.connect(url) as native:
+            async with Client(url) as native:
                 await _day(native, chance, until, done)
         except ClientError as error:
             _count(done, type(error).__name__)
         await asyncio.sleep(chance.expovariate(1.0))
 
 
-async def _day(
-    native: NativeClient, chance: random.Random, until: float, done: dict[str, int]
-) -> None:
+async def _day(native: Client, chance: random.Random, until: float, done: dict[str, int]) -> None:
     for _ in range(chance.randrange(1, 6)):
         way = chance.choices(("heard", "cancelled", "left"), (8, 3, 1))[0]
         try:
@@ -147,14 +126,12 @@ def _count(done: dict[str, int], way: str) -> None:
     done[way] = done.get(way, 0) + 1
 
 
-async def _speak(native: NativeClient, chance: random.Random, way: str) -> None:
-    """Closing the generator early cancels the context; leaving, the socket goes with it."""
-    sampling = SamplingOptions(seed=chance.randrange(1 << 30))
-    audio = AudioOptions(sample_rate=chance.choice((8000, 24000)))
+async def _speak(native: Client, chance: random.Random, way: str) -> None:
+    """Leaving early cancels the speech; with ``left`` the connection goes with it."""
+    seed, rate = chance.randrange(1 << 30), chance.choice((8000, 24000))
     text = " ".join(chance.choices(TEXTS, k=chance.randrange(1, 4)))
-    speech = native.speak(text, audio=audio, sampling=sampling)
-    async with contextlib.aclosing(speech) as chunks:
-        async for _ in chunks:
+    async with native.speak(text, seed=seed, sample_rate=rate) as speech:
+        async for _ in speech:
             if way != "heard" and chance.random() < 0.3:
                 return
 

@@ -1,13 +1,20 @@
-"""Percentiles and shares with what may be said of them: pure arithmetic."""
+"""Percentiles, shares and trends with their 95 % confidence intervals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 from msgspec import Struct
 
 _Z95 = 1.959964
+#: Two-sided 95 % quantiles of Student's t, by degrees of freedom; between them the next lower.
+_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+_T |= {10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980}
+#: Samples next to each other are alike; means of so many groups of them are nearly not.
+_GROUPS = 20
 
 
 class Interval(Struct, frozen=True):
@@ -19,7 +26,7 @@ class Interval(Struct, frozen=True):
 
 
 class Quantiles(Struct, frozen=True):
-    """Of ``n`` values; None where there is none."""
+    """Percentiles of ``n`` values; None where there is none."""
 
     n: int
     p50: Interval | None = None
@@ -29,30 +36,25 @@ class Quantiles(Struct, frozen=True):
     max: float | None = None
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Of sorted values, linear between neighbours (numpy's default). Raises on none."""
-    at = share * (len(ordered) - 1)
-    low = math.floor(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
-
-
 def percentile_interval(ordered: Sequence[float], share: float) -> Interval:
-    """With an interval from order statistics, which asks nothing of the distribution.
+    """Estimate a percentile of sorted values, with an interval from order statistics.
 
-    The count of values below the true percentile is binomial; its normal approximation gives
-    the ranks. Too few values for a rank: the interval ends at the least or greatest value,
-    and then covers less than 95 % (a p99 of fewer than some 370 values does).
+    The interval assumes nothing about the distribution: the count of values below the true
+    percentile is binomial, and its normal approximation gives the ranks. With too few values for
+    a rank the interval ends at the least or greatest value, and covers less than 95 % (a p99 of
+    fewer than some 370 values does).
     """
     count = len(ordered)
     spread = _Z95 * math.sqrt(count * share * (1 - share))
     low = max(0, math.floor(count * share - spread) - 1)
     high = min(count - 1, math.ceil(count * share + spread))
-    return Interval(percentile(ordered, share), ordered[low], ordered[high])
+    value = float(np.quantile(np.asarray(ordered), share))
+    # Interpolation rounds: the estimate must not leave its own interval.
+    return Interval(min(max(value, ordered[low]), ordered[high]), ordered[low], ordered[high])
 
 
 def quantiles(values: Sequence[float]) -> Quantiles:
-    """p50, p90, p95, p99 and the greatest."""
+    """Estimate p50, p90, p95 and p99, and find the greatest."""
     if not values:
         return Quantiles(0)
     ordered = sorted(values)
@@ -61,7 +63,7 @@ def quantiles(values: Sequence[float]) -> Quantiles:
 
 
 def share_interval(hits: int, of: int) -> Interval | None:
-    """A share with Wilson's interval; None of nothing."""
+    """Estimate a share with Wilson's interval; None of nothing."""
     if not of:
         return None
     share, z2 = hits / of, _Z95**2
@@ -69,3 +71,40 @@ def share_interval(hits: int, of: int) -> Interval | None:
     half = _Z95 * math.sqrt(share * (1 - share) / of + z2 / (4 * of * of)) / (1 + z2 / of)
     # The bounds of nothing and of all are exact; rounding must not move the estimate out.
     return Interval(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)))
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """``slope`` per unit of x, with its 95 % confidence interval."""
+
+    slope: float
+    low: float
+    high: float
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the interval includes no slope at all."""
+        return self.low <= 0.0 <= self.high
+
+
+def trend(x: Sequence[float], y: Sequence[float], groups: int = _GROUPS) -> Trend:
+    """Least squares through the means of ``groups`` equal parts of the series. Raises
+    ValueError with fewer than three samples.
+    """
+    if len(x) != len(y) or len(x) < 3:
+        raise ValueError("a trend needs three samples at least")
+    parts = min(groups, len(x))
+    xs = np.array([part.mean() for part in np.array_split(np.asarray(x, float), parts)])
+    ys = np.array([part.mean() for part in np.array_split(np.asarray(y, float), parts)])
+    spread = xs - xs.mean()
+    squares = float(spread @ spread)
+    slope = float(spread @ ys) / squares
+    rest = ys - ys.mean() - slope * spread
+    freedom = parts - 2
+    error = float(np.sqrt(rest @ rest / freedom / squares))
+    reach = _quantile(freedom) * error
+    return Trend(slope, slope - reach, slope + reach)
+
+
+def _quantile(freedom: int) -> float:
+    return _T[max(known for known in _T if known <= freedom)]

@@ -1,4 +1,4 @@
-"""Runs in series: a sweep over loads, and the gateway against a bare server."""
+"""Series of runs: a sweep over loads, and the gateway against a bare server."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import msgspec
 
 from loadtest import servers
 from loadtest.figures import open_spans
-from loadtest.output import Row
-from loadtest.records import Plan, TurnRecord, warmup_within, write_records
-from loadtest.run import LoadTestError, Progress, Result, run_plan
-from loadtest.script import Workload, session
+from loadtest.plan import Plan, warmup_within
+from loadtest.records import TurnRecord, write_records
+from loadtest.report import Row
+from loadtest.run import LoadTestError, OnProgress, Result, run_plan
+from loadtest.workload import Workload, session
 
 #: Says what is about to run; returns what is to hear of its progress.
-Announce = Callable[[str, Plan], Progress]
+Announce = Callable[[str, Plan], OnProgress]
 
 #: Sessions that are let finish, and the time that bounds them.
 _CALIBRATION_SESSIONS, _CALIBRATION_S = 4, 90.0
@@ -28,7 +29,7 @@ _STEADY = Workload(turns=(1, 1), sentences=(4, 4), barge_in=0.0, think_s=0.2)
 
 
 def context_seconds(workload: Workload, seed: int, records: Sequence[TurnRecord]) -> float:
-    """How long a session keeps contexts open, on average. Raises LoadTestError without any.
+    """Estimate how long a session keeps contexts open. Raises LoadTestError without any.
 
     What is measured is only the time per character: a few sessions' lengths say little about
     the mean of all, and that is known from the script.
@@ -44,12 +45,12 @@ def context_seconds(workload: Workload, seed: int, records: Sequence[TurnRecord]
 
 
 def longest_s(workload: Workload, seed: int) -> float:
-    """How long the longest of the sessions takes that were drawn, by guess."""
+    """Estimate how long the longest of the sessions takes that are drawn."""
     return max(sum(turn.estimated_s for turn in session(workload, seed, i)) for i in range(_DRAWN))
 
 
 def labels(loads: Sequence[float]) -> list[str]:
-    """Each load in per cent, with as many digits as it takes to tell them apart."""
+    """Format each load in per cent, with as many digits as it takes to tell them apart."""
     named: list[str] = []
     for digits in range(4):
         named = [f"{100 * load:.{digits}f} %" for load in loads]

@@ -17,14 +17,14 @@ from operator import itemgetter
 
 import msgspec
 
-from loadtest import talk, talk_openai
-from loadtest.arrivals import arrivals
-from loadtest.limits import allow_open_files
-from loadtest.records import Plan, TurnRecord, to_line
-from loadtest.script import Turn, from_beginning, session
+from loadtest import native_session, openai_session
+from loadtest.plan import Plan, arrivals
+from loadtest.process_stats import allow_open_files
+from loadtest.records import TurnRecord, to_line
+from loadtest.workload import Turn, from_beginning, session
 
 _STOPPING_S = 8.0
-_CONVERSE = {"native": talk.converse, "openai": talk_openai.converse}
+_CONVERSE = {"native": native_session.converse, "openai": openai_session.converse}
 
 
 #: A session's number, when it begins, and its turns from there.
@@ -32,7 +32,7 @@ Share = tuple[int, float, tuple[Turn, ...]]
 
 
 def shares(plan: Plan, index: int) -> list[tuple[int, float]]:
-    """(number, beginning) of the sessions that worker ``index`` carries out."""
+    """List (number, beginning) of the sessions that worker ``index`` carries out."""
     return [
         (number, at) for number, at in enumerate(arrivals(plan)) if number % plan.processes == index
     ]

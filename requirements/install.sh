@@ -73,12 +73,20 @@ PY
 
 locked() {
   say "installing $(grep -c '==' "$1") packages from $1"
-  pip install --no-deps --require-hashes -r "$1"
+  # wheels alone: what is built here would be built with tools that no list pins
+  pip install --no-deps --require-hashes --only-binary=:all: -r "$1"
+}
+
+# From the tree, where it stays: the server is an application, and builds no wheel (setup.py).
+# What is published as a source archive alone; built by the setuptools that the lists have.
+source_archive() {
+  say "installing $(grep -c '==' "$1") source archive from $1"
+  pip install --no-deps --no-build-isolation --require-hashes -r "$1"
 }
 
 package() {
-  say "installing talkwire itself"
-  pip install --no-deps --no-build-isolation -e .
+  say "installing $1 from the tree"
+  pip install --no-deps --no-build-isolation -e "$1"
 }
 
 settle_hardware
@@ -86,9 +94,13 @@ make_venv
 echo "$hardware" > "$venv/.talkwire-hardware"
 once "$hardware" "requirements/$hardware.txt" locked "requirements/$hardware.txt"
 if [ "$hardware" = cpu ]; then once torch requirements/torch-cpu.txt torch_cpu; fi
+once opus requirements/opus.txt source_archive requirements/opus.txt
 # Traces: in the images for whoever turns them on, and for the tests; vLLM for GPUs brings them itself.
 if [ "$what" != service ] && [ "$hardware" = cpu ]; then once otel requirements/otel.txt locked requirements/otel.txt; fi
 # Ray: likewise, in the image for a model over several machines; nothing else wants it.
 if [ "$what" != service ] && [ "$hardware" = cuda ]; then once ray requirements/ray.txt locked requirements/ray.txt; fi
 if [ "$what" = dev ]; then once dev requirements/dev.txt locked requirements/dev.txt; fi
-if [ "$what" != lists ]; then once package pyproject.toml package; fi
+if [ "$what" != lists ]; then
+  once client clients/python/pyproject.toml package clients/python
+  once package pyproject.toml package .
+fi

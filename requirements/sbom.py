@@ -19,15 +19,16 @@ from urllib.parse import quote
 
 _DPKG = Path("/var/lib/dpkg/status")
 _OS = Path("/etc/os-release")
+_OWN = frozenset({"talkwire", "talkwire-client"})
 #: Names the documents; each is told from the others by what is in it.
 _SPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/talkwire")
 
 
 def python_components() -> Iterator[dict[str, Any]]:
-    """The packages on this interpreter's path; our own is the subject, not a component."""
+    """The packages on this interpreter's path; our own are the subject, not components."""
     for found in distributions():
         name = found.metadata["Name"]
-        if name and name.lower() != "talkwire":
+        if name and name.lower() not in _OWN:
             yield _python(found, name)
 
 

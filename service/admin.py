@@ -1,18 +1,59 @@
-"""The admin listener's application: health, metrics and draining (docs/operations.md)."""
+"""Endpoints for operators: health, readiness, metrics and draining (docs/guides/operations.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from service import __version__
-from service.gate import ADMIN, Gate
-from service.health import add_health
-from service.native_refusal import refusal
+from service.access.gate import Gate
+from service.access.rules import Access, GuardedRouter, Rule
+from service.auth.keys import Scope
+from service.dialects.native import refusal
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError
+
+
+def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> GuardedRouter:
+    """``/health/*`` and ``/metrics``, which ``metrics_access`` may read."""
+    router = GuardedRouter(Rule(Access.PROBE, refusal))
+    figures = GuardedRouter(Rule(metrics_access, refusal))
+
+    def answer(ok: bool) -> Response:
+        body = {"status": "ok" if ok else "unavailable", "phase": runtime.phase.value}
+        return JSONResponse(body, 200 if ok else 503)
+
+    @router.get("/health/live", tags=["health"])
+    async def live() -> Response:
+        """Whether the event loop turns; saturation does not change it."""
+        return answer(True)
+
+    @router.get("/health/ready", tags=["health"])
+    async def ready() -> Response:
+        """Whether new contexts are served now."""
+        return answer(runtime.is_ready)
+
+    @router.get("/health/startup", tags=["health"])
+    async def startup() -> Response:
+        """Whether the models have been loaded and have spoken once."""
+        return answer(runtime.ready.is_set())
+
+    @figures.get(
+        "/metrics",
+        tags=["metrics"],
+        response_class=PlainTextResponse,
+        responses={401: {"description": "A key is needed."}},
+    )
+    async def metrics() -> Response:
+        """Prometheus' exposition format."""
+        return PlainTextResponse(runtime.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+    router.include_router(figures)
+    return router
+
 
 _PATH = "/admin/drain"
 _CONFLICT = 409
@@ -30,15 +71,18 @@ def create_admin_app(runtime: Runtime, end: Callable[[], None]) -> FastAPI:
         Gate,
         runtime=runtime,
         router=app.router,
-        decisions=ADMIN,
         bound=runtime.settings.admin_host,
+        elsewhere=refusal,
     )
-    add_health(app, runtime)
-    _add_drain(app, runtime, end)
+    app.include_router(health_router(runtime, Access.SCRAPE))
+    app.include_router(_drain_router(runtime, end))
     return app
 
 
-def _add_drain(app: FastAPI, runtime: Runtime, end: Callable[[], None]) -> None:
+def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
+    """``/admin/drain``, on a listener that a network of its own guards."""
+    router = GuardedRouter(Rule(Scope.ADMIN, refusal), tags=["admin"])
+
     def standing(status: int = 200) -> Response:
         body = {
             "draining": runtime.draining.is_set(),
@@ -47,12 +91,12 @@ def _add_drain(app: FastAPI, runtime: Runtime, end: Callable[[], None]) -> None:
         }
         return JSONResponse(body, status)
 
-    @app.get(_PATH, tags=["admin"])
+    @router.get(_PATH)
     async def drain_status() -> Response:
         """Whether the server drains, and what is still under way."""
         return standing()
 
-    @app.post(_PATH, tags=["admin"])
+    @router.post(_PATH)
     async def drain(request: Request, exit: bool = False) -> Response:
         """Take no new work and tell clients to go; with ``exit`` end as after SIGTERM."""
         if _is_from_page(request):
@@ -62,12 +106,14 @@ def _add_drain(app: FastAPI, runtime: Runtime, end: Callable[[], None]) -> None:
         runtime.begin_drain()
         return standing(202)
 
-    @app.delete(_PATH, tags=["admin"])
+    @router.delete(_PATH)
     async def end_drain(request: Request) -> Response:
         """Take new work again, unless the process is about to end (409)."""
         if _is_from_page(request):
             return _forbidden()
         return standing(200 if runtime.end_drain() else _CONFLICT)
+
+    return router
 
 
 def _is_from_page(request: Request) -> bool:

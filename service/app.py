@@ -7,32 +7,55 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from fastapi import FastAPI, WebSocket
+from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 
 from service import __version__
-from service.gate import PUBLIC, Gate
-from service.handshake import refuse, serve_socket
-from service.health import add_health
-from service.native_refusal import refusal
-from service.openapi_keys import describe_keys
-from service.origin import OriginGuard
-from service.page import add_page
-from service.protocols.cartesia import add_cartesia
-from service.protocols.deepgram import add_deepgram
-from service.protocols.elevenlabs import add_elevenlabs
-from service.protocols.native import NativeDialect
-from service.protocols.openai import openai_router
-from service.protocols.openai_errors import no_route
-from service.protocols.vllm_omni import add_vllm_omni
-from service.protocols.voices import voices_router
+from service.access.gate import Gate, describe_keys
+from service.access.hosts import OriginGuard
+from service.access.rules import Access, Rule, declare
+from service.admin import health_router
+from service.dialects.cartesia.routes import cartesia_router
+from service.dialects.deepgram import deepgram_router
+from service.dialects.elevenlabs.routes import elevenlabs_router
+from service.dialects.native import native_router, refusal
+from service.dialects.openai.errors import no_route
+from service.dialects.openai.routes import openai_router
+from service.dialects.vllm_omni.socket import vllm_omni_router
+from service.dialects.voices import voices_router
+from service.page.routes import page_router
 from service.runtime import Runtime
 from service.tracing import TraceHeaders
-from streaming.errors import ErrorCode, RequestError
-from streaming.wire import SUBPROTOCOL
+from streaming.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 
+#: All that is served, in the order in which routes are looked for. Each router says who may come
+#: in; a dialect is served once its router is here.
+ROUTERS: tuple[Callable[[Runtime], APIRouter], ...] = (
+    page_router,
+    health_router,
+    native_router,
+    openai_router,
+    voices_router,
+    elevenlabs_router,
+    deepgram_router,
+    vllm_omni_router,
+    cartesia_router,
+)
+#: What a page of an allowed origin may read of an answer's head.
+_EXPOSED = (
+    "x-request-id",
+    "retry-after",
+    "retry-after-ms",
+    "x-talkwire-ignored",
+    "x-talkwire-warning",
+    "x-sample-rate",
+    "x-channels",
+    "x-bit-depth",
+)
 #: Called once if the engines cannot start; the server should end.
 OnFatal = Callable[[BaseException], None]
 
@@ -55,33 +78,39 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
                 await starting
             await runtime.stop()
 
-    app = FastAPI(title="Talkwire", version=__version__, lifespan=lifespan)
+    app = FastAPI(
+        title="Talkwire", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     app.state.runtime = runtime
     app.add_exception_handler(HTTPException, no_route)
     app.add_middleware(
         Gate,
         runtime=runtime,
         router=app.router,
-        decisions=PUBLIC,
         bound=runtime.settings.host,
+        elsewhere=refusal,
     )
     app.add_middleware(
         OriginGuard,
         allowed=runtime.settings.allowed_origins,
         on_refused=lambda: runtime.metrics.on_error(ErrorCode.FORBIDDEN_ORIGIN),
     )
+    if runtime.settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=runtime.settings.allowed_origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=_EXPOSED,
+        )
     if runtime.tracing is not None:
         app.add_middleware(TraceHeaders)
-    add_page(app)
-    add_health(app, runtime)
-    _add_speech(app, runtime)
-    app.include_router(openai_router(runtime))
-    app.include_router(voices_router(runtime))
-    add_elevenlabs(app, runtime)
-    add_deepgram(app, runtime)
-    add_vllm_omni(app, runtime)
-    add_cartesia(app, runtime)
-    describe_keys(app, runtime, PUBLIC)
+    for route in app.routes:  # FastAPI's own: the documents
+        assert isinstance(route, Route)
+        declare(route.endpoint, Rule(Access.ANY_KEY, refusal))
+    for router in ROUTERS:
+        app.include_router(router(runtime))
+    describe_keys(app, runtime)
     return app
 
 
@@ -95,22 +124,3 @@ async def _start(runtime: Runtime, on_fatal: OnFatal | None) -> None:
         if on_fatal is None:
             raise
         on_fatal(error)
-
-
-def _add_speech(app: FastAPI, runtime: Runtime) -> None:
-    @app.websocket("/v1/tts/stream")
-    async def stream(websocket: WebSocket) -> None:
-        """The native protocol (docs/protocol.md)."""
-        offered = websocket.scope.get("subprotocols", [])
-        if offered and SUBPROTOCOL not in offered:
-            message = "Offer the subprotocol talkwire.tts.v1."
-            error = RequestError(ErrorCode.UNSUPPORTED, message)
-            await refuse(websocket, runtime, error, refusal)
-            return
-        await serve_socket(
-            websocket,
-            runtime,
-            lambda socket, tasks: NativeDialect(runtime, socket.outbox, tasks),
-            refusal,
-            SUBPROTOCOL if offered else None,
-        )

@@ -1,4 +1,7 @@
-"""``talkwire``: serve, say, keys, version. Results go to stdout, everything else to stderr."""
+"""Command line: ``talkwire serve | say | batch | keys | convert | version``.
+
+Results go to stdout, everything else to stderr.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,89 @@ import json
 import sys
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from service import __version__
-from service.keys_cli import keys
+from service.auth.keys import Limits, Scope
+
+keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
+_FAILED, _USAGE = 1, 2
+
+File = Annotated[
+    Path, typer.Option("--file", help="The file of keys.", envvar="TALKWIRE_API_KEYS_FILE")
+]
+
+
+def _fail(error: Exception, code: int = _FAILED) -> typer.Exit:
+    typer.echo(f"talkwire: {error}", err=True)
+    return typer.Exit(code)
+
+
+@keys.command()
+def create(
+    file: File,
+    tenant: Annotated[str, typer.Option(help="Whose key it is.")],
+    scope: Annotated[
+        list[Scope] | None, typer.Option(help="What it is for; may be given several times.")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="When it ends: 90d, 12h, or an ISO 8601 date.")
+    ] = None,
+    max_contexts: Annotated[int | None, typer.Option(help="Contexts at once.")] = None,
+    max_connections: Annotated[int | None, typer.Option(help="WebSockets at once.")] = None,
+    characters_per_minute: Annotated[int | None, typer.Option(help="Text per minute.")] = None,
+) -> None:
+    """Make a key and print it, this once: only its digest is kept."""
+    from service.auth.keys import KeyFileError, issue
+
+    limits = Limits(max_contexts, None, max_connections, characters_per_minute)
+    try:
+        key_id, secret = issue(file, tenant, scope or [Scope.SPEAK], expires, limits)
+    except KeyFileError as error:
+        raise _fail(error) from error
+    except ValueError as error:
+        raise _fail(error, _USAGE) from error
+    typer.echo(f"{key_id} for {tenant}; it cannot be shown again:", err=True)
+    typer.echo(secret)
+
+
+@keys.command(name="list")
+def list_keys(
+    file: File, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """List the keys, without anything that would open a door."""
+    from service.auth.keys import KeyFileError, listed
+
+    try:
+        rows = listed(file)
+    except KeyFileError as error:
+        raise _fail(error) from error
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        limits = " ".join(f"{name}={value}" for name, value in row["limits"].items())
+        ends = f"until {row['expires_at']}" if row["expires_at"] else ""
+        told = (row["id"], row["tenant"], row["state"], ",".join(row["scopes"]), ends, limits)
+        typer.echo("  ".join(part for part in told if part))
+
+
+@keys.command()
+def revoke(
+    file: File, key_id: Annotated[str, typer.Argument(help="As 'talkwire keys list' shows it.")]
+) -> None:
+    """Revoke a key: it opens nothing any more, and sockets that it opened are closed."""
+    from service.auth.keys import KeyFileError
+    from service.auth.keys import revoke as revoke_key
+
+    try:
+        revoke_key(file, key_id)
+    except KeyFileError as error:
+        raise _fail(error) from error
+    typer.echo(f"{key_id} is revoked.", err=True)
+
 
 app = typer.Typer(
     name="talkwire",
@@ -52,7 +132,7 @@ def serve(
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Start the service. Every setting can also be given as TALKWIRE_NAME."""
-    from service.serve import Unable, serve_until_stopped
+    from service.server import Unable, serve_until_stopped
     from service.settings import SettingsError, load_settings
 
     try:
@@ -90,8 +170,8 @@ def say(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Say something through a running service, and print how it went."""
-    from clients.captions import as_lines
-    from clients.say import SayError, SayOptions, run_say
+    from service.say import SayError, SayOptions, run_say
+    from talkwire_client.captions import as_lines
 
     if text == "-":
         try:
@@ -120,6 +200,82 @@ def say(
     if result.words is not None and str(timestamps) == "-" and not as_json:
         typer.echo(as_lines(result.words), nl=False)
     typer.echo(json.dumps(result.as_dict()) if as_json else result.as_text())
+
+
+@app.command()
+def batch(
+    texts: Annotated[Path, typer.Argument(help="A file with a text on each line; '-' is stdin.")],
+    out: Annotated[Path, typer.Option(help="The folder for the audio and results.jsonl.")],
+    voice: Annotated[str | None, typer.Option(help="The voice's name.")] = None,
+    ref_audio: Annotated[
+        Path | None, typer.Option(help="A clip to speak like, instead of a voice.")
+    ] = None,
+    ref_text: Annotated[str | None, typer.Option(help="What is said in the clip.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed says it the same way.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Texts at a time.")] = 4,
+    url: Annotated[
+        str | None,
+        typer.Option(help="A running service; without it, engines are started for the batch."),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(help="The service's API key.", envvar="TALKWIRE_API_KEY")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings of the engines: TOML.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Of the engines: 'embedded', a folder, or a hub id.")
+    ] = None,
+) -> None:
+    """Speak each line of a file into a WAV file; what is complete is not made again.
+
+    Results are printed as lines of JSON.
+    """
+    from service.batch import BatchError, BatchOptions, read_items, run_command
+    from service.settings import SettingsError, load_settings
+
+    if url is not None and (config is not None or model is not None):
+        raise fail("--config and --model are of engines, and --url has its own", Exit.USAGE)
+    try:
+        data = sys.stdin.buffer.read() if str(texts) == "-" else texts.read_bytes()
+        clip = None if ref_audio is None else ref_audio.read_bytes()
+    except OSError as error:
+        raise fail(f"cannot read {error.filename}: {error.strerror}", Exit.USAGE) from error
+    # nobody else asks for anything, so nothing need be kept for them
+    alone: dict[str, Any] = {"admission": "fixed", "max_contexts": concurrency}
+    try:
+        settings = None if url else load_settings(config, model=model, **alone)
+        served = settings.model if settings is not None else None
+        options = BatchOptions(
+            out, voice, clip, ref_text, temperature, seed, concurrency, model=served
+        )
+        failed = run_command(read_items(data), options, settings, url, api_key)
+    except (SettingsError, BatchError) as error:
+        raise fail(str(error), Exit.FAILED) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if failed:
+        raise fail(f"{failed} texts were not spoken; see {out}/results.jsonl", Exit.REFUSED)
+
+
+@app.command()
+def convert(
+    folder: Annotated[Path, typer.Argument(help="A model's folder with codec.pth or model.pth.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; beside the pickle without it.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+) -> None:
+    """Make safetensors of a codec's pickle, which is read in a process that can do nothing else."""
+    from codec.convert import ConversionError
+    from codec.convert import convert as convert_folder
+
+    try:
+        done = convert_folder(folder, out, overwrite=overwrite)
+    except ConversionError as error:
+        raise fail(str(error), Exit.FAILED) from error
+    if done.family.licence:
+        typer.echo(done.family.licence, err=True)
+    typer.echo(f"{done.file}: {done.tensors} tensors ({done.left_out} not needed, left out)")
 
 
 @app.command()

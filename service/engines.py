@@ -1,13 +1,14 @@
-"""What the gateway asks of its engines beyond streaming.ports: a life, and what it shows."""
+"""Contracts of the gateway's engines beyond streaming.ports: lifecycle and status."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from streaming.fit import SpokenLengths
+from streaming.delay import RowLayout
 from streaming.ports import CodecEngine, TalkerEngine
+from streaming.segmenter import SpokenLengths
 
 
 class RunningTalker(TalkerEngine, Protocol):
@@ -34,12 +35,28 @@ class RunningTalker(TalkerEngine, Protocol):
         """Where its checkpoint lies, if it has one and has started."""
 
     @property
+    def row_layout(self) -> RowLayout:
+        """How frames lie in its rows. It must have started."""
+
+    @property
     def voices(self) -> Sequence[str]:
         """The voices that it can speak with; the first is the default."""
 
     @property
     def spoken_lengths(self) -> SpokenLengths | None:
         """What says how long a text becomes in words; None where it is spoken as written."""
+
+    @property
+    def segment_chars(self) -> int | None:
+        """The longest text that it says well at once; None for as long as it may speak."""
+
+    @property
+    def max_frames(self) -> int:
+        """Its longest generation, in rows. It must have started."""
+
+    @property
+    def delivery_tags(self) -> Mapping[str, str]:
+        """Control tags that colour a whole turn, with the aspect that each sets."""
 
     @property
     def has_word_timings(self) -> bool:

@@ -1,12 +1,22 @@
-"""Structured logs. Records carry ids, codes and figures; never text that a client sent."""
+"""Structured logs, and the thread that writes them.
+
+Records carry ids, codes and figures; never text that a client sent. Logging must never harm what it
+tells of: whoever logs is neither held up by a reader of the log that has stopped nor met by an
+exception when it has gone or its disk is full.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import select
 import sys
+import threading
 import time
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from typing import IO, Any
 
 from service.auth.caller import current_caller
 
@@ -52,7 +62,7 @@ class ConsoleFormatter(logging.Formatter):
 
 
 def name_caller(record: logging.LogRecord) -> bool:
-    """Add the id of the key for whose holder the work is done; the key itself is known nowhere."""
+    """Add the id of the caller's key; the key itself is never logged."""
     key_id = current_caller().key_id
     if key_id is not None and not hasattr(record, "key"):
         record.key = key_id
@@ -60,22 +70,127 @@ def name_caller(record: logging.LogRecord) -> bool:
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """uvicorn takes a handshake refused with a status, or a body broken off on purpose, for the
-    application's mistake.
+    """Leave out what uvicorn takes for a mistake of the application: a handshake refused with a
+    status, and a body broken off on purpose.
     """
     return "returned without completing" not in record.msg
 
 
-def set_up(level: str, style: str) -> None:
-    """Send all logs to stderr, as JSON unless a person is watching."""
+class LogWriter:
+    """Write lines to a stream from a thread of its own.
+
+    ``write`` neither blocks nor raises. At most ``max_bytes`` wait for the stream; lines beyond
+    that, and lines that the stream does not take, are dropped and counted.
+    """
+
+    def __init__(self, stream: IO[str], max_bytes: int = 4 << 20) -> None:
+        self._stream, self._max_bytes = stream, max_bytes
+        try:
+            self._fd: int | None = stream.fileno()
+        except (OSError, ValueError, AttributeError):
+            self._fd = None
+        self._lines: deque[bytes] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._is_busy = self._is_closed = self._is_torn = False
+        self._unreported = 0
+        #: Called for each line that is not written, from any thread. It must not raise.
+        self.on_dropped: Callable[[], object] = lambda: None
+        threading.Thread(target=self._run, name="log-writer", daemon=True).start()
+
+    def write(self, line: str) -> None:
+        """Have ``line`` written, without its line break."""
+        data = (line + "\n").encode("utf-8", "backslashreplace")
+        with self._changed:
+            if self._is_closed or self._bytes + len(data) > self._max_bytes:
+                self._drop()
+                return
+            self._lines.append(data)
+            self._bytes += len(data)
+            self._changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all lines have been written or dropped; False if that takes longer."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._lines or self._is_busy), timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Take no more lines, and wait for those that are there for at most ``timeout_s``."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self.flush(timeout_s)
+
+    def _drop(self) -> None:
+        self._unreported += 1
+        self.on_dropped()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._is_busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._lines or self._is_closed)
+                if not self._lines:
+                    return
+                data = self._lines.popleft()
+                self._bytes -= len(data)
+                self._is_busy = True
+                if self._unreported:
+                    data = b"(%d log lines were dropped)\n" % self._unreported + data
+                unreported, self._unreported = self._unreported, 0
+            try:
+                self._put(data)
+            except (OSError, ValueError):
+                with self._changed:
+                    self._unreported += unreported
+                    self._drop()
+
+    def _put(self, data: bytes) -> None:
+        """Write all of it. Raises OSError or ValueError, possibly in the middle of a line."""
+        if self._fd is None:
+            self._stream.write(data.decode())
+            self._stream.flush()
+            return
+        left = memoryview(b"\n" + data if self._is_torn else data)
+        while left:
+            try:
+                written = os.write(self._fd, left)
+            except BlockingIOError:
+                select.select([], [self._fd], [])
+                continue
+            left = left[written:]
+            self._is_torn = bool(left)
+
+
+class LogHandler(logging.Handler):
+    """Format records and give them to a LogWriter."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler. A record that cannot be formatted is told by its name alone."""
+        try:
+            line = self.format(record)
+        except Exception as error:
+            line = f"a record of {record.name} cannot be formatted: {type(error).__name__}"
+        self._writer.write(line)
+
+
+def set_up(level: str, style: str) -> LogWriter:
+    """Send all logs to stderr, as JSON unless a person is watching; returns what writes them."""
     console = style == "console" or (style == "auto" and sys.stderr.isatty())
-    handler = logging.StreamHandler(sys.stderr)
+    writer = LogWriter(sys.stderr)
+    handler = LogHandler(writer)
     handler.addFilter(name_caller)
     handler.setFormatter(ConsoleFormatter() if console else JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     quieten()
+    return writer
 
 
 def quieten() -> None:

@@ -1,11 +1,14 @@
-"""The Prometheus metrics. Labels come from closed lists only, never from what a client sends.
+"""Prometheus metrics.
 
-docs/metrics.md has a line for each; a test compares the two.
+Labels come from closed lists only, never from what a client sends. :class:`Metrics` holds what is
+counted as it happens; the collectors read the rest whenever the metrics are scraped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,10 +19,12 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from service.auth.authority import Authority
-from service.snapshot import Snapshot, SnapshotCollector
-from service.tenant_metrics import TenantCollector
+from service.auth.authenticator import Authority
+from service.auth.limits import Account
+from streaming.chunk_schedule import PaceBounds
 from streaming.errors import ErrorCode
 from streaming.events import Cancelled
 from streaming.report import ContextReport
@@ -29,6 +34,7 @@ PROTOCOLS = ("native", "openai", "elevenlabs", "cartesia", "deepgram", "vllm-omn
 #: Every value of ``outcome``, of ``stage``, and of the code a server closes a WebSocket with.
 OUTCOMES = ("complete", "length", "cancelled", "error")
 STAGES = ("unsent", "unheard")
+HOLD_RESULTS = ("served", "refused")
 CLOSE_CODES = ("1000", "1001", "1003", "1008", "1011", "1013")
 
 _TTFA = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
@@ -110,6 +116,9 @@ class Metrics:
         self.contexts = self._counter(
             "tts_contexts_total", "Contexts closed.", protocol=PROTOCOLS, outcome=OUTCOMES
         )
+        self.cut_by_drain = self._counter(
+            "tts_contexts_cut_by_drain_total", "Contexts ended unfinished by the server's end."
+        )
         self.audio = self._counter("tts_audio_seconds_total", "Audio sent.", protocol=PROTOCOLS)
         self.wasted = self._counter(
             "tts_wasted_audio_seconds_total",
@@ -120,6 +129,11 @@ class Metrics:
         self.characters = self._counter("tts_characters_total", "Text taken.", protocol=PROTOCOLS)
         self.opened = self._counter(
             "tts_connections_total", "WebSockets accepted and HTTP speech responses begun."
+        )
+        self.held = self._counter(
+            "tts_clients_held_total",
+            "Handshakes and requests held back while the engines started, and what came of it.",
+            result=HOLD_RESULTS,
         )
         self.closes = self._counter(
             "tts_ws_close_total", "WebSockets ended, by the server's close code.", code=CLOSE_CODES
@@ -144,6 +158,9 @@ class Metrics:
         )
         self.loop_lag = self._histogram(
             "tts_event_loop_lag_seconds", "How late the event loop rings a timer.", _SHORT
+        )
+        self.log_lines_dropped = self._counter(
+            "tts_log_lines_dropped_total", "Log lines that could not be written."
         )
 
     def _histogram(
@@ -213,3 +230,149 @@ class Metrics:
     def render(self) -> bytes:
         """The exposition format."""
         return generate_latest(self.registry)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One engine's child process. ``restarts`` count since the gateway's start."""
+
+    is_up: bool
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The service at one moment.
+
+    ``talker_working`` utterances are in the talker's batch, ``talker_waiting`` ones are queued
+    or held back; ``codec_windows`` wait for an answer. ``pace`` and ``frame_s`` are None until
+    the engines have started.
+    """
+
+    ready: bool
+    draining: bool
+    connections: int
+    contexts: int
+    capacity: int
+    workers: Mapping[str, Worker]
+    talker_working: int
+    talker_waiting: int
+    codec_windows: int
+    pace: PaceBounds | None
+    frame_s: float | None
+
+
+class SnapshotCollector(Collector):
+    """Exports a Snapshot. ``read`` runs on whatever thread asks for the metrics."""
+
+    def __init__(self, read: Callable[[], Snapshot]) -> None:
+        self._read = read
+
+    def describe(self) -> list[Metric]:
+        """Nothing is read when this is registered."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client."""
+        now = self._read()
+        yield _gauge("tts_ready", "1 while new contexts are served.", now.ready)
+        yield _gauge("tts_draining", "1 once the server is shutting down.", now.draining)
+        yield _gauge(
+            "tts_connections_active",
+            "Open WebSockets and HTTP speech responses.",
+            now.connections,
+        )
+        yield _gauge("tts_contexts_active", "Open contexts.", now.contexts)
+        yield _gauge("tts_capacity_contexts", "Contexts that this server admits.", now.capacity)
+        yield from _workers(now.workers)
+        talker = GaugeMetricFamily(
+            "tts_talker_requests", "Utterances that the talker has.", labels=["state"]
+        )
+        talker.add_metric(["working"], now.talker_working)
+        talker.add_metric(["waiting"], now.talker_waiting)
+        yield talker
+        yield _gauge("tts_codec_windows", "Windows that the codec has.", now.codec_windows)
+        yield _gauge("tts_event_loop_tasks", "Tasks of the gateway's event loop.", _tasks())
+        if now.pace is not None and now.frame_s is not None:
+            yield from _pace(now.pace, now.frame_s)
+
+
+def _tasks() -> int:
+    """Of the running loop; 0 where the reader is on another thread."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=float(value))
+
+
+def _workers(workers: Mapping[str, Worker]) -> Iterator[Metric]:
+    up = GaugeMetricFamily("tts_worker_up", "1 while the worker takes work.", labels=["worker"])
+    restarts = CounterMetricFamily(
+        "tts_worker_restarts", "How often the worker was started again.", labels=["worker"]
+    )
+    for name, worker in workers.items():
+        up.add_metric([name], worker.is_up)
+        restarts.add_metric([name], worker.restarts)
+    yield up
+    yield restarts
+
+
+def _pace(pace: PaceBounds, frame_s: float) -> Iterator[Metric]:
+    """What the chunk schedule reckons with just now; see streaming.chunk_schedule."""
+    yield _gauge("tts_frame_seconds", "Audio per frame, and so per row.", frame_s)
+    yield _gauge("tts_pace_row_seconds", "Seconds per row of one stream.", pace.row_s)
+    yield _gauge("tts_pace_burst_seconds", "How late its rows may be beside that.", pace.burst_s)
+    yield _gauge("tts_pace_codec_queue_seconds", "A window's wait for the codec.", pace.wait_s)
+    yield _gauge(
+        "tts_pace_decode_fixed_seconds", "A window's decoding, however long.", pace.decode_fixed_s
+    )
+    yield _gauge(
+        "tts_pace_decode_frame_seconds", "Its decoding per frame, beside that.", pace.decode_frame_s
+    )
+
+
+_GAUGES: tuple[tuple[str, str, Callable[[Account], int]], ...] = (
+    ("tts_tenant_contexts_active", "A tenant's open contexts.", lambda a: a.contexts),
+    ("tts_tenant_connections_active", "A tenant's open WebSockets.", lambda a: a.connections),
+)
+_COUNTERS: tuple[tuple[str, str, Callable[[Account], int]], ...] = (
+    ("tts_tenant_characters", "A tenant's text taken.", lambda a: a.characters),
+    ("tts_tenant_refusals", "Refusals by a tenant's limits.", lambda a: a.refusals),
+)
+
+
+class TenantCollector(Collector):
+    """Exports an Authority's accounts, and how its file of keys does."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+
+    def describe(self) -> list[Metric]:
+        """Nothing is read when this is registered."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client."""
+        yield GaugeMetricFamily(
+            "tts_api_keys", "API keys that are valid now.", value=self._authority.key_count
+        )
+        yield GaugeMetricFamily(
+            "tts_api_keys_current",
+            "1 unless the file of keys could not be used when it was read last.",
+            value=float(self._authority.is_current),
+        )
+        tenants = list(self._authority.accounts.tenants())
+        for name, text, read in _GAUGES:
+            gauge = GaugeMetricFamily(name, text, labels=["tenant"])
+            for tenant, account in tenants:
+                gauge.add_metric([tenant], read(account))
+            yield gauge
+        for name, text, read in _COUNTERS:
+            counter = CounterMetricFamily(name, text, labels=["tenant"])
+            for tenant, account in tenants:
+                counter.add_metric([tenant], read(account))
+            yield counter

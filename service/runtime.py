@@ -1,36 +1,44 @@
-"""Everything the sockets share: talker, codec, pace, admission, metrics, readiness."""
+"""State shared by all connections: engines, pace, admission, metrics, readiness."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from typing import Protocol
 
-from codec.decodes import DecodeStats
 from service.admission import Admission
-from service.auth.accounts import Accounts
-from service.auth.authority import Authority
+from service.auth.authenticator import Authority
 from service.auth.caller import current_caller
-from service.auth.places import TenantAdmission
-from service.engine_pace import EnginePace
+from service.auth.limits import Accounts
+from service.auth.tokens import TokenSigner
+from service.engine_stats import EnginePace
 from service.engines import RunningCodec, RunningTalker
-from service.heartbeat import beat
-from service.metrics import Metrics
-from service.rounds import Rounds
+from service.metrics import Metrics, Snapshot, Worker
 from service.settings import Settings
-from service.snapshot import Snapshot, Worker
+from service.timers import LoopTurns, TimerWheel, beat
 from service.tracing import Tracing
-from service.voices.clip import ClipReader
+from service.voices.clip_reader import ClipReader
 from service.voices.cloning import Cloner, Transcriber
-from service.voices.library import VoiceLibrary
-from streaming.errors import CapacityError, ErrorCode
-from streaming.pace import PaceEstimator
+from service.voices.registry import VoiceLibrary
+from service.voices.shipped import ShippedVoicesError, encode_shipped
+from streaming.errors import BackendError, CapacityError, ErrorCode
+from streaming.events import Event, Failed, LeadLifted
+from streaming.latency import PaceEstimator
+from streaming.ports import DecodeStats
 
 log = logging.getLogger(__name__)
-_MAX_UPLOADS = 8
+#: At once on the whole server, and the share of one client.
+_MAX_UPLOADS, _UPLOADS_SHARE = 8, 0.5
+_SEGMENT_CHARS = 300
+#: How often clients that are held back look whether the service is ready.
+_HOLD_LOOK_S = 0.05
+#: How long a context waits for engines that are being started again.
+_RESTART_S = 60.0
 
 
 class Phase(StrEnum):
@@ -39,6 +47,13 @@ class Phase(StrEnum):
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
+
+
+class OpenContext(Protocol):
+    """What the service tells every context, whatever its dialect."""
+
+    def post(self, event: Event) -> None:
+        """Let something happen to it."""
 
 
 class Runtime:
@@ -59,13 +74,22 @@ class Runtime:
         #: Where the talker takes its voices from.
         self.library = library or VoiceLibrary(settings.voices_dir, settings.max_voices)
         #: Who may come in, and what each may use. Raises KeyFileError.
-        self.authority = Authority(settings.api_keys_file, settings.max_failed_keys_per_minute)
+        self.authority = Authority(
+            settings.api_keys_file,
+            settings.max_failed_keys_per_minute,
+            tokens=TokenSigner.of_file(settings.token_secret_file),
+        )
         self._transcriber = transcriber
         self._cloner: Cloner | None = None
         #: Requests with a clip in their body, which may be large.
-        self.uploads = Admission(_MAX_UPLOADS)
+        self.uploads = Admission(_MAX_UPLOADS, max_share=_UPLOADS_SHARE)
         self.engine_pace = EnginePace(settings, talker, codec)
-        self.admission: Admission = TenantAdmission(settings.max_contexts or 1, self.accounts)
+        self.admission = Admission(
+            settings.max_contexts or 1,
+            self.accounts,
+            max_share=settings.max_client_share,
+            rest_s=settings.slot_rest_s,
+        )
         self.phase = Phase.STARTING
         #: Set once, when the service has first become ready.
         self.ready = asyncio.Event()
@@ -74,19 +98,32 @@ class Runtime:
         self._is_ending = False
         self._draining_since = 0.0
         self.connections = 0
+        #: Contexts whose audio has not all been handed on.
+        self.open_contexts: set[OpenContext] = set()
+        self._ending: asyncio.Task[None] | None = None
         #: Looks after the sockets.
-        self.rounds = Rounds()
+        self.rounds = TimerWheel()
+        #: New contexts are set up in turn, after those that are refused have been told.
+        self.set_ups = LoopTurns()
+        self._held = 0
         self._alone = asyncio.Event()
         self._alone.set()
         self._beside: list[asyncio.Task[None]] = []
         metrics.watch(self.snapshot)
         metrics.watch_tenants(self.authority)
 
+    @property
+    def segment_chars(self) -> int:
+        """The longest piece of a text that is still arriving: the operator's, or the talker's."""
+        return self.settings.max_segment_chars or self.talker.segment_chars or _SEGMENT_CHARS
+
     async def start(self) -> None:
         """Start both engines side by side, speak once to warm up and to learn the pace."""
         began = time.monotonic()
-        if self._transcriber is not None:
-            self._transcriber.check()
+        log.info(
+            "clients are held until the engines are ready",
+            extra={"at_most_s": self.settings.hold_s},
+        )
         self._beside = [
             asyncio.create_task(beat(self.metrics.loop_lag.observe)),
             asyncio.create_task(self.authority.watch()),
@@ -94,15 +131,19 @@ class Runtime:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.talker.start())
             tasks.create_task(self.codec.start())
+            if self._transcriber is not None:
+                tasks.create_task(self._transcriber.prepare())
         await self.library.open(self.codec.spec, self.codec.fingerprint, self.talker.model_folder)
+        reader = ClipReader(self.codec.spec.sample_rate)
         self._cloner = Cloner(
             self.library,
-            ClipReader(self.codec.spec.sample_rate),
+            reader,
             self.codec,
             self.talker,
-            self.settings.segment_chars,
+            self.segment_chars,
             self._transcriber,
         )
+        await self._add_shipped_voices(reader, self._cloner)
         await self.engine_pace.learn(self.voices[0])
         self.admission.ceiling = self.engine_pace.ceiling
         self.admission.measured = self.engine_pace.capacity
@@ -110,8 +151,24 @@ class Runtime:
         self.ready.set()
         log.info(
             "ready",
-            extra={"seconds": time.monotonic() - began, "capacity": self.admission.capacity},
+            extra={
+                "seconds": time.monotonic() - began,
+                "capacity": self.admission.capacity,
+                "unknown_voices": "default" if self.settings.accepts_unknown_voices else "refused",
+            },
         )
+
+    async def _add_shipped_voices(self, reader: ClipReader, cloner: Cloner) -> None:
+        """Give a checkpoint without voices of its own those that ship with the project."""
+        is_bare = self.talker.model_folder is not None and not self.library.has_built_in
+        if self.settings.shipped_voices == "off" or not is_bare:
+            return
+        try:
+            voices = await encode_shipped(self.codec, reader, check=cloner.check)
+        except ShippedVoicesError as error:
+            raise BackendError(ErrorCode.STORAGE_FAILED, str(error)) from error
+        self.library.add_built_in(voices)
+        log.info("shipped voices", extra={"voices": [voice.name for voice in voices]})
 
     @contextmanager
     def connection(self) -> Iterator[None]:
@@ -142,7 +199,17 @@ class Runtime:
             self._draining_since = time.monotonic()
             self.draining.set()
             self.rounds.soon()
+            for context in list(self.open_contexts):
+                context.post(LeadLifted())
+            self._ending = asyncio.create_task(self._cut_at_deadline())
             log.info("draining", extra={"connections": self.connections})
+
+    async def _cut_at_deadline(self) -> None:
+        """Fail what has not been spoken when the time is up, so that its client knows why."""
+        await self.drained()
+        for context in list(self.open_contexts):
+            self.metrics.cut_by_drain.inc()
+            context.post(Failed(CapacityError(ErrorCode.DRAINING, "The server is shutting down.")))
 
     async def drained(self) -> None:
         """Until the server has been draining for ``drain_s`` without a break."""
@@ -162,14 +229,17 @@ class Runtime:
         if self.draining.is_set():
             self.phase = Phase.READY if self.ready.is_set() else Phase.STARTING
             self.draining.clear()
+            if self._ending is not None:
+                self._ending.cancel()
             log.info("draining no more")
         return True
 
     async def stop(self) -> None:
         """End both engines."""
         self.phase = Phase.DRAINING
-        for task in self._beside:
-            task.cancel()
+        for task in (*self._beside, self._ending):
+            if task is not None:
+                task.cancel()
         await self.library.close()
         if self._transcriber is not None:
             await self._transcriber.stop()
@@ -198,11 +268,13 @@ class Runtime:
         """The codec answered a window."""
         queue_s, decode_s, batch = stats.queue_s, stats.decode_s, stats.batch
         self.engine_pace.on_decoded(stats)
-        if self.tracing is not None:
-            self.tracing.on_decoded(stats.window, queue_s, decode_s, batch)
         self.metrics.codec_queue.observe(queue_s)
         self.metrics.codec_decode.observe(decode_s)
         self.metrics.codec_batch.observe(batch)
+
+    def on_sent(self, context: int, audio_s: float, gap_s: float) -> None:
+        """A context was sent audio, after its listener had been without for ``gap_s``."""
+        self.engine_pace.on_sent(context, audio_s, gap_s, self.admission.active)
 
     def on_error(self, code: ErrorCode) -> None:
         """The caller is told of an error."""
@@ -246,11 +318,49 @@ class Runtime:
         """Raise CapacityError if the caller may not have so much text spoken now."""
         self.accounts.require_text(current_caller(), len(text), time.monotonic())
 
-    def require_ready(self) -> None:
-        """Raise CapacityError unless new contexts can be served."""
+    async def hold_until_ready(self) -> None:
+        """Hold a client back while the engines start, at the service's start or after a worker's
+        death, for ``hold_s`` at most: it then finds a server that speaks, instead of giving up
+        after a few refusals. As many are held as there are connections.
+        """
+        if self.is_ready or self.draining.is_set() or self._held >= self.settings.max_connections:
+            return
+        self._held += 1
+        try:
+            await self._wait_until_ready(self.settings.hold_s)
+        finally:
+            self._held -= 1
+            self.metrics.held.labels("served" if self.is_ready else "refused").inc()
+
+    async def wait_for_restart(self) -> bool:
+        """Wait until engines that died work again, and return whether they do. Unlike a handshake,
+        an open context has no client that gives up within seconds.
+        """
+        if self.settings.hold_s:
+            await self._wait_until_ready(max(_RESTART_S, self.settings.hold_s))
+        return self.is_ready
+
+    async def _wait_until_ready(self, most_s: float) -> None:
+        for _ in range(math.ceil(most_s / _HOLD_LOOK_S)):
+            if self.is_ready or self.draining.is_set():
+                break
+            await asyncio.sleep(_HOLD_LOOK_S)
+
+    def require_slot(self) -> None:
+        """Raise CapacityError unless a context of the caller's can be served. Asked before it is
+        set up, so that a refusal costs next to nothing.
+        """
+        self.require_ready(or_restarting=True)
+        self.admission.require(current_caller())
+
+    def require_ready(self, *, or_restarting: bool = False) -> None:
+        """Raise CapacityError unless new contexts can be served: at once, or, for those that can
+        wait, when engines that died have been started again.
+        """
         if self.phase is Phase.DRAINING:
             raise CapacityError(ErrorCode.DRAINING, "The server is shutting down.")
-        if not self.is_ready:
+        may_wait = or_restarting and self.phase is Phase.READY and self.settings.hold_s > 0
+        if not (self.is_ready or may_wait):
             raise CapacityError(
                 ErrorCode.NOT_READY, "The server is not ready yet.", retry_after_ms=1000
             )

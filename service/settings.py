@@ -6,20 +6,28 @@ import json
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.hosts import is_loopback, parse_hosts
-from service.origin import parse_origins
+from service.access.hosts import is_loopback, parse_hosts, parse_origins
+from talker.settings import TalkerSettings
 
 PREFIX = "TALKWIRE_"
 #: The speaking checkpoint that ships with the project.
 EMBEDDED_MODEL = Path(__file__).resolve().parent.parent / "embedded" / "checkpoint"
-_EMBEDDED_SEGMENT, _SEGMENT = 90, 300
 #: Names that OpenAI's clients send where they do not let one choose.
 _OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
+#: Hub ids of one checkpoint under its old and its new name.
+_RENAMED = (("bosonai/higgs-audio-v3-tts-4b", "bosonai/higgs-tts-3-4b"),)
 #: Web origins; the environment has them with commas between them.
 Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(parse_origins)]
 #: Names that the service goes by, in the same way.
@@ -41,6 +49,8 @@ def parse_aliases(value: object) -> object:
 Aliases = Annotated[dict[str, str], NoDecode, BeforeValidator(parse_aliases)]
 
 
+#: How many of something there are.
+Count = Annotated[int, Field(ge=1)]
 #: A time that one might wait for. Longer ones are slips, and overflow where they are counted in ms.
 Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
 
@@ -60,7 +70,7 @@ class SettingsError(Exception):
 
 
 class Settings(BaseSettings):
-    """Everything an operator can set. docs/settings.md lists them with their meaning."""
+    """Everything an operator can set. docs/reference/settings.md lists them with their meaning."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
@@ -70,6 +80,7 @@ class Settings(BaseSettings):
     tls_key: File | None = None
     auth: Literal["auto", "off"] = "auto"
     api_keys_file: File | None = None
+    token_secret_file: File | None = None
     max_failed_keys_per_minute: Annotated[int, Field(ge=1)] = 30
     allowed_hosts: Hosts = ()
     admin_host: str = "127.0.0.1"
@@ -81,32 +92,61 @@ class Settings(BaseSettings):
 
     model: str = "embedded"
     served_model_name: str | None = None
+    served_model_names: Annotated[tuple[str, ...], NoDecode] = ()
     openai_model_aliases: Annotated[tuple[str, ...], NoDecode] = _OPENAI_MODELS
     voice_aliases: Aliases = {}
-    unknown_voice: Literal["error", "default"] = "error"
+    unknown_voice: Literal["auto", "error", "default"] = "auto"
+    unknown_fields: Literal["ignore", "refuse"] = "ignore"
+    default_response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
+    unspeakable_text: Literal["silence", "error"] = "silence"
     talker_engine: Literal["auto", "inprocess", "async"] = "auto"
-    talker_threads: Annotated[int, Field(ge=1)] = 1
-    talker_max_num_seqs: Annotated[int, Field(ge=1)] = 16
+    talker_runner: Literal["auto", "v1", "v2"] = "auto"
+    talker_threads: Count = 1
     talker_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     talker_quantization: Literal["none", "int8", "fp8"] = "none"
+    talker_attention_backend: Annotated[str, Field(pattern="^[A-Z][A-Z0-9_]*$")] | None = None
+    talker_kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8"] = "auto"
+    talker_max_num_seqs: Count | None = None
+    talker_max_positions: Count | None = None
+    talker_max_batched_positions: Count | None = None
+    talker_kv_positions: Count | None = None
+    talker_frame_slots: Count | None = None
+    talker_prefix_caching: bool = True
+    talker_compile: Literal["auto", "on", "off"] = "auto"
+    talker_graphs: Literal["auto", "mixed", "full", "piecewise", "off"] = "auto"
+    talker_graph_positions: Count = 512
+    talker_step_kernels: Literal["auto", "on", "off"] = "auto"
+    talker_batch_invariant: bool = False
     talker_continuity: Literal["auto", "on", "off"] = "auto"
-    talker_tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
-    talker_data_parallel_size: Annotated[int, Field(ge=1)] = 1
+    talker_max_conversations: Count = 1024
+    talker_max_outstanding: Count = 256
+    talker_hold_rows: Count = 64
+    talker_statistics: bool = False
+    talker_tensor_parallel_size: Count = 1
+    talker_data_parallel_size: Count = 1
     talker_distributed_executor: Literal["auto", "mp", "ray"] = "auto"
     talker_gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.8
+    codec_model: Annotated[str, Field(min_length=1)] | None = None
     codec_threads: Annotated[int, Field(ge=1)] = 1
-    codec_device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
+    codec_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     codec_graphs: Literal["auto", "off"] = "auto"
     codec_max_batch: Annotated[int, Field(ge=1, le=64)] = 8
 
     admission: Literal["measured", "fixed"] = "measured"
     max_contexts: Annotated[int, Field(ge=1)] | None = None
+    max_client_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    slot_rest_s: Seconds = 5.0
     max_contexts_per_session: Annotated[int, Field(ge=1)] = 8
     max_connections: Annotated[int, Field(ge=1)] = 256
     allowed_origins: Origins = ()
     voices_dir: File | None = None
     max_voices: Annotated[int, Field(ge=0, le=10_000)] = 1000
-    asr_model: File | None = None
+    references_dir: File | None = None
+    shipped_voices: Literal["auto", "off"] = "auto"
+    asr_model: Annotated[str, Field(min_length=1)] | None = None
+    asr_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    asr_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    asr_threads: Count = 1
     max_message_bytes: Annotated[int, Field(ge=1024)] = 65_536
     max_text_chars: Annotated[int, Field(ge=1)] = 20_000
     max_segment_chars: Annotated[int, Field(ge=20)] | None = None
@@ -119,7 +159,8 @@ class Settings(BaseSettings):
     session_idle_s: Seconds = 300.0
     max_session_s: Seconds | None = None
     handshake_s: Seconds = 10.0
-    drain_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 30.0
+    hold_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 8.0
+    drain_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 150.0
     slow_consumer_s: Seconds = 10.0
 
     first_chunk_frames: Annotated[int, Field(ge=1)] | None = None
@@ -130,7 +171,7 @@ class Settings(BaseSettings):
     incomplete_lookahead: bool = True
     network_guard_ms: Annotated[int, Field(ge=0)] = 0
 
-    @field_validator("openai_model_aliases", mode="before")
+    @field_validator("openai_model_aliases", "served_model_names", mode="before")
     @classmethod
     def _split_names(cls, value: object) -> object:
         """The environment has no lists: names with commas between them."""
@@ -138,20 +179,14 @@ class Settings(BaseSettings):
             return tuple(name for part in value.split(",") if (name := part.strip()))
         return value
 
-    @field_validator("talker_data_parallel_size")
-    @classmethod
-    def _check_spread(cls, value: int, info: ValidationInfo) -> int:
+    @model_validator(mode="after")
+    def _check_talker(self) -> Self:
         """What the talker process would refuse is better said before anything starts."""
-        if value > 1 and info.data.get("talker_engine") == "inprocess":
-            raise ValueError("data parallelism needs talker_engine async or auto")
-        return value
-
-    @field_validator("talker_distributed_executor")
-    @classmethod
-    def _check_executor(cls, value: str, info: ValidationInfo) -> str:
-        if value == "ray" and info.data.get("talker_engine") == "inprocess":
-            raise ValueError("workers under Ray need talker_engine async or auto")
-        return value
+        try:
+            self.for_talker()
+        except ValueError as error:
+            raise ValueError(f"talker_{error}") from error
+        return self
 
     @field_validator("tls_key")
     @classmethod
@@ -160,6 +195,20 @@ class Settings(BaseSettings):
         if value is not None and info.data.get("tls_certificate") is None:
             raise ValueError("a key needs its certificate: tls_certificate")
         return value
+
+    def for_talker(self) -> TalkerSettings:
+        """The talker process's part: all settings whose names begin with ``talker_``."""
+        fields = TalkerSettings.__struct_fields__
+        return TalkerSettings(**{name: getattr(self, f"talker_{name}") for name in fields})
+
+    @property
+    def accepts_unknown_voices(self) -> bool:
+        """Whether an unknown voice is the default one: by default where there is but one to
+        choose from, the embedded voice.
+        """
+        if self.unknown_voice == "auto":
+            return self.model == "embedded"
+        return self.unknown_voice == "default"
 
     @property
     def metrics_are_public(self) -> bool:
@@ -174,17 +223,21 @@ class Settings(BaseSettings):
         return str(EMBEDDED_MODEL) if self.model == "embedded" else self.model
 
     @property
-    def segment_chars(self) -> int:
-        """The longest text that the talker is given at once; the embedded voice's is in its
-        model card.
-        """
-        default = _EMBEDDED_SEGMENT if self.model == "embedded" else _SEGMENT
-        return self.max_segment_chars or default
-
-    @property
     def model_name(self) -> str:
         """What clients call the model."""
         return self.served_model_name or Path(self.model).name or Path(self.model).resolve().name
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """All names that clients may ask for the model by, the served one first: the settings',
+        the checkpoint's hub ids and OpenAI's.
+        """
+        folder = Path(self.model).name
+        hub_ids = [id for ids in _RENAMED if folder in [i.split("/")[1] for i in ids] for id in ids]
+        if self.model.count("/") == 1 and not Path(self.model).exists():
+            hub_ids.insert(0, self.model)
+        named = (self.model_name, *self.served_model_names, *hub_ids, *self.openai_model_aliases)
+        return tuple(dict.fromkeys(named))
 
 
 def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
@@ -210,7 +263,8 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
         return Settings(**values)
     except ValidationError as error:
         faults = (
-            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+            f"{'.'.join(str(part) for part in fault['loc'])}: "
+            f"{fault['msg'].removeprefix('Value error, ')}".removeprefix(": ")
             for fault in error.errors()
         )
         raise SettingsError("; ".join(faults)) from error

@@ -1,31 +1,59 @@
-"""How many real-time streams the machine carries, from the measured pace of talker and codec.
-
-**The talker** works in steps, and each gives every running stream one row; so a row takes
-``scale * (1 + share * (n - 1))`` seconds where n streams run: one stream's pace, and what each
-further stream adds to it. ``scale`` follows the last seconds, the worse of a quick and a slow
-average: it falls at once when the machine slows down, and rises only when that lasts. ``share``
-is the shape of that line, which a machine keeps for much longer; it is fitted to the last
-minute, and only when the number of streams has varied enough to tell. Before that, ``share`` is
-1: a talker that does nothing in parallel. As many streams are sustained as get their rows in
-the time in which those are heard.
-
-A line is not believed far beyond what was seen: up to ``_TRUST`` times as many streams as have
-run at once, or as many as would be carried if nothing were done in parallel.
-
-**The codec** is busy for so many seconds per new frame, and cannot be for more than all of
-them.
-
-Of both ``target`` is admitted, and never so many that rows come in more than ``row_limit`` of
-the time in which they are heard. What is not measured for a while fades to what the warm-up
-measured: an idle service is neither full because of its last minute nor free because nobody is
-there. Times are monotonic seconds, given by the caller.
-"""
+"""Capacity: how many streams the service carries, and when a slot is likely to come free."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, floor, inf
+
+#: How many durations, and how many hints whose time has not come, are remembered.
+_MEMORY, _HINTS = 64, 256
+#: The duration that is assumed before one was seen, and the least that is left of one.
+_GUESS_S, _LEAST_S = 4.0, 0.05
+
+
+class RetryAfter:
+    """Estimates when a slot comes free, from how long slots have been held of late.
+
+    The remaining time of a slot is the mean of what was left, at its age, of those that were held
+    longer. Of several slots the first comes free sooner than any single one is expected to: their
+    rates add up.
+
+    Each caller is told a later time than those before it whose time has not come, so that they do
+    not all return at once for a single slot; but nobody waits for more than one turnover of all
+    slots.
+    """
+
+    def __init__(self) -> None:
+        self._durations_s: deque[float] = deque(maxlen=_MEMORY)
+        self._hinted: deque[float] = deque(maxlen=_HINTS)
+
+    def on_released(self, duration_s: float) -> None:
+        """A slot came free that had been held for ``duration_s``."""
+        self._durations_s.append(duration_s)
+
+    def remaining_s(self, age_s: float) -> float:
+        """For how much longer a slot is expected to be held that has been for ``age_s``."""
+        longer = [duration - age_s for duration in self._durations_s if duration > age_s]
+        if longer:
+            return max(_LEAST_S, sum(longer) / len(longer))
+        if self._durations_s:  # older than any other: its own age again is as good a guess
+            return max(_LEAST_S, age_s)
+        return _GUESS_S
+
+    def estimate_s(self, ages_s: Sequence[float], too_many: int, now: float) -> float:
+        """When to try again, while slots of these ages are held and ``too_many`` of them must come
+        free first.
+        """
+        while self._hinted and self._hinted[0] <= now:
+            self._hinted.popleft()
+        rate = sum(1 / self.remaining_s(age) for age in ages_s) or 1 / _GUESS_S
+        before = min(sum(at > now for at in self._hinted), len(ages_s))
+        wait_s = max(_LEAST_S, (max(1, too_many) + before) / rate)
+        self._hinted.append(now + wait_s)
+        return wait_s
+
 
 #: Observations are put together for so many seconds, and at least so many rows.
 _BUCKET_S, _BUCKET_ROWS = 0.25, 8
@@ -45,7 +73,7 @@ _LEAST_SHARE = 1e-3
 _CODEC_S = 10.0
 #: By how much the load may grow while a first chunk is played.
 _GROWTH, _FEW = 2, 4
-#: A place is opened, or closed, when the estimate is so far beyond it.
+#: A slot is opened, or closed, when the estimate is so far beyond it.
 _SLACK = 0.25
 
 
@@ -214,18 +242,78 @@ class CodecLoad:
         return self._busy_s / self._frames if self._frames else 0.0
 
 
+#: Over so many seconds it is looked what share of the audio came too late, and by how many streams.
+_GAP_SPAN_S = 2.0
+#: Shorter gaps are not heard; and one stream's gaps may be its client's own doing.
+_GAP_S, _GAP_STREAMS = 0.02, 2
+#: Of what was carried in time, so much is admitted; and no larger share is believed lost.
+_AFTER_GAPS, _MOST_LOST = 0.9, 0.7
+#: For so long nothing more is admitted after gaps; twice as long each time that they come back
+#: within a minute. Then so many times as much in each second, and after that minute any number.
+_GAP_HOLD_S, _GAP_MOST_HOLD_S, _GAP_AGAIN_S, _GAP_GROWTH = 4.0, 32.0, 60.0, 1.04
+
+
+class UnderrunLimit:
+    """The most streams that may be open after listeners have run dry.
+
+    What engines take can be measured, and foretells how many streams they carry; what takes the
+    processor away from all of the service at once shows only at the listeners. There each second of
+    silence is one in which the service carried less than what was open: by that share it is too
+    much. The limit is forgotten step by step once there are no gaps any more.
+    """
+
+    def __init__(self) -> None:
+        #: Decayed sums; the last is of seconds lost times the streams that were open then.
+        self._sent_s = self._lost_s = self._lost_open_s = 0.0
+        self._at = -inf
+        #: When each stream was late last.
+        self._late: dict[int, float] = {}
+        self._limit, self._limited_at, self._hold_s = inf, -inf, _GAP_HOLD_S
+
+    def observe(self, stream: int, audio_s: float, gap_s: float, active: int, now: float) -> None:
+        """Audio of ``audio_s`` was sent to a listener who had been without for ``gap_s``, while
+        ``active`` slots were held.
+        """
+        kept = exp(-max(0.0, now - self._at) / _GAP_SPAN_S)
+        self._at = max(self._at, now)
+        self._sent_s = kept * self._sent_s + audio_s
+        self._lost_s *= kept
+        self._lost_open_s *= kept
+        if gap_s < _GAP_S:
+            return
+        self._lost_s += gap_s
+        self._lost_open_s += gap_s * active
+        self._late[stream] = now
+        self._late = {one: at for one, at in self._late.items() if now - at <= _GAP_SPAN_S}
+        if len(self._late) >= _GAP_STREAMS:
+            lost = min(_MOST_LOST, self._lost_s / (self._sent_s + self._lost_s))
+            self._reduce(_AFTER_GAPS * (1 - lost) * self._lost_open_s / self._lost_s, now)
+
+    def streams(self, now: float) -> float:
+        """How many streams may be open; inf without gaps of late."""
+        grown_s = min(_GAP_AGAIN_S, max(0.0, now - self._limited_at - self._hold_s))
+        return self._limit * _GAP_GROWTH**grown_s if grown_s < _GAP_AGAIN_S else inf
+
+    def _reduce(self, limit: float, now: float) -> None:
+        present = self.streams(now)
+        if now - self._limited_at > self._hold_s:  # they have come back
+            again = now - self._limited_at < self._hold_s + _GAP_AGAIN_S
+            self._hold_s = min(_GAP_MOST_HOLD_S, 2 * self._hold_s) if again else _GAP_HOLD_S
+        self._limit, self._limited_at = min(present, limit), now
+
+
 class Capacity:
-    """The estimate, and the number of places that follows from it."""
+    """The estimate, and the number of slots that follows from it."""
 
     def __init__(self, settings: CapacitySettings) -> None:
         self.settings = settings
-        self.talker, self.codec = TalkerLoad(), CodecLoad()
-        self._places = settings.ceiling
+        self.talker, self.codec, self.underruns = TalkerLoad(), CodecLoad(), UnderrunLimit()
+        self._slots = settings.ceiling
 
     def settle(self) -> None:
         """The warm-up is over: what it measured is the prior."""
         self.talker.settle()
-        self._places = 0
+        self._slots = 0
 
     def streams(self, now: float, fastest: float = 1.0, mean: float = 1.0) -> float:
         """How many streams may be open, of which one is heard ``fastest`` times as fast and all
@@ -239,25 +327,25 @@ class Capacity:
         sustained = min(sustained, self.talker.streams(mine.row_limit * row_s, now))
         if busy_s := self.codec.frame_s:
             sustained = min(sustained, mine.codec_target * mine.frame_s / (busy_s * mean))
-        return min(sustained, float(mine.ceiling))
+        return min(sustained, self.underruns.streams(now), float(mine.ceiling))
 
     def soon_row_s(self, streams: int, now: float) -> float:
         """What a row may take before a first chunk that is sent now has been played; 0 while
         nothing is known. Others may come at any moment: reckoned with are as many again, and a
-        few, but no more than there are places.
+        few, but no more than there are slots.
         """
-        soon = min(_GROWTH * streams + _FEW, self._places)
+        soon = min(_GROWTH * streams + _FEW, self._slots)
         return min(self.settings.frame_s, self.talker.row_s(max(1, soon), now))
 
-    def places(self, now: float, fastest: float = 1.0, mean: float = 1.0) -> int:
+    def slots(self, now: float, fastest: float = 1.0, mean: float = 1.0) -> int:
         """The same as a whole number, at least 1: without a stream nothing would be learned. At
         ordinary speed it changes only when the estimate has done so clearly.
         """
         estimate = self.streams(now, fastest, mean)
         if fastest != 1 or mean != 1:
             return max(1, floor(estimate))
-        if estimate < self._places - _SLACK or estimate >= self._places + 1 + _SLACK:
-            self._places = floor(estimate)
+        if estimate < self._slots - _SLACK or estimate >= self._slots + 1 + _SLACK:
+            self._slots = floor(estimate)
         elif estimate >= self.settings.ceiling:
-            self._places = self.settings.ceiling
-        return max(1, self._places)
+            self._slots = self.settings.ceiling
+        return max(1, self._slots)

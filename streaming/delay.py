@@ -1,6 +1,7 @@
-"""The delay pattern: rows as a talker emits them, frames as a codec wants them.
+"""The delay pattern: from a talker's rows to a codec's frames, and back.
 
-Codebook k of frame t sits in row t + k. With K = 4 codebooks and T = 3 frames (``.`` is
+Some talkers make a whole frame in every step (``WholeRows``). Others use the delay pattern:
+codebook k of frame t sits in row t + k. With K = 4 codebooks and T = 3 frames (``.`` is
 BOC, ``#`` is EOC, ``tk`` is frame t's code in codebook k)::
 
               row 0   1   2   3   4   5
@@ -15,12 +16,101 @@ Every array here is int16; codes from ``codebook_size`` upwards are special and 
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import Protocol
+
 import numpy as np
 
-from streaming.spec import UNKNOWN, Codes
+from streaming.spec import UNKNOWN, CodecSpec, Codes
 
 #: Of the codes that int16 holds.
 _LARGEST = 0x7FFF
+
+
+class RowReader(Protocol):
+    """Reads one utterance's frames off its rows, as they come."""
+
+    @property
+    def ended(self) -> bool:
+        """True once it is known that no frame follows."""
+
+    def incomplete(self, most: int) -> Codes:
+        """The next frames ``[m, K]``, m <= ``most``, as far as their codes have come: what has not
+        is UNKNOWN.
+        """
+
+    def push_rows(self, rows: Codes) -> Codes:
+        """Take rows ``[n, K]``; return the frames ``[m, K]`` that they complete, m <= n.
+
+        Raises ValueError for a wrong shape or type and for a negative code.
+        """
+
+
+class RowLayout(StrEnum):
+    """How a talker lays the frames of an utterance out in the rows of its steps."""
+
+    DELAYED = "delayed"
+    WHOLE = "whole"
+
+    def delay_rows(self, codec: CodecSpec) -> int:
+        """How many rows after its first code a frame has all its codes that are heard."""
+        return codec.delay_rows if self is RowLayout.DELAYED else 0
+
+    def reader(self, codec: CodecSpec) -> RowReader:
+        """A reader for one utterance."""
+        if self is RowLayout.WHOLE:
+            return WholeRows(codec.codebook_sizes)
+        return DelayReverter(codec.num_codebooks, codec.codebook_size, codec.inert_codebooks)
+
+    def rows(self, frames: Codes, codec: CodecSpec) -> Codes:
+        """The rows in which a talker is shown the frames ``[T, K]`` of a reference clip.
+
+        Raises ValueError for a wrong shape or type, for a negative code, and if ``frames`` is
+        empty.
+        """
+        if self is RowLayout.DELAYED:
+            return apply_delay(frames, codec.codebook_size, codec.codebook_size + 1)
+        _check(frames, codec.num_codebooks)
+        if not len(frames):
+            raise ValueError("there are no frames")
+        return frames.copy()
+
+
+class WholeRows:
+    """Reads frames off rows of which each is a whole frame.
+
+    The first row with a special code ends the stream, and is no frame.
+    """
+
+    def __init__(self, codebook_sizes: tuple[int, ...]) -> None:
+        if not codebook_sizes or min(codebook_sizes) < 1:
+            raise ValueError("there must be codebooks, each of a positive size")
+        self._sizes = np.array(codebook_sizes, np.int16)
+        self._least = min(codebook_sizes)
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """True once a row with a special code has come."""
+        return self._ended
+
+    def incomplete(self, most: int) -> Codes:
+        """No frame is ever incomplete: ``[0, K]``."""
+        return np.empty((0, len(self._sizes)), np.int16)
+
+    def push_rows(self, rows: Codes) -> Codes:
+        """Take rows ``[n, K]``; return those that are frames. Rows after the end are checked and
+        ignored. Raises ValueError for a wrong shape or type and for a negative code.
+        """
+        may_be_special = _check(rows, len(self._sizes), self._least)
+        if self._ended:
+            return rows[:0].copy()
+        if may_be_special:
+            special = (rows >= self._sizes).any(axis=1)
+            if special.any():
+                self._ended = True
+                rows = rows[: int(special.argmax())]
+        return rows.copy()
 
 
 class DelayReverter:

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 
 class ErrorCode(StrEnum):
-    """Every code that a client can ever see. docs/protocol.md explains each."""
+    """Every code that a client can ever see. docs/reference/protocol.md explains each."""
 
     INVALID_JSON = "invalid_json"
     INVALID_MESSAGE = "invalid_message"

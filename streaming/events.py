@@ -1,4 +1,4 @@
-"""What can happen to a context (events), and what it wants done about it (commands)."""
+"""Events of a context (what happens to it) and commands (what its session wants done)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from streaming.errors import TalkwireError
-from streaming.ports import TalkerRows
+from streaming.ports import DecodeStats, RowDemand, TalkerRows
 from streaming.report import ContextReport
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
-from streaming.words import WordTiming
+from streaming.word_timing import WordTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,16 @@ class PlaybackReported:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnCame:
+    """What a session was held for has passed: the talker may be asked from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeadLifted:
+    """The server is going away: send all audio as soon as it is made, if the client reads it."""
+
+
+@dataclass(frozen=True, slots=True)
 class AudioRead:
     """The client has read so many samples from its connection; later ones may be on their way."""
 
@@ -56,11 +66,14 @@ class AudioRead:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsCame:
-    """The talker made rows for an utterance."""
+class RowsReceived:
+    """The talker made rows for an utterance. ``row_s`` is what one has taken of late, 0 while that
+    is not known.
+    """
 
     utterance: int
     batch: TalkerRows
+    row_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +91,23 @@ class NothingToSay:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplesCame:
-    """The codec decoded the window in flight of an utterance."""
+class AudioDecoded:
+    """The codec decoded the window in flight of an utterance. ``stats`` is for traces alone."""
 
     utterance: int
     samples: Samples
+    stats: DecodeStats | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Broke:
+class Failed:
     """Talker or codec failed this context."""
 
     error: TalkwireError
 
 
 @dataclass(frozen=True, slots=True)
-class TimerRang:
+class TimerFired:
     """The time of the last SetTimer has come."""
 
 
@@ -103,25 +117,60 @@ Event = (
     | EndAsked
     | CancelAsked
     | PlaybackReported
+    | TurnCame
+    | LeadLifted
     | AudioRead
     | TalkerAsked
-    | RowsCame
+    | RowsReceived
     | NothingToSay
-    | SamplesCame
-    | Broke
-    | TimerRang
+    | AudioDecoded
+    | Failed
+    | TimerFired
 )
 
 
 @dataclass(frozen=True, slots=True)
 class StartTalker:
-    """Have this text, complete since ``queued_at``, spoken; answer with RowsCame, NothingToSay or
-    Broke.
+    """Have this text, complete since ``queued_at``, spoken; answer with RowsReceived, NothingToSay
+    or Failed. The first rows are taken as soon as they come, the others as TakeRows says.
+    ``delivery`` are control tags to speak it with, from the part of its turn before it.
     """
 
     utterance: int
     text: str
     queued_at: float
+    delivery: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopTalker:
+    """Abort the talker's work on an utterance that has no rows yet; StartTalker follows, with more
+    text under the same number.
+    """
+
+    utterance: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRows:
+    """Take the utterance's next rows as ``demand`` says."""
+
+    utterance: int
+    demand: RowDemand
+
+
+@dataclass(frozen=True, slots=True)
+class PauseTalker:
+    """Take no more rows of the utterance, until ResumeTalker: there are enough."""
+
+    utterance: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeTalker:
+    """Take rows of the utterance again."""
+
+    utterance: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +180,7 @@ class StopWork:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Have this window decoded by ``deadline``; answer with SamplesCame or Broke."""
+    """Have this window decoded by ``deadline``; answer with AudioDecoded or Failed."""
 
     utterance: int
     window: DecodeWindow
@@ -141,7 +190,8 @@ class Decode:
 @dataclass(frozen=True, slots=True)
 class SendAudio:
     """Samples for the client. ``is_first``, ``is_last``: of the context, as far as is known;
-    ``late``: the listener ran dry before them.
+    ``late``: the listener ran dry before them, for ``gap_s`` seconds if that was not because the
+    client had not read what there was.
     """
 
     samples: Samples
@@ -150,6 +200,7 @@ class SendAudio:
     ends_utterance: bool
     is_last: bool
     late: bool
+    gap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,5 +246,17 @@ class Done:
 
 
 Command = (
-    StartTalker | StopWork | Decode | SendAudio | WordsSent | SetTimer | Flushed | Cancelled | Done
+    StartTalker
+    | StopTalker
+    | TakeRows
+    | PauseTalker
+    | ResumeTalker
+    | StopWork
+    | Decode
+    | SendAudio
+    | WordsSent
+    | SetTimer
+    | Flushed
+    | Cancelled
+    | Done
 )

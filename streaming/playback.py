@@ -1,4 +1,4 @@
-"""What the client has played, as far as the server can know: lead, credit and underruns.
+"""Playback of the client as far as the server can know it: lead, credit and underruns.
 
 Without reports the model is: playback starts at the first send, runs in real time, and
 stalls when nothing is left. A client's report replaces the model's guess, and the model
@@ -34,6 +34,7 @@ class PlaybackClock:
         self._sample_rate = sample_rate
         self._sent = 0
         self._unread_slack_s = unread_slack_s
+        self._is_lifted = False
         #: What the client has read, where that is known.
         self._read: int | None = None
         self._reported = 0
@@ -100,6 +101,12 @@ class PlaybackClock:
         """The client has read ``read_samples`` in all."""
         self._read = max(self._read or 0, min(read_samples, self._sent))
 
+    def lift(self) -> None:
+        """Let audio run ahead of playback as far as the client reads it: only what was not read
+        counts into the lead from now on.
+        """
+        self._is_lifted = True
+
     @property
     def unread_s(self) -> float:
         """Seconds of audio sent and not yet read, as far as is known."""
@@ -115,6 +122,8 @@ class PlaybackClock:
     def lead_s(self, now: float) -> float:
         """Seconds of audio sent and not yet played, at least 0."""
         unplayed_s = self.dry_at - max(now, self._anchor_s) if self._sent else 0.0
+        if self._is_lifted:
+            unplayed_s = 0.0
         return max(0.0, unplayed_s, self.unread_s - self._unread_slack_s)
 
     def credit_s(self, now: float, max_lead_s: float) -> float:
@@ -135,4 +144,6 @@ class PlaybackClock:
         unread_s = self.unread_s - self._unread_slack_s
         if unread_s > 0 and unread_s >= allowed_s:
             return inf
+        if self._is_lifted:
+            return inf  # all that counts is what was not read
         return now + lead_s - allowed_s + _TOLERANCE_S

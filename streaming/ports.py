@@ -1,4 +1,4 @@
-"""What the gateway asks of a talker and of a codec: contracts only.
+"""Contracts of a talker and of a codec, as the gateway uses them.
 
 ``talker/`` and ``codec/`` implement these, ``service/`` calls them, and neither side knows
 the other. Sampling defaults belong to the checkpoint, so ``None`` means "the model's own".
@@ -6,7 +6,7 @@ the other. Sampling defaults belong to the checkpoint, so ``None`` means "the mo
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -46,6 +46,9 @@ class SpeechRequest:
     has begun (``CodecSpec.delay_rows``). ``None`` is the model's default.
     ``reference`` is spoken with instead of ``voice``, where it is given.
     ``word_timings`` asks for ``TalkerRows.spoken``, where the talker has it.
+    ``scene`` describes where and how it is spoken; None is the model's own.
+    ``delivery`` are control tags that led the text of which ``text`` is a part; it is spoken with
+    them.
 
     Requests of one ``conversation`` come one after another, and each goes on from what the
     ones before it said, so that voice and prosody carry over; None stands alone. Only what
@@ -58,12 +61,13 @@ class SpeechRequest:
     request_id: str
     text: str
     voice: str = "default"
-    language: str | None = None
     sampling: Sampling = field(default_factory=Sampling)
     max_frames: int | None = None
     reference: Reference | None = None
     word_timings: bool = False
     conversation: str | None = None
+    delivery: str = ""
+    scene: str | None = None
 
 
 class Arrival(NamedTuple):
@@ -84,38 +88,68 @@ class TalkerRows:
     ``length`` when ``max_frames`` cut it off. The last one may hold no rows. ``spoken`` is
     float32 ``[n]``, for requests with ``word_timings``: the character of the request's text at
     which the frame is that begins with each row, fractions between two; some may be wrong.
-    ``came`` says when the rows came, in order; empty: just now. ``gather``, where the talker can,
-    has it send later rows so many at a time, which is cheaper for all; ``gathered`` is how many.
+    ``came`` says when the rows came, in order; empty: just now.
     """
 
     rows: Codes
     finish: Literal["stop", "length"] | None = None
     spoken: npt.NDArray[np.float32] | None = None
     came: tuple[Arrival, ...] = ()
-    gathered: int = 1
-    gather: Callable[[int], None] | None = None
+
+
+class RowDemand(NamedTuple):
+    """How a consumer wants its next rows: all that have come ``delay_s`` from now, or else the
+    first. A talker that can sends them ``at_once`` at a time from now on, which is cheaper.
+    """
+
+    delay_s: float = 0.0
+    at_once: int = 1
+
+
+#: Rows of one utterance as they are made. What is sent to it (``asend``) says how the consumer
+#: wants the next ones; None: as before, and at once.
+RowGenerator = AsyncGenerator[TalkerRows, RowDemand | None]
 
 
 class TalkerEngine(Protocol):
     """Makes rows from text. One engine serves many utterances at once."""
 
     def check_options(self, request: SpeechRequest) -> None:
-        """Raise RequestError if its voice or its sampling can never be served, whatever the
-        text.
+        """Raise RequestError if its voice, its sampling or its scene can never be served,
+        whatever the text.
         """
 
     def check(self, request: SpeechRequest) -> None:
-        """Raise RequestError if the request can never be served (text, voice, sampling)."""
+        """Raise RequestError if the request can never be served (text, voice, sampling, scene)."""
 
-    def generate(self, request: SpeechRequest) -> AsyncGenerator[TalkerRows, None]:
-        """Yield rows as they are made. Closing the generator aborts the request and frees
-        its slot. Raises RequestError or BackendError.
+    def generate(self, request: SpeechRequest) -> RowGenerator:
+        """Yield rows as they are made, until one that has a ``finish``. While none are asked for
+        the talker may pause. Closing the generator aborts the request and frees its slot.
+
+        Raises:
+            RequestError: The request can never be served.
+            BackendError: The talker is down, or could not finish this request.
         """
 
     def forget(self, conversation: str) -> None:
         """No more requests of that conversation will come. One that is not known, because
         none has come yet, is no error.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStats:
+    """What one window took. ``frames`` counts its context too. ``queue_s`` is receipt by the
+    worker to the start of its decoding, ``decode_s`` the time its batches took, ``batch`` the
+    windows in the largest of them. ``slack_s``: how long after it was asked for it was wanted.
+    """
+
+    frames: int
+    new_frames: int
+    queue_s: float
+    decode_s: float
+    batch: int
+    slack_s: float
 
 
 class CodecEngine(Protocol):
@@ -125,8 +159,9 @@ class CodecEngine(Protocol):
     def spec(self) -> CodecSpec:
         """The loaded codec's facts."""
 
-    async def decode(self, window: DecodeWindow, deadline_s: float) -> Samples:
-        """Return the samples of the window's new frames, ``[new_frames * hop_length]``.
+    async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
+        """Return the samples of the window's new frames, ``[new_frames * hop_length]``, and what
+        they took.
 
         ``deadline_s`` is on the monotonic clock; the earliest deadline is decoded first.
         Cancelling the call drops the work. Raises CapacityError, BackendError.

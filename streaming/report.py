@@ -1,4 +1,4 @@
-"""What one context measured about itself: the figures behind ``metrics`` and Prometheus."""
+"""Measurements of one context: the figures behind ``metrics`` and Prometheus."""
 
 from __future__ import annotations
 

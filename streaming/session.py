@@ -4,45 +4,48 @@
 
     OPEN ----EndAsked----> ENDING --last sample sent--> CLOSED
       |                      |                             ^
-      +------ CancelAsked, Broke --------------------------+
+      +------ CancelAsked, Failed -------------------------+
 
-Text becomes utterances, and utterances go through the line (streaming/line.py). What runs
-backwards is credit alone: when the listener's lead reaches its limit, nothing is decoded
-and no utterance is begun until some of it has been played.
+Text becomes utterances, which wait in a queue (streaming/utterance_queue.py). Only credit flows
+backwards: when the listener's lead reaches its limit, nothing is decoded and no utterance is begun
+until some of it has been played; and when enough rows are in hand besides, the talker is paused.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Literal
 
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.events import (
+    AudioDecoded,
     AudioRead,
-    Broke,
     CancelAsked,
     Cancelled,
     Command,
     Done,
     EndAsked,
     Event,
+    Failed,
     FlushAsked,
     Flushed,
+    LeadLifted,
     NothingToSay,
     PlaybackReported,
-    RowsCame,
-    SamplesCame,
+    RowsReceived,
     SetTimer,
     StopWork,
     TalkerAsked,
     TextAppended,
-    TimerRang,
+    TimerFired,
+    TurnCame,
 )
-from streaming.line import NEVER, LineSettings, UtteranceLine
 from streaming.report import ContextReport
-from streaming.segment import Segmenter, SegmentSettings
+from streaming.segmenter import Segmenter, SegmentSettings
 from streaming.transcript import Transcript
+from streaming.turns import TurnSettings
+from streaming.utterance_queue import NEVER, QueueSettings, UtteranceQueue
 
 
 class State(Enum):
@@ -55,11 +58,15 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What a context is created with."""
+    """What a context is created with. With ``silence_s`` text without anything that can be spoken
+    is heard as so many seconds of silence, instead of being an error.
+    """
 
-    line: LineSettings
+    line: QueueSettings
     segments: SegmentSettings = field(default_factory=SegmentSettings)
+    turns: TurnSettings = field(default_factory=TurnSettings)
     max_text_chars: int = 100_000
+    silence_s: float = 0.0
 
 
 class Session:
@@ -72,9 +79,13 @@ class Session:
 
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
-        self._segmenter = Segmenter(settings.segments)
+        segments = settings.segments
+        # How long text is in words is asked for just before it is spoken, by the queue.
+        self._segmenter = Segmenter(replace(segments, spoken_lengths=None))
         self._transcript = Transcript(settings.line.codec.sample_rate)
-        self._line = UtteranceLine(settings.line, self._transcript)
+        most = max(settings.turns.max_chars, segments.max_chars)
+        part = replace(segments, max_chars=most).part
+        self._line = UtteranceQueue(settings.line, self._transcript, part, settings.turns)
         self.state = State.OPEN
 
     @property
@@ -92,19 +103,9 @@ class Session:
         """How many times as fast as it was spoken the audio is heard."""
         return self._settings.line.speed
 
-    def wants_rows(self, now: float) -> bool:
-        """Whether the talker should go on with its utterance; ask again after each event."""
-        return self.state is State.CLOSED or self._line.wants_rows(now)
-
-    def row_patience_s(self, now: float, row_s: float) -> float:
-        """How long the talker's rows, one each ``row_s``, may be left to pile up without anybody
-        noticing.
-        """
-        return 0.0 if self.state is State.CLOSED else self._line.row_patience_s(now, row_s)
-
-    def is_heard(self, now: float) -> bool:
-        """Whether audio is playing."""
-        return self._line.lead_s(now) > 0
+    def hold(self) -> None:
+        """Take text, and leave what it costs to make speech of it until ``TurnCame``."""
+        self._line.is_held = True
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take one event. Raises RequestError (see above)."""
@@ -113,20 +114,23 @@ class Session:
         match event:
             case CancelAsked():
                 return self._cancel(event, now)
-            case Broke(error):
+            case Failed(error):
                 return self._close("error", now, error)
         queued = self._line.queued
         commands = self._take(event, now)
         if isinstance(event, TextAppended) and self._line.queued == queued:
             return commands  # part of a sentence: nothing can begin that could not before
-        commands += self._line.clear_sent()
+        sent = self._line.clear_sent()
+        if any(isinstance(command, Flushed) for command in sent):
+            commands += self._silence(now)
+        commands += sent
         if not self._line and self.state is State.ENDING:
             return commands + self._finish(now)
         work, wake_at = self._line.advance(now)
         commands += work
         if wake_at < NEVER:
             commands.append(SetTimer(wake_at))
-        return commands
+        return commands + self._line.pace_talker(event, now)
 
     def _take(self, event: Event, now: float) -> list[Command]:
         match event:
@@ -134,27 +138,32 @@ class Session:
                 self._append(text, now)
             case FlushAsked(flush_id):
                 self._require_open()
-                self._queue(self._segmenter.flush(), now)
+                again = self._end_turn(now)
                 if not self._line.mark_flush(flush_id):
-                    return [Flushed(flush_id)]
+                    return [*self._silence(now), Flushed(flush_id)]
+                return again
             case EndAsked():
                 self._require_open()
-                self._queue(self._segmenter.flush(), now)
                 self.state = State.ENDING
+                return self._end_turn(now)
             case PlaybackReported(played_samples, at_most):
                 self._line.playback.on_report(played_samples, now, at_most=at_most)
+            case TurnCame():
+                self._line.is_held = False
+            case LeadLifted():
+                self._line.playback.lift()
             case AudioRead(samples):
                 self._line.playback.on_read(samples)
-            case RowsCame(index, batch):
+            case RowsReceived(utterance=index, batch=batch):
                 self._line.on_rows(index, batch, now)
             case NothingToSay(index):
                 self._line.on_nothing(index)
             case TalkerAsked(index):
                 self._line.on_asked(index, now)
-            case SamplesCame(index, samples):
+            case AudioDecoded(index, samples):
                 ending = self.state is State.ENDING
                 return self._line.on_samples(index, samples, now, is_ending=ending)
-            case TimerRang():
+            case TimerFired():
                 pass  # asking what can be done now is all that is needed
         return []
 
@@ -182,9 +191,21 @@ class Session:
         for text in texts:
             self._line.add(text, now)
 
+    def _end_turn(self, now: float) -> list[Command]:
+        self._queue(self._segmenter.flush(), now)
+        return self._line.end_turn()
+
     # -- the end
 
+    def _silence(self, now: float, *, is_last: bool = False) -> list[Command]:
+        """What is heard where there was text, and nothing in it that could be spoken."""
+        if self._line.sent_samples or not self._transcript.text.strip():
+            return []
+        return self._line.silence(self._settings.silence_s, now, is_last=is_last)
+
     def _finish(self, now: float) -> list[Command]:
+        if silence := self._silence(now, is_last=True):
+            return silence + self._close("complete", now)
         if not self._line.sent_samples:
             error = RequestError(
                 ErrorCode.INVALID_TEXT, "There is nothing in the text that can be spoken."

@@ -1,4 +1,4 @@
-"""What a codec's codes mean in time, and how audio is laid out for a client."""
+"""Facts of a codec and of an audio format: rates, sizes, receptive field."""
 
 from __future__ import annotations
 
@@ -20,27 +20,59 @@ Samples = npt.NDArray[np.float32]
 class CodecSpec:
     """The facts about a neural codec that the rest of the service needs.
 
-    ``codebook_size`` counts real codes only: a code ``>= codebook_size`` is special
-    (BOC, EOC) and is never decoded. ``receptive_field_frames`` is how many whole frames
-    on either side of a frame can change its samples, computed from the architecture.
+    ``codebook_sizes`` count real codes only: a code of codebook k that is not below
+    ``codebook_sizes[k]`` is special (BOC, EOC) and is never decoded.
+
+    ``left_frames`` and ``right_frames`` are the receptive field: how many whole frames before
+    and after a frame can change its samples, computed from the architecture; a causal codec has
+    no right side. They are decoded again with every window. ``history_frames`` reach further
+    back, through layers whose state the decoder keeps between windows (attention's keys and
+    values): a window carries them so that the state can be computed again when it is lost.
+
     ``inert_codebooks``: of the last so many any code sounds like any other.
     """
 
     sample_rate: int
     hop_length: int
-    num_codebooks: int
-    codebook_size: int
-    receptive_field_frames: int
+    codebook_sizes: tuple[int, ...]
+    left_frames: int
+    right_frames: int
+    history_frames: int = 0
     inert_codebooks: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("sample_rate", "hop_length", "num_codebooks", "codebook_size"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive")
-        if self.receptive_field_frames < 0:
-            raise ValueError("receptive_field_frames must not be negative")
+        if self.sample_rate <= 0 or self.hop_length <= 0:
+            raise ValueError("sample_rate and hop_length must be positive")
+        if not self.codebook_sizes or min(self.codebook_sizes) <= 0:
+            raise ValueError("there must be codebooks, each of a positive size")
+        if min(self.left_frames, self.right_frames, self.history_frames) < 0:
+            raise ValueError("a receptive field must not be negative")
         if not 0 <= self.inert_codebooks < self.num_codebooks:
             raise ValueError("at least the first codebook must be heard")
+
+    @property
+    def num_codebooks(self) -> int:
+        """Codes of one frame."""
+        return len(self.codebook_sizes)
+
+    @property
+    def codebook_size(self) -> int:
+        """Real codes of each codebook. ValueError where not all have as many."""
+        if len(set(self.codebook_sizes)) > 1:
+            raise ValueError("the codebooks differ in size")
+        return self.codebook_sizes[0]
+
+    def are_codes(self, codes: Codes, lookahead: int = 0) -> bool:
+        """Whether all of ``codes`` ``[K, T]``, T >= 1, are real; those of the last ``lookahead``
+        frames may be UNKNOWN.
+        """
+        if codes.min() < 0:
+            known = codes[:, : codes.shape[1] - lookahead]
+            if known.min(initial=0) < 0 or codes.min() < UNKNOWN:
+                return False
+        if codes.max() < min(self.codebook_sizes):
+            return True
+        return bool((codes < np.array(self.codebook_sizes)[:, None]).all())
 
     @property
     def delay_rows(self) -> int:

@@ -1,10 +1,11 @@
-"""Which part of a context's text has been heard, from which part of its audio has."""
+"""The transcript of a context: which part of its text has been heard."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
-from streaming.words import ends_word
+from streaming.word_timing import ends_word
 
 #: Characters per second of speech, used for an utterance that is not complete yet.
 TYPICAL_CHARS_PER_S = 14.0
@@ -40,6 +41,19 @@ class Transcript:
         at = self._text.find(utterance, self._located)
         self._located = (at if at >= 0 else self._located) + len(utterance)
         return self._located
+
+    def rewind(self, text_end: int) -> None:
+        """The utterances after that place will be located again."""
+        self._located = text_end
+
+    def covering(self, pieces: Sequence[str]) -> str:
+        """The text from the first to the last of ``pieces``, which come next in it."""
+        if len(pieces) == 1:
+            return pieces[0]
+        begin = at = self._text.find(pieces[0], self._located)
+        for piece in pieces:
+            at = self._text.find(piece, at) + len(piece)
+        return self._text[begin:at]
 
     def on_sent(self, text_end: int, samples: int) -> None:
         """An utterance, or a word of it, reaching to ``text_end`` ended at ``samples``."""

@@ -1,4 +1,4 @@
-"""One utterance on its way: rows come in, windows for the codec go out.
+"""One utterance in progress: rows come in, windows for the codec go out.
 
 ::
 
@@ -14,12 +14,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from streaming.delay import DelayReverter
+from streaming.chunk_schedule import ChunkSchedule, PaceBounds, ScheduleSettings
+from streaming.delay import RowLayout
 from streaming.ports import TalkerRows
-from streaming.schedule import ChunkSchedule, PaceBounds, ScheduleSettings
 from streaming.spec import CodecSpec, Codes
 from streaming.window import DecodeWindow, SlidingWindowChunker
-from streaming.words import WordTracker
+from streaming.word_timing import WordTracker
 
 Mode = Literal["chunked", "whole"]
 #: Speech has about 14 characters per second and 25 frames; this is a guess from above. It
@@ -41,12 +41,14 @@ class Utterance:
 
     ``text_end`` is how far into the context's text it reaches. ``flush_ids`` are the
     flushes that are done once it is. ``words`` follows its words, where the talker says which
-    part of the text its rows speak.
+    part of the text its rows speak. ``delivery``: see StartTalker.
     """
 
-    def __init__(self, index: int, text: str, text_end: int, queued_at: float) -> None:
+    def __init__(
+        self, index: int, text: str, text_end: int, queued_at: float, delivery: str = ""
+    ) -> None:
         self.index, self.text, self.text_end = index, text, text_end
-        self.queued_at = queued_at
+        self.queued_at, self.delivery = queued_at, delivery
         self.flush_ids: list[str] = []
         self.started_at: float | None = None
         self.generated = False
@@ -66,17 +68,17 @@ class Utterance:
         dry_at: float,
         now: float,
         heard_rate: float,
+        layout: RowLayout = RowLayout.DELAYED,
     ) -> None:
         """The talker begins. ``dry_at``: when the listener runs out of earlier audio;
-        ``heard_rate``: the codec's samples that are heard in a second.
+        ``heard_rate``: the codec's samples that are heard in a second; ``layout``: the talker's.
         """
         self.started_at = now
         self._codec, self._heard_rate = codec, heard_rate
         self._mode = mode
-        self._reverter = DelayReverter(
-            codec.num_codebooks, codec.codebook_size, codec.inert_codebooks
-        )
-        self._chunker = SlidingWindowChunker(schedule.left_context_frames)
+        self._delay_rows = layout.delay_rows(codec)
+        self._reader = layout.reader(codec)
+        self._chunker = SlidingWindowChunker(schedule.left_context_frames, codec.history_frames)
         expected = _SHORTEST_FRAMES + int(len(self.text) * _FRAMES_PER_CHARACTER)
         self._schedule = ChunkSchedule(schedule, bounds, dry_at=dry_at, expected_frames=expected)
         self._collected: list[Codes] = []
@@ -93,7 +95,7 @@ class Utterance:
 
     def missing_rows(self, *, playing: bool) -> int:
         """How many rows its next chunk is still short of (see ``missing_frames``)."""
-        incomplete = max(0, self._codec.delay_rows - self.rows)
+        incomplete = max(0, self._delay_rows - self.rows)
         return self._schedule.missing_frames(playing=playing) + incomplete
 
     def push(self, batch: TalkerRows) -> None:
@@ -102,7 +104,7 @@ class Utterance:
             return
         if batch.spoken is not None:
             self._follow(batch.rows, batch.spoken)
-        frames = self._reverter.push_rows(batch.rows)
+        frames = self._reader.push_rows(batch.rows)
         self.rows += len(batch.rows)
         self.frames += len(frames)
         if self._mode == "whole":
@@ -110,8 +112,8 @@ class Utterance:
         else:
             self._chunker.push(frames)
             self._schedule.on_frames(len(frames))
-        if batch.finish is not None or self._reverter.ended:
-            self.cut_off = batch.finish == "length" and not self._reverter.ended
+        if batch.finish is not None or self._reader.ended:
+            self.cut_off = batch.finish == "length" and not self._reader.ended
             self._finish()
 
     def _follow(self, rows: Codes, spoken: npt.NDArray[np.float32]) -> None:
@@ -119,7 +121,7 @@ class Utterance:
         if self.words is None:
             start = self.text_end - len(self.text)
             self.words = WordTracker(self.text, start, self._codec, self._heard_rate)
-        self.words.push(spoken[rows[:, 0] < self._codec.codebook_size])
+        self.words.push(spoken[rows[:, 0] < self._codec.codebook_sizes[0]])
 
     def skip(self) -> None:
         """There is nothing to speak in it."""
@@ -148,7 +150,7 @@ class Utterance:
         decision = self._schedule.decide(now)
         if not decision.new_frames:
             return NextStep(None, 0.0, decision.wake_at)
-        incomplete = self._reverter.incomplete(decision.incomplete)
+        incomplete = self._reader.incomplete(decision.incomplete)
         window = self._chunker.take(decision.new_frames, decision.lookahead, incomplete)
         deadline = dry_at if self.frames_sent else max(dry_at, now)
         self._schedule.on_emitted(window.new_frames, decision.lookahead, now)

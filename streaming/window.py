@@ -7,7 +7,9 @@ sides of a chunk, so it is given a window::
     |--------------|===============|-----------|
                    ^ first_frame
 
-and only the samples of the new frames leave it: the rest is trimmed.
+and only the samples of the new frames leave it: the rest is trimmed. Where a codec has state
+that reaches back further (``CodecSpec.history_frames``), the frames before the left context come
+with the window too, so that a decoder which has lost that state can compute it again.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streaming.spec import UNKNOWN, Codes, Samples
+from streaming.spec import Codes, Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class DecodeWindow:
     the window begins or ends inside the stream, the decoder sees its edge as the edge of
     the stream (it pads with zeros there); contexts as wide as the receptive field make
     that unnoticeable. ``first_frame`` is the stream's number of the first new frame. Codes of
-    the lookahead may be UNKNOWN.
+    the lookahead may be UNKNOWN. ``history`` ``[K, H]`` holds the frames before the left context,
+    for codecs that need them.
     """
 
     codes: Codes
@@ -36,6 +39,7 @@ class DecodeWindow:
     lookahead: int
     first_frame: int = 0
     is_last: bool = False
+    history: Codes | None = None
 
     def __post_init__(self) -> None:
         if self.codes.ndim != 2 or self.codes.dtype != np.int16:
@@ -44,6 +48,13 @@ class DecodeWindow:
             raise ValueError("a window needs at least one new frame and no negative context")
         if self.codes.shape[1] != self.left_context + self.new_frames + self.lookahead:
             raise ValueError("codes do not fill the window")
+        if self.history is not None:
+            if self.history.ndim != 2 or self.history.dtype != np.int16:
+                raise ValueError("the history must be int16 of shape [K, H]")
+            if self.history.shape[0] != self.codes.shape[0]:
+                raise ValueError("the history has another number of codebooks than the window")
+            if self.history.shape[1] + self.left_context > self.first_frame:
+                raise ValueError("the window holds more frames than the stream has had")
 
     def trim(self, pcm: Samples) -> Samples:
         """Cut the decoding of the whole window, ``[T * hop]``, down to the new frames.
@@ -58,38 +69,27 @@ class DecodeWindow:
         return pcm[self.left_context * hop : (self.left_context + self.new_frames) * hop]
 
 
-def are_codes(codes: Codes, codebook_size: int, lookahead: int = 0) -> bool:
-    """Whether all of ``codes`` ``[K, T]``, T >= 1, are real; those of the last ``lookahead``
-    frames may be UNKNOWN.
-    """
-    if codes.min() >= 0:
-        return bool(codes.max() < codebook_size)
-    known = codes[:, : codes.shape[1] - lookahead]
-    if known.min(initial=0) < 0 or codes.min() < UNKNOWN:
-        return False
-    return bool(codes.max() < codebook_size)
-
-
 class SlidingWindowChunker:
     """Cuts one stream of frames into windows, in order and without loss.
 
-    It holds ``left_context_frames`` already emitted frames and the pending ones, no more.
-    How many frames the next window takes is the schedule's decision, not made here.
+    It holds ``left_context_frames`` and, before those, ``history_frames`` already emitted frames
+    and the pending ones, no more. How many frames the next window takes is the schedule's
+    decision, not made here.
     """
 
-    def __init__(self, left_context_frames: int) -> None:
-        if left_context_frames < 0:
-            raise ValueError("left_context_frames must not be negative")
-        self._left_context_frames = left_context_frames
-        self._frames: Codes | None = None  # [context + pending, K]
-        self._context = 0
+    def __init__(self, left_context_frames: int, history_frames: int = 0) -> None:
+        if min(left_context_frames, history_frames) < 0:
+            raise ValueError("contexts must not be negative")
+        self._left_context_frames, self._history_frames = left_context_frames, history_frames
+        self._frames: Codes | None = None  # [emitted and kept + pending, K]
+        self._kept = 0
         self._emitted = 0
         self._finished = False
 
     @property
     def pending(self) -> int:
         """Frames that were pushed and not yet emitted."""
-        return 0 if self._frames is None else len(self._frames) - self._context
+        return 0 if self._frames is None else len(self._frames) - self._kept
 
     @property
     def emitted(self) -> int:
@@ -137,7 +137,9 @@ class SlidingWindowChunker:
             lookahead = min(lookahead, max(0, self.pending - new_frames))
         if self._frames is None or new_frames + lookahead > self.pending:
             raise ValueError(f"{new_frames} + {lookahead} frames asked for, {self.pending} pending")
-        codes = self._frames[: self._context + new_frames + lookahead]
+        context = min(self._kept, self._left_context_frames)
+        history = self._kept - context
+        codes = self._frames[history : self._kept + new_frames + lookahead]
         if incomplete is not None and len(incomplete):
             if new_frames + lookahead != self.pending:
                 raise ValueError("complete frames lie between the window and the incomplete ones")
@@ -145,15 +147,16 @@ class SlidingWindowChunker:
             lookahead += len(incomplete)
         window = DecodeWindow(
             codes=np.ascontiguousarray(codes.T),
-            left_context=self._context,
+            left_context=context,
             new_frames=new_frames,
             lookahead=lookahead,
             first_frame=self._emitted,
             is_last=self._finished and new_frames == self.pending,
+            history=np.ascontiguousarray(self._frames[:history].T) if history else None,
         )
         self._emitted += new_frames
-        context = min(self._emitted, self._left_context_frames)
+        kept = min(self._emitted, self._left_context_frames + self._history_frames)
         # A copy, so that the old and larger array is freed.
-        self._frames = self._frames[self._context + new_frames - context :].copy()
-        self._context = context
+        self._frames = self._frames[self._kept + new_frames - kept :].copy()
+        self._kept = kept
         return window

@@ -1,4 +1,4 @@
-"""What the talker is reading while it speaks: a tap on its alignment heads.
+"""Word alignment: a tap on the attention of the talker's alignment heads.
 
 Some heads of a text-to-speech model look, while a frame is spoken, at the text that it speaks.
 A checkpoint names them in generation_config.json as Whisper's do, ``"alignment_heads":
@@ -73,16 +73,21 @@ class AttentionTap(nn.Module):
         self.store[slots] = self.keys[: len(slots)]
 
     def spot(
-        self, tokens: Tensor, tables: Tensor, block_size: int, spans: Sequence[tuple[int, int]]
+        self,
+        tokens: Tensor,
+        tables: Tensor,
+        block_size: int,
+        start: Tensor,
+        count: Tensor,
+        longest: int,
     ) -> Tensor:
         """Where in its text each of R rows is: ``[R]`` float32, in ids from the span's start.
 
         ``tokens`` ``[R]`` are the rows' last tokens of this step, ``tables`` ``[R, blocks]``
-        their requests' blocks, and ``spans`` (first position, how many ids) their texts.
+        their requests' blocks. Their texts are ``count`` ``[R]`` ids from position ``start``
+        ``[R]`` on, ``longest`` at most. Nothing here waits for the device.
         """
-        device = tables.device
-        start, count = torch.tensor(spans, device=device).unbind(1)
-        offset = torch.arange(max(n for _, n in spans), device=device)
+        offset = torch.arange(longest, device=tables.device)
         place = start[:, None] + torch.minimum(offset, count[:, None] - 1)
         slots = tables.long().gather(1, place // block_size) * block_size + place % block_size
         scores = torch.einsum(

@@ -1,4 +1,4 @@
-"""Finds a checkpoint and reads what the gateway needs of it: shape, defaults, tokenizer file."""
+"""Checkpoints as the gateway reads them: shape, defaults, tokenizer file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from talker.shape import ARCHITECTURE, CheckpointError, TalkerShape, read_shape
+from talker.families import find_family
+from talker.families.family import Family, SamplingDefaults
+from talker.prompts import PromptBuilder
+from talker.shape import CheckpointError, TalkerShape
+from talker.text_front_end import TextFrontEnd
 from talker.weights import check_weights
 
 #: What a talker needs of a repository on the hub; code files are never fetched.
@@ -20,42 +24,43 @@ MIN_TEMPERATURE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """How a checkpoint wants its codes drawn when the client does not say.
-
-    These values are the family's (published with vLLM-Omni's pipeline for Higgs Audio v3);
-    a checkpoint's generation_config.json overrides them one by one.
-    """
-
-    temperature: float = 1.0
-    top_p: float = 0.95
-    top_k: int = 50
-    max_frames: int = 2048
-
-
-@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A checked checkpoint in a local folder. ``name`` is what the operator asked for.
 
     ``alignment_heads`` are (layer, head) pairs that look at the text being spoken; without
     any there are no word timings. ``text_frontend`` names what puts writing into words for it.
     ``has_continuity``: it was trained on talks, on prompts with earlier turns before the text,
-    of at most ``continuation_positions`` if that is said.
+    of at most ``continuation_positions`` if that is said. ``segment_chars``: the longest text that
+    it was taught to say at once, None for as long as it may speak. ``sampler_rules`` is what the
+    family's sampler has from generation_config.json. ``quantisation`` is how the weights are
+    stored, None for floats. ``warnings`` say what of that file was not followed.
     """
 
     name: str
     folder: Path
+    family: Family
     shape: TalkerShape
     defaults: SamplingDefaults
     alignment_heads: tuple[tuple[int, int], ...] = ()
     text_frontend: str | None = None
     has_continuity: bool = False
     continuation_positions: int | None = None
+    segment_chars: int | None = None
+    sampler_rules: Mapping[str, Any] = field(default_factory=dict)
+    quantisation: str | None = None
+    has_packed_weights: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def tokenizer_file(self) -> Path:
         """The tokenizer in the ``tokenizers`` library's own format."""
         return self.folder / "tokenizer.json"
+
+    def prompt_builder(
+        self, max_positions: int, front_end: TextFrontEnd | None = None
+    ) -> PromptBuilder:
+        """A builder of prompts for it. Raises CheckpointError."""
+        return self.family.prompt_builder(self.tokenizer_file, self.shape, max_positions, front_end)
 
 
 def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
@@ -65,16 +70,58 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     """
     folder = resolve_folder(model, revision)
     config = _read_json(folder / "config.json")
-    if ARCHITECTURE not in (config.get("architectures") or [ARCHITECTURE]):
-        raise CheckpointError(f"architectures are {config['architectures']}, not {ARCHITECTURE}")
-    shape = read_shape(config)
-    check_weights(folder, shape)
+    family = find_family(config)
+    shape = family.read_shape(config)
+    method = quantisation_of(config, family)
+    check_weights(folder, family, shape, is_quantised=method is not None)
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{folder} has no tokenizer.json")
-    heads = read_alignment_heads(folder, shape)
-    continuity, longest = read_continuity(folder), read_continuation_positions(folder)
-    defaults, front_end = read_defaults(folder, shape), read_text_frontend(folder)
-    return Checkpoint(model, folder, shape, defaults, heads, front_end, continuity, longest)
+    file = folder / "generation_config.json"
+    generation = _read_json(file) if file.is_file() else {}
+    try:
+        defaults, muted = read_defaults(generation, family, shape)
+        return Checkpoint(
+            name=model,
+            folder=folder,
+            family=family,
+            shape=shape,
+            defaults=defaults,
+            alignment_heads=read_alignment_heads(generation, shape),
+            text_frontend=read_text_frontend(generation),
+            has_continuity=read_continuity(generation, family),
+            continuation_positions=read_count(generation, "continuation_positions"),
+            segment_chars=read_count(generation, "segment_chars") or family.segment_chars,
+            sampler_rules=family.sampler_rules(generation, shape),
+            quantisation=method,
+            has_packed_weights=method is not None and has_packed_weights(config),
+            warnings=tuple(f"{file}: {text}" for text in muted),
+        )
+    except CheckpointError as error:
+        raise CheckpointError(f"{file}: {error}") from None
+
+
+def quantisation_of(config: Mapping[str, Any], family: Family) -> str | None:
+    """How config.json says that the weights are quantised, in vLLM's word for it ("fp8",
+    "compressed-tensors"); None for floats. Raises CheckpointError.
+    """
+    settings = config.get("quantization_config")
+    if settings is None:
+        return None
+    method = settings.get("quant_method") if isinstance(settings, Mapping) else None
+    if not isinstance(method, str):
+        raise CheckpointError(f"quantization_config has no quant_method: {settings!r}")
+    if not family.loads_quantised:
+        raise CheckpointError(f"{family.title}: checkpoints quantised by {method} are not served")
+    return method
+
+
+def has_packed_weights(config: Mapping[str, Any]) -> bool:
+    """Whether several weights share a word (4 bits), which only some devices have kernels for."""
+    settings = config["quantization_config"]
+    packed: bool = settings.get("format") == "pack-quantized" or (
+        settings["quant_method"] in ("awq", "gptq")
+    )
+    return packed
 
 
 def resolve_folder(model: str, revision: str | None = None) -> Path:
@@ -109,21 +156,44 @@ def local_folder(model: str) -> Path | None:
     return None
 
 
-def read_defaults(folder: Path, shape: TalkerShape) -> SamplingDefaults:
-    """The family's defaults with generation_config.json over them. A temperature that is nearly 0
-    is read as 0, and a ``top_k`` of 0 or -1 as none. Raises CheckpointError.
+def read_defaults(
+    generation: Mapping[str, Any], family: Family, shape: TalkerShape
+) -> tuple[SamplingDefaults, list[str]]:
+    """The family's defaults with generation_config.json over them, and warnings.
+
+    Talkers repeat themselves or fall silent without sampling, and files that were written for text
+    models say ``do_sample: false``, a temperature of nearly 0 or a ``top_k`` of 1: such values are
+    not followed. A client may still ask for greedy speech. A ``top_k`` of 0 or -1 is none. Raises
+    CheckpointError.
     """
-    family = SamplingDefaults()
-    file = folder / "generation_config.json"
-    own = _read_json(file) if file.is_file() else {}
-    sampled = own.get("do_sample", True)
-    temperature = _number(own, "temperature", family.temperature) if sampled else 0.0
-    top_k = int(_number(own, "top_k", family.top_k))
+    published, warnings = family.defaults, list[str]()
+    given = {
+        name: _number(generation, name, fallback)
+        for name, fallback in (
+            ("temperature", published.temperature),
+            ("top_p", published.top_p),
+            ("top_k", published.top_k),
+        )
+    }
+    if not generation.get("do_sample", True):
+        muted = dict.fromkeys(given, "do_sample: false")
+    else:
+        muted = {}
+        if given["temperature"] < MIN_TEMPERATURE and given["temperature"] >= 0:
+            muted["temperature"] = f"temperature: {given['temperature']}"
+        if given["top_k"] == 1 != published.top_k:
+            muted["top_k"] = "top_k: 1"
+    for name in muted:
+        given[name] = getattr(published, name)
+    for reason in dict.fromkeys(muted.values()):
+        kept = ", ".join(f"{name} {given[name]:g}" for name in muted if muted[name] == reason)
+        warnings.append(f"{reason} is not followed, since it would mute the sampling: {kept}")
+    top_k = int(given["top_k"])
     defaults = SamplingDefaults(
-        temperature=0.0 if 0 < temperature < MIN_TEMPERATURE else temperature,
-        top_p=_number(own, "top_p", family.top_p),
+        temperature=given["temperature"],
+        top_p=given["top_p"],
         top_k=shape.codebook_size if top_k in (0, -1) else top_k,
-        max_frames=int(_number(own, "max_new_tokens", family.max_frames)),
+        max_frames=int(_number(generation, "max_new_tokens", published.max_frames)),
     )
     sane = (
         0 <= defaults.temperature <= 2
@@ -132,55 +202,55 @@ def read_defaults(folder: Path, shape: TalkerShape) -> SamplingDefaults:
         and defaults.max_frames > shape.num_codebooks
     )
     if not sane:
-        raise CheckpointError(f"{file}: sampling defaults out of range: {defaults}")
-    return defaults
+        raise CheckpointError(f"sampling defaults out of range: {defaults}")
+    return defaults, warnings
 
 
-def read_alignment_heads(folder: Path, shape: TalkerShape) -> tuple[tuple[int, int], ...]:
+def read_alignment_heads(
+    generation: Mapping[str, Any], shape: TalkerShape
+) -> tuple[tuple[int, int], ...]:
     """``alignment_heads`` of generation_config.json, as Whisper's checkpoints have it; empty
     where there is none. Raises CheckpointError.
     """
-    file, body = folder / "generation_config.json", shape.backbone
-    named = _read_json(file).get("alignment_heads") if file.is_file() else None
+    named, body = generation.get("alignment_heads"), shape.backbone
     if not isinstance(named, list | None):
-        raise CheckpointError(f"{file}: alignment_heads must be a list, not {named!r}")
+        raise CheckpointError(f"alignment_heads must be a list, not {named!r}")
     heads = []
     for pair in named or []:
         whole = isinstance(pair, list) and len(pair) == 2 and all(type(i) is int for i in pair)
         if not whole or not (0 <= pair[0] < body.num_layers and 0 <= pair[1] < body.num_heads):
-            raise CheckpointError(f"{file}: alignment_heads: {pair!r} is not a [layer, head] here")
+            raise CheckpointError(f"alignment_heads: {pair!r} is not a [layer, head] here")
         heads.append((pair[0], pair[1]))
     return tuple(heads)
 
 
-def read_text_frontend(folder: Path) -> str | None:
+def read_text_frontend(generation: Mapping[str, Any]) -> str | None:
     """``text_frontend`` of generation_config.json: the name of what puts writing into words for
     a model that reads letters alone; None where there is none. Raises CheckpointError.
     """
-    file = folder / "generation_config.json"
-    name = _read_json(file).get("text_frontend") if file.is_file() else None
+    name = generation.get("text_frontend")
     if name is not None and not isinstance(name, str):
-        raise CheckpointError(f"{file}: text_frontend must be a name, not {name!r}")
+        raise CheckpointError(f"text_frontend must be a name, not {name!r}")
     return name
 
 
-def read_continuity(folder: Path) -> bool:
-    """``continuation`` of generation_config.json; false where it is not there."""
-    file = folder / "generation_config.json"
-    value = _read_json(file).get("continuation", False) if file.is_file() else False
+def read_continuity(generation: Mapping[str, Any], family: Family) -> bool:
+    """``continuation`` of generation_config.json; the family's where it is not there."""
+    value = generation.get("continuation", family.has_continuity)
     if not isinstance(value, bool):
-        raise CheckpointError(f"{file}: continuation must be true or false, not {value!r}")
+        raise CheckpointError(f"continuation must be true or false, not {value!r}")
     return value
 
 
-def read_continuation_positions(folder: Path) -> int | None:
-    """``continuation_positions`` of generation_config.json: the longest prompt, in positions,
-    with which the model was taught to go on from earlier turns; None where it is not there.
+def read_count(generation: Mapping[str, Any], name: str) -> int | None:
+    """A limit that generation_config.json sets; None where it is not there. ``segment_chars``: the
+    longest text that the model was taught to say at once. ``continuation_positions``: the longest
+    prompt, in positions, with which it was taught to go on from earlier turns. Raises
+    CheckpointError.
     """
-    file = folder / "generation_config.json"
-    value = _read_json(file).get("continuation_positions") if file.is_file() else None
+    value = generation.get(name)
     if value is not None and (type(value) is not int or value < 1):
-        raise CheckpointError(f"{file}: continuation_positions must be a number, not {value!r}")
+        raise CheckpointError(f"{name} must be a number from 1 on, not {value!r}")
     return value
 
 
@@ -189,7 +259,7 @@ def _number(section: Mapping[str, Any], name: str, fallback: float) -> float:
     if value is None:
         return fallback
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise CheckpointError(f"generation_config.json: {name} must be a number, not {value!r}")
+        raise CheckpointError(f"{name} must be a number, not {value!r}")
     return value
 
 

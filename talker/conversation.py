@@ -1,21 +1,21 @@
-"""Utterances that go on from each other, at the gateway's end.
+"""Conversations at the gateway's end: utterances that go on from each other.
 
-The talker process holds what a conversation has said as ids (``talker.histories``); here is
-kept how long that is, and the last utterance itself. An utterance goes on if it can, and what
-goes to the process then is its own text alone. Otherwise it starts over: the process is a new
-one, or has lost the frames, or the talk would leave less than half of the positions for what
-is to come. A talk that starts over begins with the last utterance, whose rows travel like a
-voice's; if that is too long as well, with nothing.
+The talker process holds what a conversation has said as ids
+(``talker.conversation_cache``); here is kept how long that is, and the last utterance itself. An
+utterance goes on if it can, and what goes to the process then is its own text alone. Otherwise it
+starts over: the process is a new one, or has lost the frames, or the talk would leave too few
+positions for what is to come. A talk that starts over begins with the last utterance,
+whose rows travel like a voice's; if that is too long as well, with nothing.
 
 Prompts, as ids and rows stand in them::
 
-    first        head <|text|> one <|audio|>
-    goes on      head <|text|> one <|audio|> rows of one <|text|> two <|audio|>
-    starts over  head <|text|> two <|audio|> rows of two <|text|> three <|audio|>
+    first        head turn one
+    goes on      head turn one, rows of one, turn two
+    starts over  head turn two, rows of two, turn three
 
-The family's documentation describes this interleaving and names nothing between the turns.
-The rows are those that were spoken but the last, which belongs to no frame and has no frame id:
-the delay pattern's T + K - 1, as many as a reference clip has.
+A turn is what the family's prompts end with, ``<|text|> one <|audio|>`` in Higgs Audio v3; some
+families have ids between rows and the next turn. The rows are all that have a frame id: in the
+delay pattern not the last one, which carries the stop id and belongs to no frame.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from streaming.ports import TalkerRows
+from streaming.ports import RowDemand, RowGenerator
 from streaming.spec import Codes
 from talker.messages import Generate, VoiceRows
-from talker.prompts import MAX_VOICE_ROWS
+from talker.prompts import MAX_EARLIER_ROWS
 
 
 class Gone(Exception):
@@ -42,9 +42,7 @@ class Gone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An utterance that was spoken: its ids, ``<|text|>`` to ``<|audio|>``, and its delayed rows
-    ``[R, K]`` int16.
-    """
+    """An utterance that was spoken: its own ids, and its rows ``[R, K]`` int16 that have ids."""
 
     ids: tuple[int, ...]
     rows: Codes
@@ -53,12 +51,14 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Order:
     """A message for the process. ``turn`` are the ids of its utterance, ``positions`` how long
-    the whole prompt is, with what the process holds of it.
+    the whole prompt is, with what the process holds of it. ``is_delayed``: the last row that
+    comes carries the stop id, so it is in no prompt.
     """
 
     message: Generate
     turn: tuple[int, ...]
     positions: int
+    is_delayed: bool = True
 
 
 class Conversation:
@@ -81,28 +81,32 @@ class Conversation:
     async def speak(
         self,
         order: Callable[[], Order],
-        start: Callable[[Generate], AsyncGenerator[TalkerRows, None]],
-    ) -> AsyncGenerator[TalkerRows, None]:
+        start: Callable[[Generate], RowGenerator],
+    ) -> RowGenerator:
         """Speak the next utterance when the one before it has ended. ``order`` is asked again if
         what it went on from turns out to be gone.
         """
         async with self._turn:
             while True:
                 chosen, losses, rows = order(), self._losses, list[Codes]()
+                demand: RowDemand | None = None
                 try:
                     async with aclosing(start(chosen.message)) as pieces:
-                        async for piece in pieces:
+                        while True:
+                            piece = await pieces.asend(demand)
                             rows.append(piece.rows)
                             if piece.finish == "stop":  # before the consumer closes us
                                 self._keep(chosen, rows, is_held=losses == self._losses)
-                            yield piece
-                    return
+                            demand = yield piece
+                            if piece.finish is not None:
+                                return
                 except Gone:
                     self.lose()
 
     def _keep(self, spoken: Order, pieces: Sequence[Codes], *, is_held: bool) -> None:
-        rows = np.concatenate(pieces)[:-1]
-        self.last = Turn(spoken.turn, rows) if 0 < len(rows) <= MAX_VOICE_ROWS else None
+        rows = np.concatenate(pieces)
+        rows = rows[:-1] if spoken.is_delayed else rows
+        self.last = Turn(spoken.turn, rows) if 0 < len(rows) <= MAX_EARLIER_ROWS else None
         self.held = spoken.positions + len(rows) if is_held else 0
 
 
@@ -143,41 +147,50 @@ def continued(
     talk: Conversation,
     max_positions: int,
     longest: int | None = None,
+    *,
+    between: tuple[int, ...] = (),
+    is_delayed: bool = True,
 ) -> Order:
     """The order for an utterance of ``talk``. ``whole`` is the message that speaks it alone, and
-    its own ids begin at ``turn_at``. At most half of the positions go to the prompt, and at most
-    ``longest``, the length up to which the model was taught to go on.
+    its own ids begin at ``turn_at``; those of ``between`` go before them where something was said.
+    The prompt leaves room for the longest utterance, or takes half of the positions where that is
+    more than half of them; it takes at most ``longest``, the length up to which the model was
+    taught to go on.
     """
     head, turn = whole.ids[:turn_at], whole.ids[turn_at:]
-    positions = talk.held + len(turn)
-    room = min(max_positions // 2, longest or max_positions)
+    more = (*between, *turn)
+    positions = talk.held + len(more)
+    room = max(max_positions // 2, max_positions - whole.max_frames)
+    room = min(room, longest or max_positions)
     if talk.held and positions <= room:
-        return _order(whole, talk, turn, turn, positions, max_positions, goes_on=True, voice=None)
+        message = _in_talk(whole, talk, more, positions, max_positions, goes_on=True, voice=None)
+        return Order(message, turn, positions, is_delayed)
     ids, earlier = whole.ids, None
     if talk.last is not None:
         # what stands for the rows does not matter: the engine puts their embeddings there
         rows = talk.last.ids[-1:] * len(talk.last.rows)
-        longer = (*head, *talk.last.ids, *rows, *turn)
+        longer = (*head, *talk.last.ids, *rows, *more)
         if len(longer) <= room:
             codes = np.ascontiguousarray(talk.last.rows, np.int16)
             earlier = VoiceRows(codes.tobytes(), len(head) + len(talk.last.ids))
             ids = longer
-    return _order(whole, talk, ids, turn, len(ids), max_positions, earlier=earlier)
+    message = _in_talk(whole, talk, ids, len(ids), max_positions, earlier=earlier)
+    return Order(message, turn, len(ids), is_delayed)
 
 
-def _order(
+def _in_talk(
     whole: Generate,
     talk: Conversation,
     ids: tuple[int, ...],
-    turn: tuple[int, ...],
     positions: int,
     max_positions: int,
     **changes: object,
-) -> Order:
+) -> Generate:
+    """``whole`` with other ids, as an utterance of ``talk``."""
     text = whole.text
     if text is not None:  # it stands as far from the end as before
         text = msgspec.structs.replace(text, at=text.at + len(ids) - len(whole.ids))
-    message = msgspec.structs.replace(
+    return msgspec.structs.replace(
         whole,
         ids=ids,
         text=text,
@@ -185,4 +198,3 @@ def _order(
         conversation=talk.number,
         **changes,
     )
-    return Order(message, turn, positions)

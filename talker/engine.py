@@ -2,7 +2,7 @@
 
 This module imports neither torch nor vLLM nor transformers. It builds the prompts, so that a
 request can be checked at once. The rows that nobody has taken yet are kept by
-``talker.in_flight``; they are bounded by the request's own ``max_frames``: 2,048 frames of 8
+``talker.pending_requests``; they are bounded by the request's own ``max_frames``: 2,048 frames of 8
 int16 codes are 32 KiB.
 """
 
@@ -11,29 +11,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from ipc.supervisor import ChildDown, Supervisor, Watch
+from streaming.delay import RowLayout
 from streaming.errors import BackendError, ErrorCode
-from streaming.fit import SpokenLengths
-from streaming.ports import SpeechRequest, TalkerRows
-from talker.checkpoint import Checkpoint, SamplingDefaults, open_checkpoint
+from streaming.ports import RowGenerator, SpeechRequest
+from streaming.segmenter import SpokenLengths
+from talker.checkpoint import Checkpoint, open_checkpoint
 from talker.conversation import Conversations
-from talker.downtime import Downtime
+from talker.families.family import Licence, SamplingDefaults
 from talker.hub import ModelFolder
-from talker.in_flight import InFlight
-from talker.intake import DEFAULT_VOICE, Intake, VoiceSource
 from talker.messages import Failed, Forget, FromChild, FromGateway, Generate, Ready, Step
-from talker.settings import TalkerSettings, resolve_max_positions
+from talker.pending_requests import Downtime, PendingRequests
+from talker.request_builder import DEFAULT_VOICE, RequestBuilder, VoiceSource
+from talker.settings import DEFAULT_SEQS_CPU, TalkerSettings, resolve_max_positions
 from talker.text_front_end import TextFrontEnd
 
+log = logging.getLogger(__name__)
 #: Silence that is allowed in one phase of the start: gigabytes from slow storage, and with
 #: parallelism several processes that import torch one after another.
 START_TIMEOUT_S = 900.0
+
+
+def _inductor_cache() -> str:
+    """Where torch keeps what it compiles; by default among temporary files, and the child's own go
+    with it.
+    """
+    kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return kept or f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
 
 
 class TalkerProcessEngine:
@@ -61,10 +73,10 @@ class TalkerProcessEngine:
         self._front_ends = front_ends or {}
         self._on_progress, self._on_change = on_progress, on_change
         self._checkpoint: Checkpoint | None = None
-        self._intake: Intake | None = None
+        self._intake: RequestBuilder | None = None
         self._supervisor: Supervisor[Step | Failed] | None = None
         self._info: Ready | None = None
-        self._in_flight = InFlight(
+        self._in_flight = PendingRequests(
             self._send, self._settings.max_outstanding, self._settings.hold_rows
         )
         self._conversations = Conversations(self._settings.max_conversations)
@@ -79,8 +91,19 @@ class TalkerProcessEngine:
         folder = await self.folder.find(lambda seconds: self._on_progress("download", seconds))
         opened = await asyncio.to_thread(open_checkpoint, str(folder))
         limit = resolve_max_positions(self._settings, opened.shape.backbone.max_positions)
-        self._intake = Intake(opened, limit, self._voices, self._front_ends)
+        self._intake = RequestBuilder(opened, limit, self._voices, self._front_ends)
         self._checkpoint = opened
+        for warning in opened.warnings:
+            log.warning(warning)
+        licence = opened.family.licence
+        log.info(
+            "talker chosen",
+            extra={
+                "family": opened.family.title,
+                "licence": licence.name,
+                "licence_notice": licence.notice,
+            },
+        )
         self._supervisor = Supervisor(
             "talker.process",
             _arguments(opened, self._settings),
@@ -90,6 +113,7 @@ class TalkerProcessEngine:
             on_ready=self._on_ready,
             on_down=self._on_down,
             on_progress=self._on_progress,
+            env={"TORCHINDUCTOR_CACHE_DIR": _inductor_cache()},
             watch=self._watch,
         )
         self._downtime.begin()
@@ -123,6 +147,13 @@ class TalkerProcessEngine:
         return self._checkpoint.folder if self._checkpoint else None
 
     @property
+    def row_layout(self) -> RowLayout:
+        """How frames lie in rows. RuntimeError before ``start`` has read the checkpoint."""
+        if self._checkpoint is None:
+            raise RuntimeError("the checkpoint has not been read yet")
+        return self._checkpoint.shape.layout
+
+    @property
     def defaults(self) -> SamplingDefaults | None:
         """The checkpoint's own sampling parameters."""
         return self._checkpoint.defaults if self._checkpoint else None
@@ -154,8 +185,12 @@ class TalkerProcessEngine:
 
     @property
     def capacity(self) -> int:
-        """Utterances that the engine works on at once."""
-        return self._settings.max_num_seqs * self._settings.data_parallel_size
+        """Utterances that the engine works on at once; before ``start`` has returned a guess, where
+        it depends on the device.
+        """
+        known = self._settings.max_num_seqs or DEFAULT_SEQS_CPU
+        each = self._info.max_num_seqs if self._info else known
+        return each * self._settings.data_parallel_size
 
     @property
     def voices(self) -> tuple[str, ...]:
@@ -166,6 +201,28 @@ class TalkerProcessEngine:
     def spoken_lengths(self) -> SpokenLengths | None:
         """See Intake; None before ``start`` too."""
         return self._intake.spoken_lengths if self._intake else None
+
+    @property
+    def delivery_tags(self) -> Mapping[str, str]:
+        """See RequestBuilder; none before ``start``."""
+        return self._intake.delivery_tags if self._intake else {}
+
+    @property
+    def segment_chars(self) -> int | None:
+        """See Checkpoint; None before ``start`` too."""
+        return self._checkpoint.segment_chars if self._checkpoint else None
+
+    @property
+    def max_frames(self) -> int:
+        """The longest generation. RuntimeError before ``start`` has read the checkpoint."""
+        if self._checkpoint is None:
+            raise RuntimeError("the checkpoint has not been read yet")
+        return self._checkpoint.defaults.max_frames
+
+    @property
+    def licence(self) -> Licence | None:
+        """Terms of the checkpoint's family, once ``start`` has read it."""
+        return self._checkpoint.family.licence if self._checkpoint else None
 
     @property
     def has_word_timings(self) -> bool:
@@ -193,10 +250,10 @@ class TalkerProcessEngine:
             with contextlib.suppress(BackendError):
                 self._send(Forget(number))
 
-    async def generate(self, request: SpeechRequest) -> AsyncGenerator[TalkerRows, None]:
-        """Yield rows as they come; rows that have piled up come as one piece. While the
-        consumer does not take them, the engine stops making more after ``hold_rows``. An
-        utterance of a conversation waits for the one before it to be taken or closed.
+    def generate(self, request: SpeechRequest) -> RowGenerator:
+        """Yield rows as they come; all that wait come as one piece. While the consumer does not
+        take them, the engine stops making more after ``hold_rows``. An utterance of a
+        conversation waits for the one before it to be taken or closed.
 
         Raises RequestError as ``check`` does; CapacityError when ``max_outstanding`` is
         reached; BackendError ENGINE_RESTARTING when the child is down or dies, and
@@ -204,21 +261,15 @@ class TalkerProcessEngine:
         """
         intake = self._require_intake()
         if request.conversation is None or not self.has_continuity:
-            pieces = self._speak(intake.message(request, next(self._handles)))
-        else:
-            talk = self._conversations.of(request.conversation)
-            pieces = talk.speak(
-                lambda: intake.order(request, next(self._handles), talk), self._speak
-            )
-        async with aclosing(pieces):
-            async for rows in pieces:
-                yield rows
+            return self._speak(intake.message(request, next(self._handles)))
+        talk = self._conversations.of(request.conversation)
+        return talk.speak(lambda: intake.order(request, next(self._handles), talk), self._speak)
 
-    def _speak(self, message: Generate) -> AsyncGenerator[TalkerRows, None]:
+    def _speak(self, message: Generate) -> RowGenerator:
         assert self._checkpoint is not None
         return self._in_flight.speak(message, self._checkpoint.shape.num_codebooks)
 
-    def _require_intake(self) -> Intake:
+    def _require_intake(self) -> RequestBuilder:
         if self._intake is None:
             raise BackendError(ErrorCode.NOT_READY, "The speech engine has not started.")
         return self._intake
@@ -233,6 +284,20 @@ class TalkerProcessEngine:
 
     def _on_ready(self, info: Ready) -> None:
         self._info = info
+        log.info(
+            "talker ready",
+            extra={
+                "engine": info.engine,
+                "runner": info.runner,
+                "dtype": info.dtype,
+                "attention": info.attention,
+                "graphs": info.graphs,
+                "step_kernels": info.step_kernels,
+                "max_num_seqs": info.max_num_seqs,
+                "phases": info.phases,
+                "versions": info.versions,
+            },
+        )
         self._in_flight.on_ready()
         self._downtime.end()
         self._on_change(True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from streaming.delay import RowLayout
 from streaming.errors import BackendError, ErrorCode, RequestError
-from streaming.fit import SpokenLengths
-from streaming.ports import Arrival, SpeechRequest, TalkerRows
+from streaming.ports import Arrival, RowGenerator, SpeechRequest, TalkerRows
+from streaming.segmenter import SpokenLengths
 from streaming.spec import Codes
-from talker.intake import VoiceSource
+from talker.request_builder import VoiceSource
 
 _FAILED = "The speech engine could not finish this text."
 
@@ -41,8 +41,9 @@ class FakeTalker:
     contains ``"!fail"``, the engine "fails". ``outstanding`` counts requests in flight,
     ``rows_made`` the rows that were taken. Like the real one it pauses when nobody takes
     ``hold_rows`` rows. With ``has_word_timings`` each frame speaks the character whose frame it
-    is. With ``has_continuity`` the codes of a conversation's later utterances
-    follow from what it has said before; ``conversations`` are those that it remembers.
+    is; with ``takes_scene`` codes follow from the scene too. With ``has_continuity`` the codes of
+    a conversation's later utterances follow from what it has said before; ``conversations`` are
+    those that it remembers.
     """
 
     def __init__(
@@ -60,9 +61,14 @@ class FakeTalker:
         hold_rows: int = 64,
         has_continuity: bool = False,
         has_word_timings: bool = False,
+        takes_scene: bool = False,
+        segment_chars: int | None = 90,
     ) -> None:
         self.num_codebooks, self.codebook_size = num_codebooks, codebook_size
-        self._frames_per_character, self._max_frames = frames_per_character, max_frames
+        self._frames_per_character, self.max_frames = frames_per_character, max_frames
+        #: Limits and tags as a checkpoint has them; the embedded voice's limit unless told.
+        self.segment_chars = segment_chars
+        self.delivery_tags: Mapping[str, str] = {}
         self._first_row_s, self._row_s = first_row_s, row_s
         self._stream_s = stream_s
         self._fail_after, self.capacity = fail_after, capacity
@@ -72,6 +78,8 @@ class FakeTalker:
         self.source: VoiceSource | None = None
         self.outstanding = self.restarts = self.rows_made = 0
         self.has_word_timings = has_word_timings
+        self._takes_scene = takes_scene
+        self.row_layout = RowLayout.DELAYED
         self.spoken_lengths: SpokenLengths | None = None
         self.has_continuity = has_continuity
         self.conversations: dict[str, _Conversation] = {}
@@ -95,7 +103,7 @@ class FakeTalker:
         if request.reference is not None:
             rows, text = request.reference.codes, request.reference.text
         elif self.source and (voice := self.source.get(request.voice)):
-            rows, text = voice.rows, voice.transcript
+            rows, text = voice.frames, voice.transcript
         else:
             return b""
         return rows.tobytes() + (text or "").encode()
@@ -106,7 +114,8 @@ class FakeTalker:
         """
         count = max(1, round(len(request.text) * self._frames_per_character))
         seed = request.sampling.seed or 0
-        spoken = f"{seed}:{before}{request.text}".encode(errors="replace")
+        led = f"{request.delivery}{request.scene or ''}"
+        spoken = f"{seed}:{before}{led}{request.text}".encode(errors="replace")
         digest = hashlib.shake_128(spoken + self._reference(request))
         # as cheap as can be: in load tests it counts as the gateway's
         drawn = np.frombuffer(digest.digest(2 * count * self.num_codebooks), np.uint16)
@@ -142,6 +151,8 @@ class FakeTalker:
 
     def check_options(self, request: SpeechRequest) -> None:
         """Any sampling will do; the only voice is ``default``."""
+        if request.scene is not None and not self._takes_scene:
+            raise RequestError(ErrorCode.UNSUPPORTED, "A fake takes no scene.", param="scene")
         known = self.source is not None and self.source.get(request.voice) is not None
         if request.voice not in self.voices and not known:
             raise RequestError(
@@ -157,7 +168,7 @@ class FakeTalker:
                 ErrorCode.INVALID_TEXT, "The text has nothing that can be spoken.", param="text"
             )
 
-    async def generate(self, request: SpeechRequest) -> AsyncGenerator[TalkerRows, None]:
+    async def generate(self, request: SpeechRequest) -> RowGenerator:
         """Rows one by one at the pace; those that are late by then come together."""
         self.check(request)
         if request.conversation is None or not self.has_continuity:
@@ -168,11 +179,13 @@ class FakeTalker:
             async for piece in pieces:
                 if piece.finish == "stop":
                     talk.said += request.text + "\n"
-                yield piece
+                demand = yield piece
+                if demand is not None and demand.delay_s:
+                    await asyncio.sleep(demand.delay_s)
 
     async def _speak(self, request: SpeechRequest, before: str) -> AsyncGenerator[TalkerRows, None]:
         rows = self.rows_of(request, before)
-        limit = min(self._max_frames, request.max_frames or self._max_frames)
+        limit = min(self.max_frames, request.max_frames or self.max_frames)
         finish = "length" if limit < len(rows) else "stop"
         rows = rows[:limit]
         self.outstanding += 1
@@ -220,31 +233,3 @@ class FakeTalker:
     def _ready(self, late_s: float, sent: int, row_s: float) -> int:
         """The next row, and those that were due after it."""
         return sent + 1 + (int(max(0.0, late_s) / row_s) if row_s > 0 else 0)
-
-
-class LabelTalker(FakeTalker):
-    """A fake talker whose frames say whose they are and which: see ``labelled``.
-
-    The numbers in an utterance's text say what is spoken: the voice (any label of its stream),
-    the part, and how many frames. A text with fewer numbers is spoken as by a FakeTalker.
-    """
-
-    def frames_of(self, request: SpeechRequest, before: str = "") -> Codes:
-        """See FakeTalker."""
-        numbers = [int(number) for number in re.findall(r"\d+", request.text)]
-        if len(numbers) < 3:
-            return super().frames_of(request, before)
-        voice, part, frames = numbers[:3]
-        return labelled(voice, part, frames, self.num_codebooks)
-
-
-def labelled(voice: int, part: int, frames: int, num_codebooks: int = 8) -> Codes:
-    """``[frames, K]`` codes of ten bits, at least six to a frame: voice (two), part, frame (two),
-    the sum of these, and zeros.
-    """
-    index = np.arange(frames)
-    codes = np.zeros((frames, num_codebooks), np.int16)
-    codes[:, 0], codes[:, 1], codes[:, 2] = voice % 1024, voice // 1024, part
-    codes[:, 3], codes[:, 4] = index % 1024, index // 1024
-    codes[:, 5] = codes[:, :5].sum(axis=1, dtype=np.int64) % 1024
-    return codes

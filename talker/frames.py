@@ -2,7 +2,7 @@
 
 vLLM carries one integer per step. The talker's integer is a *frame id*: ``FRAME_BASE`` plus
 a counter that goes round after two billion rows. A ring-shaped table on the device has, at
-``slot(id)``, the row's codes and the delay state after it. Whoever meets a frame id among the
+``slot(id)``, the row's codes and the sampler's state after it. Whoever meets a frame id among the
 input ids (the next step, a chunk of a prefill, a re-prefill after preemption) finds all it
 needs there, so there is no per-request state to save on preemption or to free on abort, and
 two different rows never look alike to the prefix cache.
@@ -26,8 +26,8 @@ FRAME_BASE = 1 << 20
 #: Frame ids stay within int32.
 FRAME_SPAN = (1 << 31) - 1 - FRAME_BASE
 _EPOCHS = (1 << 15) - 1
-#: Columns after the codes: the delay state's two numbers, and the epoch.
-_STATE, _EPOCH, _EXTRA = slice(0, 2), 2, 3
+#: Of the table's look-back, where a stream has no such row.
+NO_ROW = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,56 +42,93 @@ class FrameState:
     codes: Tensor
 
 
-class FrameTable(nn.Module):
-    """The ring: ``[n_slots, K + 3]`` int16, and one row more. ``n_slots`` must be a power of two.
+@dataclass(frozen=True, slots=True)
+class LookBack:
+    """The newest W rows of B streams, newest first.
 
-    The row after the ring is the state of a request that has not begun: zeros.
+    ``counters`` ``[B, W]`` and ``codes`` ``[B, W, K]``; where a stream has no such row they are
+    NO_ROW. ``is_lost`` ``[B]``: the table has forgotten one of them.
+    """
+
+    counters: Tensor
+    codes: Tensor
+    is_lost: Tensor
+
+
+class FrameTable(nn.Module):
+    """The ring: ``[n_slots, K + S + 1]`` int16 for codes, the sampler's S numbers after the row and
+    the epoch; and one row more. ``n_slots`` must be a power of two.
+
+    The row after the ring is the state of a request that has not begun: zeros. With a
+    ``look_back`` of W rows each slot also has the counters of the W - 1 rows before it in its own
+    stream, so that the last input id alone leads to the last W rows in two gathers: four bytes for
+    each, and still no state of a request.
     """
 
     cells: Tensor
+    links: Tensor
 
-    def __init__(self, n_slots: int, num_codebooks: int) -> None:
+    def __init__(
+        self, n_slots: int, num_codebooks: int, num_states: int = 2, look_back: int = 0
+    ) -> None:
         super().__init__()
         if n_slots < 1 or n_slots & (n_slots - 1):
             raise ValueError(f"n_slots must be a power of two, not {n_slots}")
-        self.n_slots, self.num_codebooks = n_slots, num_codebooks
+        self.n_slots, self.num_codebooks, self.num_states = n_slots, num_codebooks, num_states
+        self.look_back_rows = look_back
         self._shift = n_slots.bit_length() - 1
-        cells = torch.zeros(n_slots + 1, num_codebooks + _EXTRA, dtype=torch.int16)
+        self._states = slice(num_codebooks, num_codebooks + num_states)
+        cells = torch.zeros(n_slots + 1, num_codebooks + num_states + 1, dtype=torch.int16)
         self.register_buffer("cells", cells, persistent=False)
+        links = torch.full((n_slots + 1 if look_back else 0, max(0, look_back - 1)), NO_ROW)
+        self.register_buffer("links", links.to(torch.int32), persistent=False)
 
     def look_up(self, ids: Tensor) -> FrameState:
         """Resolve input ids ``[N]``, text and frame ids mixed."""
         is_frame = ids >= FRAME_BASE
         counter = torch.where(is_frame, ids.long() - FRAME_BASE, 0)
         cells = self.cells[counter & (self.n_slots - 1)]
-        extra = cells[:, self.num_codebooks :]
         return FrameState(
             is_frame=is_frame,
-            is_stale=is_frame & (extra[:, _EPOCH] != self._epoch(counter)),
+            is_stale=is_frame & (cells[:, -1] != self._epoch(counter)),
             codes=cells[:, : self.num_codebooks].long(),
         )
 
     def states(self, ids: Tensor) -> Tensor:
-        """The sampler's two numbers after the rows that ``ids`` ``[N]`` stand for: ``[N, 2]``.
+        """The sampler's S numbers after the rows that ``ids`` ``[N]`` stand for: ``[N, S]``.
 
         Those of a request that has not begun where an id is text.
         """
         slots = torch.where(
             ids >= FRAME_BASE, (ids - FRAME_BASE) & (self.n_slots - 1), self.n_slots
         )
-        return self.cells[:, self.num_codebooks :][slots, _STATE].long()
+        return self.cells[:, self._states][slots].long()
 
-    def write(self, counter: int, codes: Tensor, states: Tensor) -> None:
-        """Store rows ``[N, K]`` and states ``[N, 2]`` from ``counter`` on."""
-        count, slot = codes.shape[0], counter & (self.n_slots - 1)
-        here = min(count, self.n_slots - slot)
-        books = self.num_codebooks
-        cells = self.cells[slot : slot + here]
-        cells[:, :books] = codes[:here]
-        cells[:, books:][:, _STATE] = states[:here]
-        cells[:, books + _EPOCH] = self._epoch(counter)
-        if here < count:  # the ring goes round
-            self.write(counter + here, codes[here:], states[here:])
+    def look_back(self, ids: Tensor) -> LookBack:
+        """The last rows of the streams whose last input ids are ``ids`` ``[B]``."""
+        newest = torch.where(ids >= FRAME_BASE, ids.long() - FRAME_BASE, NO_ROW)
+        slot = torch.where(newest >= 0, newest & (self.n_slots - 1), self.n_slots)
+        counters = torch.cat([newest[:, None], self.links[slot].long()], 1)
+        is_row = counters >= 0
+        cells = self.cells[torch.where(is_row, counters & (self.n_slots - 1), self.n_slots)]
+        codes = cells[..., : self.num_codebooks].long().masked_fill_(~is_row[..., None], NO_ROW)
+        stale = is_row & (cells[..., -1] != self._epoch(counters))
+        return LookBack(counters, codes, stale.any(1))
+
+    def write(
+        self, counters: Tensor, codes: Tensor, states: Tensor, before: LookBack | None = None
+    ) -> None:
+        """Store rows ``[N, K]`` and states ``[N, S]`` under ``counters`` ``[N]`` int64, which lie
+        within one round of the ring; ``before`` is what stood before them, for a table that looks
+        back.
+
+        One indexed write: the counters are on the device, and the host need not know them.
+        """
+        slots = counters & (self.n_slots - 1)
+        epochs = self._epoch(counters)[:, None]
+        self.cells[slots] = torch.cat([codes, states, epochs], 1).to(torch.int16)
+        if before is not None:
+            self.links[slots] = before.counters[:, : self.look_back_rows - 1].to(torch.int32)
 
     def _epoch(self, counter: Any) -> Any:
         return (counter >> self._shift) % _EPOCHS + 1

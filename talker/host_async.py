@@ -1,4 +1,4 @@
-"""Runs vLLM's AsyncLLM, whose engine cores are processes of their own.
+"""The host of vLLM's AsyncLLM, whose engine cores are processes of their own.
 
 For data and tensor parallelism and for GPUs, where preparing the next step while the device
 works pays. The messages are the same as those of the in-process host.
@@ -29,10 +29,10 @@ from talker.messages import (
     Step,
     StreamInterval,
 )
+from talker.request_table import RequestState, RequestTable
 from talker.stream_interval import StreamIntervals
-from talker.takes import Take, Takes
 from talker.vllm_requests import Refused, engine_input, read_outputs, sampling_params
-from talker.vllm_stats import Totals, logger_factory
+from talker.vllm_setup import Totals, logger_factory
 
 log = logging.getLogger(__name__)
 #: With requests in flight, an engine that says nothing for this long is taken for dead.
@@ -49,7 +49,11 @@ class AsyncHost:
     """One task per request; what the tasks of one turn of the loop have is sent together."""
 
     def __init__(
-        self, arguments: dict[str, Any], checkpoint: Checkpoint, stop_id: int, takes: Takes
+        self,
+        arguments: dict[str, Any],
+        checkpoint: Checkpoint,
+        stop_id: int,
+        requests: RequestTable,
     ) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -65,7 +69,7 @@ class AsyncHost:
             raise ValueError(_NOT_STARTED) from error
         #: Engine cores, and with data parallelism their coordinator.
         self._processes = len(active_children())
-        self._takes = takes
+        self._requests = requests
         self._intervals = StreamIntervals(self._engine.output_processor)
         self._is_spread = arguments["data_parallel_size"] > 1
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -76,7 +80,7 @@ class AsyncHost:
 
     async def warm_up(self, request: Generate) -> None:
         """Speak one request to its end."""
-        prompt, params = self._request(Take(request))
+        prompt, params = self._request(RequestState(request))
         async for _ in self._engine.generate(prompt, params, "warm-up"):
             pass
 
@@ -101,33 +105,33 @@ class AsyncHost:
     def _handle(self, message: FromGateway) -> None:
         match message:
             case Generate():
-                if take := self._takes.add(message):
-                    self._start(take)
+                if state := self._requests.add(message):
+                    self._start(state)
                 else:
                     self._fail(message.handle, "gone")
             case Resume(handle):
-                if take := self._takes.resume(handle):
-                    self._start(take)
+                if state := self._requests.resume(handle):
+                    self._start(state)
             case Pause(handle):
-                self._takes.pause(handle)
+                self._requests.pause(handle)
                 self._stop_speaking(handle)
             case Abort(handle):
-                self._takes.drop(handle)
+                self._requests.drop(handle)
                 self._stop_speaking(handle)
             case StreamInterval(handle, rows):
-                if take := self._takes.gather(handle, rows):
-                    self._intervals.set(take.engine_id, rows)
+                if state := self._requests.gather(handle, rows):
+                    self._intervals.set(state.engine_id, rows)
             case Forget(conversation):
-                self._takes.forget(conversation)
+                self._requests.forget(conversation)
 
-    def _start(self, take: Take) -> None:
+    def _start(self, state: RequestState) -> None:
         self._last_output = time.monotonic()
-        self._tasks[take.request.handle] = asyncio.create_task(self._speak(take))
+        self._tasks[state.request.handle] = asyncio.create_task(self._speak(state))
 
     def _stop_speaking(self, handle: int) -> None:
         if task := self._tasks.pop(handle, None):
             task.cancel()
-        self._send(Step(self._takes.live, []))
+        self._send(Step(self._requests.live, []))
 
     async def _watch(self) -> None:
         while True:
@@ -141,28 +145,30 @@ class AsyncHost:
         """Also before vLLM says so, which waits for the processes that are left to end."""
         return self._engine.errored or len(active_children()) < self._processes
 
-    def _request(self, take: Take) -> tuple[Any, Any]:
-        prompt = engine_input(take, self._shape, self._max_positions)
-        return prompt, sampling_params(take, self._shape.num_codebooks, self._stop)
+    def _request(self, state: RequestState) -> tuple[Any, Any]:
+        prompt = engine_input(state, self._shape, self._max_positions)
+        return prompt, sampling_params(state, self._shape.num_codebooks, self._stop)
 
-    async def _speak(self, take: Take) -> None:
+    async def _speak(self, state: RequestState) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        handle = take.request.handle
+        handle = state.request.handle
         try:
-            prompt, params = self._request(take)
-            core = take.core if self._is_spread else None
-            outputs = self._engine.generate(prompt, params, take.engine_id, data_parallel_rank=core)
+            prompt, params = self._request(state)
+            core = state.core if self._is_spread else None
+            outputs = self._engine.generate(
+                prompt, params, state.engine_id, data_parallel_rank=core
+            )
             is_known = False
             async for output in outputs:
                 self._last_output = time.monotonic()
                 if not is_known:  # before its first output vLLM may not have known it
                     is_known = True
-                    self._intervals.set(take.engine_id, take.gathered)
+                    self._intervals.set(state.engine_id, state.gathered)
                 self._intervals.settle()
-                outcome = read_outputs([output], self._shape, self._takes)
+                outcome = read_outputs([output], self._shape, self._requests)
                 if outcome.lost:
-                    return self._fail(handle, "gone" if self._takes.lose(handle) else "lost")
+                    return self._fail(handle, "gone" if self._requests.lose(handle) else "lost")
                 if outcome.broken:
                     return self._break(handle)
                 self._give(outcome.rows)
@@ -184,12 +190,12 @@ class AsyncHost:
         for new in rows:
             if new.finish:
                 self._tasks.pop(new.handle, None)
-                self._takes.end(new.handle, new.finish)
+                self._requests.end(new.handle, new.finish)
 
     def _flush(self) -> None:
         made, self._made = self._made, []
         totals = self._totals
-        self._send(Step(self._takes.live, made, totals.preempted, totals.cached))
+        self._send(Step(self._requests.live, made, totals.preempted, totals.cached))
 
     def _break(self, handle: int) -> None:
         """The engine gave up on a request. Where one of its processes has died that is no fault
@@ -202,8 +208,8 @@ class AsyncHost:
 
     def _fail(self, handle: int, reason: Any) -> None:
         self._tasks.pop(handle, None)
-        self._takes.drop(handle)
-        self._send(Failed(handle, reason, self._takes.live))
+        self._requests.drop(handle)
+        self._send(Failed(handle, reason, self._requests.live))
 
     def _send(self, message: Step | Failed) -> None:
         assert self._link is not None
@@ -222,7 +228,7 @@ def run_async_host(
     arguments: dict[str, Any],
     checkpoint: Checkpoint,
     stop_id: int,
-    takes: Takes,
+    requests: RequestTable,
     warm_up: Generate,
     phases: Any,
     ready: Any,
@@ -232,7 +238,7 @@ def run_async_host(
     """
 
     async def serve() -> None:
-        host = AsyncHost(arguments, checkpoint, stop_id, takes)
+        host = AsyncHost(arguments, checkpoint, stop_id, requests)
         phases.begin("warm-up")
         await host.warm_up(warm_up)
         message: Ready = ready(phases.end())

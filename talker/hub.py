@@ -1,4 +1,4 @@
-"""Finds the folder of a model, once, for all that read it.
+"""Lookup of a model's folder, once, for all that read it.
 
 A download runs in a process of its own, ``python -m talker.hub MODEL [REVISION]``: it may take
 minutes, and a thread that downloads could not be ended when the service is.

@@ -1,4 +1,4 @@
-"""What the gateway and the talker process say to each other, besides the link's own messages.
+"""Messages between the gateway and the talker process.
 
 Requests are known by a *handle*, a number that the gateway never uses twice, so that two
 clients may choose the same request id and a late answer cannot meet the wrong request.
@@ -88,7 +88,9 @@ class StreamInterval(msgspec.Struct, tag="stream_interval", frozen=True):
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):
-    """The child can work. ``phases`` are the seconds that each phase of the start took."""
+    """The child can work. ``phases`` are the seconds that each phase of the start took; ``graphs``
+    and ``attention`` say in words what the engine was asked for.
+    """
 
     num_codebooks: int
     codebook_size: int
@@ -99,6 +101,9 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     dtype: str
     phases: dict[str, float]
     versions: dict[str, str]
+    graphs: str = "none"
+    attention: str = "auto"
+    step_kernels: bool = False
 
 
 class NewRows(msgspec.Struct, array_like=True, frozen=True):

@@ -1,6 +1,6 @@
-"""The talker as a vLLM model: a Qwen3 backbone between frame embeddings and a fused head.
+"""The base of all talkers as vLLM models: a backbone between frame embeddings and an audio head.
 
-Tensor shapes: N tokens of a step (text ids, frame ids and voice rows, all requests in one
+Tensor shapes: N tokens of a step (text ids, frame ids and reference rows, all requests in one
 flat list), B rows to sample, K codebooks, V codes per codebook, D hidden size.
 """
 
@@ -14,48 +14,48 @@ from torch import Tensor, nn
 from torch.nn import functional
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.models.interfaces import SupportsMultiModal
-from vllm.model_executor.models.qwen3 import Qwen3Model
 from vllm.model_executor.models.utils import (
     AutoWeightsLoader,
     WeightsMapper,
     _merge_multimodal_embeddings,
-    maybe_prefix,
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from talker.attention import AttentionTap
-from talker.frames import FrameTable, slots_for
+from talker.frames import FrameState, FrameTable, slots_for
 from talker.reference_audio import VoiceDummy, VoiceInfo, VoiceProcessor
-from talker.runners import refuse_other_runners
 from talker.sampler import RowSampler
 from talker.shape import CheckpointError
+from talker.vllm_setup import refuse_other_runners
 
 #: Where the engine's settings sit in vLLM's ``additional_config``.
 SETTINGS_KEY = "talkwire"
 
 
 @MULTIMODAL_REGISTRY.register_processor(VoiceProcessor, info=VoiceInfo, dummy_inputs=VoiceDummy)
-class HiggsMultimodalQwen3ForConditionalGeneration(nn.Module, SupportsMultiModal):  # type: ignore[misc]
-    """Higgs Audio v3's talker. Raises ValueError under a runner it was not built for.
+class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyped base
+    """Base of the families' models. Raises ValueError under a runner it was not built for.
+
+    A family sets ``hf_to_vllm_mapper`` and makes the backbone, the embedding of a row, the head
+    and the sampler. The runner adapters use ``rows``, ``stale``, ``tap``, ``num_codebooks`` and
+    ``codebook_rows``.
 
     Pipeline parallelism is out: the frame table is not shared between stages.
     """
 
-    hf_to_vllm_mapper = WeightsMapper(
-        orig_to_new_prefix={
-            "tied.embedding.text_embedding.": "model.embed_tokens.",
-            "tied.embedding.modality_embeddings.0.embedding.": "code_embedding.",
-            "tied.embedding.modality_embeddings.0.model.": None,  # the codec
-            "tied.head.": None,  # copies of the embeddings
-            "body.": "model.",
-        }
-    )
+    hf_to_vllm_mapper: WeightsMapper
     packed_modules_mapping = {  # noqa: RUF012 (vLLM reads it from the class)
         "qkv_proj": ["q_proj", "k_proj", "v_proj"],
         "gate_up_proj": ["gate_proj", "up_proj"],
     }
 
-    code_offsets: Tensor
+    #: Whether a row's embedding is the plain sum of its codes' in ``code_embedding``, and no ids
+    #: but frame ids stand for rows. Then one kernel can embed a step (``talker.step_kernels``).
+    embeds_sums = False
+    code_embedding: Any
+
+    #: The backbone, of a class of vLLM's.
+    model: Any
     embeds: Tensor
     stale: Tensor
 
@@ -79,46 +79,42 @@ class HiggsMultimodalQwen3ForConditionalGeneration(nn.Module, SupportsMultiModal
         if shape.stop_id is None:
             raise CheckpointError("the config names no eos_token_id")
         self.num_codebooks, self.codebook_rows = shape.num_codebooks, shape.codebook_rows
-        self.model = Qwen3Model(
-            vllm_config=vllm_config.with_hf_config(text, ["Qwen3ForCausalLM"]),
-            prefix=maybe_prefix(prefix, "model"),
-        )
-        # replicated on every tensor-parallel rank: 42 MB at 8 x 1026 x 2560 in bf16
-        self.code_embedding = nn.Embedding(
-            shape.num_codebooks * shape.codebook_rows, text.hidden_size
-        )
-        offsets = torch.arange(shape.num_codebooks) * shape.codebook_rows
-        self.register_buffer("code_offsets", offsets, persistent=False)
-        self.table = FrameTable(_frame_slots(vllm_config), shape.num_codebooks)
-        self.rows = RowSampler(self.table, shape.codebook_rows, shape.boc, shape.eoc, shape.stop_id)
+        settings = (vllm_config.additional_config or {}).get(SETTINGS_KEY, {})
         # Piecewise CUDA graphs want their input at a fixed address, and the sampler reads
         # the marks of the step after the forward pass.
         most = vllm_config.scheduler_config.max_num_batched_tokens
         embeds = torch.zeros(most, text.hidden_size, dtype=vllm_config.model_config.dtype)
         self.register_buffer("embeds", embeds, persistent=False)
         self.register_buffer("stale", torch.zeros(most, dtype=torch.bool), persistent=False)
-        self.tap = self._make_tap(vllm_config, most)
+        self.make_layers(vllm_config, prefix, shape)
+        self.rows = self.make_sampler(
+            _frame_slots(vllm_config, settings), shape, settings.get("sampler_rules") or {}
+        )
+        self.table: FrameTable = self.rows.table
+        self.tap = self._make_tap(vllm_config, settings.get("alignment_heads"), most)
         self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
 
-    def _make_tap(self, vllm_config: Any, most_tokens: int) -> AttentionTap | None:
-        """None where the checkpoint names no alignment heads."""
-        heads = (vllm_config.additional_config or {}).get(SETTINGS_KEY, {}).get("alignment_heads")
-        if not heads:
-            return None
-        return AttentionTap(
-            self.model.layers,
-            [(layer, head) for layer, head in heads],
-            most_tokens,
-            vllm_config.model_config.dtype,
-            get_tensor_model_parallel_rank(),
-            vllm_config.parallel_config.tensor_parallel_size,
-        )
+    def make_layers(self, vllm_config: Any, prefix: str, shape: Any) -> None:
+        """Make ``self.model`` and the family's other layers; ``shape`` is the family's."""
+        raise NotImplementedError
+
+    def make_sampler(self, n_slots: int, shape: Any, rules: dict[str, Any]) -> RowSampler:
+        """The sampler, with a frame table of ``n_slots``; ``rules`` as by
+        ``Family.sampler_rules``.
+        """
+        raise NotImplementedError
 
     def embed_codes(self, codes: Tensor) -> Tensor:
-        """``[N, K]`` codes -> ``[N, D]``: the sum of a row's code embeddings."""
-        return functional.embedding(
-            codes.long() + self.code_offsets, self.code_embedding.weight
-        ).sum(-2)
+        """Rows ``[N, K]`` -> ``[N, D]``."""
+        raise NotImplementedError
+
+    def compute_logits(self, hidden_states: Tensor) -> Tensor:
+        """``[B, D]`` -> what the sampler draws rows from, ``[B, ...]``."""
+        raise NotImplementedError
+
+    def resolve_rows(self, input_ids: Tensor, frames: FrameState) -> tuple[Tensor, Tensor]:
+        """Which of the ids ``[N]`` stand for rows, and the rows' codes ``[N, K]``."""
+        return frames.is_frame, frames.codes
 
     def get_language_model(self) -> Any:
         """The backbone."""
@@ -138,9 +134,10 @@ class HiggsMultimodalQwen3ForConditionalGeneration(nn.Module, SupportsMultiModal
         """``[N]`` ids -> ``[N, D]``, and note in ``stale`` which ids the table has forgotten."""
         frames = self.table.look_up(input_ids)
         self.stale[: input_ids.shape[0]] = frames.is_stale
-        text = self.model.embed_input_ids(torch.where(frames.is_frame, 0, input_ids))
-        audio = self.embed_codes(frames.codes).to(text.dtype)
-        embeds = torch.where(frames.is_frame[:, None], audio, text)
+        is_row, codes = self.resolve_rows(input_ids, frames)
+        text = self.model.embed_input_ids(torch.where(is_row, 0, input_ids))
+        audio = self.embed_codes(codes).to(text.dtype)
+        embeds = torch.where(is_row[:, None], audio, text)
         if multimodal_embeddings:
             # vLLM's own merge needs no wait for the device
             embeds = _merge_multimodal_embeddings(embeds, multimodal_embeddings, is_multimodal)
@@ -161,17 +158,44 @@ class HiggsMultimodalQwen3ForConditionalGeneration(nn.Module, SupportsMultiModal
             inputs_embeds.copy_(self.embed_input_ids(input_ids))
         return self.model(None, positions, intermediate_tensors, inputs_embeds)
 
-    def compute_logits(self, hidden_states: Tensor) -> Tensor:
-        """``[B, D]`` -> ``[B, K * V]``: the head is the code embedding."""
-        return functional.linear(hidden_states, self.code_embedding.weight)
-
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> Any:
         """Load a checkpoint's weights; returns the names of what was loaded."""
         return AutoWeightsLoader(self).load_weights(weights, mapper=self.hf_to_vllm_mapper)
 
+    def _make_tap(self, vllm_config: Any, heads: Any, most_tokens: int) -> AttentionTap | None:
+        """None where the checkpoint names no alignment heads."""
+        if not heads:
+            return None
+        return AttentionTap(
+            self.model.layers,
+            [(layer, head) for layer, head in heads],
+            most_tokens,
+            vllm_config.model_config.dtype,
+            get_tensor_model_parallel_rank(),
+            vllm_config.parallel_config.tensor_parallel_size,
+        )
 
-def _frame_slots(vllm_config: Any) -> int:
-    settings = (vllm_config.additional_config or {}).get(SETTINGS_KEY, {})
+
+class RowEmbedding(nn.Embedding):
+    """A fused table of all codebooks, ``[K * V, D]``: a row is the sum of its codes.
+
+    Replicated on every tensor-parallel rank: 42 MB at 8 x 1026 x 2560 in bf16. It is no layer of
+    vLLM's, so that no quantisation touches it.
+    """
+
+    code_offsets: Tensor
+
+    def __init__(self, num_codebooks: int, codebook_rows: int, hidden_size: int) -> None:
+        super().__init__(num_codebooks * codebook_rows, hidden_size)
+        offsets = torch.arange(num_codebooks) * codebook_rows
+        self.register_buffer("code_offsets", offsets, persistent=False)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """``[N, K]`` codes -> ``[N, D]``."""
+        return functional.embedding(codes.long() + self.code_offsets, self.weight).sum(-2)
+
+
+def _frame_slots(vllm_config: Any, settings: dict[str, Any]) -> int:
     scheduler = vllm_config.scheduler_config
     longest = vllm_config.model_config.max_model_len
     return int(settings.get("frame_slots") or slots_for(scheduler.max_num_seqs, longest))

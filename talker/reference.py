@@ -23,6 +23,8 @@ from streaming.spec import Codes
 _CODES = "tied.embedding.modality_embeddings.0.embedding.weight"
 _WORDS = "tied.embedding.text_embedding.weight"
 _MASK = (1 << 64) - 1
+#: Keys and values ``[S, heads, size]`` of each layer, of all positions so far.
+Cache = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,10 @@ class ReferenceTalker:
         self._text, audio = config["text_config"], config["audio_encoder_config"]
         self._books, self._codes = audio["num_codebooks"], audio["vocab_size"]
         self._boc, self._eoc = self._codes - 2, self._codes - 1
+        generation = folder / "generation_config.json"
+        own = json.loads(generation.read_text()) if generation.is_file() else {}
+        #: So many codebooks may say that the speech is over.
+        self._ends = own.get("end_codebooks", self._books)
         self._weights: dict[str, Tensor] = {}
         for file in sorted(folder.glob("*.safetensors")):
             for name, weight in load_file(file).items():
@@ -85,21 +91,21 @@ class ReferenceTalker:
         for codes, at in clips:
             for offset, row in enumerate(codes):
                 inputs[at + offset] = self._embed(row)
-        cache: list[tuple[Tensor, Tensor]] = []
+        cache: Cache = []
         rows: list[Codes] = []
         looks: list[npt.NDArray[np.float32]] = []
-        position, eoc_at, margin = 0, None, float("inf")
+        position, over, margin = 0, 0, float("inf")
         while len(rows) < max_rows:
             self._watched = dict.fromkeys(heads, Tensor())
             hidden = self._body(inputs, cache, position)[-1]
             looks.append(np.array([self._watched[h][: len(ids)].numpy() for h in heads]))
             position += len(inputs)
-            row, won_by = self._row(hidden, len(rows), eoc_at, position - 1, chance)
+            row, over, won_by = self._next_row(
+                self._logits(hidden), rows, over, position - 1, chance
+            )
             margin = min(margin, won_by)
             rows.append(row)
-            if eoc_at is None and row[0] == self._eoc:
-                eoc_at = len(rows) - 1
-            if eoc_at is not None and len(rows) == eoc_at + self._books:
+            if over == self._books:
                 return Spoken(np.stack(rows), "stop", margin, np.stack(looks))
             inputs = self._embed(row)[None]
         return Spoken(np.stack(rows), "length", margin, np.stack(looks))
@@ -114,30 +120,131 @@ class ReferenceTalker:
         hidden = self._body(inputs, [], 0)[len(ids) - 1 :]
         return torch.einsum("nd,kvd->nkv", hidden, self._embedding)
 
-    def _row(
-        self, hidden: Tensor, at: int, eoc_at: int | None, position: int, chance: Chance | None
-    ) -> tuple[Codes, float]:
-        """Row number ``at`` of the utterance, and its closest decision's margin."""
-        row = np.empty(self._books, np.int16)
-        margin = float("inf")
-        for book in range(self._books):
-            if eoc_at is not None and book < max(1, at - eoc_at):
-                row[book] = self._eoc
-            elif book > at:
-                row[book] = self._boc
-            else:
-                logits = (self._embedding[book] @ hidden).numpy()
-                logits[self._boc] = -np.inf
-                if book > 0:
-                    logits[self._eoc] = -np.inf
-                scores = logits if chance is None else self._scores(logits, position, book, chance)
-                best = np.sort(scores)[-2:]
-                margin = min(margin, float(best[1] - best[0]) or margin)
-                row[book] = int(np.argmax(scores))
-        return row, margin
+    def _logits(self, hidden: Tensor) -> Codes:
+        """``[K, V]``, this row's to change."""
+        logits: Codes = torch.stack([book @ hidden for book in self._embedding]).numpy()
+        return logits
 
-    def _scores(self, logits: Codes, position: int, book: int, chance: Chance) -> Codes:
-        """Logits after top-k and top-p, with the noise of the candidates added."""
+    def _next_row(
+        self, logits: Codes, rows: list[Codes], over: int, position: int, chance: Chance | None
+    ) -> tuple[Codes, int, float]:
+        """The row after ``rows``, how many codebooks are over after it (before it ``over``), and
+        its closest decision's margin.
+        """
+        logits[:, self._boc] = -np.inf
+        logits[self._ends :, self._eoc] = -np.inf
+        if over:  # what is not over yet speaks its last frames
+            logits[:, self._eoc] = -np.inf
+        row, margin = np.empty(self._books, np.int16), float("inf")
+        for book in range(self._books):
+            if book > len(rows):
+                row[book] = self._boc
+            elif book < over:
+                row[book] = self._eoc
+            else:
+                row[book], won_by = self._code(logits[book], book, position, rows, chance)
+                margin = min(margin, won_by)
+        if over:
+            return row, over + 1, margin
+        enders = np.flatnonzero(row == self._eoc)
+        if enders.size:  # the last one, so that no frame before it holds EOC
+            over = int(enders[-1]) + 1
+            row[:over] = self._eoc
+        return row, over, margin
+
+    def _code(
+        self, logits: Codes, book: int, position: int, rows: list[Codes], chance: Chance | None
+    ) -> tuple[int, float]:
+        """A code of the row after ``rows``, and its margin."""
+        return choose(logits, position, book, self._books, chance)
+
+    def _embed(self, row: Codes) -> Tensor:
+        codes = torch.from_numpy(np.asarray(row, np.int64))
+        return self._embedding[torch.arange(self._books), codes].sum(0)
+
+    def _body(self, x: Tensor, cache: Cache, start: int) -> Tensor:
+        for layer in range(self._text["num_hidden_layers"]):
+            x = x + self._attend(self._norm(x, f"{layer}.input_layernorm"), layer, cache, start)
+            x = x + self._mlp(self._norm(x, f"{layer}.post_attention_layernorm"), f"{layer}.mlp")
+        return self._rms(x, self._weights["body.norm.weight"])
+
+    def _attend(self, x: Tensor, layer: int, cache: Cache, start: int) -> Tensor:
+        text, count = self._text, len(x)
+        heads, kv_heads = text["num_attention_heads"], text["num_key_value_heads"]
+        at = f"{layer}.self_attn"
+        q = self._head_norm(self._linear(x, f"{at}.q_proj").view(count, heads, -1), f"{at}.q_norm")
+        k = self._linear(x, f"{at}.k_proj").view(count, kv_heads, -1)
+        k = self._head_norm(k, f"{at}.k_norm")
+        v = self._linear(x, f"{at}.v_proj").view(count, kv_heads, -1)
+        q, k = self._rotate(q, start), self._rotate(k, start)
+        out = attend(q, k, v, cache, layer)
+        for at_layer, head in self._watched:
+            if at_layer == layer:
+                keys = cache[layer][0][:, head // (heads // kv_heads)]
+                scores = keys @ q[-1, head] / q.shape[-1] ** 0.5
+                self._watched[at_layer, head] = scores.softmax(0)
+        return self._linear(out, f"{at}.o_proj")
+
+    def _mlp(self, x: Tensor, at: str) -> Tensor:
+        gate = functional.silu(self._linear(x, f"{at}.gate_proj"))
+        return self._linear(gate * self._linear(x, f"{at}.up_proj"), f"{at}.down_proj")
+
+    def _rotate(self, x: Tensor, start: int) -> Tensor:
+        angle = torch.arange(start, start + len(x)).float()[:, None] * self._speeds(x.shape[-1])
+        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    def _speeds(self, size: int) -> Tensor:
+        theta: float = self._text.get("rope_theta") or 1e6
+        return theta ** (-torch.arange(0, size, 2).float() / size)
+
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        return x @ self._layer(name).T
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return self._rms(x, self._layer(name))
+
+    def _head_norm(self, x: Tensor, name: str) -> Tensor:
+        return self._norm(x, name)
+
+    def _layer(self, name: str) -> Tensor:
+        return self._weights[f"body.layers.{name}.weight"]
+
+    def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
+        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self._text.get("rms_norm_eps", 1e-6))
+        return x * scale * weight
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, cache: Cache, layer: int) -> Tensor:
+    """Causal attention of new positions, whose keys and values are added to the layer's ``cache``.
+
+    ``q`` is ``[S, heads, size]``, ``k`` and ``v`` may have fewer heads, each shared by neighbouring
+    queries; returns ``[S, heads * size]``.
+    """
+    if layer < len(cache):
+        k, v = torch.cat([cache[layer][0], k]), torch.cat([cache[layer][1], v])
+        cache[layer] = (k, v)
+    else:
+        cache.append((k, v))
+    count, shared = len(q), q.shape[1] // k.shape[1]
+    out = functional.scaled_dot_product_attention(
+        q.transpose(0, 1),
+        k.repeat_interleave(shared, 1).transpose(0, 1),
+        v.repeat_interleave(shared, 1).transpose(0, 1),
+        attn_mask=torch.ones(count, len(k), dtype=torch.bool).tril(len(k) - count),
+    )
+    return out.transpose(0, 1).reshape(count, -1)
+
+
+def choose(
+    logits: Codes, position: int, book: int, num_books: int, chance: Chance | None
+) -> tuple[int, float]:
+    """A code, and by how much it won: the best one, or with a ``chance`` of some temperature by
+    top-k, top-p and the noise of those that are left.
+    """
+    scores = logits
+    if chance is not None and chance.temperature:
         order = np.argsort(-logits, kind="stable")[: chance.top_k]
         heat = logits[order] / np.float32(chance.temperature)
         odds = np.exp(heat - heat[0])
@@ -148,73 +255,10 @@ class ReferenceTalker:
             if before >= chance.top_p:
                 break
             before += float(share)
-            noise = uniform(chance.seed, position, book, int(code), self._books)
+            noise = uniform(chance.seed, position, book, int(code), num_books)
             scores[code] = warm - np.log(-np.log(noise))
-        return scores
-
-    def _embed(self, row: Codes) -> Tensor:
-        codes = torch.from_numpy(np.asarray(row, np.int64))
-        return self._embedding[torch.arange(self._books), codes].sum(0)
-
-    def _body(self, x: Tensor, cache: list[tuple[Tensor, Tensor]], start: int) -> Tensor:
-        for layer in range(self._text["num_hidden_layers"]):
-            x = x + self._attend(self._norm(x, f"{layer}.input_layernorm"), layer, cache, start)
-            x = x + self._feed(self._norm(x, f"{layer}.post_attention_layernorm"), layer)
-        return self._rms(x, self._weights["body.norm.weight"])
-
-    def _attend(
-        self, x: Tensor, layer: int, cache: list[tuple[Tensor, Tensor]], start: int
-    ) -> Tensor:
-        text, count = self._text, len(x)
-        heads, kv_heads = text["num_attention_heads"], text["num_key_value_heads"]
-        at = f"{layer}.self_attn"
-        q = self._norm(self._linear(x, f"{at}.q_proj").view(count, heads, -1), f"{at}.q_norm")
-        k = self._norm(self._linear(x, f"{at}.k_proj").view(count, kv_heads, -1), f"{at}.k_norm")
-        v = self._linear(x, f"{at}.v_proj").view(count, kv_heads, -1)
-        q, k = self._rotate(q, start), self._rotate(k, start)
-        if layer < len(cache):
-            k, v = torch.cat([cache[layer][0], k]), torch.cat([cache[layer][1], v])
-            cache[layer] = (k, v)
-        else:
-            cache.append((k, v))
-        seen = torch.ones(count, len(k), dtype=torch.bool).tril(len(k) - count)
-        shared = heads // kv_heads
-        for at_layer, head in self._watched:
-            if at_layer == layer:
-                scores = k[:, head // shared] @ q[-1, head] / q.shape[-1] ** 0.5
-                self._watched[at_layer, head] = scores.softmax(0)
-        out = functional.scaled_dot_product_attention(
-            q.transpose(0, 1),
-            k.repeat_interleave(shared, 1).transpose(0, 1),
-            v.repeat_interleave(shared, 1).transpose(0, 1),
-            attn_mask=seen,
-        )
-        return self._linear(out.transpose(0, 1).reshape(count, -1), f"{at}.o_proj")
-
-    def _feed(self, x: Tensor, layer: int) -> Tensor:
-        gate = functional.silu(self._linear(x, f"{layer}.mlp.gate_proj"))
-        return self._linear(
-            gate * self._linear(x, f"{layer}.mlp.up_proj"), f"{layer}.mlp.down_proj"
-        )
-
-    def _rotate(self, x: Tensor, start: int) -> Tensor:
-        size = x.shape[-1]
-        theta = self._text.get("rope_theta") or 1e6
-        speed = theta ** (-torch.arange(0, size, 2).float() / size)
-        angle = torch.arange(start, start + len(x)).float()[:, None] * speed
-        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
-        a, b = x.chunk(2, -1)
-        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-
-    def _linear(self, x: Tensor, name: str) -> Tensor:
-        return x @ self._weights[f"body.layers.{name}.weight"].T
-
-    def _norm(self, x: Tensor, name: str) -> Tensor:
-        return self._rms(x, self._weights[f"body.layers.{name}.weight"])
-
-    def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
-        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self._text.get("rms_norm_eps", 1e-6))
-        return x * scale * weight
+    best = np.sort(scores)[-2:]
+    return int(np.argmax(scores)), float(best[1] - best[0]) or float("inf")
 
 
 def uniform(seed: int, position: int, book: int, code: int, num_books: int) -> np.float32:

@@ -26,7 +26,7 @@ from vllm.multimodal.processing import (
 )
 
 from streaming.spec import Codes
-from talker.prompts import MAX_VOICE_ROWS
+from talker.prompts import MAX_EARLIER_ROWS
 
 _MODALITY = "audio"
 _FIELD = "voice_rows"
@@ -107,5 +107,5 @@ class VoiceProcessor(BaseMultiModalProcessor[VoiceInfo]):  # type: ignore[misc] 
 
 
 def longest_voice(seq_len: int) -> int:
-    """How many positions a voice may take in a prompt of ``seq_len`` positions."""
-    return max(1, min(MAX_VOICE_ROWS, seq_len - 8))
+    """How many positions a voice, or an earlier utterance, may take in a prompt of ``seq_len``."""
+    return max(1, min(MAX_EARLIER_ROWS, seq_len - 8))

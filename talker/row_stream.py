@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -22,14 +21,11 @@ class RowStream:
     ``max_frames``.
     """
 
-    def __init__(
-        self, num_codebooks: int, hold_rows: int, gather: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, num_codebooks: int, hold_rows: int) -> None:
         self._num_codebooks, self._hold_rows = num_codebooks, hold_rows
-        self._gather = gather  # see TalkerRows
         self._waiting = 0
-        #: How many rows at a time the talker process was last asked for.
-        self.gathered = 1
+        #: How many rows at once the talker process was last asked for.
+        self.at_once = 1
         #: Whether the talker process has been asked to pause.
         self.is_paused = False
         self._rows: list[bytes] = []
@@ -73,11 +69,13 @@ class RowStream:
         self.is_paused = False
         self._came.append(Arrival(0, time.monotonic()))
 
-    async def next(self) -> TalkerRows:
-        """All rows that are there, in one piece; waits for the first.
+    async def next(self, delay_s: float = 0.0) -> TalkerRows:
+        """All rows that are there after ``delay_s``, in one piece; waits for the first.
 
         Rows that came before a failure are given first; then it is raised.
         """
+        if delay_s > 0:
+            await asyncio.sleep(delay_s)
         while not (self._rows or self.is_over):
             self._news.clear()
             await self._news.wait()
@@ -93,4 +91,4 @@ class RowStream:
         if self._finish:
             finish = "stop" if self._finish == "stop" else "length"
         places = spoken if len(spoken) else None
-        return TalkerRows(codes, finish, places, came, self.gathered, self._gather)
+        return TalkerRows(codes, finish, places, came)

@@ -1,5 +1,8 @@
 """One sampling step: logits of all requests in, one row of codes per request out.
 
+``RowSampler`` is what all families share: ids, the frame table and what travels. How a row is
+drawn is a subclass's: ``DelayedRowSampler`` for families in the delay pattern.
+
 The delay pattern, for four codebooks and a text that takes three frames ``a b c``; ``.`` is
 BOC, ``#`` is EOC, ``?`` is a code that belongs to no frame and is never decoded::
 
@@ -11,8 +14,8 @@ BOC, ``#`` is EOC, ``?`` is a code that belongs to no frame and is never decoded
     started     1  2  3  4  4  4  4     codebooks that have started, up to the row's
     over        0  0  0  1  2  3  4     codebooks that have said EOC; at 4 the stream is over
 
-Codebook 0 alone may say EOC, and from then on EOC follows one codebook per row. The row that
-ends the ramp carries the stop id in place of a frame id, so no extra step is needed.
+From the row that says EOC on, EOC follows one codebook per row. The row that ends the ramp carries
+the stop id in place of a frame id, so no extra step is needed.
 
 A reference clip has EOC in the places of ``?`` (``streaming.delay.apply_delay``). Here a code is
 drawn, as vLLM-Omni does for Higgs Audio v3, and the embedded voice has learned its own rows with
@@ -21,13 +24,19 @@ such codes (``embedded/training/scripts.py``): what is fed back is what it knows
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable
+from talker.families.delayed import DelayedShape
+from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable, LookBack
 from talker.noise import log_uniform
+
+#: Mixed into a seed, so that a second draw has noise of its own.
+REPETITION_MARK = 0x2545F4914F6CDD1D
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +55,41 @@ class Draw:
     same_width: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Rows of a step: ``codes`` ``[B, K]``, the state after each ``[B, S]``, and whether it is the
+    stream's last ``[B]``.
+    """
+
+    codes: Tensor
+    states: Tensor
+    is_over: Tensor
+
+
 class RowSampler(nn.Module):
     """Draws rows and keeps them in the frame table.
 
-    The counter behind frame ids lives on the host and advances by the batch size in every
-    step, so it stays alike on all ranks of a tensor-parallel group.
+    The counter behind frame ids lives on the device and advances by the batch size in every
+    step, so it stays alike on all ranks of a tensor-parallel group. Nothing in a step depends on
+    a number that the host would have to know, so a step can be captured as a CUDA graph.
 
-    On a GPU a step is bound by how many kernels it launches, so there are as few as eager
-    PyTorch allows: ``python -m benchmarks.sampler_cost`` counts them.
+    On a GPU a step is bound by how many kernels it launches. This is the form for a CPU, and the
+    definition: ``python -m benchmarks.sampler_cost`` counts its kernels.
     """
+
+    counter: Tensor
 
     books: Tensor
     indices: Tensor
     offsets: Tensor
     lost_codes: Tensor
 
-    def __init__(self, table: FrameTable, codebook_rows: int, boc: int, eoc: int, stop: int):
+    def __init__(self, table: FrameTable, codebook_rows: int, stop: int) -> None:
         super().__init__()
         self.table = table
         self.num_codebooks, self.codebook_rows = table.num_codebooks, codebook_rows
-        self.boc, self.eoc, self.stop = boc, eoc, stop
-        self._counter = 0
+        self.stop = stop
+        self.register_buffer("counter", torch.zeros((), dtype=torch.int64), persistent=False)
         books = torch.arange(1, self.num_codebooks + 1)
         self.register_buffer("books", books, persistent=False)
         self.register_buffer("indices", books - 1, persistent=False)
@@ -85,36 +108,169 @@ class RowSampler(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Draw one row per request.
 
-        ``logits`` ``[B, K * codebook_rows]``; ``last_ids``, ``positions`` ``[B]`` are the
-        input id that the logits belong to and its place; ``lost`` ``[B]`` marks requests
+        ``logits`` ``[B, ...]`` is the model's own to change; ``last_ids``, ``positions`` ``[B]``
+        are the input id that the logits belong to and its place; ``lost`` ``[B]`` marks requests
         whose input met a stale frame. Returns ids ``[B]`` and offset codes ``[B, K]`` int32:
         codebook k's code plus ``k * codebook_rows``, so that all codes of a row differ.
         """
+        batch, before = logits.shape[0], None
+        if self.table.look_back_rows:
+            before = self.table.look_back(last_ids)
+            lost = lost | before.is_lost
+        states = self.table.states(last_ids)
+        drawn = self.draw_rows(logits, states, before, positions, draw)
+
+        counters = self._count(batch)
+        self.table.write(counters, drawn.codes, drawn.states, before)
+
+        ids = counters + FRAME_BASE
+        ids.masked_fill_(lost | drawn.is_over, self.stop)
+        codes = torch.where(lost[:, None], self.lost_codes, drawn.codes + self.offsets)
+        return ids, codes.to(torch.int32)
+
+    def _count(self, batch: int) -> Tensor:
+        """The counters of the step's rows, ``[B]``; from 0 again before an id would leave int32."""
+        first = self.counter.masked_fill(self.counter > FRAME_SPAN - batch, 0)
+        counters = torch.arange(batch, device=first.device) + first
+        self.counter.copy_(first + batch)
+        return counters
+
+    def draw_rows(
+        self,
+        logits: Tensor,
+        states: Tensor,
+        before: LookBack | None,
+        positions: Tensor,
+        draw: Draw,
+    ) -> Drawn:
+        """Draw the rows of a step. ``states`` ``[B, S]`` are those after the rows before,
+        ``before`` the rows themselves for a table that looks back.
+        """
+        raise NotImplementedError
+
+
+class DelayedRowSampler(RowSampler):
+    """Draws rows of the delay pattern. ``logits`` are ``[B, K * codebook_rows]``.
+
+    Of the first ``end_codebooks`` codebooks each may say EOC. Where a higher one says it, all
+    below it are over with the same row: the last of several counts, and in the ramp none says it
+    again, so no frame that is played holds a special code. With ``repetition``, codes that have
+    repeated are drawn again.
+    """
+
+    def __init__(
+        self,
+        table: FrameTable,
+        codebook_rows: int,
+        boc: int,
+        eoc: int,
+        stop: int,
+        end_codebooks: int = 1,
+        repetition: Repetition | None = None,
+    ) -> None:
+        super().__init__(table, codebook_rows, stop)
+        if not 1 <= end_codebooks <= self.num_codebooks:
+            raise ValueError(f"end_codebooks must be from 1 to {self.num_codebooks}")
+        self.boc, self.eoc, self.end_codebooks = boc, eoc, end_codebooks
+        self.repetition = repetition
+
+    @classmethod
+    def from_rules(
+        cls, n_slots: int, shape: DelayedShape, rules: Mapping[str, Any]
+    ) -> DelayedRowSampler:
+        """A sampler with a table of its own. ``rules``: ``end_codebooks``, and for repetition-aware
+        sampling ``ras_window`` and ``ras_most``.
+        """
+        assert shape.stop_id is not None
+        window = rules.get("ras_window", 0)
+        repetition = Repetition(window, rules["ras_most"]) if window else None
+        table = FrameTable(n_slots, shape.num_codebooks, look_back=window)
+        return cls(
+            table,
+            shape.codebook_rows,
+            shape.boc,
+            shape.eoc,
+            shape.stop_id,
+            rules.get("end_codebooks", 1),
+            repetition,
+        )
+
+    def draw_rows(
+        self,
+        logits: Tensor,
+        states: Tensor,
+        before: LookBack | None,
+        positions: Tensor,
+        draw: Draw,
+    ) -> Drawn:
+        """See RowSampler; a state is how many codebooks have started beyond the first, and how
+        many are over.
+        """
         batch = logits.shape[0]
-        before = self.table.states(last_ids)
+        started, over = states[:, :1], states[:, 1:]
         logits = logits.view(batch, self.num_codebooks, self.codebook_rows).float()
         # assignment to slices in place: the logits are nobody else's
         logits[:, :, self.boc] = float("-inf")
-        logits[:, 1:, self.eoc] = float("-inf")
+        logits[:, self.end_codebooks :, self.eoc] = float("-inf")
+        if self.end_codebooks > 1:  # in the ramp the codebooks that go on speak their frames
+            logits[:, :, self.eoc].masked_fill_(over > 0, float("-inf"))
         codes = choose_codes(logits, positions, self.books, draw)
-        codes.masked_fill_(self.indices > before[:, :1], self.boc)
-        codes.masked_fill_(self.books <= before[:, 1:], self.eoc)
-        after = next_state(codes, before, self.eoc)
+        if self.repetition is not None and before is not None:
+            codes = self.repetition.draw_again(
+                logits, codes, before.codes, positions, self.books, draw, self.boc
+            )
+        codes.masked_fill_(self.indices > started, self.boc)
+        if self.end_codebooks > 1:
+            said = torch.where(codes == self.eoc, self.books, 0).amax(1, keepdim=True)
+            over_after = torch.where(over > 0, (over + 1).clamp_(max=self.num_codebooks), said)
+            codes.masked_fill_(self.books <= torch.where(over > 0, over, said), self.eoc)
+            after = torch.cat([(started + 1).clamp_(max=self.num_codebooks), over_after], 1)
+        else:
+            codes.masked_fill_(self.books <= over, self.eoc)
+            after = next_state(codes, states, self.eoc)
+        return Drawn(codes, after, after[:, 1] == self.num_codebooks)
 
-        if self._counter + batch > FRAME_SPAN:
-            self._counter = 0
-        first, self._counter = self._counter, self._counter + batch
-        self.table.write(first, codes, after)
 
-        first += FRAME_BASE
-        ids = torch.arange(first, first + batch, device=logits.device)
-        ids.masked_fill_(lost | (after[:, 1] == self.num_codebooks), self.stop)
-        codes = torch.where(lost[:, None], self.lost_codes, codes + self.offsets)
-        return ids, codes.to(torch.int32)
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """Repetition-aware sampling: a code that occurs ``most`` times or more among the last
+    ``window`` of its codebook is drawn once more, from all that may be said (no top-k, no top-p)
+    at temperature 1. Special codes do not count. The second draw has noise of its own from the
+    same seed, so greedy speech repeats itself too.
+    """
+
+    window: int
+    most: int
+
+    def draw_again(
+        self,
+        logits: Tensor,
+        codes: Tensor,
+        recent: Tensor,
+        positions: Tensor,
+        books: Tensor,
+        draw: Draw,
+        codebook_size: int,
+    ) -> Tensor:
+        """``codes`` ``[B, K]`` drawn from ``logits`` ``[B, K, V]``, with those drawn again that
+        repeat; ``recent`` ``[B, W, K]`` are the rows before, newest first.
+
+        On a CPU nothing is drawn where nothing repeats. On a GPU to ask would be to wait.
+        """
+        same = (recent[:, : self.window] == codes[:, None]).sum(1)
+        again = (same >= self.most) & (codes < codebook_size)
+        if not logits.is_cuda and not again.any():
+            return codes
+        every = torch.arange(logits.shape[-1], device=codes.device).expand_as(logits)
+        noise = log_uniform(draw.seed ^ REPETITION_MARK, positions, books, every)
+        return torch.where(again, logits.softmax(-1).div_(noise).argmin(-1), codes)
 
 
-def choose_codes(logits: Tensor, positions: Tensor, books: Tensor, draw: Draw) -> Tensor:
-    """Top-k, top-p and Gumbel-max: ``[B, K, V]`` logits -> ``[B, K]`` codes.
+def choose_codes(
+    logits: Tensor, positions: Tensor, books: Tensor, draw: Draw, stride: int | None = None
+) -> Tensor:
+    """Top-k, top-p and Gumbel-max: ``[B, K, V]`` logits -> ``[B, K]`` codes. ``stride``: see
+    ``log_uniform``.
 
     The noise is only computed for the candidates that top-k leaves. The largest of
     ``log(chance) + gumbel`` is the smallest of ``chance / log(uniform)``, which takes two
@@ -131,7 +287,8 @@ def choose_codes(logits: Tensor, positions: Tensor, books: Tensor, draw: Draw) -
     chance = value.softmax(-1)
     ahead = chance.cumsum(-1).sub_(chance)
     chance.masked_fill_(ahead >= draw.top_p[:, None, None], 0.0)
-    best = chance.div_(log_uniform(draw.seed, positions, books, code)).argmin(-1, keepdim=True)
+    noise = log_uniform(draw.seed, positions, books, code, stride)
+    best = chance.div_(noise).argmin(-1, keepdim=True)
     return code.gather(-1, best).squeeze(-1)
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import Sampling
-from talker.checkpoint import MIN_TEMPERATURE, SamplingDefaults
+from talker.checkpoint import MIN_TEMPERATURE
+from talker.families.family import SamplingDefaults
 
 MAX_TEMPERATURE = 2.0
 #: Seeds are non-negative int64: vLLM reads -1 as "no seed".

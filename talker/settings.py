@@ -1,35 +1,63 @@
-"""How a talker process is run; travels to it as JSON."""
+"""Settings of a talker process, which travel to it as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
 
+#: The name of ``talker.quantisation`` among vLLM's methods.
+INT8_METHOD = "talkwire_int8"
+#: Says to every process that vLLM starts that INT8_METHOD is wanted.
+INT8_MARK = "TALKWIRE_TALKER_INT8"
+#: vLLM's own: weights with a scale per output channel, inputs with one per token.
+_FP8_METHOD = "fp8_per_channel"
+#: Ada and Hopper; before them vLLM has no kernel that takes FP8 inputs.
+_FP8_CAPABILITY = 89
+
 
 class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of a talker process. None means "decide by the device and checkpoint".
+    """All settings of a talker process. None and ``auto`` mean "decide by the device and
+    checkpoint".
 
     ``engine``: ``inprocess`` runs vLLM's engine in the talker process, ``async`` runs
     AsyncLLM, whose engine cores are processes of their own; needed for data parallelism.
-    ``max_positions`` bounds prompt plus rows of one request; ``kv_positions`` is the room for
-    all of them together. ``frame_slots`` sizes the frame table (a power of two).
+    ``max_num_seqs``: requests that a step works on, 64 on a GPU and 16 on a CPU.
+    ``max_positions`` bounds prompt plus rows of one request; ``kv_positions`` is the KV cache's
+    room for all of them together, by default as much as ``max_num_seqs`` of them can take, within
+    ``gpu_memory_utilization`` of a GPU's memory. ``max_batched_positions`` bounds one step.
+    ``frame_slots`` sizes the frame table (a power of two).
     A request whose consumer is ``hold_rows`` rows behind is paused until it comes back.
     ``max_outstanding`` bounds what the gateway hands over; vLLM queues what is more than
     ``max_num_seqs``. ``continuity``: whether conversations go on from what they have said;
     ``auto`` leaves it to the checkpoint. Of ``max_conversations`` at most, the most recent, it is
     remembered what they have said. ``threads`` are the CPU threads of the model.
     ``quantization``: the backbone's linear layers in 8 bits, made while the checkpoint loads
-    (``talker.presets``).
+    (``quantization_method``).
+    ``attention_backend`` and ``kv_cache_dtype`` are vLLM's names; None leaves the former to it.
+    ``compile``: whether vLLM compiles the model; without it there are no CUDA graphs.
+    ``graphs``: the CUDA graphs of a step. ``mixed`` has whole-step graphs for steps that only add
+    rows and piecewise ones for those with prompts in them, ``full`` whole-step ones for both (an
+    attention backend must be able to), ``piecewise`` and ``off`` as they say. They are captured
+    for steps of up to ``graph_positions`` positions.
+    ``step_kernels``: whether the sampler and the frame embeddings are Triton kernels
+    (``talker.step_kernels``); ``auto``: on a GPU.
+    ``batch_invariant``: vLLM's batch-invariant kernels, with which a request's codes on a GPU do
+    not depend on the requests beside it; slower.
     ``distributed_executor``: how vLLM runs a model's workers, ``mp`` as processes of this
     machine, ``ray`` as actors of the Ray cluster that this machine belongs to.
+
+    Raises ValueError for values that cannot be, naming them.
     """
 
     engine: Literal["auto", "inprocess", "async"] = "auto"
     runner: Literal["auto", "v1", "v2"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Literal["none", "int8", "fp8"] = "none"
-    max_num_seqs: int = 16
+    attention_backend: str | None = None
+    kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8"] = "auto"
+    max_num_seqs: int | None = None
     max_outstanding: int = 256
     hold_rows: int = 64
     continuity: Literal["auto", "on", "off"] = "auto"
@@ -39,7 +67,11 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     kv_positions: int | None = None
     frame_slots: int | None = None
     prefix_caching: bool = True
-    compile: bool | None = None
+    compile: Literal["auto", "on", "off"] = "auto"
+    graphs: Literal["auto", "mixed", "full", "piecewise", "off"] = "auto"
+    graph_positions: int = 512
+    step_kernels: Literal["auto", "on", "off"] = "auto"
+    batch_invariant: bool = False
     statistics: bool = False
     threads: int = 1
     tensor_parallel_size: int = 1
@@ -52,26 +84,64 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return is_trained if self.continuity == "auto" else self.continuity == "on"
 
     def __post_init__(self) -> None:
-        sizes = (
-            self.max_num_seqs,
-            self.max_outstanding,
-            self.hold_rows,
-            self.max_conversations,
-            self.threads,
-        )
-        if min(sizes) < 1 or min(self.tensor_parallel_size, self.data_parallel_size) < 1:
-            raise ValueError("counts in the talker's settings start at 1")
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} starts at 1, not {value}")
+        if self.frame_slots and self.frame_slots & (self.frame_slots - 1):
+            raise ValueError(f"frame_slots must be a power of two, not {self.frame_slots}")
         if self.engine == "inprocess" and self.data_parallel_size > 1:
-            raise ValueError("data parallelism needs engine='async'")
+            raise ValueError("data_parallel_size above 1 needs the engine async or auto")
         if self.engine == "inprocess" and self.distributed_executor == "ray":
-            raise ValueError("workers under Ray need engine='async'")
+            raise ValueError("distributed_executor ray needs the engine async or auto")
 
 
-#: Text and rows of one request: about five minutes of speech, within what the family was
-#: trained on (8,192 positions), and small enough for the KV cache of a small machine.
-DEFAULT_MAX_POSITIONS = 4096
+#: Fields that count something.
+_COUNTS = (
+    "max_num_seqs",
+    "max_outstanding",
+    "hold_rows",
+    "max_conversations",
+    "max_positions",
+    "max_batched_positions",
+    "kv_positions",
+    "frame_slots",
+    "graph_positions",
+    "threads",
+    "tensor_parallel_size",
+    "data_parallel_size",
+)
+#: A CPU has no more to give to further requests; a GPU's step costs little more for them.
+DEFAULT_SEQS_CPU, DEFAULT_SEQS_GPU = 16, 64
+#: Text and rows of one request: what the Higgs families were trained on, more than five minutes
+#: of speech.
+DEFAULT_MAX_POSITIONS = 8192
 
 
 def resolve_max_positions(settings: TalkerSettings, model_limit: int) -> int:
     """Positions of one request, at most what the model has."""
     return min(settings.max_positions or DEFAULT_MAX_POSITIONS, model_limit)
+
+
+def quantization_method(preset: str) -> str | None:
+    """What vLLM calls a preset; None for none."""
+    return {"none": None, "int8": INT8_METHOD, "fp8": _FP8_METHOD}[preset]
+
+
+def check_preset(preset: str, capability: int | None, methods: Collection[str]) -> None:
+    """Raise ValueError where vLLM would fail later, and less clearly.
+
+    ``capability`` is the GPU's compute capability times ten, None on a CPU; ``methods`` are
+    those that vLLM knows.
+    """
+    if preset != "fp8":
+        return
+    if capability is None:
+        raise ValueError("quantization 'fp8' needs a GPU; on a CPU there is 'int8'")
+    if capability < _FP8_CAPABILITY:
+        raise ValueError(
+            f"quantization 'fp8' needs compute capability 8.9 (Ada, Hopper or later); this GPU "
+            f"has {capability // 10}.{capability % 10}, for which there is 'int8'"
+        )
+    if _FP8_METHOD not in methods:
+        raise ValueError("quantization 'fp8' needs a newer vLLM: this one has no fp8_per_channel")

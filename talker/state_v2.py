@@ -6,12 +6,14 @@ interfaces: test each minor version.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
@@ -19,18 +21,45 @@ from vllm.v1.worker.gpu.sample.states import SamplingStates
 
 from talker.attention import text_span
 from talker.frames import lost_requests
+from talker.model import SETTINGS_KEY, TalkerModel
 from talker.sampler import Draw
+from talker.step_kernels import StepInputs, StepKernels, embed, fits
 
 
 class TalkerModelState(DefaultModelState):  # type: ignore[misc]  # untyped base
-    """vLLM's default state with the talker's sampler."""
+    """vLLM's default state with the talker's sampler and, where they are asked for and can be, the
+    kernels of ``talker.step_kernels``.
+    """
 
     def custom_sampler(self, sampler: Any) -> tuple[TalkerSampler, None]:
         """Our sampler, and no rejection sampler: there is no speculative decoding here."""
+        settings = (self.vllm_config.additional_config or {}).get(SETTINGS_KEY, {})
+        use_kernels = bool(settings.get("step_kernels"))
+        spread = self.vllm_config.parallel_config.tensor_parallel_size > 1
+        self._weights = embedding_weights(self.model) if use_kernels and not spread else None
+        kernels = None
+        if use_kernels and fits(self.model.rows):
+            kernels = StepKernels(self.model.rows, self.max_num_reqs)
         self._sampler = TalkerSampler(
-            self.model, sampler.req_states, self.max_num_reqs, self.device
+            self.model, sampler.req_states, self.max_num_reqs, self.device, kernels
         )
         return self._sampler, None
+
+    def prepare_inputs_embeds(
+        self, scheduled_encoder_inputs: dict[str, list[int]], input_batch: Any, req_states: Any
+    ) -> Tensor:
+        """A step's embeddings, in the buffer that the graphs read. One kernel writes them there,
+        unless the step has prompts in it: those may hold voices.
+        """
+        if self._weights is None or scheduled_encoder_inputs or input_batch.is_prefilling_np.any():
+            prepared: Tensor = super().prepare_inputs_embeds(
+                scheduled_encoder_inputs, input_batch, req_states
+            )
+            return prepared
+        embeds: Tensor = self.encoder_runner.inputs_embeds
+        ids = input_batch.input_ids[: input_batch.num_tokens]
+        embed(ids, self.model.table, *self._weights, embeds, self.model.stale)
+        return embeds[: input_batch.num_tokens_after_padding]
 
     def initialize_kv_cache(self, kv_cache_config: Any, block_tables: Any) -> None:
         """The KV cache's size is known: give the alignment heads' keys as many slots."""
@@ -39,6 +68,26 @@ class TalkerModelState(DefaultModelState):  # type: ignore[misc]  # untyped base
             (group,) = kv_cache_config.kv_cache_groups
             self.model.tap.make_room(kv_cache_config.num_blocks * group.kv_cache_spec.block_size)
             self._sampler.block_tables = block_tables
+
+
+def embedding_weights(model: TalkerModel) -> tuple[Tensor, Tensor] | None:
+    """The code and text embeddings that ``embed`` takes; None where the model embeds otherwise."""
+    if not model.embeds_sums:
+        return None
+    return model.code_embedding.weight, model.model.embed_tokens.weight
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Rows of a batch that want to know their place in their text, ``[R]`` each: row, slot, and the
+    text's first position and length in ids; ``longest`` of the lengths.
+    """
+
+    rows: Tensor
+    slots: Tensor
+    start: Tensor
+    count: Tensor
+    longest: int
 
 
 class TalkerSampler:
@@ -54,13 +103,24 @@ class TalkerSampler:
     penalties_state = SimpleNamespace(output_bin_counts=None)
 
     def __init__(
-        self, model: Any, req_states: Any, max_num_reqs: int, device: torch.device
+        self,
+        model: Any,
+        req_states: Any,
+        max_num_reqs: int,
+        device: torch.device,
+        kernels: StepKernels | None = None,
     ) -> None:
-        self._model, self._req_states = model, req_states
+        self._model, self._req_states, self._kernels = model, req_states, kernels
         self.sampling_states = SamplingStates(max_num_reqs, model.codebook_rows)
         self._lost = torch.zeros(max_num_reqs, dtype=torch.bool, device=device)
-        #: The last step's, and whose it was: a batch often stays the same for many steps.
+        # Never written to, so all steps may share them: what is beside the codes, where nobody
+        # wants to know their place, their ranks, and how many rows were rejected.
+        shape = (max_num_reqs, model.num_codebooks)
+        self._no_places = torch.zeros(shape, device=device)
+        self._zeros = torch.zeros(max_num_reqs, dtype=torch.int32, device=device)
+        #: The last step's, and whose they were: a batch often stays the same for many steps.
         self._drawn: tuple[bytes, Draw] | None = None
+        self._asked: tuple[bytes, Asking | None] | None = None
         #: Of the requests that want to know their place in the text, by their slot.
         self._spans: dict[int, tuple[int, int]] = {}
         #: The runner's, once there is a KV cache.
@@ -68,7 +128,7 @@ class TalkerSampler:
 
     def add_request(self, index: int, *args: Any) -> None:
         """A request is (re-)admitted at ``index``; the parameters come last in every version."""
-        states, self._drawn = self.sampling_states, None
+        states, self._drawn, self._asked = self.sampling_states, None, None
         states.add_request(index, args[-1])
         if states.temperature.np[index] == 0:  # greedy: vLLM forgets its top_k
             states.temperature.np[index] = states.top_k.np[index] = 1
@@ -89,44 +149,88 @@ class TalkerSampler:
 
     def __call__(self, logits: Tensor, batch: Any) -> SamplerOutput:
         """Draw rows from ``logits`` ``[B, K * V]``."""
-        slots, last = batch.idx_mapping, batch.logits_indices.long()
-        requests = slots.shape[0]
-        ends = batch.query_start_loc[: requests + 1].long()
-        lost = lost_requests(self._model.stale[: batch.num_tokens], ends) | self._lost[slots]
-        self._lost[slots] = lost
-        ids, codes = self._model.rows.step(
-            logits, batch.input_ids[last], batch.positions[last], lost, self._draw(batch)
+        requests = logits.shape[0]
+        given = StepInputs(
+            slots=batch.idx_mapping,
+            last_tokens=batch.logits_indices,
+            ends=batch.query_start_loc[: requests + 1],
+            input_ids=batch.input_ids,
+            positions=batch.positions,
+            stale=self._model.stale[: batch.num_tokens],
+            lengths=batch.seq_lens[:requests],
+            prompts=self._req_states.prefill_len.gpu,
+            lost=self._lost,
         )
-        # a chunk that does not end its prompt yields nothing
-        prefill = self._req_states.prefill_len.gpu[slots]
-        num_sampled = (batch.seq_lens[:requests] >= prefill).int()
-        beside = torch.zeros(codes.shape, device=codes.device)
-        self._note_places(beside, batch, last)
+        draw = self._draw(batch)
+        if self._kernels is not None:
+            out = self._kernels.step(logits, given, draw)
+            ids, codes, num_sampled = out.ids, out.codes, out.num_sampled
+        else:
+            ids, codes, num_sampled = self._step(logits, given, draw)
         return SamplerOutput(
             sampled_token_ids=ids.view(-1, 1),
             logprobs_tensors=LogprobsTensors(
-                codes,
-                beside,
-                torch.zeros(requests, dtype=torch.int32, device=codes.device),
+                codes, self._places(batch, given), self._zeros[:requests]
             ),
             num_nans=None,
             num_sampled=num_sampled,
-            num_rejected=torch.zeros_like(num_sampled),
+            num_rejected=self._zeros[:requests],
         )
 
-    def _note_places(self, beside: Tensor, batch: Any, last: Tensor) -> None:
-        """A request's place in its text rides beside the codes, as the first "logprob"."""
+    def _step(self, logits: Tensor, given: StepInputs, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
+        """What ``StepKernels.step`` does, by the sampler itself."""
+        slots, last = given.slots, given.last_tokens.long()
+        lost = lost_requests(given.stale, given.ends.long()) | given.lost[slots]
+        given.lost[slots] = lost
+        ids, codes = self._model.rows.step(
+            logits, given.input_ids[last], given.positions[last], lost, draw
+        )
+        # a chunk that does not end its prompt yields nothing
+        return ids, codes, (given.lengths >= given.prompts[slots]).int()
+
+    def _places(self, batch: Any, given: StepInputs) -> Tensor:
+        """What rides beside the codes, ``[B, K]``: a request's place in its text as the first
+        "logprob".
+        """
+        requests = given.slots.shape[0]
         tap, tables = self._model.tap, self.block_tables
         if tap is None or tables is None:
-            return
+            return self._no_places[:requests]
         tap.remember(tables.slot_mappings[0, : batch.num_tokens])
+        asking = self._asking(batch)
+        if asking is None:
+            return self._no_places[:requests]
+        blocks = tables.block_tables[0].gpu[asking.slots]
+        places = tap.spot(
+            given.last_tokens.long()[asking.rows],
+            blocks,
+            tables.block_sizes[0],
+            asking.start,
+            asking.count,
+            asking.longest,
+        )
+        beside = torch.zeros_like(self._no_places[:requests])
+        beside[asking.rows, 0] = places
+        return beside
+
+    def _asking(self, batch: Any) -> Asking | None:
+        """Who of the batch wants to know its place. The copies to the device wait for nothing, and
+        there are none while the batch stays the same.
+        """
+        whose = batch.idx_mapping_np.tobytes()
+        if self._asked is not None and self._asked[0] == whose:
+            return self._asked[1]
         slots = batch.idx_mapping_np.tolist()
-        asking = [row for row, slot in enumerate(slots) if slot in self._spans]
-        if asking:
-            rows = torch.tensor(asking, device=beside.device)
-            blocks = tables.block_tables[0].gpu[batch.idx_mapping[rows].long()]
-            spans = [self._spans[slots[row]] for row in asking]
-            beside[rows, 0] = tap.spot(last[rows], blocks, tables.block_sizes[0], spans)
+        found = [
+            (row, slot, *self._spans[slot]) for row, slot in enumerate(slots) if slot in self._spans
+        ]
+        asking = None
+        if found:
+            columns = async_tensor_h2d(np.array(found, np.int64).T.copy(), self._lost.device)
+            rows, own, start, count = columns.unbind(0)
+            asking = Asking(rows, own, start, count, max(one[3] for one in found))
+        self._asked = (whose, asking)
+        return asking
 
     def _draw(self, batch: Any) -> Draw:
         states, slots = self.sampling_states, batch.idx_mapping

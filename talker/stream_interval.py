@@ -2,8 +2,9 @@
 
 An engine that hands out each row costs a message, a wake-up and a few objects for each. Whoever
 listens to a stream that is seconds ahead does not need that. vLLM knows the interval as a
-setting of the engine or of a request (``SamplingParams.stream_interval``) that stays as it is;
-what it goes by is the ``RequestState`` of its output processor, and that is written to here.
+setting of the engine or of a request (``SamplingParams.stream_interval``) and has no public call
+to change it. So this module writes to the ``RequestState`` of vLLM's output processor, which is
+private to vLLM.
 """
 
 from __future__ import annotations

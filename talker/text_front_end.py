@@ -1,4 +1,4 @@
-"""Putting writing into words, for checkpoints that read nothing else.
+"""Text front ends: from writing to words, for checkpoints that read nothing else.
 
 A checkpoint whose generation_config.json names a ``text_frontend`` is given text as that front
 end reads it: digits, signs and abbreviations in words. The front ends are not the talker's; the
@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Protocol, TypeAlias
 
-from talker.control_tags import split_tags
 from talker.shape import CheckpointError
 
 
@@ -74,9 +73,14 @@ def origins(reading: Reading, source_chars: int) -> list[int]:
     return places + [last] * (len(reading.text) - len(places))
 
 
-def spoken_lengths(front_end: TextFrontEnd, text: str) -> list[int]:
+def spoken_lengths(
+    front_end: TextFrontEnd,
+    text: str,
+    split_tags: Callable[[str], Sequence[str]] = lambda text: (text,),
+) -> list[int]:
     """For each place of ``text``, its end included, how many characters are said before it;
-    -1 where something is said for what stands on both sides of it. Tags say nothing.
+    -1 where something is said for what stands on both sides of it. Tags say nothing;
+    ``split_tags`` gives text and tags in turn.
     """
     lengths = [0]
     for index, piece in enumerate(split_tags(text)):

@@ -1,4 +1,4 @@
-"""Requests as vLLM takes them and outputs as it gives them; shared by both hosts."""
+"""Translation of requests and outputs to and from vLLM's; shared by both hosts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from streaming.spec import Codes
 from talker.attention import SPAN_KEY
 from talker.messages import NewRows, TextSpan, VoiceRows
 from talker.reference_audio import clips_input
+from talker.request_table import RequestState, RequestTable
 from talker.sampling import MAX_SEED
 from talker.shape import TalkerShape
-from talker.takes import Take, Takes
 
 _FINISH: dict[str | None, Literal["", "stop", "length"]] = {
     None: "", "stop": "stop", "length": "length",
@@ -39,18 +39,18 @@ class Outcome:
     broken: list[int]
 
 
-def sampling_params(take: Take, num_codebooks: int, stop_id: int) -> SamplingParams:
+def sampling_params(state: RequestState, num_codebooks: int, stop_id: int) -> SamplingParams:
     """The codes travel in the logprobs channel: as many "logprobs" as codebooks.
 
     A stop id is always given, since without a tokenizer vLLM knows of none.
     """
-    request, text = take.request, take.request.text
+    request, text = state.request, state.request.text
     return SamplingParams(
         temperature=request.temperature,
         top_p=request.top_p,
         top_k=request.top_k,
         seed=request.seed,
-        max_tokens=take.frames_left,
+        max_tokens=state.frames_left,
         stop_token_ids=[stop_id],
         logprobs=num_codebooks - 1,
         flat_logprobs=True,
@@ -58,17 +58,17 @@ def sampling_params(take: Take, num_codebooks: int, stop_id: int) -> SamplingPar
         output_kind=RequestOutputKind.DELTA,
         extra_args=None
         if text is None
-        else {SPAN_KEY: [len(take.before) + text.at, len(text.starts) - 1]},
+        else {SPAN_KEY: [len(state.before) + text.at, len(text.starts) - 1]},
     )
 
 
-def engine_input(take: Take, shape: TalkerShape, max_positions: int) -> Any:
+def engine_input(state: RequestState, shape: TalkerShape, max_positions: int) -> Any:
     """The prompt, with what a conversation has said before it and with the frames that a paused
     request has made already. Raises Refused for what must never reach the engine's step, where
     one bad request would take all others with it.
     """
-    request, vocab = take.request, shape.backbone.vocab_size
-    prompt, given = take.prompt, len(take.before) + len(request.ids)
+    request, vocab = state.request, shape.backbone.vocab_size
+    prompt, given = state.prompt, len(state.before) + len(request.ids)
     if not request.ids or given >= max_positions:
         raise Refused(f"a prompt of {given} ids")
     if min(request.ids) < 0 or max(request.ids) >= vocab:
@@ -80,10 +80,10 @@ def engine_input(take: Take, shape: TalkerShape, max_positions: int) -> Any:
         raise Refused("a seed outside int64")
     if request.text is not None and not _is_inside(request.text, len(request.ids)):
         raise Refused("a text outside the prompt")
-    if not take.clips:
+    if not state.clips:
         return tokens_input(prompt)
     clips, after = [], 0
-    for clip in take.clips:
+    for clip in state.clips:
         rows = _clip_rows(clip, shape)
         if clip.at < after or clip.at + len(rows) > given:
             raise Refused("reference rows outside the prompt")
@@ -101,40 +101,43 @@ def _clip_rows(clip: VoiceRows, shape: TalkerShape) -> Codes:
     return flat.reshape(-1, shape.num_codebooks)
 
 
-def read_outputs(outputs: Sequence[Any], shape: TalkerShape, takes: Takes) -> Outcome:
-    """Rows from vLLM's outputs of one step: offsets taken off, as int16 bytes.
+def read_outputs(outputs: Sequence[Any], shape: TalkerShape, requests: RequestTable) -> Outcome:
+    """Rows from vLLM's outputs of one step: offsets taken off, as int16 bytes; without the row
+    that carries the stop id where that is no row of the stream.
 
     All outputs are converted at once; they are many and small. Outputs of requests that
     were aborted or paused meanwhile are passed over; of the others, the frame ids are noted.
     """
     flat: list[int] = []
     beside: list[float] = []
-    wanted: list[tuple[Any, Take, int, int]] = []
+    wanted: list[tuple[Any, RequestState, int, int]] = []
     for output in outputs:
-        take = takes.of(output.request_id)
-        if take is None or take.paused:
+        state = requests.of(output.request_id)
+        if state is None or state.paused:
             continue
         start = len(flat)
         if channel := output.outputs[0].logprobs:
             flat += channel.token_ids
             beside += channel.logprobs
-        takes.note(take, output.outputs[0].token_ids)
-        wanted.append((output, take, start, len(flat)))
+        requests.note(state, output.outputs[0].token_ids)
+        wanted.append((output, state, start, len(flat)))
     books, size = shape.num_codebooks, shape.codebook_rows
     table = np.array(flat, np.int32).reshape(-1, books)
     codes = (table - np.arange(books, dtype=np.int32) * size).astype(np.int16)
     gone = table[:, 0] >= books * size
     outcome = Outcome([], [], [])
-    for output, take, start, end in wanted:
-        handle, reason = take.request.handle, output.outputs[0].finish_reason
+    for output, state, start, end in wanted:
+        handle, reason = state.request.handle, output.outputs[0].finish_reason
         first, last = start // books, end // books
         if gone[first:last].any():
             outcome.lost.append(handle)
         elif reason not in _FINISH:
             outcome.broken.append(handle)
         else:
+            if reason == "stop" and not shape.is_delayed:
+                last, end = last - 1, end - books
             rows, spoken = codes[first:last].tobytes(), b""
-            if (text := take.request.text) is not None:
+            if (text := state.request.text) is not None:
                 spoken = spoken_at(text, beside[start:end:books]).tobytes()
             outcome.rows.append(NewRows(handle, rows, _FINISH[reason], spoken))
     return outcome

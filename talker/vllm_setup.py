@@ -1,4 +1,4 @@
-"""Environment and arguments for vLLM inside the talker process.
+"""Environment, arguments, runners and statistics of vLLM inside the talker process.
 
 The environment must be set before torch or vLLM is imported; nothing here imports them at
 the top.
@@ -6,37 +6,61 @@ the top.
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from talker.checkpoint import Checkpoint
 from talker.plugin import CHILD_MARK
-from talker.presets import INT8_MARK, check_preset, quantization_method
-from talker.runners import V1_WORKER
-from talker.settings import TalkerSettings, resolve_max_positions
-from talker.weights import expected_weights
+from talker.settings import (
+    DEFAULT_SEQS_CPU,
+    DEFAULT_SEQS_GPU,
+    INT8_MARK,
+    TalkerSettings,
+    check_preset,
+    quantization_method,
+    resolve_max_positions,
+)
 
+#: vLLM's operator for packed weights on a CPU.
+PACKED_KERNEL = "cpu_gemm_wna16"
+#: The V1 runner samples through this worker; any other V1 worker would misread the logits.
+V1_WORKER = "talker.worker_v1.TalkerCPUWorker"
 #: vLLM's CPU attention wants blocks that are multiples of this.
-_CPU_BLOCK = 32
+_CPU_BLOCK, _GPU_BLOCK = 32, 16
 _CPU_BATCHED_POSITIONS = 512
 _GPU_BATCHED_POSITIONS = 4096
 #: KV room per slot on a CPU; a slot rarely needs more, and preemption covers when it does.
 _CPU_POSITIONS_PER_SLOT = 1024
 _MAX_FLOAT32_BYTES = 2 << 30
+#: Of a GPU's memory for what is neither weights nor KV cache: CUDA's own, graphs, activations.
+_GPU_RESERVE_BYTES = 4 << 30
+#: vLLM's names for the CUDA graphs of a step.
+_GRAPH_MODES = {
+    "mixed": "FULL_AND_PIECEWISE",
+    "full": "FULL",
+    "piecewise": "PIECEWISE",
+    "off": "NONE",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What "auto" in the settings comes down to on this machine."""
+    """What "auto" in the settings comes down to on this machine. ``gpu_memory_bytes`` is one GPU's,
+    0 without.
+    """
 
     on_gpu: bool
     engine: str
     runner: str
     dtype: str
     max_positions: int
+    max_num_seqs: int = DEFAULT_SEQS_CPU
+    gpu_memory_bytes: int = 0
 
 
 def set_environment(settings: TalkerSettings) -> None:
@@ -59,10 +83,13 @@ def set_environment(settings: TalkerSettings) -> None:
     )
     if settings.quantization == "int8":
         os.environ[INT8_MARK] = "1"
+    if settings.batch_invariant:
+        os.environ["VLLM_BATCH_INVARIANT"] = "1"
     defaults = {
         "VLLM_PLUGINS": "talkwire",
-        # its warnings of a start on a CPU are a dozen, all about what was chosen on purpose
-        "VLLM_LOGGING_LEVEL": "ERROR",
+        # On a CPU its warnings at the start are a dozen, all about what was chosen on purpose. On a
+        # GPU it says which runner, attention backend and graphs it has settled on.
+        "VLLM_LOGGING_LEVEL": "INFO" if _is_gpu_build() else "ERROR",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(settings.threads),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
@@ -79,6 +106,15 @@ def set_environment(settings: TalkerSettings) -> None:
         os.environ.setdefault(name, value)
 
 
+def _is_gpu_build() -> bool:
+    """Whether vLLM is the build for GPUs, told by its package's name alone."""
+    try:
+        importlib.metadata.version("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    return False
+
+
 def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
     """Resolve "auto" by the device that vLLM found, and tell vLLM which runner it is to be."""
     from vllm.platforms import current_platform
@@ -86,7 +122,14 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
     on_gpu = not current_platform.is_cpu()
     check_executor(settings, current_platform.ray_device_key, find_spec("ray") is not None)
     if settings.quantization != "none":
+        if checkpoint.quantisation is not None:
+            raise ValueError(
+                f"the checkpoint is quantised already ({checkpoint.quantisation}): "
+                f"quantization must be 'none', not {settings.quantization!r}"
+            )
         _check_quantization(settings.quantization)
+    if checkpoint.has_packed_weights and not on_gpu:
+        _check_packed_kernel()
     sizes = (settings.data_parallel_size, settings.tensor_parallel_size)
     spread = max(sizes) > 1 or settings.distributed_executor != "auto"
     engine = "async" if on_gpu or spread else "inprocess"
@@ -98,7 +141,24 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
         runner=runner,
         dtype=_dtype(on_gpu, checkpoint) if settings.dtype == "auto" else settings.dtype,
         max_positions=resolve_max_positions(settings, checkpoint.shape.backbone.max_positions),
+        max_num_seqs=settings.max_num_seqs or (DEFAULT_SEQS_GPU if on_gpu else DEFAULT_SEQS_CPU),
+        gpu_memory_bytes=current_platform.get_device_total_memory() if on_gpu else 0,
     )
+
+
+def _check_packed_kernel() -> None:
+    """vLLM takes packed weights on any CPU, and misses the kernel at the first step. Its builds for
+    x86 without AVX512 have none. Raises ValueError.
+    """
+    import torch
+    from vllm.platforms import current_platform
+
+    current_platform.import_kernels()
+    if not hasattr(torch.ops._C, PACKED_KERNEL):
+        raise ValueError(
+            "the checkpoint has packed 4-bit weights, for which vLLM has no kernel on this CPU "
+            "(on x86 they need AVX512): take the unpacked checkpoint, or a GPU"
+        )
 
 
 def _check_quantization(preset: str) -> None:
@@ -131,25 +191,31 @@ def _dtype(on_gpu: bool, checkpoint: Checkpoint) -> str:
     and bfloat16 is no faster at one stream (it is by a third at sixteen). Large models do not
     fit twice.
     """
-    weights = sum(math.prod(size) for size in expected_weights(checkpoint.shape).values())
-    return "bfloat16" if on_gpu or 4 * weights > _MAX_FLOAT32_BYTES else "float32"
+    is_large = 4 * _weights(checkpoint) > _MAX_FLOAT32_BYTES
+    # packed weights' kernels know no float32
+    return "bfloat16" if on_gpu or is_large or checkpoint.quantisation else "float32"
+
+
+def _weights(checkpoint: Checkpoint) -> int:
+    """Numbers in the talker's weights."""
+    expected = checkpoint.family.expected_weights(checkpoint.shape)
+    return sum(math.prod(size) for size in expected.values())
 
 
 def engine_arguments(
     settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint, stop_id: int
 ) -> dict[str, Any]:
     """Keyword arguments of vLLM's EngineArgs and AsyncEngineArgs."""
-    compiled = plan.on_gpu if settings.compile is None else settings.compile
+    compiled = plan.on_gpu if settings.compile == "auto" else settings.compile == "on"
+    kernels = plan.on_gpu if settings.step_kernels == "auto" else settings.step_kernels == "on"
     batched = _GPU_BATCHED_POSITIONS if plan.on_gpu else _CPU_BATCHED_POSITIONS
     arguments: dict[str, Any] = {
         "model": str(checkpoint.folder),
         "dtype": plan.dtype,
         "enforce_eager": not compiled,
         "max_model_len": plan.max_positions,
-        "max_num_seqs": settings.max_num_seqs,
-        "max_num_batched_tokens": max(
-            settings.max_batched_positions or batched, settings.max_num_seqs
-        ),
+        "max_num_seqs": plan.max_num_seqs,
+        "max_num_batched_tokens": max(settings.max_batched_positions or batched, plan.max_num_seqs),
         "enable_prefix_caching": settings.prefix_caching,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "data_parallel_size": settings.data_parallel_size,
@@ -164,23 +230,53 @@ def engine_arguments(
         "additional_config": {
             "talkwire": {
                 "frame_slots": settings.frame_slots,
+                "step_kernels": kernels,
                 "alignment_heads": checkpoint.alignment_heads,
+                "sampler_rules": dict(checkpoint.sampler_rules),
             }
         },
     }
     if method := quantization_method(settings.quantization):
         arguments["quantization"] = method
+    if settings.attention_backend:
+        arguments["attention_backend"] = settings.attention_backend
+    if settings.kv_cache_dtype != "auto":
+        arguments["kv_cache_dtype"] = settings.kv_cache_dtype
+    if compiled and plan.on_gpu:
+        arguments["compilation_config"] = _graphs(settings, arguments["max_num_batched_tokens"])
     if plan.runner == "v1":
         arguments["worker_cls"] = V1_WORKER
     if not plan.on_gpu:
         arguments["block_size"] = _CPU_BLOCK
     if backend := executor(settings, plan.on_gpu):
         arguments["distributed_executor_backend"] = backend
-    positions = settings.kv_positions or (None if plan.on_gpu else _cpu_positions(settings, plan))
-    if positions:
-        # an explicit size also spares vLLM its profiling run
-        arguments["kv_cache_memory_bytes"] = positions * position_bytes(checkpoint, plan.dtype)
+    if positions := kv_positions(settings, plan, checkpoint):
+        # An explicit size also spares vLLM its profiling run, which would take the memory that a
+        # codec on the same GPU asks for meanwhile for the talker's own.
+        arguments["kv_cache_memory_bytes"] = positions * position_bytes(settings, plan, checkpoint)
     return arguments
+
+
+def _graphs(settings: TalkerSettings, most_positions: int) -> dict[str, Any]:
+    """vLLM's compilation settings. By itself it would capture graphs for steps of twice
+    ``max_num_seqs`` positions at most, so that every prompt with a voice, and every one that comes
+    while others speak, would run without and hold all streams up.
+    """
+    chosen: dict[str, Any] = {
+        "max_cudagraph_capture_size": min(settings.graph_positions, most_positions)
+    }
+    if settings.graphs != "auto":
+        chosen["cudagraph_mode"] = _GRAPH_MODES[settings.graphs]
+    return chosen
+
+
+def describe_graphs(arguments: dict[str, Any]) -> str:
+    """Which CUDA graphs the engine was asked for, in words for the log."""
+    chosen = arguments.get("compilation_config")
+    if chosen is None or chosen.get("cudagraph_mode") == "NONE":
+        return "none"
+    mode = chosen.get("cudagraph_mode", "vLLM's default")
+    return f"{mode}, up to {chosen['max_cudagraph_capture_size']} positions"
 
 
 def executor(settings: TalkerSettings, on_gpu: bool) -> str | None:
@@ -203,13 +299,81 @@ def ring_size(arguments: dict[str, Any]) -> int:
     return asked or slots_for(arguments["max_num_seqs"], arguments["max_model_len"])
 
 
-def position_bytes(checkpoint: Checkpoint, dtype: str) -> int:
-    """KV cache bytes of one position over all layers."""
+def position_bytes(settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint) -> int:
+    """KV cache bytes of one position over all layers, on each GPU of a tensor-parallel group."""
     body = checkpoint.shape.backbone
-    width = 4 if dtype == "float32" else 2
-    return 2 * body.num_layers * body.num_kv_heads * body.head_dim * width
+    heads = max(1, body.num_kv_heads // settings.tensor_parallel_size)
+    width = _width(plan.dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype)
+    return 2 * body.num_layers * heads * body.head_dim * width
 
 
-def _cpu_positions(settings: TalkerSettings, plan: Plan) -> int:
-    wanted = settings.max_num_seqs * min(plan.max_positions, _CPU_POSITIONS_PER_SLOT)
-    return max(wanted, plan.max_positions) + _CPU_BLOCK * (settings.max_num_seqs + 1)
+def kv_positions(settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint) -> int | None:
+    """The KV cache's room. None on a GPU that has not even the room for one request, by what is
+    known here: vLLM then measures for itself, and says what is missing.
+    """
+    if settings.kv_positions:
+        return settings.kv_positions
+    if not plan.on_gpu:
+        return _cpu_positions(plan)
+    wanted = plan.max_num_seqs * plan.max_positions + _GPU_BLOCK * (plan.max_num_seqs + 1)
+    weights = _weights(checkpoint) * _width(plan.dtype) // settings.tensor_parallel_size
+    share = plan.gpu_memory_bytes * settings.gpu_memory_utilization
+    room = int(share - weights - _GPU_RESERVE_BYTES) // position_bytes(settings, plan, checkpoint)
+    return min(wanted, room) if room >= plan.max_positions else None
+
+
+def _width(dtype: str) -> int:
+    """Bytes of a number."""
+    return {"float32": 4, "fp8": 1}.get(dtype, 2)
+
+
+def _cpu_positions(plan: Plan) -> int:
+    wanted = plan.max_num_seqs * min(plan.max_positions, _CPU_POSITIONS_PER_SLOT)
+    return max(wanted, plan.max_positions) + _CPU_BLOCK * (plan.max_num_seqs + 1)
+
+
+def refuse_other_runners(vllm_config: Any) -> None:
+    """Raise ValueError unless Model Runner V2 or our V1 worker will sample.
+
+    vLLM falls back to V1 silently (no Triton, a logits-processor plugin installed), and
+    V1's own sampler would make nonsense of the logits without any error.
+    """
+    parallel = vllm_config.parallel_config
+    if parallel.pipeline_parallel_size > 1:
+        raise ValueError("the talker does not run with pipeline parallelism")
+    worker = parallel.worker_cls
+    name = worker if isinstance(worker, str) else f"{worker.__module__}.{worker.__qualname__}"
+    if not vllm_config.use_v2_model_runner and name != V1_WORKER:
+        raise ValueError(f"the talker needs Model Runner V2 or worker_cls={V1_WORKER!r}")
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since the start: preempted requests, and prompt positions found in the prefix cache."""
+
+    preempted: int = 0
+    cached: int = 0
+
+
+def logger_factory(totals: Totals) -> Callable[..., Any]:
+    """A stat logger for vLLM that adds to ``totals``."""
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class Counter(StatLoggerBase):  # type: ignore[misc]  # untyped base
+        """Adds up what each iteration reports."""
+
+        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+            pass
+
+        def record(
+            self, scheduler_stats: Any = None, iteration_stats: Any = None, **_: Any
+        ) -> None:
+            if iteration_stats is not None:
+                totals.preempted += iteration_stats.num_preempted_reqs
+            if scheduler_stats is not None:
+                totals.cached += scheduler_stats.prefix_cache_stats.hits
+
+        def log_engine_initialized(self) -> None:
+            pass
+
+    return Counter

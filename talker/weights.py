@@ -12,54 +12,62 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from talker.shape import BackboneShape, CheckpointError, TalkerShape
+from talker.families.family import Family
+from talker.shape import CheckpointError, TalkerShape
 
-TEXT_EMBEDDING = "tied.embedding.text_embedding.weight"
-CODE_EMBEDDING = "tied.embedding.modality_embeddings.0.embedding.weight"
-FINAL_NORM = "body.norm.weight"
-#: The bundled codec, which the codec worker reads, and copies of the tied embeddings.
-NOT_THE_TALKERS = ("tied.embedding.modality_embeddings.0.model.", "tied.head.")
-
-Shape = tuple[int, ...]
 _HEADER_LENGTH = struct.Struct("<Q")
 _MAX_HEADER_BYTES = 100 << 20
 _FLOATS = frozenset({"F32", "BF16", "F16"})
+#: Of a layer's weights in a checkpoint that is quantised already: the types they may have with
+#: their own shape, what packed ones are called, and what comes with either.
+_QUANTISED = _FLOATS | {"F8_E4M3", "F8_E5M2", "I8"}
+_PACKED = ("weight_packed", "qweight")
+_BESIDE = frozenset(
+    {
+        *_PACKED, "weight_scale", "weight_scale_inv", "weight_shape", "weight_zero_point",
+        "weight_g_idx", "weight_global_scale", "input_scale", "input_global_scale", "scales",
+        "qzeros", "g_idx",
+    }
+)  # fmt: skip
 _NAMED_AT_MOST = 5
 
 
-def expected_weights(shape: TalkerShape) -> dict[str, Shape]:
-    """Every weight that the talker needs, and its shape."""
-    body = shape.backbone
-    expected: dict[str, Shape] = {
-        TEXT_EMBEDDING: (body.vocab_size, body.hidden_size),
-        CODE_EMBEDDING: (shape.num_codebooks * shape.codebook_rows, body.hidden_size),
-        FINAL_NORM: (body.hidden_size,),
-    }
-    for layer in range(body.num_layers):
-        for name, size in _layer_weights(body).items():
-            expected[f"body.layers.{layer}.{name}.weight"] = size
-    return expected
+def check_weights(
+    folder: Path, family: Family, shape: TalkerShape, *, is_quantised: bool = False
+) -> tuple[Path, ...]:
+    """Compare what is in ``folder`` with what the family asks for; return the files.
 
-
-def check_weights(folder: Path, shape: TalkerShape) -> tuple[Path, ...]:
-    """Compare what is in ``folder`` with what ``shape`` asks for; return the files.
-
+    Of a checkpoint that ``is_quantised`` the layers' matrices may be so; embeddings and heads must
+    be floats, because vLLM has no method for those and drift in them is heard.
     Raises CheckpointError, naming the first few missing, unexpected or misshapen weights.
     """
     files = weight_files(folder)
     found: dict[str, Any] = {}
     for file in files:
-        found.update(read_header(file))
-    expected = expected_weights(shape)
-    missing = [name for name in expected if name not in found]
+        for name, entry in read_header(file).items():
+            if (known := family.canonical_name(name)) is not None:
+                found[known] = entry
+    expected = family.expected_weights(shape)
+    layers = layer_matrices(expected) if is_quantised else frozenset()
+    missing = [
+        name
+        for name in expected
+        if name not in found and not (name in layers and _is_packed(name, found))
+    ]
     extra = [
-        name for name in found if name not in expected and not name.startswith(NOT_THE_TALKERS)
+        name
+        for name in found
+        if name not in expected
+        and not (_suffix(name) in _BESIDE and f"{_stem(name)}.weight" in layers)
     ]
     wrong = [
         f"{name} is {entry.get('dtype')} {entry.get('shape')}, not float {list(expected[name])}"
         for name, entry in found.items()
         if name in expected
-        and (tuple(entry.get("shape", ())) != expected[name] or entry.get("dtype") not in _FLOATS)
+        and (
+            tuple(entry.get("shape", ())) != expected[name]
+            or entry.get("dtype") not in (_QUANTISED if name in layers else _FLOATS)
+        )
     ]
     problems = [
         f"{what}: {_some(names)}"
@@ -69,6 +77,13 @@ def check_weights(folder: Path, shape: TalkerShape) -> tuple[Path, ...]:
     if problems:
         raise CheckpointError(f"weights in {folder}: " + "; ".join(problems))
     return files
+
+
+def layer_matrices(expected: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+    """Names of the matrices in layers, which may be quantised: no embedding and no head."""
+    return frozenset(
+        name for name, size in expected.items() if len(size) == 2 and ".layers." in f".{name}"
+    )
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
@@ -104,22 +119,16 @@ def read_header(file: Path) -> Mapping[str, Any]:
     return header
 
 
-def _layer_weights(body: BackboneShape) -> dict[str, Shape]:
-    hidden, inner = body.hidden_size, body.intermediate_size
-    queries, keys = body.num_heads * body.head_dim, body.num_kv_heads * body.head_dim
-    return {
-        "input_layernorm": (hidden,),
-        "post_attention_layernorm": (hidden,),
-        "self_attn.q_proj": (queries, hidden),
-        "self_attn.k_proj": (keys, hidden),
-        "self_attn.v_proj": (keys, hidden),
-        "self_attn.o_proj": (hidden, queries),
-        "self_attn.q_norm": (body.head_dim,),
-        "self_attn.k_norm": (body.head_dim,),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }
+def _stem(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _suffix(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _is_packed(name: str, found: Mapping[str, Any]) -> bool:
+    return any(f"{_stem(name)}.{packed}" in found for packed in _PACKED)
 
 
 def _read_index(index: Path) -> dict[str, str]:

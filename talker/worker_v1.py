@@ -86,8 +86,9 @@ class TalkerSampler:
         if self._spans:
             rows = torch.tensor(list(self._spans))
             blocks = table.block_table.gpu[rows]
+            start, count = torch.tensor(list(self._spans.values())).unbind(1)
             places = tap.spot(
-                ends[rows + 1].long() - 1, blocks, table.block_size, list(self._spans.values())
+                ends[rows + 1].long() - 1, blocks, table.block_size, start, count, int(count.max())
             )
             output.logprobs_tensors.logprobs[rows, 0] = places
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from hypothesis import HealthCheck, settings
 
 # No time limit for an example: machines are shared. The same examples in each run, so that a
@@ -10,3 +13,9 @@ slow = [HealthCheck.too_slow]
 settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=slow)
 settings.register_profile("explore", deadline=None, suppress_health_check=slow)
 settings.load_profile("same")
+
+# Programs that tests start import the client of this tree, as the tests themselves do.
+_CLIENT = Path(__file__).resolve().parents[1] / "clients" / "python" / "src"
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    part for part in (os.environ.get("PYTHONPATH"), str(_CLIENT)) if part
+)

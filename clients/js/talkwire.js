@@ -1,5 +1,5 @@
 /**
- * A client of Talkwire's native protocol, `talkwire.tts.v1` (docs/protocol.md), in one file
+ * A client of Talkwire's native protocol, `talkwire.tts.v1` (docs/reference/protocol.md), in one file
  * without dependencies, for browsers and for Node.js 22 (20: `--experimental-websocket`).
  *
  *     import { connect } from "./talkwire.js";
@@ -13,7 +13,7 @@
  *     for await (const word of words) context.append(word);
  *     context.end();
  *
- * What goes wrong is a TalkwireError; its `code` is the server's (docs/protocol.md), or one of
+ * What goes wrong is a TalkwireError; its `code` is the server's (docs/reference/protocol.md), or one of
  * `unreachable`, `refused`, `connection_lost`, `protocol_error` and `slow_reader` of this file.
  */
 
@@ -103,6 +103,20 @@ export async function connect(url, options = {}) {
   } finally {
     clearTimeout(timer);
   }
+}
+
+/**
+ * The address at which a text's speech is to be had, for `<audio src>` and whatever else takes no
+ * more than an address. `url` is any of the server's; `fields` are those of `POST /v1/audio/speech`,
+ * and `apiKey`, for which a page is better given a token: addresses end in other people's logs.
+ */
+export function speechUrl(url, input, { apiKey, ...fields } = {}) {
+  const address = new URL("/v1/audio/speech", url);
+  address.protocol = address.protocol.replace("ws", "http");
+  for (const [name, value] of Object.entries({ input, ...fields, api_key: apiKey })) {
+    if (value !== undefined && value !== null) address.searchParams.set(name, String(value));
+  }
+  return address.href;
 }
 
 function openSocket(Socket, url, apiKey) {

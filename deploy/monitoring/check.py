@@ -18,15 +18,13 @@ from typing import Any
 
 import yaml
 
-from service.auth.authority import Authority
-from service.auth.issuing import issue
-from service.auth.keys import Limits, Scope
-from service.metrics import Metrics
-from service.snapshot import Snapshot, Worker
-from streaming.bounds import PaceBounds
+from service.auth.authenticator import Authority
+from service.auth.keys import Limits, Scope, issue
+from service.metrics import Metrics, Snapshot, Worker
+from streaming.chunk_schedule import PaceBounds
 
 HERE = Path(__file__).resolve().parent
-OPERATIONS = HERE.parents[1] / "docs" / "operations.md"
+OPERATIONS = HERE.parents[1] / "docs" / "guides" / "operations.md"
 #: Labels that Prometheus or Kubernetes adds to every series.
 _ADDED = {"namespace", "pod", "instance", "job"}
 
@@ -128,7 +126,7 @@ def _alert_faults(rule: dict[str, Any], anchors: set[str]) -> Iterator[str]:
         if not notes.get(name):
             yield f"it has no {name}"
     page, _, anchor = notes.get("runbook", "").partition("#")
-    if page != "docs/operations.md" or anchor not in anchors:
+    if page != "docs/guides/operations.md" or anchor not in anchors:
         yield f"its runbook {notes.get('runbook')} is not there"
     if rule.get("labels", {}).get("severity") not in ("page", "ticket"):
         yield "its severity is neither page nor ticket"

@@ -35,7 +35,7 @@ def dashboard() -> dict[str, Any]:
         "__requires": _requires(),
         "uid": "talkwire",
         "title": "Talkwire",
-        "description": "Made by deploy/monitoring/make_dashboard.py; see docs/metrics.md.",
+        "description": "By deploy/monitoring/make_dashboard.py; see docs/reference/metrics.md.",
         "tags": ["talkwire", "tts"],
         "schemaVersion": 39,
         "version": 1,

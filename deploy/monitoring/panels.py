@@ -286,6 +286,30 @@ ENGINES = Row(
         Panel(
             "Gateway's memory", one(f"process_resident_memory_bytes{{{HERE}}}", "{{pod}}"), "bytes"
         ),
+        Panel(
+            "Held while engines start",
+            one(
+                f"sum by (result) (increase(tts_clients_held_total{{{HERE}}}[$__rate_interval]))",
+                "{{result}}",
+            ),
+        ),
+        Panel(
+            "Cut off by a drain",
+            one(
+                "sum by (pod) "
+                f"(increase(tts_contexts_cut_by_drain_total{{{HERE}}}[$__rate_interval]))",
+                "{{pod}}",
+            ),
+            help="Contexts that did not end within drain_s.",
+        ),
+        Panel(
+            "Log lines dropped",
+            one(
+                f"sum by (pod) (increase(tts_log_lines_dropped_total{{{HERE}}}[$__rate_interval]))",
+                "{{pod}}",
+            ),
+            help="Nobody reads the log, or its disk is full.",
+        ),
         Panel("Gateway's tasks", one(f"tts_event_loop_tasks{{{HERE}}}", "{{pod}}")),
         Panel("What is running", one(f'tts_build_info{{{HERE},model=~"$model"}}'), kind="table"),
     ),

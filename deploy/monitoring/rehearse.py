@@ -4,7 +4,7 @@
     python deploy/monitoring/rehearse.py --url http://127.0.0.1:8000   a service that runs
 
 Everything stays on the loopback and ends by itself. Needs ``prometheus`` (Debian's package of
-that name); ``--picture`` needs matplotlib (``pip install 'talkwire[loadtest]'``).
+that name); ``--picture`` needs matplotlib (``pip install matplotlib``).
 """
 
 from __future__ import annotations
@@ -27,20 +27,17 @@ import yaml
 from check import HERE, dashboard_queries, rules
 from prometheus_api import Prometheus, PrometheusError
 
-from clients.errors import ServerError
-from clients.native import NativeClient
-from codec.decodes import DecodeStats
 from codec.fake import FakeCodecEngine
 from service.app import create_app
-from service.auth.issuing import issue
-from service.auth.keys import Limits, Scope
+from service.auth.keys import Limits, Scope, issue
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
 from streaming.spec import CodecSpec
 from talker.fake import FakeTalker
+from talkwire_client import Client, ServerError
 
-_SPEC = CodecSpec(24_000, 960, 8, 1024, 0)
+_SPEC = CodecSpec(24_000, 960, (1024,) * 8, 0, 0)
 _LABELS = {"namespace": "rehearsal", "pod": "gateway"}
 _VOICES, _PAUSE_S = 3, 0.2
 _TEXT = "This is a sentence to be heard. And here is one more of them."
@@ -62,10 +59,7 @@ async def gateway(folder: Path) -> AsyncIterator[tuple[str, str]]:
     )
     talker = FakeTalker(row_s=0.008, first_row_s=0.02, frames_per_character=1.0)
 
-    def on_decoded(stats: DecodeStats) -> None:
-        runtime.on_decoded(stats)
-
-    codec = FakeCodecEngine(_SPEC, 0.004, on_decoded)
+    codec = FakeCodecEngine(_SPEC, 0.004)
     runtime = Runtime(settings, talker, codec, Metrics("rehearsal", "fake"))
     server = uvicorn.Server(uvicorn.Config(create_app(runtime), log_config=None))
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -120,7 +114,7 @@ async def talk(url: str, key: str | None, seconds: float) -> None:
     until = asyncio.get_running_loop().time() + seconds
 
     async def one(number: int) -> None:
-        async with NativeClient.connect(url, api_key=key) as client:
+        async with Client(url, api_key=key) as client:
             turn = number
             while asyncio.get_running_loop().time() < until:
                 await (_speak, _break_off, _err)[turn % 3](client)
@@ -130,22 +124,22 @@ async def talk(url: str, key: str | None, seconds: float) -> None:
     await asyncio.gather(*(one(number) for number in range(_VOICES)))
 
 
-async def _speak(client: NativeClient) -> None:
-    async for _ in client.speak(_TEXT):
-        pass
+async def _speak(client: Client) -> None:
+    async with client.speak(_TEXT) as speech:
+        await speech.read()
 
 
-async def _break_off(client: NativeClient) -> None:
-    async with client.context() as context:
-        await context.append(_TEXT)
-        async for _ in context:
+async def _break_off(client: Client) -> None:
+    async with client.speak() as speech:
+        await speech.append(_TEXT)
+        async for _ in speech:
             break
-        await context.cancel(played_ms=10)
+        await speech.cancel(played_ms=10)
 
 
-async def _err(client: NativeClient) -> None:
+async def _err(client: Client) -> None:
     with contextlib.suppress(ServerError):
-        async with client.context(voice="nobody"):
+        async with client.speak(voice="nobody"):
             pass
 
 

@@ -7,8 +7,7 @@ from statistics import fmean
 
 import numpy as np
 
-from codec.encoder import HiggsEncoder
-from embedded.evaluation.ears import Ears
+from codec.families.higgs.encoder import HiggsEncoder
 from embedded.evaluation.metrics import (
     PitchMatch,
     audible_s,
@@ -17,6 +16,7 @@ from embedded.evaluation.metrics import (
     pitch_match,
 )
 from embedded.evaluation.pitch import pitch_track
+from embedded.evaluation.recogniser import MosPredictor, Recogniser
 from embedded.evaluation.report import CodecFigures, SpeechFigures, TalkerFigures
 from embedded.evaluation.speak import Speech
 from streaming.ports import CodecDecoder
@@ -26,10 +26,16 @@ _SEMITONES = 12
 
 
 class Judge:
-    """Measures speech of ``texts`` at ``rate``."""
+    """Measures speech of ``texts`` at ``rate``; how natural it is where there is a predictor."""
 
-    def __init__(self, texts: Sequence[str], ears: Ears, rate: int) -> None:
-        self._texts, self._ears, self._rate = texts, ears, rate
+    def __init__(
+        self,
+        texts: Sequence[str],
+        ears: Recogniser,
+        rate: int,
+        predictor: MosPredictor | None = None,
+    ) -> None:
+        self._texts, self._ears, self._rate, self._predictor = texts, ears, rate, predictor
 
     def speech(self, speeches: Sequence[Samples]) -> SpeechFigures:
         """The figures of speech that is not compared with other speech."""
@@ -48,7 +54,13 @@ class Judge:
             middle,
             melody,
             tuple(words),
+            self._naturalness(speeches),
         )
+
+    def _naturalness(self, speeches: Sequence[Samples]) -> float | None:
+        """The mean score; None without a predictor or without speech."""
+        scores = self._predictor.scores(speeches, self._rate) if self._predictor else []
+        return fmean(scores) if scores else None
 
     def codec(
         self, sources: Sequence[Samples], encoder: HiggsEncoder, decoder: CodecDecoder

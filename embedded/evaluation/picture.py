@@ -1,7 +1,7 @@
-"""Draws a sentence as flite, codec and talker say it: ``python -m embedded.evaluation.picture``.
+"""Draws a sentence as teacher, codec and talker say it: ``python -m embedded.evaluation.picture``.
 
-Three spectrograms to be looked at: the codec's must look like flite's, harmonics, gaps and all,
-and the talker's like speech of the same words by the same voice.
+Three spectrograms to be looked at: the codec's must look like the teacher's, harmonics, gaps and
+all, and the talker's like speech of the same words by the same voice.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import matplotlib as mpl
 import numpy as np
 import torch
 
-from codec.decoder import HiggsDecoder
-from codec.encoder import HiggsEncoder
+from codec.families.higgs.checkpoint import open_higgs
 from embedded.evaluation.source import Source
 from embedded.evaluation.speak import Narrator
 from embedded.evaluation.voices import CheckpointVoices
@@ -23,7 +22,7 @@ from embedded.text import FRONT_ENDS
 from streaming.ports import Sampling
 from streaming.spec import Samples
 from talker.engine import TalkerProcessEngine
-from talker.intake import DEFAULT_VOICE
+from talker.request_builder import DEFAULT_VOICE
 from talker.settings import TalkerSettings
 
 mpl.use("Agg")
@@ -55,15 +54,22 @@ def draw(file: Path, clips: dict[str, Samples], rate: int) -> None:
     plt.close(figure)
 
 
-async def clips(folder: Path, text: str, voice: str, flite: str) -> tuple[dict[str, Samples], int]:
-    """The sentence three times, and the rate."""
-    decoder, encoder = HiggsDecoder.load(str(folder)), HiggsEncoder.load(str(folder))
+async def clips(
+    folder: Path, text: str, voice: str, recordings: Path | None
+) -> tuple[dict[str, Samples], int]:
+    """The sentence by each, and the rate; teacher and codec only where there are recordings."""
+    found = open_higgs(str(folder))
+    decoder, encoder = found.load_decoder(), found.load_encoder()
     rate = decoder.spec.sample_rate
-    source = Source(flite, rate).speak(text)
+    voices, made = CheckpointVoices(folder), dict[str, Samples]()
+    teacher = voices.teacher(voice)
+    if recordings and teacher:
+        made[f"teacher, {teacher}"] = source = Source(recordings, teacher, rate).speak(text)
+        made["through the codec"] = decoder.decode([encoder.encode(source)])[0]
     talker = TalkerProcessEngine(
         str(folder),
         TalkerSettings(max_num_seqs=1),
-        voices=CheckpointVoices(folder, decoder.spec),
+        voices=voices,
         front_ends=FRONT_ENDS,
     )
     await talker.start()
@@ -71,12 +77,7 @@ async def clips(folder: Path, text: str, voice: str, flite: str) -> tuple[dict[s
         said = await Narrator(talker, decoder, Sampling(seed=1)).speak(text, voice)
     finally:
         await talker.stop()
-    coded = decoder.decode([encoder.encode(source)])[0]
-    return {
-        f"flite, {flite}": source,
-        "through the codec": coded,
-        f"talker, {voice}": said.samples,
-    }, rate
+    return made | {f"talker, {voice}": said.samples}, rate
 
 
 def main() -> None:
@@ -85,11 +86,11 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=_CHECKPOINT)
     parser.add_argument("--text", default="The children built a castle out of wet sand.")
     parser.add_argument("--voice", default=DEFAULT_VOICE)
-    parser.add_argument("--flite", default="slt", help="the voice that it learned from")
+    parser.add_argument("--teacher", type=Path, help="recordings, by embedded.training.recite")
     parser.add_argument("--out", type=Path, default=Path("spectrograms.png"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found, rate = asyncio.run(clips(options.model, options.text, options.voice, options.flite))
+    found, rate = asyncio.run(clips(options.model, options.text, options.voice, options.teacher))
     draw(options.out, found, rate)
 
 

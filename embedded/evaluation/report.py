@@ -15,7 +15,7 @@ class SpeechFigures:
     """One kind of speech over all sentences. ``whole``: the share heard without a wrong word.
     ``silent``: how many said nothing. ``pitch_hz``: the median; ``melody_semitones``: the
     standard deviation of the pitch, 0 for a monotone. ``heard``: what was heard, sentence by
-    sentence.
+    sentence. ``mos``: how natural it is, from 1 to 5, if that was measured.
     """
 
     word_error_rate: float
@@ -25,6 +25,7 @@ class SpeechFigures:
     pitch_hz: float | None
     melody_semitones: float | None
     heard: tuple[str, ...]
+    mos: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,10 @@ class TalkerFigures:
 
 @dataclass(frozen=True, slots=True)
 class VoiceFigures:
-    """One voice; ``flite`` is the voice that it learned from, if it is plainly one."""
+    """One voice; ``teacher`` is the voice that it learned from, where that was recorded."""
 
     name: str
-    flite: str | None
+    teacher: str | None
     source: SpeechFigures | None
     codec: CodecFigures | None
     talker: TalkerFigures
@@ -75,6 +76,7 @@ class Evaluation:
     model: str
     weights: str
     recogniser: str
+    mos_predictor: str | None
     environment: dict[str, str]
     sampling: str
     sentences: tuple[str, ...]
@@ -100,7 +102,8 @@ def to_markdown(evaluation: Evaluation) -> str:
         "# The embedded voice, measured",
         f"`make voice-eval`: {len(evaluation.sentences)} held-out sentences, {evaluation.words}"
         f" words; {evaluation.sampling}. Heard by {evaluation.recogniser}, words compared as"
-        f" `embedded.text` reads them. Weights {evaluation.weights}.",
+        f" `embedded.text` reads them. Naturalness: {evaluation.mos_predictor or 'not measured'}."
+        f" Weights {evaluation.weights}.",
         f"{environment}. One stream alone takes {evaluation.rtf:.2f} s for a second of speech.",
         "## Understood",
         _understood(evaluation.voices),
@@ -117,11 +120,12 @@ def to_markdown(evaluation: Evaluation) -> str:
 
 
 def _understood(voices: Sequence[VoiceFigures]) -> str:
-    head = ["voice", "speech", "words wrong", "sentences right", "ran away", "silent", "length"]
+    head = ["voice", "speech", "words wrong", "sentences right", "MOS", "ran away", "silent",
+            "length"]  # fmt: skip
     rows: list[list[object]] = []
     for voice in voices:
         if voice.source:
-            source = f"flite {voice.flite}"
+            source = f"Kokoro {voice.teacher}"
             rows.append([voice.name, source, *_heard(voice.source), "-", "-", 1])
         if voice.codec:
             coded = _heard(voice.codec.speech)
@@ -134,7 +138,7 @@ def _understood(voices: Sequence[VoiceFigures]) -> str:
 
 
 def _heard(figures: SpeechFigures) -> list[str]:
-    return [f"{figures.word_error_rate:.1%}", f"{figures.whole:.0%}"]
+    return [f"{figures.word_error_rate:.1%}", f"{figures.whole:.0%}", _optional(figures.mos)]
 
 
 def _likeness(voices: Sequence[VoiceFigures]) -> str:

@@ -1,44 +1,41 @@
-"""The speech that the embedded voice was trained on, from the program that spoke it: flite."""
+"""The teacher's own speech: recordings that ``embedded.training.recite`` wrote."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import tempfile
-import wave
+import hashlib
 from pathlib import Path
 
 import numpy as np
 import soxr
 
+from embedded.evaluation.recogniser import read_wav
 from embedded.text import normalise
 from streaming.spec import Samples
 
 
 class NoSource(Exception):
-    """The program is not installed; the text says what to do."""
+    """The teacher has not spoken it; the text says what to do."""
+
+
+def file_of(folder: Path, voice: str, text: str) -> Path:
+    """Where the teacher's speech of a text is kept: by its words, as the front end reads them."""
+    words = normalise(text).text.encode()
+    return folder / voice / f"{hashlib.sha256(words).hexdigest()[:16]}.wav"
 
 
 class Source:
-    """Speaks by ``flite`` with one of its voices (``slt``, ``rms``, ``awb``).
+    """A teacher's voice, as recorded in ``folder``."""
 
-    Raises NoSource at once if flite is not installed.
-    """
-
-    def __init__(self, voice: str, rate: int) -> None:
-        program = shutil.which("flite")
-        if program is None:
-            raise NoSource("flite is not installed (on Debian: apt-get install flite)")
-        self._program, self._voice, self._rate = program, voice, rate
+    def __init__(self, folder: Path, voice: str, rate: int) -> None:
+        self._folder, self._voice, self._rate = folder, voice, rate
 
     def speak(self, text: str) -> Samples:
-        """``[n]`` samples at the rate asked for."""
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "speech.wav")
-            words = normalise(text).text
-            command = [self._program, "-voice", self._voice, "-t", words, "-o", str(file)]
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
-            with wave.open(str(file)) as speech:
-                rate, pcm = speech.getframerate(), speech.readframes(speech.getnframes())
-        samples = np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
+        """``[n]`` samples at the rate asked for. Raises NoSource if it was not recorded."""
+        file = file_of(self._folder, self._voice, text)
+        if not file.exists():
+            raise NoSource(
+                f"{self._voice} has not said {text!r} in {self._folder}: "
+                "python -m embedded.training.recite"
+            )
+        samples, rate = read_wav(file)
         return np.asarray(soxr.resample(samples, rate, self._rate), np.float32)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from codec.decoder import HiggsDecoder
+from codec.families.higgs.decoder import HiggsDecoder
 from streaming.delay import DelayReverter
 from streaming.ports import Sampling, SpeechRequest
-from streaming.segment import Segmenter, SegmentSettings
+from streaming.segmenter import Segmenter, SegmentSettings
 from streaming.spec import Codes, Samples
 from talker.engine import TalkerProcessEngine
-
-#: The embedded voice's limit, as the service has it.
-UTTERANCE_CHARS = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,9 @@ class Narrator:
         self, talker: TalkerProcessEngine, decoder: HiggsDecoder, sampling: Sampling
     ) -> None:
         self._talker, self._decoder, self._sampling = talker, decoder, sampling
-        self._segments = SegmentSettings(UTTERANCE_CHARS, spoken_lengths=talker.spoken_lengths)
+        limits = SegmentSettings(spoken_lengths=talker.spoken_lengths)
+        chars = talker.segment_chars or limits.max_chars
+        self._segments = replace(limits, max_chars=chars)
 
     async def speak_all(self, texts: Sequence[str], voice: str, streams: int) -> list[Speech]:
         """Speak each text, ``streams`` at a time."""

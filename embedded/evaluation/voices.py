@@ -7,27 +7,27 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from streaming.delay import apply_delay
-from streaming.spec import CodecSpec
-from talker.intake import DEFAULT_VOICE
 from talker.prompts import ReferenceVoice
+from talker.request_builder import DEFAULT_VOICE
 
 
 class CheckpointVoices:
-    """``<checkpoint>/voices/*.safetensors`` by name; implements ``talker.intake.VoiceSource``.
+    """``<checkpoint>/voices/*.safetensors`` by name: a ``talker.request_builder.VoiceSource``.
 
     The one marked as default also answers to ``default``.
     """
 
-    def __init__(self, folder: Path, codec: CodecSpec) -> None:
+    def __init__(self, folder: Path) -> None:
         self._voices: dict[str, ReferenceVoice] = {}
         self._default: ReferenceVoice | None = None
+        self._teachers: dict[str, str] = {}
         for file in sorted((folder / "voices").glob("*.safetensors")):
             with safe_open(file, "np") as content:
                 facts, codes = content.metadata() or {}, content.get_tensor("codes")
-            size = codec.codebook_size
-            voice = ReferenceVoice(apply_delay(codes.T, size, size + 1), facts.get("text"))
+            voice = ReferenceVoice(codes.T, facts.get("text"))
             self._voices[facts.get("name", file.stem)] = voice
+            if "teacher" in facts:
+                self._teachers[facts.get("name", file.stem)] = facts["teacher"]
             if facts.get("default") == "true":
                 self._default = voice
 
@@ -38,3 +38,7 @@ class CheckpointVoices:
     def get(self, name: str) -> ReferenceVoice | None:
         """One of them, or None."""
         return self._default if name == DEFAULT_VOICE else self._voices.get(name)
+
+    def teacher(self, name: str) -> str | None:
+        """The teacher's voice that a voice learned from, if the checkpoint says so."""
+        return self._teachers.get(name)

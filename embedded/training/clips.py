@@ -1,75 +1,55 @@
 """Which clip speaks best for a voice: ``python -m embedded.training.clips --model folder``.
 
 A voice that ships is a clip of its speaker, and some clips are followed better than others.
-Each line of ``clips.txt`` is spoken by each voice's speaker, ``tuning.txt`` is spoken after each,
-and the recogniser listens. Those are sentences of their own: what is chosen by the held-out ones
-could not be judged by them.
+Each line of ``clips.txt`` is spoken by each voice's speaker (training's stage ``clips``),
+``tuning.txt`` is spoken after each, and the recogniser listens. Those are sentences of their own:
+what is chosen by the held-out ones could not be judged by them.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from benchmarks.report import markdown_table
-from codec.decoder import HiggsDecoder
-from embedded.evaluation.ears import Ears
+from codec.families.higgs.checkpoint import open_higgs
+from codec.families.higgs.decoder import HiggsDecoder
 from embedded.evaluation.metrics import intelligibility
+from embedded.evaluation.recogniser import Recogniser
 from embedded.evaluation.speak import Narrator
+from embedded.evaluation.voices import CheckpointVoices
 from embedded.text import FRONT_ENDS
-from embedded.training.export import VOICES, NamedVoice, clip_codes
-from embedded.training.flite import Flite
-from embedded.training.quantise import Quantiser
-from embedded.training.warm import quantiser_of
-from streaming.delay import apply_delay
 from streaming.ports import Sampling
 from talker.engine import TalkerProcessEngine
-from talker.prompts import ReferenceVoice
 from talker.settings import TalkerSettings
 
 _HERE = Path(__file__).parent
 _STREAMS = 8
 
 
-class Candidates:
-    """Voices by name, a clip each; implements ``talker.intake.VoiceSource``."""
-
-    def __init__(self, voices: Mapping[str, ReferenceVoice]) -> None:
-        self._voices = voices
-
-    def names(self) -> Sequence[str]:
-        """All of them."""
-        return tuple(self._voices)
-
-    def get(self, name: str) -> ReferenceVoice | None:
-        """One of them, or None."""
-        return self._voices.get(name)
+def lines(name: str) -> list[str]:
+    """Of ``clips.txt`` or ``tuning.txt``."""
+    return (_HERE / f"{name}.txt").read_text(encoding="utf-8").splitlines()
 
 
-def candidates(
-    voices: Sequence[NamedVoice], clips: Sequence[str], quantiser: Quantiser, size: int
-) -> Candidates:
-    """Each voice with each clip, as ``voice 0``, ``voice 1`` and so on."""
-    flite, made = Flite(), dict[str, ReferenceVoice]()
-    for voice in voices:
-        for number, text in enumerate(clips):
-            codes = clip_codes(text, voice.speaker, quantiser, flite)
-            rows = apply_delay(codes.numpy().astype(np.int16), size, size + 1)
-            made[f"{voice.name} {number}"] = ReferenceVoice(rows, text)
-    return Candidates(made)
+def candidate(voice: str, number: int) -> str:
+    """The name of a voice with a clip."""
+    return f"{voice}-{number}"
 
 
 async def listen(
-    model: Path, source: Candidates, texts: Sequence[str], ears: Ears
+    model: Path,
+    source: CheckpointVoices,
+    decoder: HiggsDecoder,
+    texts: Sequence[str],
+    ears: Recogniser,
 ) -> dict[str, float]:
     """The share of words misheard, by candidate."""
-    decoder, found = HiggsDecoder.load(str(model)), dict[str, float]()
-    settings = TalkerSettings(max_num_seqs=_STREAMS)
+    settings, found = TalkerSettings(max_num_seqs=_STREAMS), dict[str, float]()
     talker = TalkerProcessEngine(str(model), settings, voices=source, front_ends=FRONT_ENDS)
     await talker.start()
     try:
@@ -83,25 +63,28 @@ async def listen(
     return found
 
 
+def table(found: dict[str, float]) -> str:
+    """A row for each clip, a column for each voice."""
+    voices = list(dict.fromkeys(name.rpartition("-")[0] for name in found))
+    rows = [
+        (text, *(f"{found[candidate(voice, number)]:.3f}" for voice in voices))
+        for number, text in enumerate(lines("clips"))
+    ]
+    return markdown_table(("clip", *voices), rows)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="what `export` wrote")
-    parser.add_argument("--voices", type=lambda names: names.split(","), help="a,b; else all")
+    parser.add_argument("--work", type=Path, default=Path("voice-work"), help="training's folder")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    clips = (_HERE / "clips.txt").read_text(encoding="utf-8").splitlines()
-    texts = (_HERE / "tuning.txt").read_text(encoding="utf-8").splitlines()
-    chosen = [v for v in VOICES if not options.voices or v.name in options.voices]
-    size = HiggsDecoder.load(str(options.model)).spec.codebook_size
-    source = candidates(chosen, clips, quantiser_of(options.model), size)
-    with Ears() as ears:
-        found = asyncio.run(listen(options.model, source, texts, ears))
-    rows = [
-        (text, *(f"{found[f'{voice.name} {number}']:.3f}" for voice in chosen))
-        for number, text in enumerate(clips)
-    ]
-    print(markdown_table(("clip", *(voice.name for voice in chosen)), rows))
+    decoder = open_higgs(str(options.model)).load_decoder()
+    source = CheckpointVoices(options.work / "clips")
+    with Recogniser() as ears:
+        found = asyncio.run(listen(options.model, source, decoder, lines("tuning"), ears))
+    print(table(found))
 
 
 if __name__ == "__main__":

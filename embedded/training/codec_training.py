@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from embedded.training.precision import muon
 from embedded.training.progress import Progress
 
-_LEAST_ALPHA = 0.05  # below it Snake's 1/alpha runs away
+LEAST_ALPHA = 0.05  # below it Snake's 1/alpha runs away
 #: Convolutions of so many channels learn as matrices do, by Muon, at so many times AdamW's rate.
 _MATRIX, _MUON = 8, 2.0
 
@@ -48,12 +49,10 @@ def learn(
     rest = [p for p in part.parameters() if id(p) not in taken]
     matrices = [nn.Parameter(p.data.flatten(1)) for p in kernels]  # the same memory
     adam = torch.optim.AdamW(rest, way.rate, betas=(way.beta, 0.95), weight_decay=0.0)
-    muon = torch.optim.Muon(
-        matrices, _MUON * way.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
-    )
-    progress.restore(part, adam, muon)
+    orthogonal = muon(matrices, _MUON * way.rate, weight_decay=0.0)
+    progress.restore(part, adam, orthogonal)
     for step in progress:
-        for optimiser, rate in ((adam, way.rate), (muon, _MUON * way.rate)):
+        for optimiser, rate in ((adam, way.rate), (orthogonal, _MUON * way.rate)):
             for group in optimiser.param_groups:
                 group["lr"] = rate * progress.slope(50)
         found = lose(np.random.default_rng((way.seed, step)))
@@ -62,12 +61,12 @@ def learn(
         for matrix, kernel in zip(matrices, kernels, strict=True):
             matrix.grad = None if kernel.grad is None else kernel.grad.flatten(1)
         adam.step()
-        muon.step()
+        orthogonal.step()
         part.zero_grad(set_to_none=True)
         with torch.no_grad():
             for alpha in alphas:
-                alpha.clamp_(min=_LEAST_ALPHA)
+                alpha.clamp_(min=LEAST_ALPHA)
         progress.note(**{name: loss.item() for name, loss in found.items()})
         if progress.due:
             progress.say(f"unseen speech: {test()}")
-            progress.keep(part, adam, muon)
+            progress.keep(part, adam, orthogonal)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,76 +13,99 @@ import torch
 from torch import Tensor
 
 from embedded.training.codec_training import Way, learn, parts
-from embedded.training.dataset import Item
-from embedded.training.features import Ints, pitch_of
+from embedded.training.pitch import HOP, RATE, Ints, periods_of
+from embedded.training.precision import autocast
 from embedded.training.progress import Progress
-from embedded.training.quantise import Quantiser, noise_of
-from embedded.training.synthesis import HOP, synthesise
+from embedded.training.quantise import Quantiser
+from embedded.training.spectra import mel_bands, spectra
+from embedded.training.speech import Spoken
 
 _FFTS = (256, 512, 1024, 2048)
-#: Speech has 30 dB less at 6 kHz than at 300 Hz, and is understood by both: samples are compared
-#: after a filter that raises the highs (each less so much of the one before), whose output is
-#: usually of this size.
-_EMPHASIS, _LEVEL = 0.9, 0.01
-_USUAL_PERIODS = 5.0  # in a frame of 40 ms
+_MELS = ((512, 40), (2048, 100))
+#: Samples are compared up to this harmonic, scaled by their usual size; above it, spectra alone.
+_HARMONICS, _SLOPE_HZ, _LEVEL = 3.5, 100.0, 0.02
+_USUAL_HZ = 150.0  # of a piece without pitch
+#: Speech has 30 dB less at 6 kHz than at 300 Hz: spectra are compared after a filter that raises
+#: the highs (each sample less so much of the one before).
+_EMPHASIS = 0.9
+_TESTED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An utterance's latents ``[T, LATENT]`` and samples ``[T * HOP]``, float16; ``weight``: how
-    often it is drawn, against others.
+    """An utterance's latents ``[T, LATENT]`` and samples ``[T * HOP]``, both float16, and the
+    frequency up to which samples are to be compared.
     """
 
     latents: Tensor
     samples: Tensor
-    weight: float = 1.0
+    low_hz: float = _HARMONICS * _USUAL_HZ
 
 
-def _weight(pitch: Ints) -> float:
-    """The square of the mean period: a deep voice's every second has more to learn (as many
-    harmonics more as its period is longer), and was last to be learned when drawn as others.
-    """
-    periods, _ = pitch_of(pitch)
-    voiced = periods[periods > 0]
-    return float((_USUAL_PERIODS / voiced.mean()) ** 2) if len(voiced) else 1.0
-
-
-def examples(items: Sequence[Item], quantiser: Quantiser) -> list[Example]:
-    """What the decoder learns: items through the quantiser, then spoken by the vocoder."""
+def examples(said: Iterable[Spoken], quantiser: Quantiser) -> list[Example]:
+    """What the decoder learns: the teacher's speech, and the latents of its codes."""
     made = []
-    for item in items:
-        codes = quantiser.encode(torch.from_numpy(item.envelopes), torch.from_numpy(item.pitch))
-        latents = quantiser.latents(codes)
-        heard = quantiser.envelopes(latents[:, : quantiser.basis.shape[1]]).numpy()
-        samples = synthesise(heard, codes[:, 1].numpy(), noise_of(codes).numpy())
-        weight = _weight(item.pitch)
-        made.append(Example(latents.half(), torch.from_numpy(samples).half(), weight))
+    for one in said:
+        samples = torch.from_numpy(one.samples)
+        codes = quantiser.encode(spectra(samples), torch.from_numpy(one.pitch))
+        made.append(Example(quantiser.latents(codes).half(), samples.half(), _low_hz(one.pitch)))
     return made
 
 
+def _low_hz(pitch: Ints) -> float:
+    """So many times the median pitch."""
+    periods, _ = periods_of(pitch)
+    voiced = periods[periods > 0] * (RATE / HOP)
+    return _HARMONICS * float(np.median(voiced) if len(voiced) else _USUAL_HZ)
+
+
+@cache
+def _tables(device: torch.device) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+    """(windows, mel bands) by the size of the transform."""
+    windows = {size: torch.hann_window(size, device=device) for size in _FFTS}
+    return windows, {size: mel_bands(count, size).to(device) for size, count in _MELS}
+
+
 def _spectrum(samples: Tensor, size: int) -> Tensor:
-    window = torch.hann_window(size, device=samples.device)
+    window = _tables(samples.device)[0][size]
     return torch.stft(samples, size, size // 4, window=window, return_complex=True).abs()
 
 
-def _bright(samples: Tensor) -> Tensor:
+def _low(samples: Tensor, hz: Tensor) -> Tensor:
+    """What is below ``hz`` ``[B]``."""
+    at = torch.fft.rfftfreq(samples.shape[-1], 1 / RATE, device=samples.device)
+    gain = ((hz[:, None] + _SLOPE_HZ - at) / _SLOPE_HZ).clamp(0, 1)
+    below: Tensor = torch.fft.irfft(torch.fft.rfft(samples) * gain, samples.shape[-1])
+    return below
+
+
+def bright(samples: Tensor) -> Tensor:
+    """With the highs raised."""
     return samples[..., 1:] - _EMPHASIS * samples[..., :-1]
 
 
-def losses(made: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """(mean error of samples, error of spectra at four resolutions), both about 1 at first. Highs
-    are raised but for the spectra's logarithms, which know no loud and soft.
+def losses(made: Tensor, wanted: Tensor, low_hz: Tensor) -> dict[str, Tensor]:
+    """Distances of waveforms ``[B, n]``, each about 1 at first.
+
+    ``wave``: of samples, below ``low_hz`` ``[B]``. The teacher's first three harmonics follow the
+    phase of its source and thus the codes, higher ones hardly: compared there, samples would only
+    teach the decoder to be quiet. ``spectral``: of magnitudes at four resolutions. ``mel``: of mel
+    spectra.
     """
-    bright, right = _bright(made), _bright(wanted)
-    wave = (bright - right).abs().mean() / _LEVEL
-    spectral = torch.zeros((), device=made.device)
+    raised, right = bright(made), bright(wanted)
+    bands = _tables(made.device)[1]
+    spectral = mel = torch.zeros((), device=made.device)
     for size in _FFTS:
-        a, b = _spectrum(bright, size), _spectrum(right, size)
-        distance = ((a - b).pow(2).sum() / b.pow(2).sum().clamp(min=1e-3)).sqrt()
+        a, b = _spectrum(raised, size), _spectrum(right, size)
+        spectral = spectral + 0.5 * ((a - b).pow(2).sum() / b.pow(2).sum().clamp(min=1e-3)).sqrt()
         a, b = _spectrum(made, size), _spectrum(wanted, size)
         floor = 1e-2 * size / 512
-        spectral = spectral + 0.5 * distance + ((a + floor).log() - (b + floor).log()).abs().mean()
-    return wave, spectral / len(_FFTS)
+        spectral = spectral + ((a + floor).log() - (b + floor).log()).abs().mean()
+        if size in bands:
+            a, b = bands[size] @ a, bands[size] @ b
+            mel = mel + ((a + floor).log() - (b + floor).log()).abs().mean()
+    wave = (_low(made, low_hz) - _low(wanted, low_hz)).abs().mean() / _LEVEL
+    return {"wave": wave, "spectral": spectral / len(_FFTS), "mel": mel / len(_MELS)}
 
 
 def decode(model: Any, latents: Tensor) -> Tensor:
@@ -91,37 +114,43 @@ def decode(model: Any, latents: Tensor) -> Tensor:
     return made[:, 0]
 
 
-def _batch(
+def batch(
     pool: Sequence[Example], random: np.random.Generator, size: int, frames: int
-) -> tuple[Tensor, Tensor, slice]:
-    """(latents, samples, those samples that can be known): pieces from anywhere, but for the frame
-    at each end that nothing is known before or after; or from the beginnings or the ends of
-    utterances, where silence must be silent. Half of those from anywhere keep their last frame:
-    the best that can be done without lookahead is learned too.
+) -> tuple[Tensor, Tensor, Tensor, slice]:
+    """Draw pieces from anywhere, but for the frame at each end that nothing is known before or
+    after; or from the beginnings or the ends of utterances, where silence must be silent. Half of
+    those from anywhere keep their last frame: the best that can be done without lookahead is
+    learned too.
+
+    Returns:
+        Latents, samples, ``low_hz``, and those samples that can be known.
     """
-    latents, samples, place = [], [], int(random.integers(4))
-    weights = np.array([example.weight for example in pool])
-    for i in random.choice(len(pool), size, p=weights / weights.sum()):
+    latents, samples, low_hz, place = [], [], [], int(random.integers(4))
+    lengths = np.array([len(example.latents) for example in pool], float)
+    for i in random.choice(len(pool), size, p=lengths / lengths.sum()):
         last = len(pool[i].latents) - frames
         start = (0, last)[place] if place < 2 else int(random.integers(last + 1))
         latents.append(pool[i].latents[start : start + frames])
         samples.append(pool[i].samples[start * HOP : (start + frames) * HOP])
+        low_hz.append(pool[i].low_hz)
     known = (slice(0, -HOP), slice(HOP, None), slice(HOP, None), slice(HOP, -HOP))[place]
-    return torch.stack(latents).float(), torch.stack(samples).float(), known
+    heard = torch.stack(samples).float()
+    return torch.stack(latents).float(), heard, torch.tensor(low_hz), known
 
 
 @torch.no_grad()
-def decoder_error(model: Any, pool: Sequence[Example]) -> tuple[float, float, float]:
-    """(wave loss, spectral loss, SNR in dB), mean over whole utterances."""
+def decoder_error(model: Any, pool: Sequence[Example]) -> dict[str, float]:
+    """The losses and the SNR below ``low_hz`` in dB, mean over whole utterances."""
     found = []
     for example in pool:
         wanted = example.samples.float()[None].to(model.device)
         made = decode(model, example.latents.float()[None].to(model.device))
-        wave, spectral = losses(made, wanted)
-        ratio = wanted.pow(2).mean() / (made - wanted).pow(2).mean()
-        found.append((wave.item(), spectral.item(), 10 * math.log10(ratio.item())))
-    wave_mean, spectral_mean, snr = np.mean(found, axis=0)
-    return float(wave_mean), float(spectral_mean), float(snr)
+        hz = torch.tensor([example.low_hz], device=model.device)
+        right = _low(wanted, hz)
+        ratio = right.pow(2).mean() / (_low(made, hz) - right).pow(2).mean()
+        row = {name: float(loss) for name, loss in losses(made, wanted, hz).items()}
+        found.append(row | {"low_snr_db": 10 * math.log10(float(ratio))})
+    return {name: float(np.mean([row[name] for row in found])) for name in found[0]}
 
 
 def train_decoder(
@@ -131,18 +160,17 @@ def train_decoder(
     """Teach ``acoustic_decoder`` and ``fc2``; ``progress`` says how many steps and keeps them."""
     part, device = parts(model)["decoder"], model.device
     spoken = torch.compile(partial(decode, model), disable=not compiled)
-    tested = list(pool[:16])
-    usable = [e for e in pool[16:] if len(e.latents) >= frames]
+    tested = list(pool[:_TESTED])
+    usable = [e for e in pool[_TESTED:] if len(e.latents) >= frames]
 
     def lose(random: np.random.Generator) -> dict[str, Tensor]:
-        latents, samples, known = _batch(usable, random, size, frames)
-        with torch.autocast(device.type, torch.bfloat16):
+        latents, samples, low_hz, known = batch(usable, random, size, frames)
+        with autocast(device.type):
             made = spoken(latents.to(device))
-        wave, spectral = losses(made.float()[:, known], samples.to(device)[:, known])
-        return {"wave": wave, "spectral": spectral}
+        return losses(made.float()[:, known], samples.to(device)[:, known], low_hz.to(device))
 
     def test() -> str:
         found = decoder_error(model, tested)
-        return "wave {:.3f}, spectral {:.3f}, {:.1f} dB".format(*found)
+        return ", ".join(f"{name} {value:.3f}" for name, value in found.items())
 
     learn(part, progress, Way(1, 1.5e-3, 0.8, 3.0), lose, test)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from embedded.training.dataset import make
-from embedded.training.features import Speaker
-from embedded.training.flite import Flite
+from embedded.training.kokoro import Teacher
 from embedded.training.quantise import ACTIVE, Quantiser
+from embedded.training.spectra import spectra
+from embedded.training.speech import levelled, speak
 from embedded.training.talker import (
     BOC,
     BOOKS,
@@ -36,25 +36,23 @@ ANALYSIS = "training/analysis.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class NamedVoice:
-    """A voice that ships: who speaks, what, and how it is described."""
+    """A voice that ships: the teacher's voice, what is said in its clip, and its description."""
 
     name: str
-    speaker: Speaker
+    teacher: str
     text: str
     description: str
 
 
 _HELLO = "hello, it's good to hear from you."
 _MORNING = "good morning, how can i help you today?"
-_WELL = "well, let me see what i can find for you."
 #: The first is what speaks when none is asked for. Their texts: see ``embedded.training.clips``.
 VOICES = (
-    NamedVoice("ross", Speaker("rms"), _HELLO, "Male, American, low; the default."),
-    NamedVoice("sally", Speaker("slt"), _MORNING, "Female, American."),
-    NamedVoice("ewan", Speaker("awb"), _WELL, "Male, Scottish."),
-    # a tract that differs more is understood much worse: 1.22 and .05 at .58, .86 and -.05 at .47
-    NamedVoice("rosie", Speaker("slt", 1.18, 0.015), _HELLO, "Young and high; made of sally's."),
-    NamedVoice("bruce", Speaker("rms", 0.88, -0.02), _HELLO, "Male, deep; made of ross'."),
+    NamedVoice("heart", "af_heart", _HELLO, "Female, American; the default."),
+    NamedVoice("michael", "am_michael", _HELLO, "Male, American, low."),
+    NamedVoice("emma", "bf_emma", _MORNING, "Female, British."),
+    NamedVoice("fenrir", "am_fenrir", _HELLO, "Male, American."),
+    NamedVoice("george", "bm_george", _MORNING, "Male, British."),
 )
 
 
@@ -144,18 +142,18 @@ def tokenizer() -> Tokenizer:
     return made
 
 
-def clip_codes(text: str, speaker: Speaker, quantiser: Quantiser, flite: Flite) -> torch.Tensor:
-    """The codes ``[T, 8]`` of ``text`` as the speaker says it."""
-    item = make(text, 0, speaker, flite)
-    return quantiser.encode(torch.from_numpy(item.envelopes), torch.from_numpy(item.pitch))
+def clip_codes(
+    text: str, voice: str, teacher: Teacher, table: Quantiser, gain: float
+) -> torch.Tensor:
+    """The codes ``[T, 8]`` of ``text`` as one of the teacher's voices says it."""
+    said = next(levelled([speak(text, voice, teacher)], {voice: gain}))
+    return table.encode(spectra(torch.from_numpy(said.samples)), torch.from_numpy(said.pitch))
 
 
-def write_voices(folder: Path, quantiser: Quantiser, voices: Sequence[NamedVoice] = VOICES) -> None:
-    """A file for each voice: the codes of its reference, and what is said in it."""
+def write_voices(folder: Path, clips: Mapping[NamedVoice, torch.Tensor]) -> None:
+    """A file for each voice: the codes ``[T, 8]`` of its clip, and what is said in it."""
     folder.mkdir(parents=True, exist_ok=True)
-    flite = Flite()
-    for number, voice in enumerate(voices):
-        codes = clip_codes(voice.text, voice.speaker, quantiser, flite)
+    for number, (voice, codes) in enumerate(clips.items()):
         save_file(
             {"codes": codes.T.to(torch.int16).contiguous()},
             folder / f"{voice.name}.safetensors",
@@ -165,13 +163,15 @@ def write_voices(folder: Path, quantiser: Quantiser, voices: Sequence[NamedVoice
                 "language": "en",
                 "description": voice.description,
                 "default": "true" if number == 0 else "false",
+                "teacher": voice.teacher,
             },
         )
 
 
 def write(
-    folder: Path, net: TalkerNet, codec: Any, quantiser: Quantiser, generation: Mapping[str, Any]
-) -> None:
+    folder: Path, net: TalkerNet, codec: Any, quantiser: Quantiser, generation: Mapping[str, Any],
+    clips: Mapping[NamedVoice, torch.Tensor],
+) -> None:  # fmt: skip
     """The whole checkpoint but its model card."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights(net, codec), folder / "model.safetensors", metadata={"format": "pt"})
@@ -193,6 +193,6 @@ def write(
     tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
     (folder / ANALYSIS).parent.mkdir(exist_ok=True)
     save_file(quantiser.analysis(), folder / ANALYSIS)
-    write_voices(folder / "voices", quantiser)
+    write_voices(folder / "voices", clips)
     for file in folder.rglob("*.safetensors"):
         file.chmod(0o644)  # the library makes files that their owner alone may read

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,27 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 _SMOOTHING = 0.97
-_FLOOR = 0.03
+_FLOOR = 0.02
+#: The share of the steps in which the rate falls.
+_FALL = 0.25
 
 
 class Progress:
-    """Iterating it yields the steps that are left. State is kept in ``folder`` every ``every``
-    steps: weights and the optimisers' moments, as safetensors. ``rate`` scales every slope.
+    """Iterating it yields the steps that are left.
+
+    State is kept in ``folder`` every ``every`` steps: weights, the optimisers' moments, and what
+    else :meth:`keep` is given, as safetensors. The rate rises, stays, and falls to 2 % in the last
+    quarter of the steps. The state in which it begins to fall is kept apart (``NAME.steady``), so
+    that a run which is planned longer afterwards goes on from there, as if it had been planned so
+    at first. One that is planned shorter, so that it should have begun to fall, falls at once.
+
+    Args:
+        name: of the part that is taught; the state's file is ``NAME.state.safetensors``.
+        folder: where state is kept.
+        steps: how many in all.
+        every: steps between two tests, after each of which state is kept.
+        report: steps between two lines that say how long it will take.
+        rate: scales every slope.
     """
 
     def __init__(
@@ -27,14 +43,30 @@ class Progress:
         rate: float = 1.0,
     ) -> None:  # fmt: skip
         self._name, self._file = name, folder / f"{name}.state.safetensors"
+        self._steady = folder / f"{name}.steady.safetensors"
         self._steps, self._every, self._report, self._rate = steps, every, report, rate
         self._means: dict[str, float] = {}
-        self._extra: dict[str, torch.Tensor] = {}
+        self._kept: dict[str, torch.Tensor] = {}
         self.step = 0
         if self._file.exists():
-            self._extra = load_file(self._file)
-            self.step = int(self._extra["step"])
+            self._kept = load_file(self._file)
+            if self._longer() and self._steady.exists():
+                self._kept = load_file(self._steady)
+            self.step = int(self._kept["step"])
+            if self._shorter():
+                partial = self._steady.with_suffix(".partial")
+                shutil.copyfile(self._file, partial)
+                partial.rename(self._steady)
         self._first, self._began = self.step, time.monotonic()
+
+    def _longer(self) -> bool:
+        planned, step = int(self._kept["planned"]), int(self._kept["step"])
+        return self._steps > planned and step > _fall_of(planned)
+
+    def _shorter(self) -> bool:
+        """Whether the rate is to fall at once, where it would not have yet."""
+        planned = int(self._kept["planned"])
+        return _fall_of(self._steps) < self.step < _fall_of(planned)
 
     def __iter__(self) -> Iterator[int]:
         while self.step < self._steps:
@@ -43,15 +75,15 @@ class Progress:
             if self.step % self._report == 0:
                 self._tell()
 
-    @property
-    def share(self) -> float:
-        """How much is done, 0-1."""
-        return self.step / self._steps
-
     def slope(self, warm: int) -> float:
-        """The learning rate's factor: ``warm`` steps up, then a cosine down to 3 % of ``rate``."""
-        cosine = 0.5 * (1 + math.cos(math.pi * self.share))
-        return self._rate * min(1.0, (self.step + 1) / warm) * (cosine * (1 - _FLOOR) + _FLOOR)
+        """The learning rate's factor: ``warm`` steps up, level, and down at last."""
+        fall = (self._steps - self.step) / max(1, self._steps - _fall_of(self._steps))
+        return self._rate * min(1.0, (self.step + 1) / warm) * min(1.0, max(_FLOOR, fall))
+
+    @property
+    def falling(self) -> bool:
+        """Whether the rate has begun to fall."""
+        return self.step >= _fall_of(self._steps)
 
     def note(self, **values: float) -> None:
         """Remember losses for the report. ArithmeticError when one is not finite."""
@@ -64,43 +96,51 @@ class Progress:
     @property
     def due(self) -> bool:
         """Whether this step is one to test and keep."""
-        return (self.step + 1) % self._every == 0 or self.step + 1 == self._steps
+        done = self.step + 1
+        return done % self._every == 0 or done in (self._steps, _fall_of(self._steps))
 
     def say(self, text: str) -> None:
         """A line for people."""
         print(f"{self._name} {self.step + 1}/{self._steps}: {text}", file=sys.stderr, flush=True)
 
-    def keep(self, module: nn.Module, *optimisers: torch.optim.Optimizer) -> None:
+    def keep(
+        self, module: nn.Module, *optimisers: torch.optim.Optimizer,
+        more: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:  # fmt: skip
         """Write everything a resumed run needs, whole or not at all."""
         tensors = {f"model.{k}": v.detach().cpu().clone() for k, v in module.state_dict().items()}
         for number, optimiser in enumerate(optimisers):
             for index, state in optimiser.state_dict()["state"].items():
                 for name, value in state.items():
                     if value is not None:
-                        tensors[f"optimiser.{number}.{index}.{name}"] = torch.as_tensor(
-                            value
-                        ).clone()
+                        key = f"optimiser.{number}.{index}.{name}"
+                        tensors[key] = torch.as_tensor(value).clone()
+        tensors |= {f"more.{name}": value.clone() for name, value in (more or {}).items()}
         tensors["step"] = torch.tensor(self.step + 1)
-        fresh = self._file.with_suffix(".partial")
-        save_file({name: t.contiguous() for name, t in tensors.items()}, fresh)
-        fresh.rename(self._file)
+        tensors["planned"] = torch.tensor(self._steps)
+        files = [self._file]
+        if self.step + 1 == _fall_of(self._steps):
+            files.append(self._steady)
+        for file in files:
+            fresh = file.with_suffix(".partial")
+            save_file({name: t.contiguous() for name, t in tensors.items()}, fresh)
+            fresh.rename(file)
 
-    def restore(self, module: nn.Module, *optimisers: torch.optim.Optimizer) -> None:
-        """Go on where ``keep`` was last called, if it was."""
-        if not self._extra:
-            return
-        prefix = "model."
-        module.load_state_dict(
-            {k[len(prefix) :]: v for k, v in self._extra.items() if k.startswith(prefix)}
-        )
+    def restore(
+        self, module: nn.Module, *optimisers: torch.optim.Optimizer
+    ) -> dict[str, torch.Tensor]:
+        """Go on where ``keep`` was last called, if it was; returns the ``more`` it was given."""
+        if not self._kept:
+            return {}
+        module.load_state_dict(_below("model.", self._kept))
         for number, optimiser in enumerate(optimisers):
-            layout = optimiser.state_dict()
             state: dict[int, dict[str, Any]] = {}
-            for key, value in self._extra.items():
-                if key.startswith(f"optimiser.{number}."):
-                    _, _, index, name = key.split(".", 3)
-                    state.setdefault(int(index), {})[name] = value
-            optimiser.load_state_dict({"state": state, "param_groups": layout["param_groups"]})
+            for key, value in _below(f"optimiser.{number}.", self._kept).items():
+                index, name = key.split(".", 1)
+                state.setdefault(int(index), {})[name] = value
+            groups = optimiser.state_dict()["param_groups"]
+            optimiser.load_state_dict({"state": state, "param_groups": groups})
+        return _below("more.", self._kept)
 
     def _tell(self) -> None:
         seconds = (time.monotonic() - self._began) / (self.step - self._first)
@@ -109,3 +149,22 @@ class Progress:
         self.step -= 1
         self.say(f"{means}, {seconds:.2f} s a step, {left:.0f} min left")
         self.step += 1
+
+
+def restore_weights(name: str, folder: Path, module: nn.Module) -> int:
+    """Give ``module`` what a run has learned so far; returns after how many steps, 0 if none."""
+    file = folder / f"{name}.state.safetensors"
+    if not file.exists():
+        return 0
+    kept = load_file(file)
+    module.load_state_dict(_below("model.", kept))
+    return int(kept["step"])
+
+
+def _fall_of(steps: int) -> int:
+    """The step from which the rate falls."""
+    return round(steps * (1 - _FALL))
+
+
+def _below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from embedded.training.features import Ints
-from embedded.training.flite import Floats
+from embedded.training.pitch import Floats, Ints
 from embedded.training.quantise import ACTIVE
 from embedded.training.talker import BOC, BOOKS, EOC, LETTERS, VOCABULARY
 

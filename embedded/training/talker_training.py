@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embedded.training.precision import autocast, muon
 from embedded.training.progress import Progress
 from embedded.training.quantise import ACTIVE
 from embedded.training.scripts import NOTHING, Script, Utterance, scripts_of
@@ -17,7 +18,8 @@ from embedded.training.talker import BOOKS, ROWS, TalkerNet
 
 _BOOK_WEIGHTS = (2.0, 1.2, 0.7, 0.4)
 _GUIDE, _SHARPNESS = 0.6, 1.2
-_POOL = 192  # scripts that are sorted by length together
+_POOL = 96  # groups whose scripts are sorted by length together
+_TESTED = 40  # groups
 _RATE, _MUON_RATE = 1.5e-3, 2.2e-3
 
 
@@ -29,22 +31,43 @@ class Group:
     default: bool
 
 
-def batches(
-    groups: Sequence[Group], seed: int, tokens: int, longest: int
-) -> Iterator[list[Script]]:
-    """Without end; each is at most ``tokens`` long, padding included."""
-    epoch = 0
-    while True:
-        random = np.random.default_rng((seed, epoch))
-        pool: list[Script] = []
-        for i in random.permutation(len(groups)):
-            pool += scripts_of(groups[i].utterances, groups[i].default, random, longest)
-            if len(pool) >= _POOL:
-                yield from _packed(pool, tokens, random)
-                pool = []
-        if pool:
-            yield from _packed(pool, tokens, random)
-        epoch += 1
+class Batches:
+    """Batches of scripts without end, each at most ``tokens`` long, padding included.
+
+    ``place`` (epoch, pool in it, batch in that) is where it stands: another that is given the same
+    groups and seed goes on from there with the same batches. Raises ValueError if no script of
+    the groups is short enough.
+    """
+
+    def __init__(
+        self, groups: Sequence[Group], seed: int, tokens: int, longest: int,
+        place: tuple[int, int, int] = (0, 0, 0),
+    ) -> None:  # fmt: skip
+        self._groups, self._seed, self._tokens, self._longest = groups, seed, tokens, longest
+        self.place = place
+
+    def __iter__(self) -> Iterator[list[Script]]:
+        found = self.place != (0, 0, 0)
+        while True:
+            epoch, pool, done = self.place
+            order = np.random.default_rng((self._seed, epoch)).permutation(len(self._groups))
+            chosen = order[pool * _POOL : (pool + 1) * _POOL]
+            if not len(chosen):
+                if not found:
+                    raise ValueError(f"no script is at most {self._longest} long")
+                self.place = (epoch + 1, 0, 0)
+                continue
+            random = np.random.default_rng((self._seed, epoch, pool))
+            scripts: list[Script] = []
+            for i in chosen:
+                group = self._groups[i]
+                scripts += scripts_of(group.utterances, group.default, random, self._longest)
+            for number, batch in enumerate(_packed(scripts, self._tokens, random)):
+                found = True
+                if number >= done:
+                    self.place = (epoch, pool, number + 1)
+                    yield batch
+            self.place = (epoch, pool + 1, 0)
 
 
 def _packed(pool: list[Script], tokens: int, random: np.random.Generator) -> Iterator[list[Script]]:
@@ -80,7 +103,7 @@ def losses(net: TalkerNet, batch: Sequence[Script]) -> tuple[Tensor, Tensor, Ten
     """(cross-entropy of each codebook ``[ACTIVE]``, the guide's loss, rows that counted)."""
     device = net.audio.device
     ids, rows, is_row, targets, look = (t.to(device) for t in collated(batch))
-    with torch.autocast(device.type, torch.bfloat16):
+    with autocast(device.type):
         hidden, seen = net(net.embed(ids, rows, is_row, ACTIVE), guide=True)
         counts = (targets != NOTHING).any(-1)
         logits = net.logits(hidden[counts], ACTIVE)
@@ -122,43 +145,41 @@ def train(
     progress: Progress,
     *,
     tokens: int = 2048,
-    longest: int = 520,
+    longest: int = 1100,
     compiled: bool = False,
 ) -> None:
-    """Teach ``net``; the last groups are kept apart for testing."""
+    """Teach ``net``; the first groups are kept apart for testing."""
     for layer in net.layers:
         layer.compile(dynamic=True, disable=not compiled)
-    held = [
-        s
-        for batch, _ in zip(batches(groups[-40:], 9, tokens, longest), range(6), strict=False)
-        for s in batch
-    ]
+    kept_apart, seen = groups[:_TESTED], groups[_TESTED:]
+    tested = zip(Batches(kept_apart, 9, tokens, longest), range(6), strict=False)
+    held = [script for batch, _ in tested for script in batch]
     matrices = [p for n, p in net.named_parameters() if p.dim() == 2 and n.startswith("layers")]
     tables = [p for n, p in net.named_parameters() if p.dim() == 2 and not n.startswith("layers")]
     gains = [p for p in net.parameters() if p.dim() < 2]
-    muon = torch.optim.Muon(
-        matrices, lr=_MUON_RATE, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"
-    )
+    orthogonal = muon(matrices, _MUON_RATE, weight_decay=0.05)
     adam = torch.optim.AdamW(
         [{"params": tables, "weight_decay": 0.05}, {"params": gains, "weight_decay": 0.0}],
         lr=_RATE, betas=(0.9, 0.95),
     )  # fmt: skip
     weights = torch.tensor(_BOOK_WEIGHTS, device=net.audio.device)
     weights /= weights.sum()
-    progress.restore(net, adam, muon)
-    stream = batches(groups[:-40], progress.step, tokens, longest)
+    kept = progress.restore(net, adam, orthogonal).get("place", torch.zeros(3, dtype=torch.long))
+    first, second, third = kept.tolist()
+    source = Batches(seen, 1, tokens, longest, (first, second, third))
+    stream = iter(source)
     for _ in progress:
-        for optimiser, rate in ((adam, _RATE), (muon, _MUON_RATE)):
+        for optimiser, rate in ((adam, _RATE), (orthogonal, _MUON_RATE)):
             for part in optimiser.param_groups:
                 part["lr"] = rate * progress.slope(80)
         books, guide, _count = losses(net, next(stream))
         (books @ weights + _GUIDE * guide).backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         adam.step()
-        muon.step()
+        orthogonal.step()
         net.zero_grad(set_to_none=True)
         values = books.detach().tolist()
         progress.note(**{f"cb{i}": v for i, v in enumerate(values)}, guide=guide.item())
         if progress.due:
             progress.say(evaluate(net, held))
-            progress.keep(net, adam, muon)
+            progress.keep(net, adam, orthogonal, more={"place": torch.tensor(source.place)})

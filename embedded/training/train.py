@@ -1,9 +1,10 @@
 """Makes the embedded voice: ``python -m embedded.training.train all --out folder``.
 
-Stages: ``data`` (speak the sentences), ``quantiser`` (codebooks), ``decoder``, ``encoder``,
-``talker`` and ``export``. Each keeps what it made in the work folder and is skipped, or resumed
-where it stood, when run again. ``--from`` a checkpoint keeps that one's codebooks and begins with
-its weights. ``all`` runs the codec's two beside the talker's. The numbers of
+Stages: ``teacher`` (Kokoro, cut in two), ``speech`` (sentences spoken), ``quantiser`` (codebooks),
+``decoder``, ``refine`` (it, against an adversary), ``encoder``, ``guess`` (a network that spares
+the vocoder), ``codes`` (sentences as codes), ``talker``, ``clips`` (candidates for the voices'
+clips) and ``export``. Each keeps what it made in the work folder, and goes on where it stood.
+``--from`` a checkpoint keeps that one's codebooks and begins with its weights. The numbers of
 steps are fixed, as are all seeds: a run's length depends on the machine, its result does not but
 for rounding.
 """
@@ -11,80 +12,143 @@ for rounding.
 from __future__ import annotations
 
 import argparse
-import subprocess
+import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from embedded.text import normalise
 from embedded.training import (
     codec_training,
+    corpus,
+    dataset,
     decoder_training,
     encoder_training,
     export,
+    guess,
+    kokoro,
     quantise,
+    refine,
+    speech,
+    talker_training,
     tokenizer_model,
     warm,
 )
-from embedded.training.dataset import GROUP, build, load, speakers
-from embedded.training.features import Speaker
-from embedded.training.progress import Progress
-from embedded.training.quantise import ACTIVE, Quantiser
+from embedded.training.phonemes import read
+from embedded.training.progress import Progress, restore_weights
+from embedded.training.quantise import ACTIVE, BOOKS, Quantiser
 from embedded.training.scripts import Utterance
+from embedded.training.spectra import spectra
 from embedded.training.talker import ROWS, Shape, TalkerNet
-from embedded.training.talker_training import Group, train
 
 _SEED = 1
-_FITTED_ON, _FITTED_FRAMES = 6000, 160_000
-_DECODER_ON, _ENCODER_ON = 4000, 4000
-_DECODER_HIDDEN, _ENCODER_HIDDEN = 256, 12
+#: Sentences, of which the first are for the codec and the others for the talker.
+_SENTENCES, _SPOKEN = 80_000, 20_000
+_ENCODER_HIDDEN = 12
 _LEAST_FRAMES = 4
-_DEFAULT = Speaker("slt")
-STAGES = ("data", "quantiser", "decoder", "encoder", "talker", "export")
+STAGES = (
+    "teacher", "speech", "quantiser", "decoder", "refine", "encoder", "guess", "codes", "talker",
+    "clips", "export",
+)  # fmt: skip
 GENERATION = {
     "do_sample": True,
     "temperature": 0.3,
     "top_k": 50,
     "top_p": 0.95,
-    "max_new_tokens": 500,
+    "max_new_tokens": 700,
     "alignment_heads": [[layer, 0] for layer in Shape().guided],
     "text_frontend": "english",
+    "segment_chars": 90,
     "continuation": True,
-    "continuation_positions": 440,
+    "continuation_positions": 900,
+    "end_codebooks": 1,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of everything."""
+    """How much of everything. ``voices``: the folder of Kokoro's style vectors."""
 
     work: Path
     out: Path
     held_out: Path
-    sentences: int
+    voices: Path
+    speech_parts: int
+    codes_parts: int
+    hidden: int
     decoder_steps: int
+    refine_steps: int
     encoder_steps: int
+    guess_steps: int
     talker_steps: int
     workers: int
     device: str
     compiled: bool
     start: Path | None = None
+    decoder_from: Path | None = None
+    talker_from: Path | None = None
     rate: float = 1.0
     seed: int = _SEED
     threads: int = 1
 
 
-def data(plan: Plan) -> None:
-    """Speak the sentences."""
-    lines = plan.held_out.read_text(encoding="utf-8").splitlines()
-    held = [normalise(line).text for line in lines]
-    build(plan.work / "data", plan.sentences, plan.seed, frozenset(held), plan.workers)
+def sentences(plan: Plan) -> list[str]:
+    """All that is to be said, made once."""
+    file = plan.work / "sentences.json"
+    if not file.exists():
+        lines = plan.held_out.read_text(encoding="utf-8").splitlines()
+        held = frozenset(normalise(line).text for line in lines)
+        made = corpus.sentences(_SENTENCES, plan.seed, held)
+        file.with_suffix(".partial").write_text(json.dumps(made), encoding="utf-8")
+        file.with_suffix(".partial").rename(file)
+    found: list[str] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def teacher(plan: Plan) -> None:
+    """Kokoro's two halves."""
+    kokoro.fetch(plan.work / "teacher")
+
+
+@cache
+def teacher_of(plan: Plan) -> kokoro.Teacher:
+    """One for each process."""
+    return kokoro.Teacher(plan.work / "teacher", plan.voices)
+
+
+def speak(plan: Plan) -> None:
+    """Have sentences spoken, for the codec."""
+    folder = plan.work / "speech"
+    make = partial(
+        speech.write_part, folder=folder, texts=sentences(plan)[:_SPOKEN], seed=plan.seed,
+        teacher=partial(teacher_of, plan),
+    )  # fmt: skip
+    speech.make_parts(folder, plan.speech_parts, make, plan.workers)
+
+
+def gains(plan: Plan) -> dict[str, float]:
+    """What makes the voices equally loud; once a voice is known, its own stays as it is."""
+    file, known = plan.work / "gains.json", dict[str, float]()
+    if file.exists():
+        known = json.loads(file.read_text(encoding="utf-8"))
+    spoke = {speech.voice_of(i // speech.GROUP, plan.seed)
+             for i in range(plan.speech_parts * speech.PART)}  # fmt: skip
+    if spoke - known.keys():
+        found = speech.gains(speech.load(plan.work / "speech", plan.speech_parts))
+        known = found | known
+        file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    return known
+
+
+def spoken(plan: Plan) -> Iterator[speech.Spoken]:
+    """What was spoken, every voice as loud as the others."""
+    said = speech.load(plan.work / "speech", plan.speech_parts)
+    yield from speech.levelled(said, gains(plan))
 
 
 def quantiser(plan: Plan) -> Quantiser:
@@ -93,17 +157,19 @@ def quantiser(plan: Plan) -> Quantiser:
     if plan.start and not file.exists():
         warm.quantiser_of(plan.start).save(file)
     if not file.exists():
-        items = islice(load(plan.work / "data"), _FITTED_ON)
-        envelopes = np.concatenate([item.envelopes for item in items])
-        chosen = np.random.default_rng(0).permutation(len(envelopes))[:_FITTED_FRAMES]
-        quantise.fit(envelopes[chosen], 0).save(file)
+        heard = torch.cat([spectra(torch.from_numpy(one.samples)) for one in spoken(plan)])
+        made, left = quantise.fit(heard, 0)
+        print(f"{len(heard)} frames; variance left:", *(f"{x:.3f}" for x in left), file=sys.stderr)
+        made.save(file)
     return Quantiser.load(file)
 
 
 def new_codec(plan: Plan) -> Any:
     """The codec before a part of it is trained."""
     torch.manual_seed(0)
-    model = tokenizer_model.new_model(_DECODER_HIDDEN, _ENCODER_HIDDEN)
+    model = tokenizer_model.new_model(plan.hidden, _ENCODER_HIDDEN)
+    if plan.decoder_from:
+        warm.fill_decoder(model, plan.decoder_from, quantiser(plan))
     if plan.start:
         warm.fill_codec(model, plan.start)
     tokenizer_model.set_books(model, quantiser(plan))
@@ -113,35 +179,73 @@ def new_codec(plan: Plan) -> Any:
 def decoder(plan: Plan) -> None:
     """The codec's decoder."""
     progress = Progress("decoder", plan.work, plan.decoder_steps, rate=plan.rate)
-    chosen = list(islice(load(plan.work / "data"), _DECODER_ON))
-    pool = decoder_training.examples(chosen, quantiser(plan))
+    pool = decoder_training.examples(spoken(plan), quantiser(plan))
     decoder_training.train_decoder(new_codec(plan), pool, progress, compiled=plan.compiled)
+
+
+def refined(plan: Plan) -> None:
+    """The decoder, against an adversary."""
+    if not plan.refine_steps:
+        return
+    progress = Progress("refine", plan.work, plan.refine_steps)
+    model = new_codec(plan)
+    restore_weights("decoder", plan.work, codec_training.parts(model)["decoder"])
+    pool = decoder_training.examples(spoken(plan), quantiser(plan))
+    refine.train_refined(model, pool, progress)
 
 
 def encoder(plan: Plan) -> None:
     """The codec's encoder."""
     progress = Progress("encoder", plan.work, plan.encoder_steps, rate=plan.rate)
-    chosen = list(islice(load(plan.work / "data"), _DECODER_ON, _DECODER_ON + _ENCODER_ON))
-    pool = encoder_training.recordings(chosen, quantiser(plan), seed=3)
-    own = encoder_training.originals(chosen, _voices(plan), quantiser(plan), seed=4)
-    encoder_training.train_encoder(new_codec(plan), pool, own, progress, compiled=plan.compiled)
+    pool = encoder_training.recordings(spoken(plan), quantiser(plan), seed=3)
+    encoder_training.train_encoder(new_codec(plan), pool, progress, compiled=plan.compiled)
 
 
-def _voices(plan: Plan) -> list[Speaker]:
-    return speakers(plan.sentences // GROUP + 1, plan.seed)
+def guesser(plan: Plan) -> None:
+    """The network that says what the vocoder would have made."""
+    progress = Progress("guess", plan.work, plan.guess_steps)
+    guess.train(_pairs(plan), progress)
 
 
-def groups(plan: Plan) -> list[Group]:
+def _pairs(plan: Plan) -> Iterator[guess.Pair]:
+    for one in spoken(plan):
+        reading = read(one.text, speech.british(one.voice))
+        features = teacher_of(plan).features(reading.phonemes, one.voice)
+        yield guess.pair(features, spectra(torch.from_numpy(one.samples)))
+
+
+def codes(plan: Plan) -> None:
+    """Sentences as codes, for the talker."""
+    folder = plan.work / "codes"
+    texts = dataset.passages(sentences(plan)[_SPOKEN:], plan.seed)
+    make = partial(
+        dataset.write_part, folder=folder, texts=texts, seed=plan.seed + 1,
+        tools=partial(_tools, plan),
+    )  # fmt: skip
+    count = min(plan.codes_parts, len(texts) // dataset.PART)
+    speech.make_parts(folder, count, make, plan.workers)
+
+
+@cache
+def _tools(plan: Plan) -> tuple[kokoro.Teacher, guess.SpectrumGuess, Quantiser]:
+    torch.set_num_threads(1)
+    file = plan.work / "guess.state.safetensors"
+    return teacher_of(plan), guess.load(file), quantiser(plan)
+
+
+def groups(plan: Plan) -> list[talker_training.Group]:
     """What the talker learns, speaker by speaker."""
-    table, found = quantiser(plan), dict[int, list[Utterance]]()
-    for item in load(plan.work / "data"):
-        codes = table.encode(torch.from_numpy(item.envelopes), torch.from_numpy(item.pitch))
-        if len(codes) >= _LEAST_FRAMES:
-            found.setdefault(item.speaker, []).append(
-                Utterance(item.text, codes.numpy(), item.place)
-            )
-    voices = _voices(plan)
-    return [Group(tuple(said), voices[n] == _DEFAULT) for n, said in found.items()]
+    found = dict[int, list[Utterance]]()
+    default = set[int]()
+    for item in dataset.load(plan.work / "codes"):
+        if len(item.codes) < _LEAST_FRAMES:
+            continue
+        whole = torch.zeros(len(item.codes), BOOKS, dtype=torch.long)
+        whole[:, :ACTIVE] = torch.from_numpy(item.codes)
+        found.setdefault(item.group, []).append(Utterance(item.text, whole.numpy(), item.place))
+        if item.voice == next(iter(speech.NAMED)):
+            default.add(item.group)
+    return [talker_training.Group(tuple(said), n in default) for n, said in found.items()]
 
 
 def _new_talker(plan: Plan) -> TalkerNet:
@@ -149,6 +253,8 @@ def _new_talker(plan: Plan) -> TalkerNet:
     net = TalkerNet(Shape())
     with torch.no_grad():
         net.audio[ACTIVE * ROWS :] = 0
+    if plan.talker_from:
+        warm.fill_reader(net, plan.talker_from)
     if plan.start:
         warm.fill_talker(net, plan.start)
     return net.to(plan.device)
@@ -157,7 +263,7 @@ def _new_talker(plan: Plan) -> TalkerNet:
 def talker(plan: Plan) -> None:
     """The talker."""
     progress = Progress("talker", plan.work, plan.talker_steps, rate=plan.rate)
-    train(_new_talker(plan), groups(plan), progress, compiled=plan.compiled)
+    talker_training.train(_new_talker(plan), groups(plan), progress, compiled=plan.compiled)
 
 
 def write(plan: Plan) -> None:
@@ -165,57 +271,78 @@ def write(plan: Plan) -> None:
     model, net = new_codec(plan), _new_talker(plan)
     parts = codec_training.parts(model)
     for name in ("decoder", "encoder"):
-        Progress(name, plan.work, 1).restore(parts[name])
-    Progress("talker", plan.work, 1).restore(net)
-    export.write(plan.out, net.cpu(), model.cpu(), quantiser(plan), GENERATION)
+        restore_weights(name, plan.work, parts[name])
+    restore_weights("refine", plan.work, refine.taught(model, refine.new_discriminators()))
+    restore_weights("talker", plan.work, net)
+    table = quantiser(plan)
+    export.write(plan.out, net.cpu(), model.cpu(), table, GENERATION, _clips(plan, table))
+
+
+def _clips(plan: Plan, table: Quantiser) -> dict[export.NamedVoice, torch.Tensor]:
+    """The codes of the clips that the voices are."""
+    return {voice: _clip(plan, table, voice) for voice in export.VOICES}
+
+
+def candidates(plan: Plan) -> None:
+    """Each voice with each clip that it might be, for ``embedded.training.clips`` to compare."""
+    table, made = quantiser(plan), {}
+    texts = (Path(__file__).with_name("clips.txt")).read_text(encoding="utf-8").splitlines()
+    for voice in export.VOICES:
+        for number, text in enumerate(texts):
+            one = replace(voice, name=f"{voice.name}-{number}", text=text)
+            made[one] = _clip(plan, table, one)
+    export.write_voices(plan.work / "clips" / "voices", made)
+
+
+def _clip(plan: Plan, table: Quantiser, voice: export.NamedVoice) -> torch.Tensor:
+    gain = gains(plan)[voice.teacher]
+    return export.clip_codes(voice.text, voice.teacher, teacher_of(plan), table, gain)
+
+
+_RUN = {
+    "teacher": teacher, "speech": speak, "quantiser": quantiser, "decoder": decoder,
+    "refine": refined, "encoder": encoder, "guess": guesser, "codes": codes, "talker": talker,
+    "clips": candidates, "export": write,
+}  # fmt: skip
 
 
 def run(stage: str, plan: Plan) -> None:
-    """One stage."""
-    made = {"data": data, "quantiser": quantiser, "decoder": decoder, "encoder": encoder}
-    made |= {"talker": talker, "export": write}
-    made[stage](plan)
-
-
-def everything(plan: Plan, arguments: Sequence[str]) -> None:
-    """All stages; the codec's in a process beside the talker's."""
-    for stage in ("data", "quantiser"):
-        run(stage, plan)
-    command = [sys.executable, "-m", "embedded.training.train", "codec", *arguments]
-    with subprocess.Popen(command) as beside:
-        run("talker", plan)
-        if beside.wait():
-            raise SystemExit("the codec's training failed")
-    run("export", plan)
+    """One stage, or all of them in their order."""
+    for name in STAGES if stage == "all" else (stage,):
+        _RUN[name](plan)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("stage", choices=("all", "codec", *STAGES))
-    parser.add_argument(
-        "--work", type=Path, default=Path("voice-work"), help="what is kept between stages"
-    )
-    parser.add_argument("--out", type=Path, default=Path("voice-checkpoint"))
-    parser.add_argument("--held-out", type=Path, default=Path(__file__).parents[1] / "held_out.txt",
-                        help="sentences that must not be learned")  # fmt: skip
-    parser.add_argument("--sentences", type=int, default=80_000)
-    parser.add_argument("--decoder-steps", type=int, default=15_600)
-    parser.add_argument("--encoder-steps", type=int, default=3300)
-    parser.add_argument("--talker-steps", type=int, default=12_600)
-    parser.add_argument("--from", type=Path, dest="start", metavar="CHECKPOINT",
-                        help="keep its codebooks, begin with its weights")  # fmt: skip
-    parser.add_argument("--rate", type=float, default=1.0,
-                        help="of the usual learning rates; .3 after --from")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=_SEED,
-                        help="of sentences and speakers; after --from: another")  # fmt: skip
-    parser.add_argument("--workers", type=int, default=2, help="processes that make data")
-    parser.add_argument("--threads", type=int, default=1,
-                        help="of the CPU; with 1, two stages run side by side")  # fmt: skip
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--compiled", action="store_true",
-                        help="half as fast again, where there is a C++ compiler")  # fmt: skip
+    add = parser.add_argument
+    add("stage", choices=("all", *STAGES))
+    add("--work", type=Path, default=Path("voice-work"), help="what is kept between stages")
+    add("--out", type=Path, default=Path("voice-checkpoint"))
+    add("--voices", type=Path, default=Path("kokoro-voices"), help="kokoro-js' folder of styles")
+    add("--held-out", type=Path, default=Path(__file__).parents[1] / "held_out.txt",
+        help="sentences that must not be learned")  # fmt: skip
+    add("--speech-parts", type=int, default=120, help="of forty sentences, 90 s, for the codec")
+    add("--codes-parts", type=int, default=150, help="of two hundred texts, for the talker")
+    add("--hidden", type=int, default=256, help="of the decoder; 512 costs 2.4 times the CPU")
+    add("--decoder-steps", type=int, default=20_000)
+    add("--refine-steps", type=int, default=0, help="of the decoder, against an adversary")
+    add("--encoder-steps", type=int, default=4000)
+    add("--guess-steps", type=int, default=4000)
+    add("--talker-steps", type=int, default=16_000)
+    add("--from", type=Path, dest="start", metavar="CHECKPOINT",
+        help="keep its codebooks, begin with its weights")  # fmt: skip
+    add("--decoder-from", type=Path, metavar="CHECKPOINT",
+        help="begin with its decoder, whatever its codebooks")  # fmt: skip
+    add("--talker-from", type=Path, metavar="CHECKPOINT",
+        help="begin with what its talker knows of reading, likewise")  # fmt: skip
+    add("--rate", type=float, default=1.0, help="of the usual learning rates; .3 after --from")
+    add("--seed", type=int, default=_SEED, help="of sentences and speakers; after --from: another")
+    add("--workers", type=int, default=2, help="processes that make data")
+    add("--threads", type=int, default=1, help="of the CPU")
+    add("--device", default="cpu", help="cpu or cuda")
+    add("--compiled", action="store_true", help="half as fast again, with a C++ compiler")
     return parser
 
 
@@ -231,13 +358,7 @@ def main() -> None:
     plan.work.mkdir(parents=True, exist_ok=True)
     if plan.device == "cpu":
         torch.set_num_threads(plan.threads)
-    if stage == "all":
-        everything(plan, sys.argv[2:])
-    elif stage == "codec":
-        run("decoder", plan)
-        run("encoder", plan)
-    else:
-        run(stage, plan)
+    run(stage, plan)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from embedded.training.export import ANALYSIS, CODEC, talker_names
-from embedded.training.quantise import Quantiser
-from embedded.training.talker import TalkerNet
+from embedded.training.pitch import PITCH_CODES
+from embedded.training.quantise import COMPONENTS, LATENT, PITCH_BOOK, Quantiser
+from embedded.training.talker import ROWS, TalkerNet
 
 _BOOK = "quantizer.quantizers.{}.codebook.embed"
 
@@ -36,14 +37,50 @@ def quantiser_of(folder: Path) -> Quantiser:
 
 
 def fill_codec(model: Any, folder: Path) -> None:
-    """Give ``model`` the weights of the codec in ``folder``. NotOurs if their shapes differ."""
-    _fill(model, _codec_tensors(folder), folder)
+    """Give ``model`` the weights of the codec in ``folder``, but for its codebooks. NotOurs if
+    their shapes differ.
+    """
+    found = _codec_tensors(folder).items()
+    _fill(model, {k: v for k, v in found if not k.startswith("quantizer.")}, folder)
 
 
 def fill_talker(net: TalkerNet, folder: Path) -> None:
     """Give ``net`` the weights of the talker in ``folder``. NotOurs if their shapes differ."""
     found, names = load_file(folder / "model.safetensors"), talker_names(net)
     _fill(net, {ours: found[theirs] for ours, theirs in names.items() if theirs in found}, folder)
+
+
+def fill_decoder(model: Any, folder: Path, table: Quantiser) -> None:
+    """Give ``model`` the decoder in ``folder``, whose codebooks are others than ``table``: behind
+    the affine map from this table's latents to those that it knows, which is exact but for what
+    the principal components leave out. NotOurs if shapes differ.
+    """
+    known = quantiser_of(folder)
+    found = _codec_tensors(folder)
+    kept = {k: v for k, v in found.items() if k.startswith(("acoustic_decoder.", "fc2."))}
+    matrix, offset = torch.eye(LATENT), torch.zeros(LATENT)
+    both = (table.basis * table.scale).T @ known.basis / known.scale
+    matrix[:COMPONENTS, :COMPONENTS] = both
+    offset[:COMPONENTS] = (table.mean - known.mean) @ known.basis / known.scale
+    weight = kept["fc2.weight"]
+    kept["fc2.bias"] = kept["fc2.bias"] + weight @ offset
+    kept["fc2.weight"] = weight @ matrix.T
+    _fill(model, kept, folder)
+
+
+def fill_reader(net: TalkerNet, folder: Path) -> None:
+    """Give ``net`` what the talker in ``folder`` knows of reading, though its codes mean other
+    sounds: its layers, the letters, and the rows of the pitch codes, which are numbered alike.
+    The rows of spectral codes stay as they are. NotOurs if their shapes differ.
+    """
+    found, names = load_file(folder / "model.safetensors"), talker_names(net)
+    known = {ours: found[theirs].float() for ours, theirs in names.items() if theirs in found}
+    rows = slice(PITCH_BOOK * ROWS, PITCH_BOOK * ROWS + PITCH_CODES)
+    if known["audio"].shape == net.audio.shape:
+        fresh = net.audio.detach().clone()
+        fresh[rows] = known["audio"][rows]
+        known["audio"] = fresh
+    _fill(net, known, folder)
 
 
 def _codec_tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -56,7 +93,12 @@ def _codec_tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _fill(module: torch.nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> None:
+    """Parts that the folder has nothing of stay as they are."""
     try:
-        module.load_state_dict(weights)
+        missing, unexpected = module.load_state_dict(weights, strict=False)
     except RuntimeError as error:  # its message lists every tensor that does not fit
         raise NotOurs(f"{folder} has other networks than this recipe's: {error}") from error
+    parts = {name.split(".", 1)[0] for name in weights}
+    wrong = [*unexpected, *(name for name in missing if name.split(".", 1)[0] in parts)]
+    if wrong:
+        raise NotOurs(f"{folder} has other networks than this recipe's: {', '.join(wrong)}")

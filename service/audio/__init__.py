@@ -1,1 +1,1 @@
-"""Audio out: samples at the codec's rate become the bytes that a client asked for."""
+"""Audio encoding: from samples at the codec's rate to the format that a client asked for."""

@@ -1,17 +1,41 @@
-"""From the name of a format to its encoder; raises for what this server cannot make."""
+"""Encoders by the name of their format."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from service.audio.bit_rates import Choice, aac_bit_rates, mp3_bit_rates, opus_bit_rates, worded
-from service.audio.files import AAC, FLAC, MP3, OGG_OPUS, FileEncoder, FileFormat
-from service.audio.g711 import pack_alaw, pack_mulaw
-from service.audio.opus import DEFAULT_FRAME_MS, OPUS_FRAME_MS, OpusEncoder
-from service.audio.opus_frames import OPUS_BIT_RATE, OPUS_RATES, open_opus
-from service.audio.packet import AudioEncoder
-from service.audio.pcm import PcmEncoder, WavEncoder, WavLayout, pack_f32, pack_s16
+from service.audio.containers import (
+    AAC,
+    FLAC,
+    MP3,
+    OGG_OPUS,
+    Choice,
+    FileEncoder,
+    FileFormat,
+    aac_bit_rates,
+    mp3_bit_rates,
+    opus_bit_rates,
+    worded,
+)
+from service.audio.encoder import AudioEncoder, FadingEncoder
+from service.audio.opus import (
+    DEFAULT_FRAME_MS,
+    OPUS_BIT_RATE,
+    OPUS_FRAME_MS,
+    OPUS_RATES,
+    OpusEncoder,
+    open_opus,
+)
+from service.audio.pcm import (
+    PcmEncoder,
+    WavEncoder,
+    WavLayout,
+    pack_alaw,
+    pack_f32,
+    pack_mulaw,
+    pack_s16,
+)
 from service.audio.resample import ResamplingEncoder
 from service.audio.stretch import FASTEST, SLOWEST, StretchingEncoder
 from streaming.errors import ErrorCode, RequestError
@@ -100,14 +124,15 @@ def make_stream_encoder(
     *,
     bit_rate: int | None = None,
     speed: float = 1.0,
+    fade_in_ms: int = 0,
 ) -> AudioEncoder:
     """The encoder ``name`` for samples at ``codec_rate`` (Hz).
 
     ``sample_rate`` is the output's, None the format's own default; ``frame_ms`` is how much
     audio each packet holds, 0 what is natural to the format; ``bit_rate`` is in bits per second,
-    None the format's own default; the samples are heard ``speed`` times as fast. Raises
-    RequestError (``unsupported``) whose ``param`` is ``encoding``, ``sample_rate``,
-    ``frame_ms``, ``bitrate`` or ``speed``.
+    None the format's own default; the samples are heard ``speed`` times as fast, and fade in over
+    ``fade_in_ms`` of what is heard. Raises RequestError (``unsupported``) whose ``param`` is
+    ``encoding``, ``sample_rate``, ``frame_ms``, ``bitrate`` or ``speed``.
     """
     format_ = _FORMATS.get(name)
     if format_ is None:
@@ -127,7 +152,10 @@ def make_stream_encoder(
     encoder = format_.make(rate, frame_ms, bit_rate)
     if rate != codec_rate:
         encoder = ResamplingEncoder(encoder, codec_rate)
-    return encoder if speed == 1.0 else StretchingEncoder(encoder, codec_rate, speed)
+    if speed != 1.0:
+        encoder = StretchingEncoder(encoder, codec_rate, speed)
+    fade = round(codec_rate * fade_in_ms * speed / 1000)
+    return FadingEncoder(encoder, fade) if fade else encoder
 
 
 def _check_bit_rate(name: str, format_: _Format, rate: int, bit_rate: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Keeps a context's audio and the messages after it in order, with the encoding in a thread.
+"""An encoder pump: encodes a context's audio in a thread, and keeps later messages behind it.
 
 An encoder that is ``inline`` is called at once, without a task; for the others jobs wait in a
 queue, and a task that lives as long as there are any hands them to a thread one by one.
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from service.audio.packet import AudioEncoder, Packet
+from service.audio.encoder import AudioEncoder, Packet
 from streaming.errors import BackendError, CapacityError, ErrorCode, TalkwireError
 from streaming.spec import Samples
 

@@ -1,11 +1,11 @@
-"""Any encoder at another rate than the codec's."""
+"""Resampling: any encoder at another rate than the codec's."""
 
 from __future__ import annotations
 
 import numpy as np
 import soxr
 
-from service.audio.packet import AudioEncoder, Packet
+from service.audio.encoder import AudioEncoder, Packet
 from streaming.spec import Samples
 
 _QUALITY = "HQ"

@@ -1,4 +1,4 @@
-"""Faster or slower speech at the same pitch: ffmpeg's ``atempo``, piece by piece.
+"""Time stretching: another speed at the same pitch, by ffmpeg's ``atempo``, block by block.
 
 ``atempo`` lays overlapping windows of the voice (43 ms at 24 kHz) nearer together or further
 apart, each at the place near its own where the waves agree best (WSOLA). One of them takes
@@ -15,7 +15,7 @@ import av
 import numpy as np
 from av.error import BlockingIOError as NothingYetError
 
-from service.audio.packet import AudioEncoder, Packet
+from service.audio.encoder import AudioEncoder, Packet
 from streaming.spec import Samples
 
 SLOWEST, FASTEST = 0.25, 4.0

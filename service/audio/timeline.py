@@ -1,4 +1,4 @@
-"""Where in the codec's samples a place in the audio that was sent lies, and the other way round.
+"""Map positions in the audio that was sent to the codec's samples, and back.
 
 The two run at different rates, and an encoder adds its delay and silence to each utterance.
 What clients report counts what they were sent; the session counts what the codec made.
@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
-from streaming.words import WordTiming
+from streaming.word_timing import WordTiming
 
 
 class Timeline:

@@ -1,1 +1,1 @@
-"""Who may do what: API keys, their tenants, and what each of them may use."""
+"""Authentication: API keys, their tenants, and what each of them may use."""

@@ -1,12 +1,16 @@
-"""Who is being served.
+"""The caller of a request: its key, tenant and scopes.
 
-Every request and every socket runs in tasks of its own, and tasks inherit what their maker's
-context holds; so who the caller is need not be handed through each dialect, encoder and driver,
-and cannot be forgotten on the way. The gate (service.gate) says it, once.
+The gate (service.access.gate) identifies the caller once, for the task that serves the request or
+the socket; the tasks that it starts inherit it, so every log line names the key. What outlives a
+call (a socket, a context, a lease) keeps its caller explicitly, and a callback that does not run
+in one of these tasks, as one of the connection's, runs inside ``serving``.
 """
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -15,11 +19,21 @@ from service.auth.keys import Scope
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever holds a key. ``tenant`` and ``key_id`` are None where no keys are asked for."""
+    """The holder of a key. ``tenant`` and ``key_id`` are None where no keys are asked for.
+    ``by_token``: the caller has a token of the key, not the key. ``network``: where it calls from;
+    see ``network_of``.
+    """
 
     key_id: str | None
     tenant: str | None
     scopes: frozenset[Scope]
+    by_token: bool = False
+    network: str = ""
+
+    @property
+    def client(self) -> str:
+        """With whom it shares what is shared out: its tenant or, without keys, its network."""
+        return self.network if self.tenant is None else f"tenant {self.tenant}"
 
 
 #: Where no keys are asked for, everybody may do everything.
@@ -27,14 +41,41 @@ ANYBODY = Caller(None, None, frozenset(Scope))
 #: Serves open addresses: it may do nothing that needs a key.
 NOBODY = Caller(None, None, frozenset())
 
+#: Of an IPv6 address so many bits are one network's: whoever has one address has all of these.
+_IPV6_BITS = 64
+
+
+def network_of(address: str) -> str:
+    """What a client cannot change at will of its address: for IPv6 the first half of it."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address  # a Unix socket's, or a name that a proxy gave
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found.packed, _IPV6_BITS), strict=False))
+
+
 _caller: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
 
 
 def current_caller() -> Caller:
-    """Whom this task works for; the service's own tasks work for ANYBODY."""
+    """The caller that this task serves; the service's own tasks serve ANYBODY."""
     return _caller.get()
 
 
 def serve_caller(caller: Caller) -> None:
-    """From here on this task, and all that it starts, works for ``caller``."""
+    """Serve ``caller`` from here on, in this task and all that it starts."""
     _caller.set(caller)
+
+
+@contextmanager
+def serving(caller: Caller) -> Iterator[None]:
+    """Serve ``caller`` while the block runs, in a callback that is not of the caller's tasks."""
+    token = _caller.set(caller)
+    try:
+        yield
+    finally:
+        _caller.reset(token)

@@ -1,18 +1,24 @@
-"""API keys as the service knows them: by their digests, never by themselves. No I/O.
-
-A key is 256 random bits, so a plain SHA-256 of it is safe to keep: there is no password to be
-guessed, and a slow hash would only cost every request.
-"""
+"""API keys: their digests in memory, the file that holds them, and ``talkwire keys``."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import hmac
+import os
+import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
+from typing import Annotated, Any, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 #: What keys begin with, so that people and scanners of leaked secrets know one when they see it.
 PREFIX = "talkwire_"
@@ -104,3 +110,240 @@ def digest_of(secret: str) -> bytes:
 def least(*limits: int | None) -> int | None:
     """The tightest of some limits, of which None is no limit."""
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+_MAX_BYTES = 8 << 20
+_MAX_KEYS, _MAX_TENANTS = 10_000, 1000
+#: A tenant's name is a label of metrics and a word in logs.
+TENANT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_Tenant = Annotated[str, Field(pattern=TENANT)]
+_Count = Annotated[int, Field(ge=1, le=10**9)]
+
+
+class KeyFileError(Exception):
+    """The file of keys cannot be used; the text, for operators, names no digest."""
+
+
+class LimitsEntry(BaseModel):
+    """See service.auth.keys.Limits."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_contexts: _Count | None = None
+    max_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_connections: _Count | None = None
+    characters_per_minute: _Count | None = None
+    max_voices: Annotated[int, Field(ge=0, le=10_000)] | None = None
+
+    def limits(self) -> Limits:
+        """In the service's words."""
+        return Limits(**self.model_dump())
+
+
+class KeyEntry(BaseModel):
+    """One key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    tenant: _Tenant
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = (Scope.SPEAK,)
+    created_at: AwareDatetime | None = None
+    expires_at: AwareDatetime | None = None
+    revoked_at: AwareDatetime | None = None
+    limits: LimitsEntry = LimitsEntry()
+
+    def key(self) -> ApiKey:
+        """In the service's words."""
+        return ApiKey(
+            self.id,
+            self.tenant,
+            bytes.fromhex(self.sha256),
+            frozenset(self.scopes),
+            _seconds(self.expires_at),
+            _seconds(self.revoked_at),
+            self.limits.limits(),
+        )
+
+
+class KeyFile(BaseModel):
+    """All of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    tenants: Annotated[dict[_Tenant, LimitsEntry], Field(max_length=_MAX_TENANTS)] = {}
+    keys: Annotated[tuple[KeyEntry, ...], Field(max_length=_MAX_KEYS)] = ()
+
+    @model_validator(mode="after")
+    def _check_distinct(self) -> Self:
+        for what in ("id", "sha256"):
+            counts = Counter(getattr(key, what) for key in self.keys)
+            if any(count > 1 for count in counts.values()):
+                raise ValueError(f"two keys have the same {what}")
+        if len({*self.tenants, *(key.tenant for key in self.keys)}) > _MAX_TENANTS:
+            raise ValueError(f"there are more than {_MAX_TENANTS} tenants")
+        return self
+
+    def ring(self) -> KeyRing:
+        """What the service works with."""
+        tenants = {name: entry.limits() for name, entry in self.tenants.items()}
+        return KeyRing((entry.key() for entry in self.keys), tenants)
+
+
+def read_keys(path: Path) -> KeyFile:
+    """Raises KeyFileError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise KeyFileError(f"cannot read {path}: {error.strerror}") from error
+    if len(data) > _MAX_BYTES:
+        raise KeyFileError(f"{path} is larger than {_MAX_BYTES} bytes")
+    try:
+        return KeyFile.model_validate_json(data)
+    except ValidationError as error:
+        fault = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in fault["loc"]) or "the file"
+        raise KeyFileError(f"{path}: {where}: {fault['msg']}") from None
+
+
+@contextlib.contextmanager
+def lock_keys(path: Path) -> Iterator[None]:
+    """Nobody else changes the file meanwhile: without this, of two keys that are made at the same
+    time one would be lost. Raises KeyFileError.
+    """
+    path = path.resolve()  # as ``write`` does: the file behind a link is the one that is read
+    try:
+        descriptor = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise KeyFileError(f"cannot open {path.parent}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_keys(path: Path, content: KeyFile) -> None:
+    """Replace the file, ``locked``; a reader sees the old or the new one. Whose it is and who may
+    read it stay as they are. Raises KeyFileError.
+    """
+    path = path.resolve()
+    data = content.model_dump_json(indent=1, exclude_none=True, exclude_defaults=True) + "\n"
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.unlink(missing_ok=True)  # of somebody who was killed while writing
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            was = path.stat()
+            mine = beside.stat()
+            if (was.st_uid, was.st_gid) != (mine.st_uid, mine.st_gid):
+                os.chown(beside, was.st_uid, was.st_gid)
+            beside.chmod(was.st_mode & 0o777)
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise KeyFileError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()
+
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def issue(
+    path: Path, tenant: str, scopes: Sequence[Scope], expires: str | None, limits: Limits
+) -> tuple[str, str]:
+    """A new key's id and the key itself. Raises KeyFileError, ValueError (the arguments)."""
+    now, secret = _now(), new_secret()
+    try:
+        entry = KeyEntry(
+            id=new_id(),
+            tenant=tenant,
+            sha256=digest_of(secret).hex(),
+            scopes=tuple(dict.fromkeys(scopes)),
+            created_at=now,
+            expires_at=parse_expiry(expires, now) if expires else None,
+            limits=LimitsEntry(
+                max_contexts=limits.max_contexts,
+                max_connections=limits.max_connections,
+                characters_per_minute=limits.characters_per_minute,
+            ),
+        )
+        with lock_keys(path):
+            content = read_keys(path) if path.exists() else KeyFile()
+            grown = KeyFile(tenants=content.tenants, keys=(*content.keys, entry))
+            write_keys(path, grown)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise ValueError(f"{'.'.join(str(at) for at in fault['loc'])}: {fault['msg']}") from error
+    return entry.id, secret
+
+
+def listed(path: Path) -> list[dict[str, Any]]:
+    """All keys, without anything that would open a door. Raises KeyFileError."""
+    now = _now()
+    return [
+        {
+            "id": entry.id,
+            "tenant": entry.tenant,
+            "state": _state(entry, now),
+            "scopes": [scope.value for scope in entry.scopes],
+            "created_at": _written(entry.created_at),
+            "expires_at": _written(entry.expires_at),
+            "limits": entry.limits.model_dump(exclude_none=True),
+        }
+        for entry in read_keys(path).keys
+    ]
+
+
+def revoke(path: Path, key_id: str) -> None:
+    """A key opens nothing any more. Raises KeyFileError, also where there is no such key."""
+    with lock_keys(path):
+        content = read_keys(path)
+        if key_id not in (entry.id for entry in content.keys):
+            raise KeyFileError(f"there is no key {key_id}")
+        entries = tuple(
+            entry.model_copy(update={"revoked_at": entry.revoked_at or _now()})
+            if entry.id == key_id
+            else entry
+            for entry in content.keys
+        )
+        write_keys(path, KeyFile(tenants=content.tenants, keys=entries))
+
+
+def parse_expiry(text: str, now: datetime) -> datetime:
+    """``90d``, ``12h``, ``30m``, or an ISO 8601 date and time to come. Raises ValueError."""
+    try:
+        if match := re.fullmatch(r"(\d{1,6})([mhd])", text):
+            at = now + timedelta(**{_UNITS[match[2]]: int(match[1])})
+        else:
+            at = datetime.fromisoformat(text)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"expires: not 90d, 12h or an ISO 8601 date: {text}") from error
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    if at <= now:
+        raise ValueError(f"expires: that is over already: {text}")
+    return at
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+def _state(entry: KeyEntry, now: datetime) -> str:
+    if entry.revoked_at is not None:
+        return "revoked"
+    return "expired" if entry.expires_at is not None and entry.expires_at <= now else "valid"
+
+
+def _written(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()

@@ -1,1 +1,1 @@
-"""Voices: clips read safely, codes kept with consent, and names to speak with."""
+"""Voices: reading clips safely, storing codes with consent, looking names up."""

@@ -1,4 +1,4 @@
-"""From a clip to a voice: read it, encode it, perhaps hear its words, and try the model with it."""
+"""Voice cloning: read a clip, encode it, transcribe it if need be, check that it fits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from functools import partial
 from typing import Literal, Protocol
 
 from service.engines import RunningCodec, RunningTalker
-from service.voices.clip import ClipReader, decode_base64
-from service.voices.file import Consent, Voice
-from service.voices.library import VoiceLibrary
+from service.voices.clip_reader import ClipReader, decode_base64
+from service.voices.registry import VoiceLibrary
+from service.voices.store import Consent, Voice
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.ports import Reference, SpeechRequest
 from streaming.spec import Samples
@@ -23,13 +23,17 @@ log = logging.getLogger(__name__)
 #: One-off references that are remembered, so that a client may send the same with each text.
 _REMEMBERED = 32
 _LETTERS = "abcdefghij"
+#: Told to clients whose clips have no text.
+NO_TEXT = (
+    "The clip came without its text, and this server has no recogniser: the likeness is poorer."
+)
 
 
 class Transcriber(Protocol):
     """What hears which words are said in a clip; it may start with the first one."""
 
-    def check(self) -> None:
-        """Raise BackendError if it cannot work. Cheap."""
+    async def prepare(self) -> None:
+        """Find its model. Raises BackendError if it cannot work."""
 
     async def stop(self) -> None:
         """End it."""
@@ -87,6 +91,10 @@ class Cloner:
             raise RequestError(
                 ErrorCode.UNSUPPORTED, "The served model cannot clone voices.", param=param
             )
+
+    def text_warning(self, text: str | None) -> str | None:
+        """What to tell a client whose clip comes with that text; None where all is well."""
+        return None if (text or "").strip() or self._transcriber is not None else NO_TEXT
 
     def prepare(
         self, audio: str, text: str | None, param: str
@@ -160,7 +168,7 @@ class Cloner:
         if not text and (text := await self._heard(samples)):
             source = "recognised"
         reference = Reference(codes, text or None)
-        self._try(reference)
+        self.check(reference)
         return reference, source
 
     async def _heard(self, samples: Samples) -> str | None:
@@ -173,8 +181,8 @@ class Cloner:
             log.warning("a clip has no transcript: %s", error)
             return None
 
-    def _try(self, reference: Reference) -> None:
-        """Whether the model takes the longest text in this voice."""
+    def check(self, reference: Reference) -> None:
+        """Raise RequestError unless the model takes the longest text in this voice."""
         words = (_LETTERS + " ") * (self._longest_text // (len(_LETTERS) + 1) + 1)
         request = SpeechRequest("trial", words[: self._longest_text], reference=reference)
         try:

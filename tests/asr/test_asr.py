@@ -9,15 +9,21 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import psutil
 import pytest
 
 from asr.engine import WhisperEngine
 from asr.whisper import ModelError, check_folder
+from service.build import build_recogniser
+from service.settings import load_settings
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from tests.asr import tiny
+from tests.service import clips
+from tests.service.live import gateway
 
 pytestmark = pytest.mark.slow
 RATE = 24_000
@@ -31,9 +37,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def whisper(model: Path, **options: float) -> AsyncIterator[WhisperEngine]:
-    engine = WhisperEngine(model, **options)  # type: ignore[arg-type]
-    engine.check()
+async def whisper(model: Path, **options: Any) -> AsyncIterator[WhisperEngine]:
+    engine = WhisperEngine(model, **options)
+    await engine.prepare()
     try:
         yield engine
     finally:
@@ -119,7 +125,7 @@ async def test_patience_ends(model: Path) -> None:
             await engine.transcribe(tiny.tone(tiny.LOW, RATE), RATE)
 
 
-def test_only_whisper_in_safetensors_is_loaded(tmp_path: Path) -> None:
+async def test_only_whisper_in_safetensors_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no config"):
         check_folder(tmp_path)
     config = tmp_path / "config.json"
@@ -134,5 +140,56 @@ def test_only_whisper_in_safetensors_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="safetensors"):
         check_folder(tmp_path)
     with pytest.raises(BackendError, match="asr_model") as refused:
-        WhisperEngine(tmp_path).check()
+        await WhisperEngine(tmp_path).prepare()
     assert refused.value.code is ErrorCode.INTERNAL
+
+
+async def test_device_and_dtype_are_taken(model: Path) -> None:
+    async with whisper(model, device="cpu", dtype="bfloat16") as engine:
+        assert await engine.transcribe(tiny.tone(tiny.LOW, RATE), RATE) == "low tone"
+    async with whisper(model, device="cuda:9") as engine:
+        with pytest.raises(BackendError):
+            await engine.transcribe(tiny.tone(tiny.LOW, RATE), RATE)
+
+
+async def test_a_clip_s_words_become_the_text_of_its_voice(model: Path) -> None:
+    """From the settings to the voice: gateway, clip reader and a real recogniser."""
+    settings = load_settings(asr_model=str(model), asr_device="cpu")
+    recogniser = build_recogniser(settings, lambda phase, seconds: None)
+    async with gateway(transcriber=recogniser) as live, httpx.AsyncClient(timeout=120) as http:
+        for name, hertz in (("low", tiny.LOW), ("high", tiny.HIGH)):
+            body = {
+                "name": name,
+                "audio_sample": clips.as_base64(clips.wav(tiny.tone(hertz, RATE))),
+                "consent": {"by": "nobody", "statement": "It is a tone."},
+            }
+            voice = (await http.post(f"{live.http}/v1/audio/voices", json=body)).json()
+            assert (voice["text"], voice["text_source"]) == (f"{name} tone", "recognised")
+            assert voice["warning"] is None
+
+
+@pytest.mark.parametrize("model", ["/nowhere/whisper", "org/name/more"])
+async def test_a_model_that_is_nowhere_is_told_of_at_the_start(model: str) -> None:
+    recogniser = build_recogniser(load_settings(asr_model=model), lambda phase, seconds: None)
+    assert recogniser is not None
+    with pytest.raises(BackendError, match=f"asr_model .*{model}"):
+        await recogniser.prepare()
+
+
+async def test_a_hub_id_is_looked_up_in_the_hub_s_cache(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "hub" / "models--org--ears" / "snapshots" / ("0" * 40)
+    shutil.copytree(model, snapshot)
+    refs = snapshot.parents[1] / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("0" * 40)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    phases: list[str] = []
+    recogniser = build_recogniser(
+        load_settings(asr_model="org/ears"), lambda phase, seconds: phases.append(phase)
+    )
+    assert recogniser is not None
+    await recogniser.prepare()
+    assert phases[0] == "download"

@@ -1,4 +1,4 @@
-"""A scripted server: real WebSockets on loopback, a test's own words."""
+"""A scripted server on a real WebSocket, which holds the client to the server's own parser."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from clients.chunk import AudioChunk
-from streaming import wire
-from streaming.wire_format import AudioFlags, AudioHeader, encode_message, parse_client_message
+from streaming.protocol.binary import parse_client_message
+from talkwire_client import AudioChunk, protocol
+from talkwire_client.protocol import AudioFlags, AudioHeader, encode_message
 
-LIMITS = wire.Limits(8, 4000, 65536, 120_000, 30.0, 300.0)
-CREATED = wire.SessionCreated(
-    "s1", wire.SUBPROTOCOL, "fake", ["narrator"], 24_000, ["pcm_s16le"], LIMITS
+LIMITS = protocol.Limits(8, 4000, 65536, 120_000, 30.0, 300.0)
+CREATED = protocol.SessionCreated(
+    "s1", protocol.SUBPROTOCOL, "fake", ["narrator"], 24_000, ["pcm_s16le"], LIMITS
 )
 
 
@@ -27,14 +27,21 @@ class Peer:
         self.socket = socket
         self._position: dict[int, list[int]] = {}
 
-    async def expect(self, kind: type[wire.ClientMessage]) -> Any:
+    async def expect(self, kind: type[protocol.ClientMessage]) -> Any:
         """The next message; it must be of this kind."""
-        data = await self.socket.recv()
-        message = parse_client_message(data)
+        message = await self.receive()
         assert type(message) is kind, message
         return message
 
-    async def say(self, *messages: wire.ServerMessage) -> None:
+    async def receive(self) -> protocol.ClientMessage:
+        """The next message, which the server's own parser must take."""
+        data = await self.socket.recv()
+        parse_client_message(data)
+        message = protocol.decode_client_message(data)
+        assert message is not None
+        return message
+
+    async def say(self, *messages: protocol.ServerMessage) -> None:
         for message in messages:
             await self.socket.send(encode_message(message))
 
@@ -51,24 +58,24 @@ class Peer:
         at[0] += 1
         at[1] += len(pcm) // 2
 
-    async def open_context(self, handle: int = 0) -> wire.ContextCreate:
-        create: wire.ContextCreate = await self.expect(wire.ContextCreate)
-        await self.say(wire.ContextCreated(create.context_id, handle))
+    async def open_context(self, handle: int = 0) -> protocol.ContextCreate:
+        create: protocol.ContextCreate = await self.expect(protocol.ContextCreate)
+        await self.say(protocol.ContextCreated(create.context_id, handle))
         return create
 
     async def finish(self, context_id: str, reason: Any = "complete") -> None:
-        await self.say(metrics(context_id), wire.ContextDone(context_id, reason))
+        await self.say(metrics(context_id), protocol.ContextDone(context_id, reason))
 
 
 Script = Callable[[Peer], Awaitable[None]]
 
 
-def metrics(context_id: str) -> wire.Metrics:
-    return wire.Metrics(context_id, 1.0, 2.0, 0.0, 3.0, 0.5, 0.0)
+def metrics(context_id: str) -> protocol.Metrics:
+    return protocol.Metrics(context_id, 1.0, 2.0, 0.0, 3.0, 0.5, 0.0)
 
 
-def cancelled(context_id: str) -> wire.ContextCancelled:
-    return wire.ContextCancelled(context_id, 80.0, 40.0, 20.0, "Hello", " there.")
+def cancelled(context_id: str) -> protocol.ContextCancelled:
+    return protocol.ContextCancelled(context_id, 80.0, 40.0, 20.0, "Hello", " there.")
 
 
 @contextlib.asynccontextmanager
@@ -90,7 +97,7 @@ async def fake_server(script: Script, *, greet: bool = True) -> AsyncIterator[st
             failures.append(error)
             raise
 
-    async with serve(handle, "127.0.0.1", 0, subprotocols=[wire.SUBPROTOCOL]) as server:  # type: ignore[list-item]
+    async with serve(handle, "127.0.0.1", 0, subprotocols=[protocol.SUBPROTOCOL]) as server:  # type: ignore[list-item]
         host, port = next(iter(server.sockets)).getsockname()[:2]
         async with asyncio.timeout(60):
             yield f"ws://{host}:{port}/v1/tts/stream"
@@ -101,10 +108,10 @@ async def fake_server(script: Script, *, greet: bool = True) -> AsyncIterator[st
 async def speak_between(peer: Peer) -> None:
     """Answers the first of two pieces of text before it has read the second."""
     create = await peer.open_context()
-    assert (await peer.expect(wire.TextAppend)).text == "Hello "
+    assert (await peer.expect(protocol.TextAppend)).text == "Hello "
     await peer.audio(0, b"\1\0")
-    assert (await peer.expect(wire.TextAppend)).text == "there."
-    await peer.expect(wire.ContextEnd)
+    assert (await peer.expect(protocol.TextAppend)).text == "there."
+    await peer.expect(protocol.ContextEnd)
     await peer.finish(create.context_id)
 
 
@@ -112,5 +119,5 @@ async def drain(chunks: AsyncIterable[AudioChunk], heard: list[bytes] | None = N
     """Everything that comes; in ``heard``, if given, as far as it came."""
     heard = [] if heard is None else heard
     async for chunk in chunks:
-        heard.append(chunk.pcm)
+        heard.append(chunk.data)
     return heard

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from clients.captions import as_json, as_lines, as_srt, captions
-from clients.native import NativeClient
-from clients.say import SayError, SayOptions, run_say
-from streaming.wire import Word
+from service.say import SayError, SayOptions, run_say
 from talker.fake import FakeTalker
+from talkwire_client.captions import as_json, as_lines, as_srt, captions
+from talkwire_client.client import Client
+from talkwire_client.protocol import Word
 from tests.service.live import gateway
 
 TEXT = "Hello there, how are you? I am fine, thank you very much indeed, as one says. Goodbye!"
@@ -38,12 +38,12 @@ def test_captions_are_short_lines_that_end_with_sentences() -> None:
     assert captions([]) == []
 
 
-def test_a_pause_begins_a_caption() -> None:
+def test_captions_begin_after_a_pause() -> None:
     words = [Word("one", 0, 3, 0, 400), Word("two", 4, 7, 899, 1000), Word("three", 8, 13, 1500, 2)]
     assert [len(line) for line in captions(words)] == [2, 1]
 
 
-def test_srt() -> None:
+def test_srt_of_words() -> None:
     words = [Word("Hi!", 0, 3, 0.4, 999.6), Word("你", 4, 5, 3_723_004, 3_723_500)]
     words.append(Word("好", 5, 6, 3_723_500, 3_724_000))
     assert as_srt(words) == (
@@ -60,17 +60,18 @@ def test_json_and_lines_have_every_word() -> None:
     assert as_lines(words) == "   0.000    0.300  one\n   0.300    0.600  two\n"
 
 
-async def test_a_client_gets_its_words_while_it_hears_them() -> None:
+async def test_words_arrive_with_their_audio() -> None:
     async with (
         gateway(FakeTalker(has_word_timings=True, row_s=0.001)) as server,
-        NativeClient.connect(server.url) as client,
+        Client(server.url) as client,
     ):
-        assert client.created.word_timings
+        assert client.server.word_timings
         words: list[Word] = []
         heard_ms, early = 0.0, 0
-        async for chunk in client.speak(TEXT, on_words=words.extend):
-            heard_ms += 1000 * chunk.samples / client.created.sample_rate
-            early += bool(words) and len(words) < len(TEXT.split())
+        async with client.speak(TEXT, on_words=words.extend) as speech:
+            async for chunk in speech:
+                heard_ms += 1000 * chunk.samples / client.server.sample_rate
+                early += bool(words) and len(words) < len(TEXT.split())
         assert early
         assert [word.text for word in words] == TEXT.split()
         assert all(a.end_ms <= b.start_ms for a, b in pairwise(words))
@@ -95,7 +96,7 @@ async def test_say_writes_subtitles_or_gives_the_words(tmp_path: Path) -> None:
             await run_say(SayOptions(TEXT, server.url, timestamps=tmp_path / "no" / "x.srt"))
 
 
-async def test_say_tells_of_a_model_without_word_timings(tmp_path: Path) -> None:
+async def test_say_reports_a_model_without_word_timings(tmp_path: Path) -> None:
     async with gateway() as server:
         with pytest.raises(SayError) as refused:
             await run_say(SayOptions(TEXT, server.url, timestamps=tmp_path / "words.srt"))

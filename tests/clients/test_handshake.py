@@ -7,21 +7,21 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from clients.errors import (
+from talkwire_client import protocol
+from talkwire_client.client import Client
+from talkwire_client.errors import (
     ConnectionLostError,
     NoServerError,
     ProtocolError,
     RefusedError,
     ServerError,
 )
-from clients.native import NativeClient
-from streaming import wire
-from streaming.errors import ErrorCode
+from talkwire_client.protocol import ErrorCode
 from tests.clients.fake_server import Peer, fake_server
 
 
 async def _connect(url: str, timeout_s: float = 10) -> None:
-    async with NativeClient.connect(url, open_timeout_s=timeout_s):
+    async with Client(url, open_timeout_s=timeout_s):
         pass
 
 
@@ -32,19 +32,19 @@ def _unused_port() -> int:
         return port
 
 
-async def test_nobody_there() -> None:
+async def test_connect_without_a_server() -> None:
     url = f"ws://127.0.0.1:{_unused_port()}/"
     with pytest.raises(NoServerError, match=url):
         await _connect(url)
 
 
 @pytest.mark.parametrize("url", ["http://x/", "ws://x:99999/", "ws://[::1/x", "ws://ü..x/", ""])
-async def test_not_an_address(url: str) -> None:
+async def test_connect_to_no_address(url: str) -> None:
     with pytest.raises(NoServerError, match=re.escape(f"not a WebSocket address: {url}")):
         await _connect(url)
 
 
-async def test_somebody_who_never_answers() -> None:
+async def test_connect_to_a_silent_server() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -52,9 +52,11 @@ async def test_somebody_who_never_answers() -> None:
             await _connect(f"ws://127.0.0.1:{listener.getsockname()[1]}/", 0.2)
 
 
-async def test_a_status_other_than_101() -> None:
+async def test_connect_refused_by_status() -> None:
     def refuse(connection: ServerConnection, request: Request) -> Response:
-        return connection.respond(503, "draining\n")
+        response = connection.respond(503, "draining\n")
+        response.headers["Retry-After"] = "7"
+        return response
 
     async def never(connection: ServerConnection) -> None:
         raise AssertionError
@@ -63,10 +65,10 @@ async def test_a_status_other_than_101() -> None:
         port = next(iter(server.sockets)).getsockname()[1]
         with pytest.raises(RefusedError, match=r"HTTP 503\): draining") as caught:
             await _connect(f"ws://127.0.0.1:{port}/")
-    assert caught.value.status == 503
+    assert (caught.value.status, caught.value.retry_after_s) == (503, 7.0)
 
 
-async def test_the_subprotocol_is_offered_and_headers_are_sent() -> None:
+async def test_connect_offers_the_subprotocol_and_sends_headers() -> None:
     seen = []
 
     async def script(peer: Peer) -> None:
@@ -75,22 +77,22 @@ async def test_the_subprotocol_is_offered_and_headers_are_sent() -> None:
 
     async with (
         fake_server(script) as url,
-        NativeClient.connect(url, headers={"Authorization": "Bearer k"}),
+        Client(url, headers={"Authorization": "Bearer k"}),
     ):
         pass
-    assert seen == [(wire.SUBPROTOCOL, "Bearer k")]
+    assert seen == [(protocol.SUBPROTOCOL, "Bearer k")]
 
 
-async def test_an_error_instead_of_a_greeting() -> None:
+async def test_greeting_may_be_an_error() -> None:
     async def script(peer: Peer) -> None:
-        await peer.say(wire.Error(ErrorCode.OVERLOADED, "Full.", "r", retryable=True))
+        await peer.say(protocol.Error(ErrorCode.OVERLOADED, "Full.", "r", retryable=True))
 
     async with fake_server(script, greet=False) as url:
         with pytest.raises(ServerError, match="overloaded: Full"):
             await _connect(url)
 
 
-async def test_a_close_instead_of_a_greeting() -> None:
+async def test_greeting_may_be_a_close() -> None:
     async def script(peer: Peer) -> None:
         await peer.socket.close(1013, "later")
 
@@ -100,7 +102,7 @@ async def test_a_close_instead_of_a_greeting() -> None:
 
 
 @pytest.mark.parametrize("first", ["{}", '{"type":"pong"}', '{"type":"x"}', b"\x11", None])
-async def test_another_protocol(first: str | bytes | None) -> None:
+async def test_greeting_of_another_protocol(first: str | bytes | None) -> None:
     async def script(peer: Peer) -> None:
         if first is not None:
             await peer.socket.send(first)

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streaming import wire
 from talker.fake import FakeTalker
+from talkwire_client import protocol
 from tests.clients.fake_server import Peer, fake_server
 from tests.service.keyring import entry, write_keys
 from tests.service.live import gateway
@@ -46,13 +46,13 @@ async def node_tests(name: str, **env: str) -> None:
 
 async def hole(peer: Peer) -> None:
     """A context whose second frame is missing."""
-    create: wire.ContextCreate = await peer.open_context()
-    await peer.say(wire.AudioStarted(create.context_id, create.audio.encoding, 24_000))
+    create: protocol.ContextCreate = await peer.open_context()
+    await peer.say(protocol.AudioStarted(create.context_id, create.audio.encoding, 24_000))
     await peer.audio(0, b"\0\0")
     await peer.audio(0, b"\0\0", skip=1)
 
 
-async def test_the_client_against_live_servers(tmp_path: Path) -> None:
+async def test_js_client_against_live_servers(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         live = await stack.enter_async_context(gateway(FakeTalker(has_word_timings=True)))
         busy = await stack.enter_async_context(gateway(max_contexts=1))
@@ -81,5 +81,5 @@ async def test_the_client_against_live_servers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["faults", "page", "record"])
-async def test_what_needs_no_server(name: str) -> None:
+async def test_js_without_a_server(name: str) -> None:
     await node_tests(f"{name}.test.mjs")

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from clients.player import command
-from clients.say import SayError, SayOptions, run_say
-from clients.wav import WavWriter
-from streaming import wire
-from streaming.errors import ErrorCode
-from streaming.wire_format import AudioFlags
+from service.say import SayError, SayOptions, run_say
+from talkwire_client import Client, play, protocol
+from talkwire_client.audio import WavWriter
+from talkwire_client.player import player_command
+from talkwire_client.protocol import AudioFlags, ErrorCode
 from tests.clients.fake_server import LIMITS, Peer, cancelled, fake_server, metrics
 
 SPEECH = struct.pack("<480h", *([0] * 240 + [9000] * 240))
@@ -26,22 +25,24 @@ def _read(path: Path) -> tuple[int, int, int, bytes]:
 
 async def _speak(peer: Peer) -> None:
     create = await peer.open_context()
-    await peer.expect(wire.TextAppend)
-    await peer.expect(wire.ContextEnd)
+    await peer.expect(protocol.TextAppend)
+    await peer.expect(protocol.ContextEnd)
     await peer.audio(0, SPEECH, AudioFlags.FIRST)
     await peer.audio(0, SPEECH, AudioFlags.LAST)
     await peer.finish(create.context_id)
 
 
-async def test_writes_the_file_and_reports(tmp_path: Path) -> None:
+async def test_say_writes_the_file_and_reports(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
-        assert create.chunking == wire.ChunkingOptions(first_lookahead_frames=3, lookahead_frames=3)
-        assert create.sampling == wire.SamplingOptions(temperature=0.5, seed=9)
+        assert create.chunking == protocol.ChunkingOptions(
+            first_lookahead_frames=3, lookahead_frames=3
+        )
+        assert create.sampling == protocol.SamplingOptions(temperature=0.5, seed=9)
         assert (create.voice, create.mode) == ("narrator", "whole")
         assert create.max_lead_ms == LIMITS.max_lead_ms
-        assert (await peer.expect(wire.TextAppend)).text == "Hi."
-        await peer.expect(wire.ContextEnd)
+        assert (await peer.expect(protocol.TextAppend)).text == "Hi."
+        await peer.expect(protocol.ContextEnd)
         await peer.audio(0, SPEECH, AudioFlags.FIRST)
         await peer.audio(0, SPEECH, AudioFlags.LAST)
         await peer.finish(create.context_id)
@@ -86,21 +87,21 @@ def _played(kept: Path) -> tuple[str, bytes]:
     return Path(f"{kept}.arguments").read_text(), kept.read_bytes()
 
 
-async def test_plays_what_comes_and_waits_for_the_player(fake_player: Path) -> None:
+async def test_say_plays_and_waits_for_the_player(fake_player: Path) -> None:
     async with fake_server(_speak) as url:
         result = await run_say(SayOptions("Hi.", url, play=True))
     assert _played(fake_player) == ("-q -t raw -f S16_LE -c 1 -r 24000\n", SPEECH * 2)
     assert result.path is None
 
 
-async def test_a_player_that_dies_is_told(fake_player: Path) -> None:
+async def test_say_reports_a_player_that_dies(fake_player: Path) -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
-        await peer.expect(wire.TextAppend)
-        await peer.expect(wire.ContextEnd)
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextEnd)
         for _ in range(200):  # more than pipes hold
             await peer.audio(0, SPEECH * 20)
-        await peer.expect(wire.ContextCancel)
+        await peer.expect(protocol.ContextCancel)
         await peer.say(cancelled(create.context_id), metrics(create.context_id))
 
     program = Path(os.environ["PATH"]) / "aplay"
@@ -111,8 +112,19 @@ async def test_a_player_that_dies_is_told(fake_player: Path) -> None:
     assert caught.value.exit_code == 1
 
 
+async def test_play_of_a_speech(fake_player: Path) -> None:
+    async with fake_server(_speak) as url, Client(url) as client, client.speak("Hi.") as speech:
+        await play(speech)
+    assert _played(fake_player) == ("-q -t raw -f S16_LE -c 1 -r 24000\n", SPEECH * 2)
+
+
+async def test_play_of_what_no_player_takes_is_refused() -> None:
+    with pytest.raises(ValueError, match="opus"):
+        await play(Client().speak("Hi.", encoding="opus"))
+
+
 @pytest.mark.parametrize(("usage", "options"), [("-a, --raw", ["--raw"]), ("--rate", [])])
-def test_pipewire_of_any_version_reads_raw_samples(
+def test_player_command_of_any_pipewire(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usage: str, options: list[str]
 ) -> None:
     program = tmp_path / "pw-play"
@@ -120,12 +132,12 @@ def test_pipewire_of_any_version_reads_raw_samples(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     rest = ["--rate", "24000", "--channels", "1", "--format", "s16", "-"]
-    assert command(24_000) == [str(program), *options, *rest]
+    assert player_command(24_000) == [str(program), *options, *rest]
 
 
-async def test_no_player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_say_without_a_player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert command(24_000) is None
+    assert player_command(24_000) is None
 
     async def script(peer: Peer) -> None:
         await peer.socket.wait_closed()
@@ -135,11 +147,11 @@ async def test_no_player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             await run_say(SayOptions("Hi.", url, play=True))
 
 
-async def test_no_server_and_server_errors_have_their_exit_codes(tmp_path: Path) -> None:
+async def test_say_exit_codes(tmp_path: Path) -> None:
     async def refuse(peer: Peer) -> None:
-        create = await peer.expect(wire.ContextCreate)
+        create = await peer.expect(protocol.ContextCreate)
         code = ErrorCode.UNKNOWN_VOICE
-        await peer.say(wire.Error(code, "No such voice.", "r", context_id=create.context_id))
+        await peer.say(protocol.Error(code, "No such voice.", "r", context_id=create.context_id))
 
     async def drop(peer: Peer) -> None:
         await peer.open_context()
@@ -162,7 +174,7 @@ async def test_no_server_and_server_errors_have_their_exit_codes(tmp_path: Path)
     assert _read(out)[3] == SPEECH  # what came is kept
 
 
-async def test_a_place_that_cannot_be_written_is_told_before_anything_is_asked(
+async def test_say_reports_an_unwritable_file_first(
     tmp_path: Path,
 ) -> None:
     async def script(peer: Peer) -> None:
@@ -173,7 +185,7 @@ async def test_a_place_that_cannot_be_written_is_told_before_anything_is_asked(
             await run_say(SayOptions("Hi.", url, tmp_path / "no" / "folder.wav"))
 
 
-async def test_an_unknown_mode_is_wrong_usage() -> None:
+async def test_say_refuses_an_unknown_mode() -> None:
     async def script(peer: Peer) -> None:
         await peer.socket.wait_closed()
 
@@ -183,7 +195,7 @@ async def test_an_unknown_mode_is_wrong_usage() -> None:
     assert caught.value.exit_code == 2
 
 
-def test_a_wav_file_is_whole_after_every_write(tmp_path: Path) -> None:
+def test_wav_file_is_whole_after_every_write(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     with WavWriter(path, 24_000) as wav:
         for number in range(1, 4):
@@ -192,7 +204,7 @@ def test_a_wav_file_is_whole_after_every_write(tmp_path: Path) -> None:
     assert _read(path) == (1, 2, 24_000, SPEECH * 3)
 
 
-def test_a_wav_file_without_a_sample_is_kept_only_if_nothing_went_wrong(tmp_path: Path) -> None:
+def test_wav_file_without_a_sample_is_removed_after_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     with WavWriter(path, 24_000):
         pass

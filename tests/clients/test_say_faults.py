@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clients.say import SayError, SayOptions, run_say
-from clients.wav import WavWriter
-from streaming import wire
+from service.say import SayError, SayOptions, run_say
+from talkwire_client import protocol
+from talkwire_client.audio import WavWriter
 from tests.clients.fake_server import Peer, fake_server
 
 FULL = Path("/dev/full")
@@ -21,8 +21,8 @@ needs_dev_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here
 
 async def _speak(peer: Peer) -> None:
     create = await peer.open_context()
-    await peer.expect(wire.TextAppend)
-    await peer.expect(wire.ContextEnd)
+    await peer.expect(protocol.TextAppend)
+    await peer.expect(protocol.ContextEnd)
     await peer.audio(0, SPEECH)
     await peer.finish(create.context_id)
 
@@ -32,7 +32,7 @@ async def _ask_nothing(peer: Peer) -> None:
 
 
 @needs_dev_full
-async def test_a_full_disk_is_told() -> None:
+async def test_say_reports_a_full_disk() -> None:
     async with fake_server(_ask_nothing) as url:
         with pytest.raises(SayError, match="cannot write /dev/full: No space left") as caught:
             await run_say(SayOptions("Hi.", url, FULL))
@@ -40,7 +40,7 @@ async def test_a_full_disk_is_told() -> None:
 
 
 @needs_dev_full
-def test_a_disk_that_fills_up_leaves_what_came_before(tmp_path: Path) -> None:
+def test_wav_file_keeps_what_came_before_the_disk_was_full(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
 
     def fill_up() -> None:
@@ -55,7 +55,7 @@ def test_a_disk_that_fills_up_leaves_what_came_before(tmp_path: Path) -> None:
         assert file.readframes(file.getnframes()) == SPEECH
 
 
-async def test_a_pipe_is_refused_before_anything_is_asked() -> None:
+async def test_say_refuses_a_pipe() -> None:
     reading, writing = os.pipe()
     try:
         async with fake_server(_ask_nothing) as url:
@@ -66,7 +66,7 @@ async def test_a_pipe_is_refused_before_anything_is_asked() -> None:
         os.close(writing)
 
 
-async def test_a_text_that_is_not_utf8_is_wrong_usage() -> None:
+async def test_say_refuses_text_that_is_not_utf8() -> None:
     with pytest.raises(SayError, match="not UTF-8") as caught:
         await run_say(SayOptions("caf\udce9", "ws://127.0.0.1:1/"))
     assert caught.value.exit_code == 2
@@ -79,7 +79,7 @@ async def test_a_text_that_is_not_utf8_is_wrong_usage() -> None:
         ("#!/nowhere/sh\n", "the player cannot be started: No such file"),
     ],
 )
-async def test_a_player_that_fails_is_told(
+async def test_say_reports_a_player_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: str
 ) -> None:
     player = tmp_path / "aplay"

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from codec.checkpoint import decoder_shapes, find_codec, load_decoder_tensors
-from codec.config import CodecConfig
-from codec.decoder import HiggsDecoder
+from codec.families.higgs.checkpoint import open_higgs
+from codec.families.higgs.config import CodecConfig
+from codec.families.higgs.decoder import HiggsDecoder
+from codec.families.higgs.tensors import decoder_shapes
 from streaming.spec import Codes
 
 CHECKPOINT = Path(__file__).parents[2] / "embedded" / "checkpoint"
@@ -32,17 +33,17 @@ def checkpoint() -> Path:
 
 @pytest.fixture(scope="session")
 def config(checkpoint: Path) -> CodecConfig:
-    return find_codec(checkpoint).config
+    return open_higgs(str(checkpoint)).config
 
 
 @pytest.fixture(scope="session")
 def tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
-    return load_decoder_tensors(find_codec(checkpoint))
+    return open_higgs(str(checkpoint)).decoder_tensors()
 
 
 @pytest.fixture(scope="session")
 def decoder(checkpoint: Path) -> HiggsDecoder:
-    return HiggsDecoder.load(str(checkpoint))
+    return open_higgs(str(checkpoint)).load_decoder()
 
 
 def random_tensors(config: CodecConfig, seed: int = 0) -> dict[str, torch.Tensor]:

@@ -50,7 +50,8 @@ class FakeRecorder:
     """Implements ``codec.graphs.Recorder`` on the CPU.
 
     ``fail_at`` is the number of a capture that fails as CUDA's do. ``captured`` counts them,
-    ``log`` tells what was played, and ``waits`` how often somebody waited.
+    ``log`` tells what was played, ``lengths`` of how many operations each capture is, and ``waits``
+    how often somebody waited.
     """
 
     device = torch.device("cpu")
@@ -59,6 +60,7 @@ class FakeRecorder:
         self._fail_at = fail_at
         self.captured = self.waits = 0
         self.log: list[int] = []
+        self.lengths: list[int] = []
 
     def pinned(self, count: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(count, dtype=dtype)
@@ -70,6 +72,7 @@ class FakeRecorder:
         work()
         with Tape() as tape:
             work()
+        self.lengths.append(len(tape.ops))
         return tape.replay
 
     def play(self, *steps: Callable[[], object]) -> None:

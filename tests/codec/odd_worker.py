@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from codec.errors import ClipError
-from codec.fake import FakeDecoder
+from codec.fake import FakeCodec, FakeDecoder
+from codec.family import ClipError
 from codec.worker import main
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
-SPEC = CodecSpec(24_000, 6, 2, 1000, 3)
+SPEC = CodecSpec(24_000, 6, (1000,) * 2, 3, 3)
 DIE, HANG, ERR, SLOW = 999, 998, 997, 996
 #: What the first sample of a clip orders.
 CLIP_DIE, CLIP_ERR, CLIP_BAD, CLIP_SLOW = -1.0, -0.5, -0.25, -0.125
@@ -54,13 +54,9 @@ class OddEncoder(FakeDecoder):
         return super().encode(samples)
 
 
-def load(model: str, *, device: str) -> OddDecoder:
-    return OddDecoder(SPEC)
-
-
-def find_encoder(model: str, device: str) -> Callable[[], OddEncoder] | None:
-    return None if model == "deaf" else lambda: OddEncoder(SPEC)
+def find(model: str, talker: str | None) -> FakeCodec:
+    return FakeCodec(OddDecoder(SPEC), None if model == "deaf" else OddEncoder(SPEC))
 
 
 if __name__ == "__main__":
-    sys.exit(main(load=load, find_encoder=find_encoder))
+    sys.exit(main(find=find))

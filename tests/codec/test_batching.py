@@ -15,6 +15,8 @@ from streaming.spec import CodecSpec
 from streaming.window import DecodeWindow
 
 REACH = 4
+SPEC = CodecSpec(24_000, 3, (50,) * 2, REACH, REACH)
+HIGGS = CodecSpec(24_000, 960, (1024,) * 8, 10, 10)
 #: One second per frame, and room for any batch.
 COST = DecodeCost(0.0, 1.0)
 ROOMY = BatchLimits(seconds=1e9)
@@ -26,7 +28,7 @@ def window(left: int = 4, new: int = 5, lookahead: int = 2) -> DecodeWindow:
 
 
 def queue(limits: BatchLimits = ROOMY, cost: DecodeCost = COST) -> DeadlineQueue:
-    return DeadlineQueue(REACH, cost, limits)
+    return DeadlineQueue(SPEC, cost, limits)
 
 
 def finish(waiting: DeadlineQueue, batch: list, now: float = 0.0) -> list[int]:
@@ -248,10 +250,10 @@ def test_a_long_beginning_gets_on_beside_listeners_without_end() -> None:
 def test_pieces_give_the_samples_of_the_window(
     left: int, new: int, lookahead: int, piece: int
 ) -> None:
-    fake = FakeDecoder(CodecSpec(24_000, 3, 2, 50, REACH))
+    fake = FakeDecoder(SPEC)
     codes = np.random.default_rng(new).integers(0, 50, (2, left + new + lookahead))
     whole = DecodeWindow(codes.astype(np.int16), left, new, lookahead, 100, True)
-    pieces = list(cut(whole, piece, REACH))
+    pieces = list(cut(whole, piece, SPEC))
     samples = np.concatenate(fake.decode_windows(pieces))
     assert np.array_equal(samples, fake.decode_windows([whole])[0])
     sizes = [part.new_frames for part in pieces]
@@ -263,12 +265,32 @@ def test_pieces_give_the_samples_of_the_window(
     assert pieces[-1].first_frame + pieces[-1].new_frames == 100 + new
 
 
+@settings(max_examples=40, deadline=None)
+@given(before=st.integers(0, 30), new=st.integers(1, 40), piece=st.integers(1, 20))
+def test_cut_gives_each_piece_its_history(before: int, new: int, piece: int) -> None:
+    spec = CodecSpec(24_000, 3, (50, 20), 2, 0, history_frames=9)
+    fake, rng = FakeDecoder(spec), np.random.default_rng(new)
+    codes = np.stack([rng.integers(0, size, before + new) for size in (50, 20)]).astype(np.int16)
+    left = min(before, spec.left_frames)
+    history = codes[:, max(0, before - 11) : before - left]
+    whole = DecodeWindow(
+        codes[:, before - left :], left, new, 0, before, True,
+        history if history.size else None,
+    )  # fmt: skip
+    pieces = list(cut(whole, piece, spec))
+    for part in pieces:
+        kept = part.left_context + (0 if part.history is None else part.history.shape[1])
+        assert kept == min(part.first_frame, 11)
+    samples = np.concatenate(fake.decode_windows(pieces))
+    assert np.array_equal(samples, fake.decode([codes])[0][before * spec.hop_length :])
+
+
 @pytest.mark.parametrize(
     ("frame_s", "frames"), [(1e-5, 50), (0.004, 30), (0.006, 13), (0.1, 5), (0.0, 50)]
 )
 def test_pieces_are_shorter_on_slow_machines(frame_s: float, frames: int) -> None:
-    assert BatchLimits().affordable(DecodeCost(0.0, frame_s), 10).piece_frames == frames
+    assert BatchLimits().affordable(DecodeCost(0.0, frame_s), HIGGS).piece_frames == frames
 
 
 def test_pieces_leave_room_for_what_is_fixed() -> None:
-    assert BatchLimits().affordable(DecodeCost(0.08, 0.004), 10).piece_frames == 10
+    assert BatchLimits().affordable(DecodeCost(0.08, 0.004), HIGGS).piece_frames == 10

@@ -14,16 +14,14 @@ import torch
 from safetensors.torch import save_file
 
 from codec import checkpoint as module
-from codec.checkpoint import (
-    BUNDLED_PREFIX,
-    decoder_shapes,
-    find_codec,
-    load_decoder_tensors,
-    resolve_folder,
-)
-from codec.config import CodecConfig
-from codec.decoder import HiggsDecoder
-from codec.errors import CheckpointError
+from codec.checkpoint import resolve_folder
+from codec.families import find_codec, open_codec, spoken_codebooks
+from codec.families.higgs.checkpoint import BUNDLED_PREFIX, open_higgs
+from codec.families.higgs.config import CodecConfig
+from codec.families.higgs.decoder import HiggsDecoder
+from codec.families.higgs.tensors import decoder_shapes
+from codec.family import CheckpointError
+from tests.codec.higgs_checkpoint import write_standalone_codec
 
 Tensors = dict[str, torch.Tensor]
 #: The tiny codec's configuration, as transformers would write it.
@@ -58,7 +56,7 @@ def bundled(folder: Path, tensors: Tensors) -> Path:
 
 
 def loaded(folder: Path) -> Tensors:
-    return load_decoder_tensors(find_codec(folder))
+    return open_higgs(str(folder)).decoder_tensors()
 
 
 def assert_equal(got: Tensors, expected: Tensors, tolerance: float = 0.0) -> None:
@@ -108,7 +106,7 @@ def test_bundled_and_standalone(tmp_path: Path, tiny: CodecConfig, tiny_tensors:
         **TINY_JSON,
     }
     folder = write(tmp_path / "v2", tiny_tensors, config)
-    assert find_codec(folder).config == tiny
+    assert open_higgs(str(folder)).config == tiny
     assert_equal(loaded(folder), tiny_tensors)
 
 
@@ -117,7 +115,7 @@ def test_a_v3_checkpoint_without_codec_config_is_full_size(
 ) -> None:
     config = {"audio_encoder_config": {"num_codebooks": 8, "vocab_size": 1026}}
     folder = write(tmp_path / "v3", tiny_tensors, config, BUNDLED_PREFIX)
-    assert find_codec(folder).config == CodecConfig()
+    assert open_higgs(str(folder)).config == CodecConfig()
 
 
 def test_the_older_layout(tmp_path: Path, tiny_tensors: Tensors) -> None:
@@ -193,6 +191,9 @@ def test_only_what_decoding_needs_is_read(
         def keys(self) -> list[str]:
             return self.handle.keys()
 
+        def metadata(self) -> dict[str, str]:
+            return self.handle.metadata()
+
         def get_tensor(self, name: str) -> torch.Tensor:
             read.append(name.removeprefix(BUNDLED_PREFIX))
             return self.handle.get_tensor(name)
@@ -237,21 +238,97 @@ def test_folders_without_a_codec(tmp_path: Path, tiny_tensors: Tensors) -> None:
     (folder / "config.json").write_text("[]")
     with pytest.raises(CheckpointError, match="no JSON object"):
         find_codec(folder)
-    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "config.json").write_text('{"audio_encoder_config": {"num_codebooks": 3}}')
     with pytest.raises(CheckpointError, match="safetensors"):
         find_codec(folder)
     (folder / "model.safetensors").write_bytes(b"\x80\x02}q\x00.")
     with pytest.raises(CheckpointError, match="not a readable safetensors"):
         find_codec(folder)
     write(folder, tiny_tensors, {"model_type": "llama"})
-    with pytest.raises(CheckpointError, match="neither"):
+    named = r"'llama'.*config\.json, model\.safetensors.*Higgs Audio v2 and v3.*codec_model"
+    with pytest.raises(CheckpointError, match=named):
+        find_codec(folder)
+
+
+def test_find_codec_of_a_talker_of_v2_is_told_apart(tmp_path: Path, tiny_tensors: Tensors) -> None:
+    """Its config names the recogniser of another use, which is no codec."""
+    config = {"model_type": "higgs_audio", "audio_encoder_config": {"model_type": "whisper"}}
+    folder = write(tmp_path / "v2", tiny_tensors, config | {"audio_num_codebooks": 8})
+    with pytest.raises(CheckpointError, match="codec_model"):
+        find_codec(folder)
+    assert spoken_codebooks(folder) == 8
+
+
+ORIGINAL_JSON = {
+    "n_filters": 32, "D": 6, "codebook_dim": 4, "ratios": [3, 2], "sample_rate": 24_000,
+    "bins": 16, "n_q": 3, "target_bandwidths": [16, 64, 128],
+}  # fmt: skip
+
+
+def original(tensors: Tensors) -> Tensors:
+    """Rename to the form from before transformers had the class."""
+    names = {
+        "acoustic_decoder.": "decoder_2.", "quantizer.quantizers.": "quantizer.vq.layers.",
+        "fc2.": "fc_post2.",
+    }  # fmt: skip
+    renamed = {}
+    for name, tensor in descript(tensors).items():
+        for new, old in names.items():
+            name = old + name.removeprefix(new) if name.startswith(new) else name
+        renamed[name.replace(".codebook.weight", "._codebook.embed")] = tensor
+    return renamed
+
+
+def test_higgs_original_names_and_configuration(
+    tmp_path: Path, make_tensors: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its list of bandwidths would make eight quantizers of it; three are stored."""
+    full = CodecConfig(
+        num_codebooks=3, codebook_size=16, codebook_dim=4, ratios=(3, 2), decoder_dim=1024
+    )
+    tensors = make_tensors(full)
+    renamed = original(tensors)
+    assert "quantizer.vq.layers.2._codebook.embed" in renamed
+    assert "decoder_2.model.1.block.2.block.3.weight" in renamed
+    folder = write(tmp_path / "original", renamed, ORIGINAL_JSON)
+    found = open_higgs(str(folder))
+    assert found.config == full
+    assert_equal(found.decoder_tensors(), tensors)
+
+
+def test_higgs_codec_uses_as_many_quantizers_as_are_spoken(
+    tmp_path: Path, tiny: CodecConfig, tiny_tensors: Tensors
+) -> None:
+    talker = tmp_path / "talker"
+    talker.mkdir()
+    (talker / "config.json").write_text('{"model_type": "higgs_audio_v2", "num_codebooks": 2}')
+    config = {"model_type": "higgs_audio_v2_tokenizer", **TINY_JSON, "target_bandwidths": [999]}
+    folder = write(tmp_path / "codec", tiny_tensors, config)
+    assert open_higgs(str(folder)).config == tiny, "as many as are stored"
+    found = open_codec(str(folder), str(talker))
+    assert found.load_decoder().spec.num_codebooks == 2
+
+
+def test_higgs_folder_with_a_pickle_names_the_command(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(ORIGINAL_JSON))
+    with pytest.raises(CheckpointError, match=r"lacks model\.safetensors.*talkwire convert"):
+        find_codec(tmp_path)
+    (tmp_path / "model.pth").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"pickle alone.*talkwire convert"):
+        find_codec(tmp_path)
+
+
+def test_higgs_folder_with_a_talker_s_weights_is_told(tmp_path: Path) -> None:
+    config = {"model_type": "higgs_audio_v2_tokenizer"}
+    folder = write(tmp_path / "codec", {"embed_tokens.weight": torch.zeros(2, 2)}, config)
+    with pytest.raises(CheckpointError, match="no quantizer"):
         find_codec(folder)
 
 
 def test_a_loaded_checkpoint_decodes(
     tmp_path: Path, tiny: CodecConfig, tiny_tensors: Tensors, random_codes: Callable
 ) -> None:
-    decoder = HiggsDecoder.load(str(bundled(tmp_path / "v3", tiny_tensors)))
+    decoder = open_higgs(str(bundled(tmp_path / "v3", tiny_tensors))).load_decoder()
     codes = random_codes(9, 3, 16)
     expected = HiggsDecoder(tiny, tiny_tensors).decode([codes])[0]
     assert len(expected) == 9 * 6
@@ -286,3 +363,17 @@ def test_resolve_a_hub_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     for model in ("org/gone", "org/broken-off"):
         with pytest.raises(CheckpointError, match="cannot be downloaded"):
             resolve_folder(model)
+
+
+def test_open_codec_in_a_folder_of_its_own_decodes_the_same_bits(
+    tmp_path: Path, decoder: HiggsDecoder, random_codes: Callable
+) -> None:
+    talker = tmp_path / "talker"
+    talker.mkdir()
+    (talker / "config.json").write_text('{"model_type": "higgs_audio", "audio_num_codebooks": 8}')
+    found = open_codec(str(write_standalone_codec(tmp_path / "codec")), str(talker))
+    assert found.can_encode()
+    alone, codes = found.load_decoder(), random_codes(12)
+    assert alone.spec == decoder.spec
+    assert alone.fingerprint == decoder.fingerprint
+    assert np.array_equal(alone.decode([codes])[0], decoder.decode([codes])[0])

@@ -11,19 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from codec.clips import encoder_loader
-from codec.encoder import HiggsEncoder
-from codec.encodes import Encodes
 from codec.engine import CodecWorkerEngine
 from codec.fake import FakeDecoder
+from codec.families.higgs.checkpoint import open_higgs
 from codec.messages import Cancel, Encode, Encoded
+from codec.pending import PendingEncodes
 from ipc.supervisor import Watch
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
 #: What odd_worker.py is made of, and the orders that it takes from a clip's first sample.
-SPEC = CodecSpec(24_000, 6, 2, 1000, 3)
+SPEC = CodecSpec(24_000, 6, (1000,) * 2, 3, 3)
 CLIP_DIE, CLIP_ERR, CLIP_BAD, CLIP_SLOW = -1.0, -0.5, -0.25, -0.125
 FAKE = FakeDecoder(SPEC)
 
@@ -127,7 +126,7 @@ async def test_patience_ends() -> None:
 
 
 async def test_codes_of_another_length_are_not_passed_on() -> None:
-    encodes = Encodes(lambda message: None, 2)
+    encodes = PendingEncodes(lambda message: None, 2)
     asking = asyncio.create_task(encodes.encode(0, clip(frames=5), SPEC.hop_length, 60.0))
     await asyncio.sleep(0)
     encodes.on_message(Encoded(0, np.zeros((2, 4), "<i2").tobytes(), 2))
@@ -138,7 +137,7 @@ async def test_codes_of_another_length_are_not_passed_on() -> None:
 
 async def test_who_leaves_takes_the_clip_back() -> None:
     sent: list[Encode | Cancel] = []
-    encodes = Encodes(sent.append, 2)
+    encodes = PendingEncodes(sent.append, 2)
     asking = asyncio.create_task(encodes.encode(3, clip(), SPEC.hop_length, 60.0))
     await asyncio.sleep(0)
     asking.cancel()
@@ -184,12 +183,7 @@ async def test_the_real_worker_encodes_as_the_encoder_does(checkpoint: Path) -> 
         assert engine.can_encode
         assert len(engine.fingerprint) == 32
         codes = await engine.encode(samples)
-        assert np.array_equal(codes, HiggsEncoder.load(str(checkpoint)).encode(samples))
+        assert np.array_equal(codes, open_higgs(str(checkpoint)).load_encoder().encode(samples))
         assert codes.shape == (8, 26)
     finally:
         await engine.stop()
-
-
-def test_a_folder_without_encoder_is_told_apart(tmp_path: Path, checkpoint: Path) -> None:
-    assert encoder_loader(str(checkpoint), "cpu") is not None
-    assert encoder_loader(str(tmp_path), "cpu") is None

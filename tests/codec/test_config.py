@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from codec.config import CodecConfig, parse_config
-from codec.errors import CheckpointError
+from codec.families.higgs.config import CodecConfig, parse_config
+from codec.family import CheckpointError
 
 
 def test_no_sizes_mean_the_full_size_codec() -> None:
     assert parse_config({}) == CodecConfig()
-    assert CodecConfig().spec().receptive_field_frames == 10
+    assert (CodecConfig().spec().left_frames, CodecConfig().spec().right_frames) == (10, 10)
 
 
 def test_the_embedded_codec(config: CodecConfig) -> None:

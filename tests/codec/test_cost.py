@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from codec import cost as cost_module
+from codec import warmup as cost_module
 from codec.batching import BatchLimits, EqualShapes
-from codec.cost import measure_cost
 from codec.fake import FakeDecoder
+from codec.warmup import measure_cost
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
-SPEC = CodecSpec(24_000, 6, 2, 100, 3)
+SPEC = CodecSpec(24_000, 6, (100,) * 2, 3, 4)
 #: Windows that are tried have the left context, 2 or 25 new frames, and 4 of lookahead.
 SHORT, LONG = 3 + 2 + 4, 3 + 25 + 4
 

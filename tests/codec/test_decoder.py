@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from codec.config import CodecConfig
-from codec.decoder import HiggsDecoder
-from codec.errors import CodesError
-from codec.reference import reference_decode
+from codec.families.higgs.config import CodecConfig
+from codec.families.higgs.decoder import HiggsDecoder
+from codec.family import CodesError
 from streaming.spec import UNKNOWN, Codes
 from streaming.window import DecodeWindow
+from tests.codec.reference_decoder import reference_decode
 
 MakeCodes = Callable[..., np.ndarray]
 #: float32 rounds differently in another order.
@@ -154,12 +154,12 @@ def test_too_little_lookahead_shows(
 def test_the_receptive_field_is_exact(config: CodecConfig, tensors: dict) -> None:
     """Changing one frame, in float64, moves samples of ten frames around it and no other."""
     exact = HiggsDecoder(config, tensors, dtype=torch.float64)
-    reach, middle = exact.spec.receptive_field_frames, 15
+    left, right, middle = exact.spec.left_frames, exact.spec.right_frames, 15
     codes = np.zeros((2, 8, 31), np.int16)
     codes[1, :, middle] = 512
     before, after = exact.decode(list(codes))
     moved = np.flatnonzero(before != after) // exact.spec.hop_length
-    assert (moved.min(), moved.max()) == (middle - reach, middle + reach)
+    assert (moved.min(), moved.max()) == (middle - left, middle + right)
 
 
 def test_without_onednn_the_same_within_rounding(
@@ -235,7 +235,7 @@ def test_spec(decoder: HiggsDecoder) -> None:
     spec = decoder.spec
     assert (spec.sample_rate, spec.hop_length) == (24_000, 960)
     assert (spec.num_codebooks, spec.codebook_size) == (8, 1024)
-    assert spec.receptive_field_frames == 10
+    assert (spec.left_frames, spec.right_frames, spec.history_frames) == (10, 10, 0)
     assert (spec.inert_codebooks, spec.delay_rows) == (4, 3), "the embedded voice's last four"
 
 

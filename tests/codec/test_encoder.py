@@ -13,14 +13,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from codec.checkpoint import BUNDLED_PREFIX, find_codec, load_tensors
-from codec.config import CodecConfig
-from codec.decoder import HiggsDecoder
-from codec.encoder import HiggsEncoder, can_encode
-from codec.encoder_config import EncoderConfig, parse_encoder_config
-from codec.encoder_shapes import encoder_shapes
-from codec.errors import CheckpointError, ClipError
-from codec.semantic import resample
+from codec.families.higgs.checkpoint import BUNDLED_PREFIX, open_higgs
+from codec.families.higgs.config import CodecConfig, EncoderConfig, parse_encoder_config
+from codec.families.higgs.decoder import HiggsDecoder
+from codec.families.higgs.encoder import HiggsEncoder, resample
+from codec.families.higgs.tensors import encoder_shapes
+from codec.family import CheckpointError, ClipError
 from streaming.spec import Samples
 from tests.codec.encoder_oracle import resample as resample_by_definition
 
@@ -30,7 +28,7 @@ ORACLE = Path(__file__).with_name("encoder_oracle.py")
 
 @pytest.fixture(scope="module")
 def encoder(checkpoint: Path) -> HiggsEncoder:
-    return HiggsEncoder.load(str(checkpoint))
+    return open_higgs(str(checkpoint)).load_encoder()
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +67,9 @@ def test_equals_transformers(checkpoint: Path, speech: Samples, tmp_path: Path) 
     np.savez(tmp_path / "clips.npz", **given)
     run_oracle("encode", str(checkpoint), str(tmp_path / "clips.npz"), str(tmp_path / "out.npz"))
     expected = np.load(tmp_path / "out.npz")
-    found = find_codec(checkpoint)
+    found = open_higgs(str(checkpoint))
     config = found.encoder_config()
-    tensors = load_tensors(found, encoder_shapes(config))
+    tensors = found.encoder_tensors()
     for dtype, least in ((torch.float64, 1.0), (torch.float32, 0.995)):
         mine = HiggsEncoder(config, tensors, dtype=dtype)
         for name, clip in given.items():
@@ -175,7 +173,7 @@ OLDER = {
 
 def older_checkpoint(checkpoint: Path, folder: Path, drop: str = "\0") -> Path:
     """The embedded codec under older names, the positions' weight norm in its older form."""
-    found = find_codec(checkpoint)
+    found = open_higgs(str(checkpoint))
     tensors = {}
     with safe_open(checkpoint / "model.safetensors", "pt") as file:
         for key in file.keys():  # noqa: SIM118
@@ -187,7 +185,7 @@ def older_checkpoint(checkpoint: Path, folder: Path, drop: str = "\0") -> Path:
                     name = old + name.removeprefix(new)
             name = name.replace("parametrizations.weight.original0", "weight_g")
             name = name.replace("parametrizations.weight.original1", "weight_v")
-            tensors[found.prefix + name] = file.get_tensor(key)
+            tensors[found.tensors.prefix + name] = file.get_tensor(key)
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text((checkpoint / "config.json").read_text())
     return folder
@@ -196,16 +194,16 @@ def older_checkpoint(checkpoint: Path, folder: Path, drop: str = "\0") -> Path:
 def test_knows_older_names(checkpoint: Path, encoder: HiggsEncoder, tmp_path: Path) -> None:
     folder = older_checkpoint(checkpoint, tmp_path)
     clip = np.random.default_rng(2).normal(0, 0.1, 20 * HOP).astype(np.float32)
-    assert can_encode(find_codec(folder))
-    assert np.array_equal(HiggsEncoder.load(str(folder)).encode(clip), encoder.encode(clip))
+    assert open_higgs(str(folder)).can_encode()
+    assert np.array_equal(open_higgs(str(folder)).load_encoder().encode(clip), encoder.encode(clip))
 
 
 def test_says_when_there_is_no_encoder(checkpoint: Path, tmp_path: Path) -> None:
-    assert can_encode(find_codec(checkpoint))
+    assert open_higgs(str(checkpoint)).can_encode()
     folder = older_checkpoint(checkpoint, tmp_path, drop="feed_forward")
-    assert not can_encode(find_codec(folder))
+    assert not open_higgs(str(folder)).can_encode()
     with pytest.raises(CheckpointError, match="lacks semantic_model"):
-        HiggsEncoder.load(str(folder))
+        open_higgs(str(folder)).load_encoder()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from codec.engine import CodecWorkerEngine
 from ipc.supervisor import ChildFailed
 from streaming.errors import BackendError, ErrorCode
 from streaming.window import DecodeWindow
+from tests.codec.fish_checkpoint import write_codec_safetensors
 
 _ENV = {"PYTHONPATH": str(Path(__file__).parent)}
 
@@ -44,9 +45,10 @@ async def test_the_folder_is_asked_for_once_and_every_worker_reads_it() -> None:
     finder.found.set()
     await starting
     assert engine.pid is not None
-    first = await engine.decode(window, time.monotonic())
+    first, _ = await engine.decode(window, time.monotonic())
     os.kill(engine.pid, signal.SIGKILL)
-    assert np.array_equal(await engine.decode(window, time.monotonic()), first)
+    again, _ = await engine.decode(window, time.monotonic())
+    assert np.array_equal(again, first)
     assert (engine.restarts, finder.asked) == (1, 1)
     await engine.stop()
 
@@ -61,3 +63,25 @@ async def test_an_engine_that_was_stopped_meanwhile_starts_nothing() -> None:
     with pytest.raises(ChildFailed, match="stopped"):
         await starting
     assert engine.pid is None
+
+
+async def test_a_codec_of_its_own_is_told_what_the_talker_speaks(tmp_path: Path) -> None:
+    """One that does not fit is refused at the start."""
+    write_codec_safetensors(tmp_path / "codec")
+    config = '{"audio_decoder_config": {"num_codebooks": %d}}'
+    for books in (10, 9):
+        (tmp_path / "config.json").write_text(config % books)
+
+        async def talker() -> Path:
+            return tmp_path
+
+        engine = CodecWorkerEngine(str(tmp_path / "codec"), talker=talker, device="cpu")
+        try:
+            if books == 10:
+                await engine.start()
+                assert engine.spec.num_codebooks == 10
+            else:
+                with pytest.raises(ChildFailed, match="speaks 9 codebooks, the codec has 10"):
+                    await engine.start()
+        finally:
+            await engine.stop()

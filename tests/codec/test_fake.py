@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codec.errors import CodesError
 from codec.fake import FakeDecoder
+from codec.family import CodesError
 from streaming.spec import CodecSpec
 
-SPEC = CodecSpec(24_000, 6, 3, 50, 4)
+SPEC = CodecSpec(24_000, 6, (50,) * 3, 4, 4)
 FAKE = FakeDecoder(SPEC)
 
 
@@ -60,14 +60,14 @@ def test_frames_and_codebooks_are_told_apart() -> None:
 
 
 def test_the_real_spec_fits() -> None:
-    fake = FakeDecoder(CodecSpec(24_000, 960, 8, 1024, 10))
+    fake = FakeDecoder(CodecSpec(24_000, 960, (1024,) * 8, 10, 10))
     loudest = fake.decode([np.full((8, 30), 1023, np.int16)])[0]
     assert 0.1 < loudest.max() < 1
 
 
 def test_a_spec_beyond_exact_sums_is_refused() -> None:
     with pytest.raises(ValueError, match="float32"):
-        FakeDecoder(CodecSpec(24_000, 960, 32, 65_536, 10))
+        FakeDecoder(CodecSpec(24_000, 960, (65_536,) * 32, 10, 10))
 
 
 @pytest.mark.parametrize("code", [-1, 50])

@@ -11,19 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codec.batching import BatchLimits, DeadlineQueue, DecodeCost
-from codec.buckets import Bucket, Buckets, lay_out
-from codec.config import CodecConfig
-from codec.cost import grouping_of, measure_cost
-from codec.decoder import HiggsDecoder
-from codec.errors import CodesError
-from codec.graphs import GraphDecoder, graphed, recorder_for
-from codec.reference import reference_decode
-from streaming.spec import Codes, Samples
-from streaming.window import UNKNOWN, DecodeWindow
+from codec.buckets import Bucket, Buckets
+from codec.families.higgs.config import CodecConfig
+from codec.families.higgs.decoder import HiggsDecoder
+from codec.family import CodesError, DeviceError
+from codec.graphs import GraphDecoder, choose_device, graphed, in_background, recorder_for
+from codec.warmup import grouping_of, measure_cost
+from streaming.spec import UNKNOWN, CodecSpec, Codes, Samples
+from streaming.window import DecodeWindow
 from tests.codec.fake_graphs import FakeRecorder
+from tests.codec.reference_decoder import reference_decode
 
 MakeCodes = Callable[..., np.ndarray]
 LIMITS = BatchLimits(rows=3, piece_frames=9)
+SPEC = CodecSpec(24_000, 960, (1024,) * 8, 10, 10)
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,9 @@ def same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 40), st.integers(1, 120), st.integers(0, 12))
-def test_every_batch_of_the_queue_has_a_bucket(rows: int, piece: int, reach: int) -> None:
-    buckets = Buckets.of(BatchLimits(rows=rows, piece_frames=piece), reach)
+@given(st.integers(1, 40), st.integers(1, 120))
+def test_every_batch_of_the_queue_has_a_bucket(rows: int, piece: int) -> None:
+    buckets = Buckets.of(BatchLimits(rows=rows, piece_frames=piece), SPEC)
     every = buckets.all()
     assert len(set(every)) == len(every)
     assert every[0] == Bucket(piece, rows), "the largest first"
@@ -67,13 +68,13 @@ def test_every_batch_of_the_queue_has_a_bucket(rows: int, piece: int, reach: int
 
 
 def test_the_buckets_of_the_defaults() -> None:
-    buckets = Buckets.of(BatchLimits(), 10)
+    buckets = Buckets.of(BatchLimits(), SPEC)
     assert buckets.lengths == (1, 2, 3, 4, 6, 9, 13, 19, 28, 42, 50)
     assert buckets.rows == (1, 2, 4, 8)
 
 
 def test_lengths_of_one_bucket_run_together_in_the_queue() -> None:
-    queue = DeadlineQueue(10, DecodeCost(0.0, 0.0), LIMITS, Buckets.of(LIMITS, 10))
+    queue = DeadlineQueue(SPEC, DecodeCost(0.0, 0.0), LIMITS, Buckets.of(LIMITS, SPEC))
     shapes = [(10, 7, 4), (3, 8, 4), (10, 6, 4), (10, 9, 0)]
     for id, shape in enumerate(shapes):
         queue.add(id, DecodeWindow(np.zeros((2, sum(shape)), np.int16), *shape), 1e9 + id, 0.0)
@@ -83,7 +84,7 @@ def test_lengths_of_one_bucket_run_together_in_the_queue() -> None:
 
 def test_a_batch_is_as_long_as_what_is_computed_for_it() -> None:
     limits = BatchLimits(rows=3, seconds=80.0, piece_frames=9)
-    queue = DeadlineQueue(10, DecodeCost(0.0, 1.0), limits, Buckets.of(limits, 10))
+    queue = DeadlineQueue(SPEC, DecodeCost(0.0, 1.0), limits, Buckets.of(limits, SPEC))
     for id in range(3):
         queue.add(id, DecodeWindow(np.zeros((2, 7), np.int16), 0, 7, 0), 1e9, 0.0)
     assert len(queue.take(0.0)) == 2, "each is padded to 9 frames and 10 on either side"
@@ -92,7 +93,7 @@ def test_a_batch_is_as_long_as_what_is_computed_for_it() -> None:
 def test_laid_out_rows_hold_the_stream_and_its_edges(random_codes: MakeCodes) -> None:
     windows = [DecodeWindow(random_codes(20), 14, 5, 1), DecodeWindow(random_codes(4), 0, 4, 0)]
     rows = np.full((3, 8 * (6 + 20) + 2), 77, np.int16)
-    lay_out(windows, 10, rows)
+    Buckets.of(LIMITS, SPEC).lay_out(windows, rows)
     codes = rows[:, :-2].reshape(3, 8, 26)
     assert rows[:, -2:].tolist() == [[0, 16], [10, 14], [0, 0]]
     assert np.array_equal(codes[0, :, :16], windows[0].codes[:, 4:]), "ten frames of context"
@@ -202,6 +203,83 @@ def test_longer_windows_and_whole_sequences_go_without_graphs(
     assert graphs.decode_windows([]) == []
 
 
+# Without masks
+
+
+@pytest.fixture(scope="module")
+def steady(decoder: HiggsDecoder) -> GraphDecoder:
+    """With graphs of their own for windows of four frames of lookahead."""
+    made = graphed(decoder, BatchLimits(rows=2, piece_frames=6), FakeRecorder(), lookahead=4)
+    assert isinstance(made, GraphDecoder)
+    return made
+
+
+def test_only_windows_away_from_both_edges_need_no_mask(random_codes: MakeCodes) -> None:
+    buckets = Buckets.of(LIMITS, SPEC, lookahead=4)
+    interior = {
+        shape: buckets.is_interior(DecodeWindow(random_codes(sum(shape)), *shape))
+        for shape in [(10, 5, 4), (13, 5, 4), (9, 5, 4), (10, 5, 3), (10, 5, 10), (0, 5, 4)]
+    }
+    assert [shape for shape, is_interior in interior.items() if is_interior] == [
+        (10, 5, 4),
+        (13, 5, 4),
+    ]
+    assert len(buckets.all()) == 2 * len(Buckets.of(LIMITS, SPEC).all())
+    assert Buckets.of(LIMITS, SPEC, lookahead=11) == Buckets.of(LIMITS, SPEC), "out of the field"
+
+
+def test_windows_with_and_without_masks_do_not_share_a_batch(random_codes: MakeCodes) -> None:
+    buckets = Buckets.of(LIMITS, SPEC, lookahead=4)
+    queue = DeadlineQueue(SPEC, DecodeCost(0.0, 0.0), LIMITS, buckets)
+    for id, shape in enumerate([(10, 7, 4), (10, 7, 0), (10, 8, 4)]):
+        queue.add(id, DecodeWindow(random_codes(sum(shape)), *shape), 1e9 + id, 0.0)
+    assert [job.id for job in queue.take(0.0)] == [0, 2]
+
+
+@pytest.mark.parametrize("new", range(1, 7))
+def test_a_window_without_masks_equals_the_window(
+    steady: GraphDecoder, decoder: HiggsDecoder, random_codes: MakeCodes, new: int
+) -> None:
+    """Also where the bucket is longer, and its front holds no codes of the stream."""
+    windows = [DecodeWindow(random_codes(left + new + 4), left, new, 4) for left in (10, 14, 10)]
+    for window, samples in zip(windows, steady.decode_windows(windows), strict=True):
+        assert same(samples, decoder.decode_windows([window])[0])
+
+
+def test_a_stream_goes_through_both_kinds_of_graphs_unchanged(
+    steady: GraphDecoder, decoder: HiggsDecoder, random_codes: MakeCodes, windows_of: Callable
+) -> None:
+    codes = random_codes(45)
+    windows = windows_of(codes, [2, 5, 6, 6, 6, 5], 10, 4)
+    kinds = [steady.buckets.is_interior(window) for window in windows]
+    assert True in kinds[1:-1]
+    assert not kinds[0]
+    assert not kinds[-1]
+    for window, samples in zip(windows, steady.decode_windows(windows), strict=True):
+        assert same(samples, decoder.decode_windows([window])[0])
+
+
+def test_graphs_without_masks_are_shorter(decoder: HiggsDecoder) -> None:
+    """Counted in operations, which is what a small batch costs on a GPU."""
+    lengths = {}
+    for interior in (False, True):
+        recorder = FakeRecorder()
+        buckets = Buckets((1,), (4,), 10, 10, 4)
+        graphs = GraphDecoder(decoder, buckets, recorder)
+        lengths[interior] = recorder.lengths[buckets.all().index(Bucket(4, 1, interior))]
+        assert isinstance(graphs, GraphDecoder)
+    assert lengths[True] < 0.75 * lengths[False]
+
+
+def test_what_is_not_a_gpu_encodes_clips_as_it_is() -> None:
+    class Encoder:
+        def encode(self, samples: Samples) -> Codes:
+            return np.zeros((8, 1), np.int16)
+
+    encoder = Encoder()
+    assert in_background(encoder, "cpu") is encoder
+
+
 # The recorder's side
 
 
@@ -256,6 +334,17 @@ def test_the_cost_is_that_of_full_batches(
 
 def test_the_cpu_has_no_recorder() -> None:
     assert recorder_for("cpu") is None
+
+
+@pytest.mark.parametrize(("found", "chosen"), [(0, "cpu"), (2, "cuda")])
+def test_the_device_is_a_gpu_where_there_is_one(
+    found: int, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: found)
+    assert choose_device("auto") == chosen
+    assert choose_device("cpu") == "cpu"
+    with pytest.raises(DeviceError, match=f"cuda:2, but torch finds {found} GPUs"):
+        choose_device("cuda:2")
 
 
 # The fake itself: it behaves as a graph does

@@ -22,7 +22,23 @@ from codec.messages import (
     window_of,
 )
 from ipc.framing import FramingError, MessageReader, encode
+from streaming.spec import CodecSpec
 from streaming.window import DecodeWindow
+
+SPEC = CodecSpec(44_100, 2048, (4096, 1024, 1024, 1024), 10, 0, 1016, inert_codebooks=1)
+
+
+def test_a_window_with_history_there_and_back(random_codes: Callable) -> None:
+    codes = random_codes(40)
+    window = DecodeWindow(codes[:, 25:], 10, 5, 0, 60, history=codes[:, :25])
+    message = decode_message(3, window, 12.5, alone=False)
+    (there,) = MessageReader[Decode](ToWorker).feed(encode(message))
+    back = window_of(there)
+    assert back.history is not None
+    assert np.array_equal(back.history, codes[:, :25])
+    assert (back.first_frame, back.codes.shape) == (60, (8, 15))
+    with pytest.raises(ValueError, match="more frames than the stream"):
+        window_of(msgspec.structs.replace(message, first_frame=34))
 
 
 def test_a_window_there_and_back(random_codes: Callable) -> None:
@@ -66,7 +82,7 @@ def test_samples_there_and_back() -> None:
 
 def test_every_message_has_its_own_tag() -> None:
     sent = [
-        Ready(24_000, 960, 8, 1024, 10, 0.1, 0.2),
+        Ready(SPEC, 0.1, 0.2),
         Decoding([1, 2]),
         Failed(1, "bad_window", ""),
     ]
@@ -78,6 +94,6 @@ def test_every_message_has_its_own_tag() -> None:
 
 
 def test_ready_carries_the_spec() -> None:
-    spec = Ready(24_000, 960, 8, 1024, 10, 0.1, 0.2, inert_codebooks=4).spec()
-    assert (spec.inert_codebooks, spec.delay_rows) == (4, 3)
-    assert (spec.hop_length, spec.receptive_field_frames) == (960, 10)
+    (there,) = MessageReader(FromWorker).feed(encode(Ready(SPEC, 0.1, 0.2)))
+    assert there.spec == SPEC
+    assert (there.spec.codebook_sizes[0], there.spec.delay_rows) == (4096, 2)

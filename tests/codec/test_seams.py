@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.seam import LOOKAHEADS, Seam, measure
-from codec.decoder import HiggsDecoder
+from codec.families.higgs.decoder import HiggsDecoder
 
 CODES = Path(__file__).parent / "data" / "speech_codes.npz"
 #: Least signal-to-noise in dB, over all samples and in the worst chunk.

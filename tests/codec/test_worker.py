@@ -24,7 +24,7 @@ from ipc.child import LinkClosed
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
-SPEC = CodecSpec(24_000, 6, 2, 100, 3)
+SPEC = CodecSpec(24_000, 6, (100,) * 2, 3, 3)
 FAR = 1e12
 
 

@@ -1,8 +1,8 @@
 """The service's own WebSocket stack around a dialect that says everything back.
 
 Suites that test WebSockets need a server that echoes. This is the real listener, middleware,
-handshake, reader, writer and outbox (``service.front_door``, ``service.socket``); only the
-dialect is another. ``python -m tests.conformance.echo_server`` prints its port and serves.
+handshake, reader, writer and outbox (``service.transport``); only the dialect
+is another. ``python -m tests.conformance.echo_server`` prints its port and serves.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from fastapi import FastAPI, WebSocket
 from fastapi.responses import JSONResponse
 
 from codec.fake import FakeCodecEngine
-from service.front_door import server_config
-from service.handshake import serve_socket
+from service.access.hosts import OriginGuard
+from service.contexts.outbox import Item
 from service.metrics import Metrics
-from service.origin import OriginGuard
-from service.outbox import Item
 from service.runtime import Runtime
 from service.settings import Settings
-from service.socket import Socket
+from service.transport.uvicorn_protocols import server_config
+from service.transport.websocket import Socket, serve_socket
 from streaming.errors import TalkwireError
 from talker.fake import FakeTalker
 from tests.service.live import SPEC
 
 
 class Echo:
-    """See service.socket.Dialect."""
+    """See service.transport.websocket.Dialect."""
 
     is_idle = True
 
@@ -50,7 +49,7 @@ class Echo:
 
     def on_drain(self, deadline_ms: int) -> None: ...
 
-    def word(self, error: TalkwireError) -> str:
+    def render_error(self, error: TalkwireError) -> str:
         return error.message
 
     def close(self) -> None: ...
@@ -77,7 +76,7 @@ async def echo_server(**settings: int) -> AsyncIterator[int]:
     """Serve until the block ends; yields the port."""
     chosen = Settings(**{"max_outbox_bytes": 128 << 20, **settings})  # type: ignore[arg-type]
     metrics = Metrics("test", "echo")
-    runtime = Runtime(chosen, FakeTalker(), FakeCodecEngine(SPEC, 0.0, lambda stats: None), metrics)
+    runtime = Runtime(chosen, FakeTalker(), FakeCodecEngine(SPEC, 0.0), metrics)
     await runtime.start()
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(server_config(_app(runtime), chosen, 1))

@@ -1,4 +1,4 @@
-"""What docs/kubernetes.md tells operators to put into their overlays does what it says."""
+"""What docs/guides/kubernetes.md tells operators to put into their overlays does what it says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kube
 
 def documented(word: str) -> Object:
     """The one example of YAML in the page that has ``word`` in it."""
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    page = (ROOT / "docs" / "guides" / "kubernetes.md").read_text()
     (found,) = [
         text for text in re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S) if word in text
     ]
@@ -56,6 +56,12 @@ def test_keys_can_be_taken_out(overlay: str, tmp_path: Path) -> None:
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     assert "keys" not in volumes
     assert {"tmp", "cache", "shm"} <= mounted <= volumes
+
+
+def test_a_folder_of_the_node_can_hold_the_cache(tmp_path: Path) -> None:
+    objects = own(tmp_path, "gpu-single", **documented("hostPath:"))
+    (volume,) = [v for v in pod(objects)["volumes"] if v["name"] == "cache"]
+    assert set(volume) == {"name", "hostPath"}
 
 
 def test_the_autoscaler_asks_for_its_own_namespace(tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ import grimp
 import pytest
 from packaging.utils import canonicalize_name
 
+from service.page.routes import PAGES
 from service.settings import PREFIX, Settings
 from tests.deploy.container import ROOT, image_command, image_environment, instructions, stage
 from tests.deploy.render import render
 
-PACKAGES = ["asr", "clients", "codec", "embedded", "ipc", "service", "streaming", "talker"]
+PACKAGES = ["asr", "codec", "embedded", "ipc", "service", "streaming", "talker"]
 #: What runs in a container: the command, and what it starts.
 PROCESSES = ["service.cli", "talker.process", "codec.worker", "asr.worker", "talker.plugin"]
 DOCKERFILES = ["Dockerfile.cpu", "Dockerfile.cuda"]
@@ -65,9 +66,11 @@ def test_images_are_built_from_named_versions_and_the_locked_list(dockerfile: st
 def test_images_get_the_service_and_the_voice_and_nothing_private(tmp_path: Path) -> None:
     stage(tmp_path)
     assert (tmp_path / "embedded" / "checkpoint" / "model.safetensors").is_file()
+    assert all((tmp_path / folder / name).is_file() for folder, name, _ in PAGES.values())
     assert {p.name for p in tmp_path.iterdir()} == {
-        *("LICENSE", "README.md", "pyproject.toml", "requirements"),
+        *("LICENSE", "README.md", "pyproject.toml", "requirements", "setup.py"),
         *("asr", "clients", "codec", "embedded", "ipc", "service", "streaming", "talker"),
+        "voices",
     }
 
 
@@ -90,8 +93,17 @@ def test_images_compile_what_they_have(dockerfile: str, tmp_path: Path) -> None:
     stage(tmp_path)
     folders = {p.name for p in tmp_path.iterdir() if (p / "__init__.py").is_file()}
     text = (ROOT / "deploy" / "docker" / dockerfile).read_text()
-    (compiled,) = re.findall(r"compileall -q ([a-z ]+?) \\", text)
-    assert set(compiled.split()) == folders
+    (compiled,) = re.findall(r"compileall -q ([a-z/ ]+?) \\", text)
+    assert set(compiled.split()) == folders | {"clients/python"}
+
+
+def test_the_gpu_image_has_what_compiles_at_run_time_and_names_its_driver() -> None:
+    text = (ROOT / "deploy" / "docker" / "Dockerfile.cuda").read_text()
+    (installed,) = re.findall(r"--no-install-recommends ([a-z0-9+ -]+)", text)
+    assert {"gcc", "g++", "libc6-dev"} <= set(installed.split())
+    locked = (ROOT / "requirements" / "cuda.txt").read_text()
+    (major,) = set(re.findall(r"^nvidia-cuda-runtime==(\d+)\.", locked, re.M))
+    assert f"NVIDIA_REQUIRE_CUDA=cuda>={major}.0" in text
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -158,7 +170,7 @@ def test_images_write_down_what_is_in_them(dockerfile: str) -> None:
     here = {
         f"pkg:pypi/{canonicalize_name(d.metadata['Name'])}@{quote(d.version)}"
         for d in distributions()
-        if d.metadata["Name"] != "talkwire"
+        if d.metadata["Name"] not in ("talkwire", "talkwire-client")
     }
     assert {purl for purl in purls if purl.startswith("pkg:pypi/")} == here
     if dpkg := shutil.which("dpkg-query"):

@@ -11,10 +11,11 @@ import pytest
 import yaml
 from opentelemetry.sdk.trace import TracerProvider
 
+from service.access.rules import Access, rules_of
+from service.admin import create_admin_app
 from service.app import create_app
 from service.auth.keys import Scope
 from service.build import build_runtime
-from service.gate import ADMIN, PUBLIC, Access
 from service.runtime import Runtime
 from service.settings import Settings
 from tests.deploy.container import ROOT
@@ -96,11 +97,17 @@ def test_probes_and_the_scrape_ask_for_what_there_is(everything: Objects, runtim
     }
     (endpoint,) = everything["PodMonitor", "talkwire"]["spec"]["podMetricsEndpoints"]
     assert set(paths.values()) <= set(schema)
-    assert ("GET", endpoint["path"]) in ADMIN
-    assert all(ADMIN["GET", path].access is Access.PROBE for path in paths.values())
+    admin = rules_of(create_admin_app(runtime, lambda: None).routes)
+    assert ("GET", endpoint["path"]) in admin
+    for path in paths.values():
+        rule = admin["GET", path]
+        assert rule is not None
+        assert rule.access is Access.PROBE
 
 
-def test_the_public_route_carries_what_clients_use_and_nothing_else(everything: Objects) -> None:
+def test_the_public_route_carries_what_clients_use_and_nothing_else(
+    everything: Objects, runtime: Runtime
+) -> None:
     (rule,) = everything["HTTPRoute", "talkwire"]["spec"]["rules"]
     assert {match["path"]["type"] for match in rule["matches"]} == {"PathPrefix"}
     prefixes = [match["path"]["value"] for match in rule["matches"]]
@@ -108,8 +115,10 @@ def test_the_public_route_carries_what_clients_use_and_nothing_else(everything: 
     def is_carried(path: str) -> bool:  # by whole elements of the path, as the Gateway API has it
         return any(path == one or path.startswith(one + "/") for one in prefixes)
 
-    speech = {path for (_, path), made in PUBLIC.items() if isinstance(made.access, Scope)}
-    others = {path for _, path in {**PUBLIC, **ADMIN}} - speech
+    public = rules_of(create_app(runtime).routes)
+    admin = rules_of(create_admin_app(runtime, lambda: None).routes)
+    speech = {path for (_, path), rule in public.items() if rule and isinstance(rule.access, Scope)}
+    others = {path for _, path in {**public, **admin}} - speech
     assert {"/v1/tts/stream", "/tts/websocket", "/voices"} <= speech
     assert {"/", "/metrics", "/health/ready", "/openapi.json", "/admin/drain"} <= others
     assert {path for path in speech if not is_carried(path)} == set()

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from ipc.supervisor import Watch
-from service import serve, tracing
-from service.exposure import exposure_fault
+from service import server as serve
+from service import tracing
+from service.server import exposure_fault
 from service.settings import PREFIX, SettingsError, load_settings
 from talker.engine import START_TIMEOUT_S
 from tests.deploy.manifests import (
@@ -125,6 +126,17 @@ def test_weights_are_read_only_and_lie_where_the_settings_say(
     assert claim["readOnly"] is True
     wanted = objects["PersistentVolumeClaim", claim["claimName"]]["spec"]
     assert wanted["accessModes"] == ["ReadOnlyMany"]
+
+
+@pytest.mark.parametrize("overlay", GPU_OVERLAYS)
+def test_what_was_compiled_outlives_a_pod(overlay: str) -> None:
+    objects = rendered(overlay)
+    (volume,) = [v for v in pod(objects)["volumes"] if v["name"] == "cache"]
+    assert set(volume) == {"name", "persistentVolumeClaim"}, "no emptyDir is left beside it"
+    claim = objects["PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]]["spec"]
+    assert claim["accessModes"] == ["ReadWriteMany"]
+    (mount,) = [m for m in pod(objects)["containers"][0]["volumeMounts"] if m["name"] == "cache"]
+    assert not mount.get("readOnly")
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from clients.errors import RefusedError
-from clients.native import NativeClient
-from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions
+from talkwire_client import ChunkingOptions, Client, RefusedError
 from tests.deploy.container import ROOT, Container, container
 from tests.deploy.render import identity, render
 from tests.service.keyring import entry
@@ -23,8 +21,7 @@ from tests.service.keyring import entry
 TEXT = "This sentence is being spoken. And this one is finished as well, whatever happens."
 #: Greedy and with all the lookahead there is: the same samples each time.
 EXACT = {
-    "audio": AudioOptions(),
-    "sampling": SamplingOptions(temperature=0.0),
+    "temperature": 0.0,
     "chunking": ChunkingOptions(lookahead_frames=10),
 }
 
@@ -81,34 +78,43 @@ async def test_a_pod_starts_speaks_and_ends_without_cutting_anybody_short() -> N
         await asyncio.to_thread(until, "it is ready", passes(running, ready), 10)
         url = f"ws://127.0.0.1:{running.port}/v1/tts/stream"
         with pytest.raises(RefusedError, match="401"):
-            async with NativeClient.connect(url):
+            async with Client(url):
                 pass
         assert ask(running, "/metrics")[0] == 401
-        async with NativeClient.connect(url, api_key="the-key") as client:
-            want = b"".join([chunk.pcm async for chunk in client.speak(TEXT, **EXACT)])
+        async with Client(url, api_key="the-key") as client:
+            async with client.speak(TEXT, **EXACT) as speech:
+                want = await speech.read()
             assert metric(running, "tts_contexts_active") == 0
             # What the kubelet does first: gateways still send clients here meanwhile.
             hook = asyncio.create_task(
                 asyncio.sleep(main["lifecycle"]["preStop"]["sleep"]["seconds"])
             )
-            async with NativeClient.connect(url, api_key="the-key") as newcomer:
-                late = b"".join([chunk.pcm async for chunk in newcomer.speak(TEXT, **EXACT)])
+            async with (
+                Client(url, api_key="the-key") as newcomer,
+                newcomer.speak(TEXT, **EXACT) as speech,
+            ):
+                late = await speech.read()
             assert late == want
             assert ask(running, ready["httpGet"]["path"])[0] == 200
             await hook
-            speech = client.speak(TEXT, **EXACT)
-            pcm = (await anext(speech)).pcm
-            assert metric(running, "tts_contexts_active") == 1
-            running.terminate()
-            await asyncio.to_thread(
-                until,
-                "readiness goes",
-                lambda: ask(running, ready["httpGet"]["path"])[0] == 503,
-                10,
-            )
-            assert metric(running, "tts_contexts_active") == 1, "readiness goes before the speech"
-            assert ask(running, live["httpGet"]["path"])[0] == 200, "draining is no reason to die"
-            pcm += b"".join([chunk.pcm async for chunk in speech])
+            async with client.speak(TEXT, **EXACT) as speech:
+                chunks = aiter(speech)
+                pcm = (await anext(chunks)).data
+                assert metric(running, "tts_contexts_active") == 1
+                running.terminate()
+                await asyncio.to_thread(
+                    until,
+                    "readiness goes",
+                    lambda: ask(running, ready["httpGet"]["path"])[0] == 503,
+                    10,
+                )
+                assert metric(running, "tts_contexts_active") == 1, (
+                    "readiness goes before the speech"
+                )
+                assert ask(running, live["httpGet"]["path"])[0] == 200, (
+                    "draining is no reason to die"
+                )
+                pcm += b"".join([chunk.data async for chunk in chunks])
         assert pcm == want
         left_s = (
             pod["terminationGracePeriodSeconds"] - main["lifecycle"]["preStop"]["sleep"]["seconds"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from embedded.evaluation.ears import Ears
+from embedded.evaluation.recogniser import Recogniser
 from tests.e2e.live import Service, service
 
 
@@ -16,7 +16,7 @@ def speaking() -> Iterator[Service]:
 
 
 @pytest.fixture(scope="session")
-def ears() -> Iterator[Ears]:
+def ears() -> Iterator[Recogniser]:
     """The recogniser that also judges the voice (``make voice-eval``)."""
-    with Ears() as listening:
+    with Recogniser() as listening:
         yield listening

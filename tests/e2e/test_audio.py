@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import soxr
 
-from clients.native import NativeClient
-from embedded.evaluation.ears import Ears
 from embedded.evaluation.metrics import letter_error_rate
+from embedded.evaluation.recogniser import Recogniser
 from streaming.spec import Encoding, Samples
-from streaming.wire import AudioOptions, SamplingOptions
+from talkwire_client import Client
 from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
 from tests.service.audio_signal import spectrum_error_db
@@ -22,10 +21,12 @@ from tests.service.audio_signal import spectrum_error_db
 RATE, CLOCK = 24_000, 48_000
 
 
-async def spoken(service: Service, text: str, audio: AudioOptions) -> list[bytes]:
-    async with NativeClient.connect(service.url) as client:
-        options = {"audio": audio, "sampling": SamplingOptions(temperature=0)}
-        return [chunk.pcm async for chunk in client.speak(text, **options)]
+async def spoken(service: Service, text: str, encoding: Encoding) -> list[bytes]:
+    async with (
+        Client(service.url) as client,
+        client.speak(text, encoding=encoding, temperature=0) as speech,
+    ):
+        return [chunk.data async for chunk in speech]
 
 
 def decoded(codec: str, rate: int, packets: list[bytes]) -> Samples:
@@ -40,15 +41,13 @@ def decoded(codec: str, rate: int, packets: list[bytes]) -> Samples:
 
 
 @pytest.mark.long
-async def test_every_encoding_is_heard_as_pcm_is(speaking: Service, ears: Ears) -> None:
+async def test_every_encoding_is_heard_as_pcm_is(speaking: Service, ears: Recogniser) -> None:
     heard: dict[str, list[str]] = {"pcm": [], "opus": [], "pcm_mulaw": []}
     for text in SENTENCES[:3]:
-        pcm = b"".join(await spoken(speaking, text, AudioOptions(Encoding.PCM_F32LE)))
+        pcm = b"".join(await spoken(speaking, text, Encoding.PCM_F32LE))
         wanted = np.frombuffer(pcm, "<f4")
-        opus = decoded("opus", CLOCK, await spoken(speaking, text, AudioOptions(Encoding.OPUS)))
-        mulaw = decoded(
-            "pcm_mulaw", 8000, await spoken(speaking, text, AudioOptions(Encoding.PCM_MULAW))
-        )
+        opus = decoded("opus", CLOCK, await spoken(speaking, text, Encoding.OPUS))
+        mulaw = decoded("pcm_mulaw", 8000, await spoken(speaking, text, Encoding.PCM_MULAW))
         opus = opus[312:][: 2 * len(wanted)]
         assert len(opus) == 2 * len(wanted)
         assert abs(len(mulaw) - len(wanted) / 3) <= 1

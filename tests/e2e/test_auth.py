@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.native import NativeClient
+from talkwire_client import Client
 from tests.e2e.live import run, service
 from tests.service.keyring import entry, write_keys
 
@@ -115,11 +115,12 @@ def test_keys_from_the_command_line_to_the_drained_server(
 
 async def speak_through(end: Callable[[], None], url: str, key: str) -> None:
     """Fails if ``end``, called in the middle of a speech, cuts it off."""
-    async with NativeClient.connect(url, api_key=key) as client:
-        speech = client.speak("This sentence is being spoken. And so is this one, to its end.")
-        await anext(speech)
+    text = "This sentence is being spoken. And so is this one, to its end."
+    async with Client(url, api_key=key) as client, client.speak(text) as speech:
+        chunks = aiter(speech)
+        await anext(chunks)
         await asyncio.to_thread(end)
-        assert [chunk async for chunk in speech]
+        assert [chunk async for chunk in chunks]
         assert client.going_away is not None
 
 

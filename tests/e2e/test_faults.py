@@ -11,9 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clients.errors import ServerError
-from clients.native import NativeClient
-from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions
+from talkwire_client import ChunkingOptions, Client, ServerError
 from tests.e2e.live import TALKWIRE, Service, run, service
 
 TEXT = (
@@ -22,28 +20,30 @@ TEXT = (
     "Then it is over."
 )
 OPTIONS = {
-    "audio": AudioOptions(),
-    "sampling": SamplingOptions(temperature=0.7, seed=11),
+    "temperature": 0.7,
+    "seed": 11,
     "chunking": ChunkingOptions(lookahead_frames=10),
     "max_lead_ms": 100_000,
 }
 
 
-async def speak(client: NativeClient) -> bytes:
-    return b"".join([chunk.pcm async for chunk in client.speak(TEXT, **OPTIONS)])
+async def speak(client: Client) -> bytes:
+    async with client.speak(TEXT, **OPTIONS) as speech:
+        return await speech.read()
 
 
 async def test_a_killed_codec_worker_loses_no_sample(speaking: Service) -> None:
-    async with NativeClient.connect(speaking.url) as client:
+    async with Client(speaking.url) as client:
         want = await speak(client)
         restarts = speaking.metric('tts_worker_restarts_total{worker="codec"}')
 
         async def interrupted() -> bytes:
             pcm = b""
-            async for chunk in client.speak(TEXT, **OPTIONS):
-                pcm += chunk.pcm
-                if chunk.header.sequence == 1:
-                    speaking.worker("codec.worker").kill()
+            async with client.speak(TEXT, **OPTIONS) as speech:
+                async for chunk in speech:
+                    pcm += chunk.data
+                    if chunk.header.sequence == 1:
+                        speaking.worker("codec.worker").kill()
             return pcm
 
         got = await asyncio.gather(interrupted(), speak(client))
@@ -76,12 +76,12 @@ def test_a_killed_client_frees_its_slot_and_its_work(speaking: Service) -> None:
 @pytest.mark.long
 async def test_a_killed_talker_is_an_honest_error_and_comes_back(tmp_path: Path) -> None:
     with service() as own:
-        async with NativeClient.connect(own.url) as client:
-            speaking = client.speak(TEXT, **OPTIONS)
-            await anext(speaking)
+        async with Client(own.url) as client, client.speak(TEXT, **OPTIONS) as speech:
+            chunks = aiter(speech)
+            await anext(chunks)
             own.worker("talker.process").kill()
             with pytest.raises(ServerError) as caught:
-                [chunk async for chunk in speaking]
+                [chunk async for chunk in chunks]
             assert caught.value.code == "engine_restarting"
             assert caught.value.retryable
         await asyncio.to_thread(own.until_ready)

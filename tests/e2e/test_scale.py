@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import psutil
 import pytest
 
-from clients.errors import ServerError
-from clients.native import NativeClient
-from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions
+from talkwire_client import ChunkingOptions, Client, ServerError
 from tests.e2e.live import Service, service
 
 #: A start imports torch in up to five processes, one after the other.
@@ -25,19 +24,25 @@ TEXTS = (
 _RESTARTS = 'tts_worker_restarts_total{worker="talker"}'
 #: Greedy and with all the lookahead there is: equal codes are equal samples.
 EXACT = {
-    "audio": AudioOptions(),
-    "sampling": SamplingOptions(temperature=0.0),
+    "temperature": 0.0,
     "chunking": ChunkingOptions(lookahead_frames=10),
     "max_lead_ms": 100_000,
 }
 
 
+#: A minute and more, of which no more is made than is being played: where the talker is faster than
+#: that, a stream that began first would else be complete when the last one begins.
+PACED = {**EXACT, "max_lead_ms": 2_000}
+LONG = " ".join(TEXTS * 5)
+
+
 async def speak_all(url: str) -> list[bytes]:
     """All texts at once, each in a context of its own."""
-    async with NativeClient.connect(url) as client:
+    async with Client(url) as client:
 
         async def speak(text: str) -> bytes:
-            return b"".join([chunk.pcm async for chunk in client.speak(text, **EXACT)])
+            async with client.speak(text, **EXACT) as speech:
+                return await speech.read()
 
         return await asyncio.gather(*(speak(text) for text in TEXTS))
 
@@ -95,8 +100,9 @@ def test_two_speak_as_one_and_come_back_when_one_of_them_dies(
 
 async def killed_while_speaking(running: Service, victim: psutil.Process) -> None:
     """Every context under way is told so, by name and with leave to try again."""
-    async with NativeClient.connect(running.url) as client:
-        streams = [client.speak(" ".join(TEXTS), **EXACT) for _ in range(4)]
+    async with Client(running.url) as client, contextlib.AsyncExitStack() as stack:
+        speeches = [await stack.enter_async_context(client.speak(LONG, **PACED)) for _ in range(4)]
+        streams = [aiter(speech) for speech in speeches]
         await asyncio.gather(*(anext(stream) for stream in streams))
         victim.kill()
 

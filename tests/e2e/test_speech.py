@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.native import NativeClient
-from embedded.evaluation.ears import Ears
 from embedded.evaluation.metrics import intelligibility, letter_error_rate
-from streaming.wire import AudioOptions, ChunkingOptions, SamplingOptions
+from embedded.evaluation.recogniser import Recogniser
+from talkwire_client import ChunkingOptions, Client
 from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
 
@@ -22,7 +21,7 @@ RATE = 24_000
 
 
 def test_five_sentences_are_understood_as_well_as_one_shot_audio(
-    speaking: Service, ears: Ears, tmp_path: Path
+    speaking: Service, ears: Recogniser, tmp_path: Path
 ) -> None:
     heard: dict[str, list[str]] = {"chunked": [], "whole": []}
     for mode, words in heard.items():
@@ -37,7 +36,7 @@ def test_five_sentences_are_understood_as_well_as_one_shot_audio(
 
 
 def test_nothing_is_understood_of_it_backwards_or_in_silence(
-    speaking: Service, ears: Ears, tmp_path: Path
+    speaking: Service, ears: Recogniser, tmp_path: Path
 ) -> None:
     """The ears tell speech from what is none, and hear the same whatever they heard before."""
     speaking.say(FIVE[1], tmp_path / "said.wav", "--temperature", "0")
@@ -84,17 +83,18 @@ def samples(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 async def test_many_at_once_are_what_each_is_alone(speaking: Service) -> None:
     options = {
-        "audio": AudioOptions(),
-        "sampling": SamplingOptions(temperature=0.7, seed=3),
+        "temperature": 0.7,
+        "seed": 3,
         "chunking": ChunkingOptions(lookahead_frames=RECEPTIVE_FIELD),
         "max_lead_ms": 100_000,
     }
     texts = [f"This is voice number {word}." for word in ("one", "two", "three", "four")]
 
-    async def speak(client: NativeClient, text: str) -> bytes:
-        return b"".join([chunk.pcm async for chunk in client.speak(text, **options)])
+    async def speak(client: Client, text: str) -> bytes:
+        async with client.speak(text, **options) as speech:
+            return await speech.read()
 
-    async with NativeClient.connect(speaking.url) as client:
+    async with Client(speaking.url) as client:
         alone = [await speak(client, text) for text in texts]
         together = await asyncio.gather(*(speak(client, text) for text in texts))
     assert all(len(pcm) > 24_000 for pcm in alone)

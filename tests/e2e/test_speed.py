@@ -8,36 +8,31 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from clients.native import NativeClient
-from embedded.evaluation.ears import Ears
 from embedded.evaluation.metrics import letter_error_rate
-from streaming.spec import Encoding, Samples
-from streaming.wire import AudioOptions, SamplingOptions
+from embedded.evaluation.recogniser import Recogniser
+from streaming.spec import Samples
+from talkwire_client import Client
 from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
-from tests.service.audio_signal import RATE
-from tests.service.test_audio_stretch import pitch_hz
+from tests.service.audio_signal import RATE, pitch_hz
 
 SPEEDS = (1.0, 0.5, 0.75, 1.5, 2.0)
 
 
-async def spoken(client: NativeClient, text: str, speed: float) -> Samples:
-    options = {
-        "audio": AudioOptions(Encoding.PCM_F32LE, speed=speed),
-        "sampling": SamplingOptions(temperature=0),
-        "mode": "whole",
-    }
-    data = b"".join([chunk.pcm async for chunk in client.speak(text, **options)])
-    return np.frombuffer(data, "<f4")
+async def spoken(client: Client, text: str, speed: float) -> Samples:
+    async with client.speak(
+        text, encoding="pcm_f32le", speed=speed, temperature=0, mode="whole"
+    ) as speech:
+        return np.frombuffer(await speech.read(), "<f4")
 
 
 @pytest.mark.long
 async def test_other_speeds_are_the_same_voice_and_the_same_words(
-    speaking: Service, ears: Ears
+    speaking: Service, ears: Recogniser
 ) -> None:
     heard: dict[float, list[str]] = {speed: [] for speed in SPEEDS}
     pitches: dict[float, list[float]] = {speed: [] for speed in SPEEDS}
-    async with NativeClient.connect(speaking.url) as client:
+    async with Client(speaking.url) as client:
         for text in SENTENCES[:5]:
             lengths = {}
             for speed in SPEEDS:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import connect
 
-from embedded.evaluation.ears import Ears
 from embedded.evaluation.metrics import intelligibility
+from embedded.evaluation.recogniser import Recogniser
 from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
 
@@ -59,7 +59,9 @@ async def converse(service: Service, config: dict[str, Any]) -> list[tuple[str, 
 
 
 @pytest.mark.long
-async def test_sentences_stream_as_samples_and_come_as_files(speaking: Service, ears: Ears) -> None:
+async def test_sentences_stream_as_samples_and_come_as_files(
+    speaking: Service, ears: Recogniser
+) -> None:
     streamed = await converse(
         speaking,
         {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.word_timings import Aligner, Utterance, speak
-from clients.native import NativeClient
+from talkwire_client import Client
 from tests.e2e.live import Service, run
 from tests.e2e.sentences import SENTENCES
 
@@ -19,8 +19,8 @@ MOST_MS = 60
 
 
 async def test_words_begin_where_an_aligner_finds_them(speaking: Service) -> None:
-    async with NativeClient.connect(speaking.url) as client:
-        assert client.created.word_timings
+    async with Client(speaking.url) as client:
+        assert client.server.word_timings
         utterances: list[Utterance] = [
             await speak(client, text, seed) for seed, text in enumerate(SENTENCES[:6])
         ]

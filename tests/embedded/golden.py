@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from codec.decoder import HiggsDecoder
+from codec.families.higgs.checkpoint import open_higgs
+from codec.families.higgs.decoder import HiggsDecoder
 from embedded.evaluation.voices import CheckpointVoices
 from embedded.text import normalise
 from streaming.delay import DelayReverter
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
-from talker.intake import DEFAULT_VOICE
-from talker.prompts import PromptBuilder
 from talker.reference import ReferenceTalker
+from talker.request_builder import DEFAULT_VOICE
 
 CHECKPOINT = Path(__file__).parents[2] / "embedded" / "checkpoint"
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -60,8 +60,8 @@ def say(text: str, decoder: HiggsDecoder, most_rows: int, voice: str = DEFAULT_V
     """By the plain float32 loop."""
     opened = open_checkpoint(str(CHECKPOINT))
     front_end = {None: None, "english": normalise}[opened.text_frontend]
-    prompts = PromptBuilder(opened.tokenizer_file, opened.shape, 2048, front_end)
-    reference = CheckpointVoices(CHECKPOINT, decoder.spec).get(voice)
+    prompts = opened.prompt_builder(2048, front_end)
+    reference = CheckpointVoices(CHECKPOINT).get(voice)
     prompt = prompts.build(text, reference)
     spoken = ReferenceTalker(CHECKPOINT).speak(
         prompt.ids, most_rows, None, prompt.voice, prompt.voice_at
@@ -74,7 +74,7 @@ def speak(text: str) -> dict[str, Any]:
     """The default voice's first rows, and how loud each of their frames is decoded, in dB of full
     scale.
     """
-    decoder = HiggsDecoder.load(str(CHECKPOINT))
+    decoder = open_higgs(str(CHECKPOINT)).load_decoder()
     said = say(text, decoder, ROWS)
     (samples,) = decoder.decode([np.ascontiguousarray(said.frames.T)])
     powers = np.square(samples.astype(np.float64)).reshape(len(said.frames), -1).mean(1)
@@ -89,8 +89,8 @@ def speak(text: str) -> dict[str, Any]:
 
 def write_speech() -> None:
     """Eight sentences, spread over the voices."""
-    decoder = HiggsDecoder.load(str(CHECKPOINT))
-    voices = CheckpointVoices(CHECKPOINT, decoder.spec).names() or (DEFAULT_VOICE,)
+    decoder = open_higgs(str(CHECKPOINT)).load_decoder()
+    voices = CheckpointVoices(CHECKPOINT).names() or (DEFAULT_VOICE,)
     texts = SENTENCES.read_text(encoding="utf-8").splitlines()[::12][:8]
     codes = {
         f"utterance_{n}": say(text, decoder, 250, voices[n % len(voices)]).frames.T.astype(np.int16)

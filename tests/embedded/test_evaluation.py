@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from embedded.evaluate import _options, _texts, main
-from embedded.evaluation.ears import Ears, NoEars
 from embedded.evaluation.measure import Judge
 from embedded.evaluation.metrics import (
     audible_s,
@@ -27,6 +25,13 @@ from embedded.evaluation.metrics import (
     words_of,
 )
 from embedded.evaluation.pitch import pitch_track
+from embedded.evaluation.recogniser import (
+    MosPredictor,
+    NoEars,
+    NoMosPredictor,
+    Recogniser,
+    write_wav,
+)
 from embedded.evaluation.report import (
     CodecFigures,
     Evaluation,
@@ -37,10 +42,10 @@ from embedded.evaluation.report import (
     to_data,
     to_markdown,
 )
-from embedded.evaluation.source import NoSource, Source
+from embedded.evaluation.source import NoSource, Source, file_of
 from embedded.evaluation.speak import Speech
 from embedded.evaluation.voices import CheckpointVoices
-from streaming.spec import CodecSpec, Samples
+from streaming.spec import Samples
 
 RATE = 24_000
 WORDS = st.lists(st.sampled_from(["tea", "two", "three", "please", "no"]), max_size=8)
@@ -145,28 +150,29 @@ def test_a_checkpoints_voices(tmp_path: Path) -> None:
         save_file(
             {"codes": codes},
             tmp_path / "voices" / f"{name}.safetensors",
-            {"name": name, "text": f"I am {name}.", "default": default},
+            {"name": name, "text": f"I am {name}.", "default": default}
+            | ({"teacher": "af_ann"} if name == "ann" else {}),
         )
-    spec = CodecSpec(RATE, 960, 3, 1024, 10)
-    voices = CheckpointVoices(tmp_path, spec)
+    voices = CheckpointVoices(tmp_path)
     assert voices.names() == ("ann", "bob")
     bob = voices.get("bob")
     assert bob is not None
     assert bob.transcript == "I am bob."
-    assert bob.rows.shape == (4 + 3 - 1, 3)
-    assert bob.rows[:4, 0].tolist() == codes[0].tolist()
-    assert bob.rows[2:, 2].tolist() == codes[2].tolist()
+    assert np.array_equal(bob.frames, codes.T)
     assert voices.get("default") == bob
     assert voices.get("cat") is None
-    assert CheckpointVoices(tmp_path / "none", spec).names() == ()
+    assert voices.teacher("ann") == "af_ann"
+    assert voices.teacher("bob") is None
+    assert CheckpointVoices(tmp_path / "none").names() == ()
 
 
-def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
     with pytest.raises(NoEars, match="make test"):
-        Ears(tmp_path / "python")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoSource, match="apt-get install flite"):
-        Source("slt", RATE)
+        Recogniser(tmp_path / "python")
+    with pytest.raises(NoSource, match=r"embedded\.training\.recite"):
+        Source(tmp_path, "af_ann", RATE).speak("Hello.")
+    with pytest.raises(NoMosPredictor, match="no "):
+        MosPredictor(tmp_path / "python")
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -174,15 +180,47 @@ def test_a_recogniser_that_ends_is_missing(tmp_path: Path, at_once: bool) -> Non
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\n" + ("exit 3\n" if at_once else "read line\nexit 3\n"))
     python.chmod(0o755)
-    with Ears(python) as ears:
+    with Recogniser(python) as ears:
         if at_once:
             ears._process.wait(30)
         with pytest.raises(NoEars, match="ended with 3"):
             ears.hear([noise(0.1)], RATE)
 
 
+def _interpreter(folder: Path, script: str) -> Path:
+    """A fake interpreter that runs ``script`` whatever it is told to run."""
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    return python
+
+
+def test_mos_predictor_without_its_package_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(NoMosPredictor, match="has no distillmos"):
+        MosPredictor(_interpreter(tmp_path, "exit 1"))
+
+
+def test_mos_predictor_scores_what_can_be_heard(tmp_path: Path) -> None:
+    """The page has the mean; what is too short for the network has no score."""
+    script = "echo ready; while read file; do test -f $file && echo 3.5; done"
+    with MosPredictor(_interpreter(tmp_path, script)) as predictor:
+        speeches = [noise(0.1), np.zeros(0, np.float32), noise(0.2)]
+        assert predictor.scores(speeches, RATE) == [3.5, 3.5]
+
+
+def test_score_script_scores_speech_higher_than_noise() -> None:
+    """DistillMOS itself, where the environment has it."""
+    try:
+        predictor = MosPredictor()
+    except NoMosPredictor as missing:
+        pytest.skip(str(missing))
+    with predictor:
+        clear, noisy = predictor.scores([glide(120, 180), noise()], RATE)
+    assert 1 <= noisy < clear <= 5
+
+
 def test_lengths_are_compared_only_with_what_is_heard() -> None:
-    class Deaf(Ears):
+    class Deaf(Recogniser):
         def __init__(self) -> None: ...
 
         def hear(self, speeches: Sequence[Samples], rate: int) -> list[str]:
@@ -203,42 +241,46 @@ def test_lines_without_words_are_no_sentences(
     file.write_text("Hello.\n\n  \n...\nBye.\n", encoding="utf-8")
     assert _texts(_options(["--sentences", str(file)])) == ["Hello.", "Bye."]
     file.write_text("\n...\n", encoding="utf-8")
-    monkeypatch.setattr("embedded.evaluate.Ears", nullcontext)
+    monkeypatch.setattr("embedded.evaluate.Recogniser", nullcontext)
     assert main(["--sentences", str(file)]) == 1
     assert "no sentence with words" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(shutil.which("flite") is None, reason="flite is not installed")
-def test_the_source_speaks_numbers_in_words() -> None:
-    """flite reads "3 km" as it likes; the voice learned from the words."""
-    source = Source("slt", RATE)
-    speech = source.speak("3 km")
-    assert np.array_equal(speech, source.speak("three kilometers"))
-    assert 0.5 < audible_s(speech, RATE) < 2
-    assert 120 < np.median([hz for hz in pitch_track(speech, RATE) if hz]) < 260
+def test_source_finds_recordings_by_their_words(tmp_path: Path) -> None:
+    """However they are written; at the rate asked for."""
+    file = file_of(tmp_path, "af_ann", "3 km")
+    file.parent.mkdir()
+    write_wav(file, glide(100, 180), RATE)
+    speech = Source(tmp_path, "af_ann", 16_000).speak("three kilometers")
+    assert len(speech) == 16_000
+    assert pitch_match(glide(100, 180, rate=16_000), speech, 16_000).correlation > 0.99  # type: ignore[union-attr]
+    with pytest.raises(NoSource, match="four kilometers"):
+        Source(tmp_path, "af_ann", RATE).speak("four kilometers")
 
 
 def test_the_page_and_its_data_agree() -> None:
-    speech = SpeechFigures(0.125, 0.5, 0, 9.0, 171.0, 2.0, ("hello",))
+    speech = SpeechFigures(0.125, 0.5, 0, 9.0, 171.0, 2.0, ("hello",), 4.25)
     codec = CodecFigures(SpeechFigures(0.25, 0.5, 0, 9.0, 170.0, 1.5, ("hello",)), 0.91, 0.95, 3.5)
     talker = TalkerFigures(SpeechFigures(0.375, 0.5, 1, 9.0, None, None, ("",)), 2, (1.0, 0.9, 1.1))
     evaluation = Evaluation(
         "checkpoint",
         "sha256:0",
         "ears",
+        "predictor",
         {"cpu": "a"},
         "greedy",
         ("Hello.",),
         1,
         0.5,
-        (VoiceFigures("ann", "slt", speech, codec, talker),
+        (VoiceFigures("ann", "af_ann", speech, codec, talker),
          VoiceFigures("bob", None, None, None, talker)),
         (SeamFigure(0, 15.9, 3.1), SeamFigure(10, float("inf"), float("inf"))),
     )  # fmt: skip
     page = to_markdown(evaluation)
-    assert "| ann | flite slt | 12.5% | 50% | - | - | 1 |" in page
-    assert "| ann | **talker** | 37.5% | 50% | 2 | 1 | 1.00 (0.90 to 1.10) |" in page
+    assert "| ann | Kokoro af_ann | 12.5% | 50% | 4.25 | - | - | 1 |" in page
+    assert "| ann | **talker** | 37.5% | 50% | - | 2 | 1 | 1.00 (0.90 to 1.10) |" in page
     assert "| bob | - | - | - | - | - | - |" in page
+    assert "Naturalness: predictor." in page
     assert "| 10 | equal | equal |" in page
     data = json.loads(json.dumps(to_data(evaluation), allow_nan=False))
     assert data["voices"][0]["codec"]["pitch_correlation"] == 0.91

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from codec.families.higgs.checkpoint import open_higgs
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 import golden
-
-from codec.decoder import HiggsDecoder
 
 RENEW = "if that was meant: .venv/bin/python tests/embedded/golden.py"
 KEPT = json.loads(golden.GOLDEN.read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ def test_it_is_speech_and_not_silence() -> None:
 
 def test_utterances_begin_and_end_in_silence() -> None:
     """Without a click, which decoders make that have never seen an utterance's ends."""
-    decoder = HiggsDecoder.load(str(golden.CHECKPOINT))
+    decoder = open_higgs(str(golden.CHECKPOINT)).load_decoder()
     with np.load(golden.SPEECH) as kept:
         spoken = decoder.decode([kept[name] for name in kept.files])
     assert len(spoken) == 8

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from embedded.text import normalise
-from streaming.segment import Segmenter, SegmentSettings
+from streaming.segmenter import Segmenter, SegmentSettings
 
 
 def _said_for(source: str) -> list[tuple[str, str]]:

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded import text
-from embedded.reading import abbreviations, addresses, amounts, lexicon, numbers, signs, units
-from embedded.reading.words import read_word, spell
+from embedded.normalisation import abbreviations, addresses, amounts, lexicon, numbers, signs, units
+from embedded.normalisation.words import read_word, spell
 from embedded.text import Normalised, normalise
-from talker.control_tags import CONTROL_TAGS, split_tags
+from talker.families.higgs_v3.prompts import CONTROL_TAGS, TAGS
 
 _CASES = [
     line.split(" =>", 1)
@@ -188,7 +188,7 @@ def test_long_texts_take_time_in_proportion(unit: str) -> None:
 def test_the_control_tags_are_never_seen_by_it() -> None:
     """The prompt builder cuts them out first; text between them is text like any other."""
     for tag in CONTROL_TAGS:
-        before, cut, after = split_tags(f"It's 5 {tag} km.")
+        before, cut, after = TAGS.split(f"It's 5 {tag} km.")
         assert cut == tag
         assert normalise(before).text == "it's five"
         assert normalise(after).text == "kilometers."

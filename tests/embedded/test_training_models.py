@@ -14,19 +14,19 @@ import torch
 from safetensors.torch import load_file
 from transformers import Qwen3Config, Qwen3Model
 
-from embedded.training import export
+from codec.families.higgs.checkpoint import open_higgs
+from embedded.training import decoder_training, encoder_training, export, refine
 from embedded.training.codec_training import parts
-from embedded.training.decoder_training import Example, decoder_error, train_decoder
+from embedded.training.decoder_training import Example, decode, decoder_error, train_decoder
 from embedded.training.encoder_training import Heard, encoder_error, train_encoder
-from embedded.training.progress import Progress
-from embedded.training.quantise import COMPONENTS, LATENT, PITCH
+from embedded.training.pitch import HOP
+from embedded.training.progress import Progress, restore_weights
+from embedded.training.quantise import LATENT
 from embedded.training.scripts import Script, Utterance, write
-from embedded.training.synthesis import HOP
 from embedded.training.talker import Shape, TalkerNet
 from embedded.training.talker_training import collated, losses
 from embedded.training.tokenizer_model import new_model, resample
-from talker.prompts import PromptBuilder
-from talker.shape import read_shape
+from talker.families.higgs_v3 import HiggsV3
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -131,22 +131,30 @@ def test_a_run_that_diverges_stops(tmp_path: Path) -> None:
         Progress("x", tmp_path, 3).note(loss=float("nan"))
 
 
-def test_the_codec_learns_both_ways(tmp_path: Path) -> None:
+def test_the_codec_learns_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few steps on one sound: what is decoded comes nearer to it, and so does what is encoded."""
+    for module in (decoder_training, encoder_training):
+        monkeypatch.setattr(module, "_TESTED", 1)
     torch.manual_seed(0)
     model = new_model(decoder_hidden=32, encoder_hidden=4)
     random = np.random.default_rng(0)
     latents = torch.from_numpy(random.standard_normal((24, LATENT))).half()
     sound = torch.from_numpy(random.standard_normal(24 * HOP) * 0.05).half()
-    said, heard = Example(latents, sound), Heard(sound, latents[:, : COMPONENTS + PITCH])
-    before = sum(decoder_error(model, [said])[:2]), sum(encoder_error(model, [heard]))
+    said, heard = Example(latents, sound), Heard(sound, latents)
+
+    def errors() -> tuple[float, float]:
+        found = decoder_error(model, [said])
+        return found["spectral"] + found["mel"], sum(encoder_error(model, [heard]))
+
+    before = errors()
     small = {"size": 2, "frames": 8}
-    train_decoder(model, [said] * 17, Progress("decoder", tmp_path, 60), **small)
-    train_encoder(model, [heard] * 13, [], Progress("encoder", tmp_path, 12), **small)
-    after = sum(decoder_error(model, [said])[:2]), sum(encoder_error(model, [heard]))
+    train_decoder(model, [said] * 3, Progress("decoder", tmp_path, 30), **small)
+    train_encoder(model, [heard] * 3, Progress("encoder", tmp_path, 12), **small)
+    after = errors()
     assert after[0] < before[0] - 0.05
     assert after[1] < before[1]
-    assert {f.name for f in tmp_path.iterdir()} == {f"{n}.state.safetensors" for n in parts(model)}
+    states = {f"{n}.{kind}.safetensors" for n in parts(model) for kind in ("state", "steady")}
+    assert {f.name for f in tmp_path.iterdir()} == states
 
 
 def test_resampling_keeps_what_fits_and_removes_what_does_not() -> None:
@@ -162,8 +170,9 @@ def test_resampling_keeps_what_fits_and_removes_what_does_not() -> None:
 def test_the_tokenizer_writes_prompts(tmp_path: Path) -> None:
     codec = SimpleNamespace(config=SimpleNamespace(to_dict=dict))
     export.tokenizer().save(str(tmp_path / "tokenizer.json"))
-    shape = read_shape(export.config(small(), codec))
-    builder = PromptBuilder(tmp_path / "tokenizer.json", shape, 2048)
+    family = HiggsV3()
+    shape = family.read_shape(export.config(small(), codec))
+    builder = family.prompt_builder(tmp_path / "tokenizer.json", shape, 2048)
     assert (
         builder.build("Hé, it\u2019s; <|audio|>!").ids[2:-1]
         == builder.build("he, it's, audio !").ids[2:-1]
@@ -176,16 +185,14 @@ from pathlib import Path
 from safetensors.torch import save_file
 from embedded.training import export, tokenizer_model
 from embedded.training.quantise import BOOKS, CODES, COMPONENTS, LATENT, Quantiser
-from embedded.training.synthesis import HOP
+from embedded.training.spectra import WIDTH
 from embedded.training.talker import Shape, TalkerNet
-from embedded.training.features import WIDTH
 torch.manual_seed(0)
 books = torch.randn(BOOKS, CODES, LATENT)
 table = Quantiser(torch.zeros(WIDTH), torch.eye(WIDTH)[:, :COMPONENTS], torch.ones(()), books)
 model = tokenizer_model.new_model(32, 4)
 tokenizer_model.set_books(model, table)
-export.write_voices = lambda *_: None
-export.write(Path(sys.argv[1]), TalkerNet(Shape(layers=2)), model, table, {"temperature": 0.5})
+export.write(Path(sys.argv[1]), TalkerNet(Shape(layers=2)), model, table, {"temperature": 0.5}, {})
 codes = torch.randint(0, 1024, (1, 8, 6))
 with torch.inference_mode():
     model = model.bfloat16().float()
@@ -201,13 +208,40 @@ def test_the_service_loads_what_is_exported(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    from codec.decoder import HiggsDecoder
 
     expected = load_file(tmp_path / "expected.safetensors")
     codes, wanted = expected["codes"].to(torch.int16).numpy(), expected["samples"].numpy()
-    made = HiggsDecoder.load(str(tmp_path)).decode([codes])[0]
+    made = open_higgs(str(tmp_path)).load_decoder().decode([codes])[0]
     assert made.shape == wanted.shape
     assert np.abs(made - wanted).max() < 1e-4
     written = load_file(tmp_path / "model.safetensors")
     assert "body.layers.1.mlp.up_proj.weight" in written
     assert all(tensor.dtype != torch.float32 for tensor in written.values())
+
+
+def test_adversary_learns_to_tell_and_the_decoder_to_fool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone at first: the decoder stays as it is until the discriminators know something."""
+    monkeypatch.setattr(refine, "_TESTED", 1)
+    monkeypatch.setattr(refine, "_ALONE", 8)
+    monkeypatch.setattr(refine, "_RAMP", 1)
+    torch.manual_seed(0)
+    model = new_model(decoder_hidden=32, encoder_hidden=4)
+    random = np.random.default_rng(0)
+    latents = torch.from_numpy(random.standard_normal((24, LATENT))).half()
+    said = Example(latents, torch.from_numpy(random.standard_normal(24 * HOP) * 0.05).half())
+    before = {name: t.clone() for name, t in model.acoustic_decoder.state_dict().items()}
+    small = {"size": 2, "frames": 8}
+    for steps, moved in ((8, False), (12, True)):
+        progress = Progress("refine", tmp_path, steps, every=4)
+        refine.train_refined(model, [said] * 3, progress, **small)
+        now = model.acoustic_decoder.state_dict()
+        assert any(not torch.equal(before[name], now[name]) for name in before) == moved
+    discriminators = refine.new_discriminators()
+    wanted = said.samples.float()[None, : 8 * HOP]
+    made = decode(model, latents.float()[None, :8]).detach()
+    with torch.no_grad():
+        fresh = refine._telling(discriminators, wanted, made)
+        restore_weights("refine", tmp_path, refine.taught(model, discriminators))
+        assert refine._telling(discriminators, wanted, made) < fresh

@@ -11,49 +11,43 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from embedded.training import export, tokenizer_model, train, warm
-from embedded.training.dataset import Item
-from embedded.training.decoder_training import Example, decoder_error, examples
+from embedded.training import decoder_training, export, tokenizer_model, train, warm
+from embedded.training.decoder_training import decode, decoder_error, examples
 from embedded.training.export import ANALYSIS
-from embedded.training.features import PITCH_CODES, WIDTH
-from embedded.training.quantise import COMPONENTS, fit, noise_of
-from embedded.training.synthesis import synthesise
-from embedded.training.talker import Shape, TalkerNet
+from embedded.training.pitch import HOP, PITCH_CODES
+from embedded.training.quantise import COMPONENTS, fit
+from embedded.training.spectra import spectra
+from embedded.training.speech import Spoken
+from embedded.training.talker import ROWS, Shape, TalkerNet
 
-SHIPPED = Path(__file__).parents[2] / "embedded" / "checkpoint"
 SMALL = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head=16, ffn=48, guided=(0, 1))
 
 
-def items(count: int, frames: int = 20) -> list[Item]:
-    """Made-up speech, but with envelopes and pitch of the right kind."""
+def said(count: int, frames: int = 20) -> list[Spoken]:
+    """Noise, loud and soft, with pitches of the right kind."""
     random = np.random.default_rng(0)
-    mixing = random.standard_normal((60, WIDTH)).astype(np.float32) / 30
-    return [
-        Item(
-            "so it is said.",
-            0,
-            random.standard_normal((frames, 60)).astype(np.float32) @ mixing,
-            random.integers(0, PITCH_CODES, frames),
-            np.linspace(0, 14, frames, dtype=np.float32),
-        )
-        for _ in range(count)
-    ]
+    made = []
+    for _ in range(count):
+        level = np.repeat(random.uniform(0.001, 0.1, 4 * frames), HOP // 4)
+        samples = (level * random.standard_normal(frames * HOP)).astype(np.float32)
+        codes = random.integers(0, PITCH_CODES, frames)
+        made.append(Spoken("so.", "x", samples, codes, np.linspace(0, 3, frames, dtype=np.float32)))
+    return made
 
 
-SAID = items(60)
+SAID = said(60)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _small() -> Iterator[None]:
-    """The recipe with small networks, on made-up speech."""
+    """The recipe with small networks, on noise."""
     torch.set_num_threads(1)
-    small = {"_DECODER_HIDDEN": 32, "_ENCODER_HIDDEN": 4, "_DECODER_ON": 20, "_ENCODER_ON": 20}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in small.items():
-            patch.setattr(train, name, value)
+        patch.setattr(train, "_ENCODER_HIDDEN", 4)
         patch.setattr(train, "Shape", lambda: SMALL)
-        patch.setattr(train, "load", lambda _folder: iter(SAID))
-        patch.setattr(export, "write_voices", lambda *_: None)
+        patch.setattr(train, "spoken", lambda _plan: iter(SAID))
+        patch.setattr(train, "_clips", lambda *_: {})
+        patch.setattr(decoder_training, "_TESTED", 2)
         yield
 
 
@@ -62,10 +56,11 @@ def old(_small: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint to begin with, of untrained networks."""
     torch.manual_seed(5)
     folder = tmp_path_factory.mktemp("old")
-    table = fit(np.concatenate([item.envelopes for item in SAID]), seed=0, rounds=1)
+    heard = torch.cat([spectra(torch.from_numpy(one.samples)) for one in SAID])
+    table, _ = fit(heard, seed=0, rounds=1)
     codec = tokenizer_model.new_model(32, 4)
     tokenizer_model.set_books(codec, table)
-    export.write(folder, TalkerNet(SMALL), codec, table, {})
+    export.write(folder, TalkerNet(SMALL), codec, table, {}, {})
     return folder
 
 
@@ -73,7 +68,7 @@ def old(_small: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(old: Path, tmp_path: Path) -> train.Plan:
     """Go on from it."""
     (tmp_path / "work").mkdir()
-    options = ["all", "--from", str(old), "--work", str(tmp_path / "work"),
+    options = ["all", "--from", str(old), "--work", str(tmp_path / "work"), "--hidden", "32",
                "--out", str(tmp_path / "new"), "--decoder-steps", "3"]  # fmt: skip
     return train.plan_of(options)[1]
 
@@ -99,31 +94,73 @@ def test_it_begins_where_the_checkpoint_ended(plan: train.Plan) -> None:
     train.write(plan)
     ended = decoder_error(train.new_codec(replace(plan, start=plan.out)), pool)
     assert ended == pytest.approx(began, rel=1e-5)
-    assert decoder_error(train.new_codec(replace(plan, start=None)), pool)[0] != pytest.approx(
-        began[0], rel=1e-3
-    )
+    fresh = decoder_error(train.new_codec(replace(plan, start=None)), pool)
+    assert fresh["spectral"] != pytest.approx(began["spectral"], rel=1e-3)
 
 
 def test_the_codec_reads_the_codes_that_are_learned(plan: train.Plan) -> None:
     table = train.quantiser(plan)
-    codes = table.encode(torch.from_numpy(SAID[0].envelopes), torch.from_numpy(SAID[0].pitch))
+    heard = spectra(torch.from_numpy(SAID[0].samples))
+    codes = table.encode(heard, torch.from_numpy(SAID[0].pitch))
     theirs = train.new_codec(plan).quantizer.decode(codes.T[:, None]).mT[0]
     assert torch.allclose(table.latents(codes), theirs, atol=1e-5)
 
 
-def test_the_shipped_voice_can_be_trained_further() -> None:
-    """Its weights fit the recipe's networks, and what its analysis makes of the codes of a
-    reference clip is what its decoder has learned to make of them.
-    """
-    table, codec = warm.quantiser_of(SHIPPED), tokenizer_model.new_model(256, 12)
-    warm.fill_codec(codec, SHIPPED)
-    warm.fill_talker(TalkerNet(Shape()), SHIPPED)
-    codes = load_file(SHIPPED / "voices" / "sally.safetensors")["codes"].T.long()
-    latents = table.latents(codes)
-    heard = table.envelopes(latents[:, :COMPONENTS]).numpy()
-    samples = synthesise(heard, codes[:, 1].numpy(), noise_of(codes).numpy())
-    *_, snr_db = decoder_error(codec, [Example(latents, torch.from_numpy(samples))])
-    assert snr_db > 15
+def test_parts_that_are_not_there_stay_as_they_are(old: Path, tmp_path: Path) -> None:
+    """A warm start may be a decoder and its codebooks alone."""
+    kept = ("acoustic_decoder", "fc2", "quantizer")
+    names = tuple(f"{export.CODEC}{part}." for part in kept)
+    found = load_file(old / "model.safetensors")
+    some = {name: tensor for name, tensor in found.items() if name.startswith(names)}
+    save_file(some, tmp_path / "model.safetensors")
+    model = tokenizer_model.new_model(32, 4)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    warm.fill_codec(model, tmp_path)
+    for name, tensor in model.state_dict().items():
+        decoder = name.startswith(("acoustic_decoder.", "fc2."))
+        wanted = found[export.CODEC + name].float() if decoder else before[name]
+        assert torch.equal(tensor, wanted), name
+    net = TalkerNet(SMALL)
+    untouched = net.audio.detach().clone()
+    warm.fill_talker(net, tmp_path)
+    assert torch.equal(net.audio, untouched)
+
+
+def test_decoder_says_the_same_on_other_codebooks(old: Path) -> None:
+    """Components turned, scaled and moved: the same spectra, and the same samples from them."""
+    known = warm.quantiser_of(old)
+    torch.manual_seed(7)
+    turn, _ = torch.linalg.qr(torch.randn(COMPONENTS, COMPONENTS))
+    moved = known.mean + known.basis @ torch.randn(COMPONENTS)
+    table = replace(known, mean=moved, basis=known.basis @ turn, scale=known.scale * 3)
+    theirs, ours = (tokenizer_model.new_model(32, 4) for _ in range(2))
+    warm.fill_codec(theirs, old)
+    warm.fill_decoder(ours, old, table)
+    heard = spectra(torch.from_numpy(SAID[0].samples))
+    pitch = torch.from_numpy(SAID[0].pitch)
+    with torch.no_grad():
+        before = decode(theirs, known.exact(heard, pitch)[None])
+        assert torch.allclose(decode(ours, table.exact(heard, pitch)[None]), before, atol=1e-4)
+        assert not torch.allclose(
+            decode(theirs, table.exact(heard, pitch)[None]), before, atol=1e-2
+        )
+
+
+def test_reader_keeps_what_does_not_depend_on_the_spectral_codes(old: Path) -> None:
+    torch.manual_seed(6)
+    net = TalkerNet(SMALL)
+    fresh, theirs = net.audio.detach().clone(), load_file(old / "model.safetensors")
+    warm.fill_reader(net, old)
+    audio = theirs["tied.embedding.modality_embeddings.0.embedding.weight"].float()
+    pitch = torch.zeros(len(audio), dtype=torch.bool)
+    pitch[ROWS : ROWS + PITCH_CODES] = True
+    assert torch.equal(net.audio[pitch], audio[pitch])
+    assert torch.equal(net.audio[~pitch], fresh[~pitch])
+    for name, tensor in net.state_dict().items():
+        if name.startswith("layers."):
+            assert torch.equal(tensor, theirs[f"body.{name}"].float())
+    with pytest.raises(warm.NotOurs, match="other networks"):
+        warm.fill_reader(TalkerNet(Shape(layers=2)), old)
 
 
 def test_what_cannot_be_gone_on_from_says_why(old: Path, tmp_path: Path) -> None:
@@ -131,6 +168,10 @@ def test_what_cannot_be_gone_on_from_says_why(old: Path, tmp_path: Path) -> None
         warm.fill_codec(tokenizer_model.new_model(64, 4), old)
     with pytest.raises(warm.NotOurs, match="other networks"):
         warm.fill_talker(TalkerNet(Shape(layers=2)), old)
-    save_file(load_file(old / "model.safetensors"), tmp_path / "model.safetensors")
+    found = load_file(old / "model.safetensors")
+    del found[f"{export.CODEC}fc2.bias"]
+    save_file(found, tmp_path / "model.safetensors")
+    with pytest.raises(warm.NotOurs, match=r"fc2\.bias"):
+        warm.fill_codec(tokenizer_model.new_model(32, 4), tmp_path)
     with pytest.raises(warm.NotOurs, match="analysis"):
         warm.quantiser_of(tmp_path)

@@ -1,7 +1,8 @@
 """``talkwire serve`` with a LabelTalker and a LiteralDecoder: everything else is the service's own.
 
 Started as ``python -m tests.faults.fake_service --port N``; settings come from the environment,
-as ever. With CLOCK=wild the time of day jumps by up to half a year at each look.
+as ever. ROW_S is the talker's time for a row. With CLOCK=wild the time of day jumps by up to half a
+year at each look. With FAULTS the codec is a child process, ``tests.faults.faulty_worker``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import os
 import random
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,13 +21,16 @@ from pathlib import Path
 
 import httpx
 
-from codec.fake import FakeCodecEngine, LiteralDecoder
-from service import serve
+from codec.engine import CodecWorkerEngine
+from codec.fake import FakeCodecEngine
+from service import server as serve
+from service.engines import RunningCodec
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings, load_settings
-from talker.fake import LabelTalker
-from tests.faults.history import SPEC
+from tests.faults.history import SPEC, Script
+from tests.faults.labelled_audio import LabelTalker, LiteralDecoder
+from tests.faults.rig import Listener, assert_right, native
 
 ROOT = Path(__file__).parents[2]
 _START_S = 120.0
@@ -33,8 +38,15 @@ _START_S = 120.0
 
 def build(settings: Settings, on_progress: Callable[[str, str, float], None]) -> Runtime:
     """Takes the place of ``service.build``. Twice as fast as it is heard, as real talkers are."""
-    talker = LabelTalker(row_s=SPEC.frame_s / 2, first_row_s=0.02, capacity=64, max_frames=1 << 20)
-    codec = FakeCodecEngine(SPEC, 0.002, decoder=LiteralDecoder(SPEC))
+    row_s = float(os.environ.get("ROW_S", SPEC.frame_s / 2))
+    talker = LabelTalker(row_s=row_s, first_row_s=0.02, capacity=64, max_frames=1 << 20)
+    codec: RunningCodec = FakeCodecEngine(SPEC, 0.002, decoder=LiteralDecoder(SPEC))
+    if "FAULTS" in os.environ:
+        codec = CodecWorkerEngine(
+            "any",
+            module="tests.faults.faulty_worker",
+            on_progress=lambda phase, seconds: on_progress("codec", phase, seconds),
+        )
     return Runtime(settings, talker, codec, Metrics("test", "fake"))
 
 
@@ -55,6 +67,12 @@ def main() -> None:
     serve.serve_until_stopped(load_settings(None, port=port))
 
 
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 class Instance:
     """A running service on a port of its own."""
 
@@ -69,6 +87,19 @@ class Instance:
         except httpx.HTTPError:
             return False
 
+    async def speak(self, voice: int) -> None:
+        """Speak for some seconds, and check every sample."""
+        listener = Listener(Script(voice, (60, 90)))
+        await native(self.port, [listener])
+        assert_right([listener], "complete")
+
+    async def metric(self, series: str) -> float:
+        """A sample's value, by its name and labels as they are exported."""
+        async with httpx.AsyncClient(timeout=30) as http:
+            text = (await http.get(f"http://127.0.0.1:{self.port}/metrics")).text
+        lines = (line.rpartition(" ") for line in text.splitlines())
+        return next(float(value) for name, _, value in lines if name == series)
+
     async def terminate(self) -> int:
         """As a rolling restart does; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
@@ -76,8 +107,10 @@ class Instance:
 
 
 @contextlib.asynccontextmanager
-async def instance(port: int, **env: str) -> AsyncIterator[Instance]:
-    """A service that is ready; killed at the end if it still runs."""
+async def instance(port: int, stderr: int | None = None, **env: str) -> AsyncIterator[Instance]:
+    """A service that is ready; killed at the end if it still runs. ``stderr``: a file descriptor
+    for its log.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -85,6 +118,7 @@ async def instance(port: int, **env: str) -> AsyncIterator[Instance]:
         *("--port", str(port)),
         cwd=ROOT,
         env=os.environ | {"TALKWIRE_ADMISSION": "fixed"} | env,
+        stderr=stderr,
     )
     started = Instance(process, port)
     try:

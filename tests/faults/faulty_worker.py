@@ -23,13 +23,14 @@ from typing import Any
 
 import msgspec
 
-from codec.fake import LiteralDecoder
+from codec.fake import FakeCodec
 from codec.messages import Decode, Decoded, Decoding
 from codec.worker import main
 from ipc.child import ChildLink
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
 from tests.faults.history import SPEC
+from tests.faults.labelled_audio import LiteralDecoder
 
 STEPS = ("received", "chosen", "decoding", "decoded", "answered")
 POISON = 666
@@ -86,4 +87,4 @@ def meet(fate: Fate) -> None:
 
 if __name__ == "__main__":
     meet(Fate(Path(os.environ["FAULTS"])))
-    sys.exit(main(load=lambda model, device: Decoder(SPEC), find_encoder=lambda *_: None))
+    sys.exit(main(find=lambda model, talker: FakeCodec(Decoder(SPEC))))

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from streaming.spec import CodecSpec
-from talker.fake import labelled
+from tests.faults.labelled_audio import labelled
 
 Pcm = npt.NDArray[np.int16]
 #: Frames of 4 ms: a hundred thousand of them are quickly heard.
-SPEC = CodecSpec(24_000, 96, 8, 1024, 0)
+SPEC = CodecSpec(24_000, 96, (1024,) * 8, 0, 0)
 _BOOKS, _CODE_BITS = SPEC.num_codebooks, 10
 
 

@@ -9,6 +9,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -17,20 +18,25 @@ import uvicorn
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from codec.engine import CodecWorkerEngine
-from codec.fake import FakeCodecEngine, LiteralDecoder
+from codec.engine import WATCH, CodecWorkerEngine
+from codec.fake import FakeCodecEngine
+from ipc.supervisor import Watch
 from service.app import create_app
 from service.engines import RunningCodec
-from service.front_door import bound_sending, server_config
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
-from streaming.wire_format import HEADER_BYTES, AudioHeader
-from talker.fake import FakeTalker, LabelTalker
+from service.transport.uvicorn_protocols import bound_sending, server_config
+from streaming.protocol.binary import HEADER_BYTES, AudioHeader
+from talker.fake import FakeTalker
 from tests.faults.history import SPEC, Ended, Event, Fault, Heard, Script, faults
+from tests.faults.labelled_audio import LabelTalker, LiteralDecoder
 
 #: Ends a hang; no test waits for it.
 PATIENCE_S = 240.0
+ROOT = str(Path(__file__).parents[2])
+#: Every life counts as healthy, so that the next one follows at once.
+PATIENT = Watch(WATCH.start_timeout_s, still_timeout_s=WATCH.still_timeout_s, healthy_s=0.0)
 #: The clock of playback is not what most tests are about.
 FAR_AHEAD: dict[str, Any] = {"default_lead_ms": 10**8, "max_lead_ms": 10**8}
 _DROPPED = (OSError, WebSocketException, httpx.HTTPError)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from talker.fake import LabelTalker
 from tests.faults.history import SPEC, Script
+from tests.faults.labelled_audio import LabelTalker
 from tests.faults.rig import FAR_AHEAD, Gateway, Listener, assert_right, gateway, native
 
 ROOT = Path(__file__).parents[2]

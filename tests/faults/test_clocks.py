@@ -10,14 +10,15 @@ PACKAGES = ("streaming", "ipc", "codec", "talker", "asr", "service", "clients")
 #: Modules that ask for the time of day, and what for: dates in answers and files, and the days
 #: on which keys end.
 DATES = {
-    "service/auth/authority.py": "until when keys are valid",
-    "service/auth/issuing.py": "when keys were made and end",
+    "service/auth/authenticator.py": "until when keys are valid",
+    "service/auth/keys.py": "when keys were made and end",
     "service/logs.py": "the date of log lines",
-    "service/protocols/cartesia.py": "the date of voices",
-    "service/protocols/openai.py": "the date of models",
-    "service/protocols/voices_body.py": "the date of consent",
+    "service/dialects/cartesia/routes.py": "the date of voices",
+    "service/dialects/elevenlabs/account.py": "the date at which an account begins",
+    "service/dialects/openai/routes.py": "the date of models",
+    "service/dialects/voices.py": "the date of consent",
     "service/voices/cloning.py": "the date of voices",
-    "service/voices/folder.py": "how old a file is that nobody finished",
+    "service/voices/store.py": "how old a file is that nobody finished",
 }
 WALL = {"time", "now", "utcnow", "today", "localtime", "gmtime", "ctime"}
 #: Of these modules and classes only.

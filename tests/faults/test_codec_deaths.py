@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from codec.engine import WATCH, CodecWorkerEngine
-from ipc.supervisor import Watch
+from codec.engine import CodecWorkerEngine
 from tests.faults.faulty_worker import STEPS
 from tests.faults.history import Script
 from tests.faults.rig import (
     FAR_AHEAD,
+    PATIENT,
+    ROOT,
     Gateway,
     Listener,
     assert_right,
@@ -23,10 +24,6 @@ from tests.faults.rig import (
     native,
     openai,
 )
-
-ROOT = str(Path(__file__).parents[2])
-#: Every life counts as healthy, so that the next one follows at once.
-PATIENT = Watch(WATCH.start_timeout_s, still_timeout_s=WATCH.still_timeout_s, healthy_s=0.0)
 
 
 def engine(lives: list[tuple[str, int, signal.Signals]], folder: Path) -> CodecWorkerEngine:

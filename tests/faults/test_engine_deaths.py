@@ -11,9 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clients.errors import ServerError
-from clients.native import NativeClient
-from streaming.wire import AudioOptions
+from talkwire_client import Client, ServerError
 from tests.e2e.live import Service, service
 
 #: A busy machine is no reason to refuse three clients here.
@@ -30,22 +28,23 @@ def readiness(own: Service) -> int:
         return int(refused.code)
 
 
-async def is_told(client: NativeClient, begun: asyncio.Event) -> ServerError:
+async def is_told(client: Client, begun: asyncio.Event) -> ServerError:
     """Speak until it breaks."""
-    speech = client.speak(TEXT, audio=AudioOptions())
-    await anext(speech)
-    begun.set()
-    with pytest.raises(ServerError) as caught:
-        [chunk async for chunk in speech]
+    async with client.speak(TEXT) as speech:
+        chunks = aiter(speech)
+        await anext(chunks)
+        begun.set()
+        with pytest.raises(ServerError) as caught:
+            [chunk async for chunk in chunks]
     return caught.value
 
 
 async def die(own: Service, victim: psutil.Process, number: signal.Signals) -> None:
     """Everybody hears of it, in a closed code, with a hint; readiness is gone and comes back."""
     async with (
-        NativeClient.connect(own.url) as one,
-        NativeClient.connect(own.url) as two,
-        NativeClient.connect(own.url) as three,
+        Client(own.url) as one,
+        Client(own.url) as two,
+        Client(own.url) as three,
     ):
         begun = [asyncio.Event() for _ in range(3)]
         speaking = [

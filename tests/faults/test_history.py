@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codec.fake import LiteralDecoder
 from streaming.ports import SpeechRequest
-from talker.fake import LabelTalker
 from tests.faults.history import SPEC, Ended, Event, Fault, Heard, Pcm, Script, faults
+from tests.faults.labelled_audio import LabelTalker, LiteralDecoder
 
 SCRIPT, OTHER = Script(1234, (5, 40)), Script(77, (5, 40))
 PCM = SCRIPT.pcm()

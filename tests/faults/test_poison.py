@@ -1,4 +1,4 @@
-"""R9: a request that the engines cannot bear fails alone, with a code; the others hear it all."""
+"""R7: a request that the engines cannot bear fails alone, with a code; the others hear it all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ import pytest
 from codec.engine import CodecWorkerEngine
 from tests.faults.faulty_worker import POISON
 from tests.faults.history import Script
-from tests.faults.rig import FAR_AHEAD, Listener, assert_right, cartesia, gateway, native, openai
-from tests.faults.test_codec_deaths import PATIENT, ROOT
+from tests.faults.rig import (
+    FAR_AHEAD,
+    PATIENT,
+    ROOT,
+    Listener,
+    assert_right,
+    cartesia,
+    gateway,
+    native,
+    openai,
+)
 
 
 class Poisoned(Script):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.faults.fake_service import Instance, instance
-from tests.faults.history import Script
-from tests.faults.rig import PATIENCE_S, Listener, assert_right, native, openai
+from tests.faults.fake_service import Instance, free_port, instance
+from tests.faults.history import SPEC, Script
+from tests.faults.rig import PATIENCE_S, Listener, assert_right, cartesia, native, openai
 
 FRAMES = (60, 90)
+#: Two minutes of audio, in sentences of ten seconds.
+TWO_MINUTES = (round(10 / SPEC.frame_s),) * 12
 #: The time of day may do what it likes meanwhile.
 ENV = {"CLOCK": "wild"}
 
@@ -100,11 +101,6 @@ async def speak(port: int, voice: int, listener: Listener) -> None:
         await openai(port, listener)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_a_rolling_restart_loses_no_utterance() -> None:
@@ -129,3 +125,55 @@ async def test_a_rolling_restart_loses_no_utterance() -> None:
         assert sum(heard) >= 12
         for one in between.instances:
             assert await one.terminate() == 0
+
+
+async def begin_two_minutes(
+    port: int, voices: itertools.count[int]
+) -> tuple[list[Listener], asyncio.Task[None]]:
+    """A context in each of three protocols; returns when all are being spoken."""
+    begun: dict[int, asyncio.Event] = {}
+
+    async def on_audio(listener: Listener) -> None:
+        begun[listener.script.voice].set()
+
+    listeners = [Listener(Script(next(voices), TWO_MINUTES), on_audio=on_audio) for _ in range(3)]
+    begun.update((one.script.voice, asyncio.Event()) for one in listeners)
+
+    async def speak_all() -> None:
+        a, b, c = listeners
+        await asyncio.gather(native(port, [a]), cartesia(port, [b]), openai(port, c))
+
+    speaking = asyncio.create_task(speak_all())
+    for event in begun.values():
+        await event.wait()
+    return listeners, speaking
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+async def test_a_rolling_restart_loses_nothing_of_contexts_of_two_minutes() -> None:
+    """Each server is told to end while it speaks, some seconds ahead of its listeners; the rest
+    of the two minutes comes as fast as the fake talker makes it.
+    """
+    quick, voices = {"ROW_S": "0.0002", **ENV}, itertools.count(1)
+    heard: list[Listener] = []
+    async with contextlib.AsyncExitStack() as stack, balancer() as between:
+        for _ in range(2):
+            between.instances.append(
+                await stack.enter_async_context(instance(free_port(), **quick))
+            )
+        turns: list[asyncio.Task[None]] = []
+        for old in list(between.instances):
+            while set(between.ready) != set(between.instances):
+                await asyncio.sleep(0.05)
+            listeners, speaking = await begin_two_minutes(between.port, voices)
+            heard += listeners
+            turns.append(speaking)
+            assert await old.metric("tts_contexts_active") >= 1
+            assert await old.terminate() == 0
+            new = await stack.enter_async_context(instance(free_port(), **quick))
+            between.instances = [one for one in between.instances if one is not old] + [new]
+        for last in between.instances:
+            assert await last.terminate() == 0
+        await asyncio.gather(*turns)
+    assert_right(heard, "complete")

@@ -14,11 +14,11 @@ import httpx
 import numpy as np
 from websockets.asyncio.client import connect
 
-from codec.fake import FakeCodecEngine, LiteralDecoder
+from codec.fake import FakeCodecEngine
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
-from talker.fake import LabelTalker
 from tests.faults.history import SPEC, Script
+from tests.faults.labelled_audio import LabelTalker, LiteralDecoder
 from tests.faults.proxy import NetworkFault, Plan, proxy
 from tests.faults.rig import (
     PATIENCE_S,

@@ -8,10 +8,10 @@ import numpy as np
 
 from codec.messages import Decode, Encode
 from ipc.framing import Alive, encode
-from service.voices.file import Consent, Voice, pack
-from streaming.wire import CLIENT_MESSAGES, ContextCreate, ReferenceOptions
-from streaming.wire_format import AudioHeader, encode_message
-from talker.control_tags import CONTROL_TAGS
+from service.voices.store import Consent, Voice, pack
+from streaming.protocol.binary import AudioHeader, encode_message
+from streaming.protocol.messages import CLIENT_MESSAGES, ContextCreate, ReferenceOptions
+from talker.families.higgs_v3.prompts import CONTROL_TAGS
 from talker.messages import Abort, Generate
 from tests.service import clips
 

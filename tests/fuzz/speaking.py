@@ -7,7 +7,7 @@ import base64
 import contextlib
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from embedded.text import FRONT_ENDS
-from streaming.ports import SpeechRequest, TalkerRows
+from streaming.ports import RowGenerator, SpeechRequest
 from talker.checkpoint import open_checkpoint
-from talker.control_tags import CONTROL_TAGS
 from talker.fake import FakeTalker
-from talker.intake import Intake
+from talker.families.higgs_v3.prompts import CONTROL_TAGS
 from talker.prompts import ReferenceVoice
+from talker.request_builder import RequestBuilder
 from tests.service import clips
 from tests.service.live import Gateway, client
 
@@ -37,7 +37,7 @@ class SpyTalker(FakeTalker):
     def __init__(self, checkpoint: Path) -> None:
         super().__init__(frames_per_character=0.02)
         opened = open_checkpoint(str(checkpoint))
-        self._intake = Intake(opened, 1024, self, FRONT_ENDS)
+        self._intake = RequestBuilder(opened, 1024, self, FRONT_ENDS)
         self.spoken_lengths = self._intake.spoken_lengths
         layout = json.loads(opened.tokenizer_file.read_text())
         self.control = {t["content"]: int(t["id"]) for t in layout["added_tokens"]}
@@ -55,12 +55,10 @@ class SpyTalker(FakeTalker):
         """As the real talker does."""
         self._intake.message(request, 0)
 
-    async def generate(self, request: SpeechRequest) -> AsyncGenerator[TalkerRows, None]:
+    def generate(self, request: SpeechRequest) -> RowGenerator:
         """As the real talker does, up to the engine."""
         self.ids.append(self._intake.message(request, 1).ids)
-        async with contextlib.aclosing(super().generate(request)) as pieces:
-            async for piece in pieces:
-                yield piece
+        return super().generate(request)
 
     def assert_only_tags(self) -> None:
         """No control id in any prompt, but those that the layout puts there and the tags."""

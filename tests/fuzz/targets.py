@@ -22,27 +22,27 @@ from pydantic import BaseModel, ValidationError
 from codec import messages as codec_messages
 from embedded.text import normalise
 from ipc.framing import FramingError, MessageReader
-from service.http_route import request_fault
-from service.origin import is_allowed, parse_origins
-from service.protocols.cartesia_messages import context_of
-from service.protocols.cartesia_messages import parse_message as parse_cartesia
-from service.protocols.deepgram_text import joined
-from service.protocols.elevenlabs_messages import parse_message as parse_elevenlabs
-from service.protocols.elevenlabs_request import SpeechBody as ElevenLabsBody
-from service.protocols.openai_batch import BatchBody
-from service.protocols.openai_request import SpeechBody as OpenAiBody
-from service.protocols.vllm_omni_config import SessionConfig
-from service.protocols.vllm_omni_socket import _parsed as parse_vllm_omni
-from service.protocols.voices_body import read_new_voice
+from service.access.hosts import is_allowed, parse_origins
+from service.dialects.cartesia.messages import context_of
+from service.dialects.cartesia.messages import parse_message as parse_cartesia
+from service.dialects.deepgram import joined
+from service.dialects.elevenlabs.messages import parse_message as parse_elevenlabs
+from service.dialects.elevenlabs.request import SpeechBody as ElevenLabsBody
+from service.dialects.errors import validation_error
+from service.dialects.openai.batch import BatchBody
+from service.dialects.openai.request import SpeechBody as OpenAiBody
+from service.dialects.vllm_omni.request import SessionConfig
+from service.dialects.vllm_omni.socket import _parsed as parse_vllm_omni
+from service.dialects.voices import read_new_voice
 from service.settings import SettingsError, load_settings
-from service.voices.clip import decode_base64
-from service.voices.file import VoiceFileError, unpack, unpack_built_in
+from service.voices.clip_reader import decode_base64
+from service.voices.store import VoiceFileError, unpack, unpack_built_in
 from streaming.delay import DelayReverter
 from streaming.errors import ErrorCode, TalkwireError
-from streaming.segment import Segmenter, SegmentSettings
-from streaming.wire_format import AudioHeader, parse_client_message, parse_server_message
+from streaming.protocol.binary import AudioHeader, parse_client_message, parse_server_message
+from streaming.segmenter import Segmenter, SegmentSettings
 from talker import messages as talker_messages
-from talker.control_tags import CONTROL_TAGS, split_tags
+from talker.families.higgs_v3.prompts import CONTROL_TAGS, TAGS
 
 Target = Callable[[bytes], object]
 
@@ -93,7 +93,7 @@ def segmenter(data: bytes) -> None:
 
 def tags(data: bytes) -> None:
     """Only the documented tags are tags."""
-    pieces = split_tags(_text(data))
+    pieces = TAGS.split(_text(data))
     assert "".join(pieces) == _text(data)
     assert set(pieces[1::2]) <= CONTROL_TAGS
 
@@ -116,10 +116,9 @@ def _body(model: type[BaseModel], data: bytes) -> None:
     try:
         model.model_validate(json.loads(data))
     except ValidationError as error:
-        fault = error.errors()[0]
-        _told(request_fault({**fault, "loc": ("body", *fault["loc"])}))
+        _told(validation_error(error.errors(), rooted=False))
     except (ValueError, RecursionError):
-        _told(request_fault({"type": "json_invalid"}))
+        _told(validation_error([{"type": "json_invalid"}]))
 
 
 def http_bodies(data: bytes) -> None:
@@ -155,7 +154,7 @@ def voice_body(data: bytes) -> None:
         except TalkwireError as error:
             _told(error)
         except RequestValidationError as error:
-            _told(request_fault(error.errors()[0]))
+            _told(validation_error(error.errors()))
 
 
 def clip_address(data: bytes) -> None:
@@ -235,7 +234,7 @@ def rows(data: bytes) -> None:
 
 def wav(data: bytes) -> None:
     """The clip reader of the sandbox on a WAV's header; other formats are read in a child only."""
-    from service.voices.clip_child import Refused, Wanted, read_clip
+    from service.voices.clip_sandbox import Refused, Wanted, read_clip
 
     clip = b"RIFF" + data[4:8] + b"WAVE" + data[12:4096]
     try:

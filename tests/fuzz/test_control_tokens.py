@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from service.settings import EMBEDDED_MODEL
-from talker.control_tags import CONTROL_TAGS
+from talker.families.higgs_v3.prompts import CONTROL_TAGS
 from tests.fuzz.speaking import CONSENT, SpyTalker, clips, everywhere, natively
 from tests.service.live import gateway
 from tests.talker import tiny

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import tempfile
 import time
 
 import msgspec
@@ -14,8 +15,8 @@ from ipc.framing import Fatal, Stop
 
 
 class Say(msgspec.Struct, tag="say", frozen=True):
-    """Echo ``text``; ``then`` is "go on", "die", "freeze" or "beget" (a process of its own,
-    whose id is echoed).
+    """Echo ``text``; ``then`` is "go on", "die", "freeze", "print" (instead), "litter" (a
+    temporary file, whose path is echoed) or "beget" (a process of its own, whose id is echoed).
     """
 
     text: str
@@ -32,7 +33,7 @@ class Said(msgspec.Struct, tag="said", frozen=True):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--socket")
+    parser.add_argument("--socket", type=int)
     parser.add_argument("--start", default="well")
     options = parser.parse_args()
     if options.start == "crash":
@@ -54,6 +55,13 @@ def main() -> None:
                         stubborn = "trap '' TERM INT HUP; sleep 3600 & wait; wait"
                         begot = subprocess.Popen(["sh", "-c", stubborn])
                         link.send(Said(str(begot.pid)))
+                        continue
+                    if message.then == "litter":
+                        _, litter = tempfile.mkstemp()
+                        link.send(Said(litter))
+                        continue
+                    if message.then == "print":
+                        print(message.text, flush=True)
                         continue
                     link.send(Said(message.text))
                     if message.then == "die":

@@ -1,4 +1,4 @@
-"""The supervisor against a real child process that lives, dies and hangs as told."""
+"""The supervisor against a real child process that works, dies and hangs as told."""
 
 from __future__ import annotations
 
@@ -6,69 +6,17 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import IO
 
 import pytest
 import pytest_asyncio
 
-from ipc import life
-from ipc.framing import Alive, Fatal, Progress
-from ipc.supervisor import START_TRIES, ChildDown, ChildFailed, Supervisor, Watch
-
-HERE = Path(__file__).parent
-QUICK = Watch(start_timeout_s=20.0, hang_timeout_s=1.0, stop_timeout_s=2.0)
-
-
-class Nest:
-    """A supervisor of echoing children, and what it told us."""
-
-    def __init__(self, start: str = "well", watch: Watch = QUICK) -> None:
-        sys.path.insert(0, str(HERE))
-        try:
-            from echo_child import Hello, Said, Say
-        finally:
-            sys.path.remove(str(HERE))
-        self.say = Say
-        self.said: list[str] = []
-        self.pids: list[int] = []
-        self.downs = 0
-        self.phases: list[str] = []
-        self.stopping: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
-        #: What a test may put something else in place of.
-        self.on_ready: Callable[[Hello], None] = lambda hello: self._note(self.pids, hello.pid)
-        self.on_down: Callable[[], object] = self._down
-        self.supervisor: Supervisor[Said] = Supervisor(
-            "echo_child",
-            ["--start", start],
-            inbound=Hello | Said | Alive | Progress | Fatal,
-            ready=Hello,
-            on_message=lambda message: self._note(self.said, message.text),
-            on_ready=lambda hello: self.on_ready(hello),
-            on_down=lambda: self.on_down(),
-            on_progress=lambda phase, seconds: self._note(self.phases, phase),
-            env={"PYTHONPATH": str(HERE)},
-            watch=watch,
-        )
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
-
-    def _note(self, where: list, what: object) -> None:
-        where.append(what)
-        self._changed.set()
-
-    def _stop_at_once(self) -> None:
-        self.stopping = asyncio.create_task(self.supervisor.stop())
-        self.stopping.add_done_callback(lambda task: self._changed.set())
-
-    def _down(self) -> None:
-        self.downs += 1
-        self._changed.set()
+from ipc import child_process
+from ipc.output import OutputLogger
+from ipc.supervisor import START_TRIES, ChildDown, ChildFailed, Watch
+from tests.ipc.nest import HERE, QUICK, Nest, is_running
 
 
 @pytest_asyncio.fixture
@@ -77,14 +25,6 @@ async def nest() -> AsyncIterator[Nest]:
     await nest.supervisor.start()
     yield nest
     await nest.supervisor.stop()
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def test_ready_then_messages_both_ways(nest: Nest) -> None:
@@ -133,7 +73,7 @@ async def test_what_a_child_said_arrives_though_its_death_is_known_sooner(
         await asyncio.sleep(0.5)
         return await read(stream, most)
 
-    monkeypatch.setattr(life, "_LAST_WORDS_S", 30.0)
+    monkeypatch.setattr(child_process, "_DRAIN_S", 30.0)
     monkeypatch.setattr(asyncio.StreamReader, "read", read_late)
     nest.supervisor.send(nest.say("first"))  # for the read that waits already
     await nest.until(lambda: nest.said == ["first"])
@@ -223,14 +163,65 @@ async def test_stop_kills_a_child_that_does_not_listen(nest: Nest) -> None:
     assert not is_running(pid)
 
 
-async def test_stop_while_a_child_is_buried_still_reaps_it(nest: Nest) -> None:
+async def test_stop_while_a_child_is_cleaned_up_leaves_nothing_behind(
+    nest: Nest, outputs: list[OutputLogger]
+) -> None:
+    await nest.supervisor.stop()
+    await nest.supervisor.start()
     pid = nest.supervisor.pid
     assert pid is not None
+    nest.supervisor.send(nest.say("", then="beget"))
+    await nest.until(lambda: bool(nest.said))
+    grandchild = int(nest.said[-1])
     nest.on_down = nest._stop_at_once
     nest.supervisor.send(nest.say("", then="die"))
     await nest.until(lambda: nest.stopping is not None and nest.stopping.done())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)  # a zombie would still take it
+    await until_gone(grandchild)
+    assert [output.is_closed for output in outputs] == [True]
+
+
+async def test_stop_during_a_launch_leaves_no_open_pipe(
+    outputs: list[OutputLogger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launching = asyncio.Event()
+    inherited: list[int] = []
+
+    async def launch(*argv: object, stdout: IO[bytes], **options: object) -> None:
+        inherited.append(os.dup(stdout.fileno()))  # so the pipe does not end by itself
+        launching.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", launch)
+    nest = Nest()
+    start = asyncio.create_task(nest.supervisor.start())
+    await launching.wait()
+    await nest.supervisor.stop()
+    with pytest.raises(ChildFailed, match="stopped"):
+        await start
+    os.close(inherited.pop())
+    assert [output.is_closed for output in outputs] == [True]
+
+
+@pytest.fixture
+def outputs(monkeypatch: pytest.MonkeyPatch) -> list[OutputLogger]:
+    """What reads the output of each child that is launched from now on."""
+    made: list[OutputLogger] = []
+
+    def make(name: str) -> OutputLogger:
+        made.append(OutputLogger(name))
+        return made[-1]
+
+    monkeypatch.setattr(child_process, "OutputLogger", make)
+    return made
+
+
+async def until_gone(pid: int) -> None:
+    """Wait until a process that is not ours to reap has ended."""
+    async with asyncio.timeout(60):
+        while is_running(pid):
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("end", ["stop", "death"])
@@ -243,9 +234,7 @@ async def test_what_a_child_has_started_does_not_outlive_it(nest: Nest, end: str
         await nest.supervisor.stop()
     else:
         nest.supervisor.send(nest.say("", then="die"))
-    async with asyncio.timeout(30):
-        while is_running(grandchild):
-            await asyncio.sleep(0.01)
+    await until_gone(grandchild)
 
 
 async def test_stop_during_the_start_ends_the_waiting() -> None:
@@ -268,7 +257,7 @@ async def test_a_start_that_is_given_up_leaves_nothing_behind() -> None:
 
 
 async def test_a_mistake_in_a_callback_is_no_endless_wait() -> None:
-    """A callback that raises ends the child's life; the start fails in the end."""
+    """A callback that raises ends the child; the start fails in the end."""
     nest = Nest()
 
     def broken(hello: object) -> None:
@@ -280,18 +269,66 @@ async def test_a_mistake_in_a_callback_is_no_endless_wait() -> None:
     await nest.supervisor.stop()
 
 
+@pytest.mark.parametrize("callback", ["on_progress", "on_down"])
+@pytest.mark.parametrize("error", [OSError("no space"), KeyError("mistake")], ids=["os", "own"])
+async def test_a_mistake_in_a_report_costs_no_child(
+    nest: Nest, callback: str, error: Exception
+) -> None:
+    def broken(*args: object) -> None:
+        nest._note(nest.said, callback)
+        raise error
+
+    nest.on_down = broken
+    if callback == "on_progress":
+        nest.supervisor._program = replace(nest.supervisor._program, on_progress=broken)
+    assert nest.supervisor.pid is not None
+    os.kill(nest.supervisor.pid, signal.SIGKILL)
+    await nest.until(lambda: len(nest.pids) == 2 or nest.supervisor._task.done())
+    assert nest.supervisor.is_up
+
+
+async def test_what_a_child_prints_is_logged(nest: Nest, caplog: pytest.LogCaptureFixture) -> None:
+    nest.supervisor.send(nest.say("one line\nand another, then " + "x" * 100_000, then="print"))
+    nest.supervisor.send(nest.say("", then="die"))
+    await nest.until(lambda: len(nest.pids) == 2)
+    records = [record for record in caplog.records if record.name == "ipc.output"]
+    assert records[0].getMessage() == "one line"
+    text = "".join(record.getMessage() for record in records[1:])
+    assert text == "and another, then " + "x" * 100_000
+    assert {record.child for record in records} == {"echo_child"}
+    logged = [record.name for record in caplog.records]
+    assert logged.index("ipc.supervisor") > logged.index("ipc.output")
+
+
+def is_there(path: str) -> bool:
+    return os.path.exists(path)
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+async def test_temporary_files_of_a_child_go_with_it(nest: Nest, end: str) -> None:
+    nest.supervisor.send(nest.say("", then="litter"))
+    await nest.until(lambda: len(nest.said) == 1)
+    litter = nest.said[0]
+    assert is_there(litter)
+    if end == "killed":
+        assert nest.supervisor.pid is not None
+        os.kill(nest.supervisor.pid, signal.SIGKILL)
+        await nest.until(lambda: len(nest.pids) == 2)
+    else:
+        await nest.supervisor.stop()
+    assert not is_there(os.path.dirname(litter))
+
+
 async def test_a_child_dies_with_its_parent() -> None:
     parent = await asyncio.create_subprocess_exec(
         sys.executable,
         HERE / "lonely_parent.py",
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parents[1])))},
     )
     assert parent.stdout is not None
     child = int(await asyncio.wait_for(parent.stdout.readline(), 30))
     assert is_running(child)
     parent.kill()
     await parent.wait()
-    async with asyncio.timeout(60):
-        while is_running(child):
-            await asyncio.sleep(0.02)
+    await until_gone(child)

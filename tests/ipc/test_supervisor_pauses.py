@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from ipc.supervisor import Watch
-from tests.ipc.test_supervisor import QUICK, Nest
+from tests.ipc.nest import QUICK, Nest
 
 
 def pauses_s(caplog: pytest.LogCaptureFixture) -> list[float]:

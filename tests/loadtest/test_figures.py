@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from loadtest.figures import figures, most_at_once, overlap
-from loadtest.records import Plan, TurnRecord, from_line, read_records, to_line, write_records
-from loadtest.usage import Sample, Usage, usage
+from loadtest.plan import Plan
+from loadtest.process_stats import ProcessStats, Sample, usage
+from loadtest.records import TurnRecord, from_line, read_records, to_line, write_records
 
 RATE = 1000
 PLAN = Plan(url="ws://127.0.0.1:1/", duration_s=20, warmup_s=10, rate_per_s=1)
@@ -130,7 +131,7 @@ def test_streams_are_the_mean_of_what_is_open() -> None:
     assert most_at_once([(0, 1), (1, 2)]) == 1
     busy = made(turn(opened_s=10.0, ended_s=15.0), turn(1, opened_s=10.0, ended_s=25.0))
     assert busy.streams == pytest.approx(1.5)
-    metered = made(turn(opened_s=10.0, ended_s=20.0), server=Usage(0.5, 100))
+    metered = made(turn(opened_s=10.0, ended_s=20.0), server=ProcessStats(0.5, 100))
     assert metered.streams_per_core == pytest.approx(2)
 
 
@@ -138,7 +139,7 @@ def test_usage_is_the_mean_over_the_window() -> None:
     samples = [
         Sample(t, cpu, rss) for t, cpu, rss in ((1, 9, 1), (2, 10, 1 << 20), (4, 13, 1), (9, 99, 1))
     ]
-    assert usage(samples, 2, 5) == Usage(1.5, 1)
+    assert usage(samples, 2, 5) == ProcessStats(1.5, 1)
     assert usage(samples, 5, 8) is None
 
 

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from clients.errors import ConnectionLostError, NoServerError
 from loadtest import soak
+from talkwire_client import Client, ConnectionLostError, NoServerError
 
 
 @contextlib.asynccontextmanager
@@ -38,7 +38,7 @@ async def no_client(url: str, seed: int, until: float, done: dict[str, int]) -> 
 
 
 @pytest.mark.parametrize("error", [psutil.NoSuchProcess(1), RuntimeError("a mistake")])
-async def test_an_error_ends_it_with_what_there_is(quick, monkeypatch, error) -> None:
+async def test_soak_reports_after_an_error(quick, monkeypatch, error) -> None:
     at = itertools.count()
 
     def read(process: psutil.Process, port: int) -> soak.Reading:
@@ -57,7 +57,7 @@ async def test_an_error_ends_it_with_what_there_is(quick, monkeypatch, error) ->
     json.dumps(report, allow_nan=False)
 
 
-async def test_a_reading_that_fails_is_one_less(quick, monkeypatch) -> None:
+async def test_soak_counts_a_failed_reading(quick, monkeypatch) -> None:
     at = itertools.count()
 
     def read(process: psutil.Process, port: int) -> soak.Reading:
@@ -71,7 +71,7 @@ async def test_a_reading_that_fails_is_one_less(quick, monkeypatch) -> None:
     assert (report["ended_by"], report["missed_readings"]) == (None, 1)
 
 
-async def test_an_interrupt_is_told(quick, monkeypatch) -> None:
+async def test_soak_reports_an_interrupt(quick, monkeypatch) -> None:
     monkeypatch.setattr(soak, "client", no_client)
     working = asyncio.create_task(soak.soak(10, 1))
     await asyncio.sleep(0.1)
@@ -80,25 +80,23 @@ async def test_an_interrupt_is_told(quick, monkeypatch) -> None:
     assert report["ended_by"] == "interrupt"
 
 
-async def test_what_a_client_meets_is_counted_and_it_goes_on(monkeypatch) -> None:
+async def test_soak_client_counts_errors_and_goes_on(monkeypatch) -> None:
     met = iter([NoServerError("gone"), ConnectionLostError(1006, "")])
     monkeypatch.setattr(soak.random.Random, "expovariate", lambda self, rate: 0.0)
     until = time.monotonic() + 60
     clock = SimpleNamespace(monotonic=lambda: now)
     now = 0.0
 
-    @contextlib.asynccontextmanager
-    async def connect(url: str) -> AsyncIterator[None]:
+    async def connect(client: Client) -> None:
         nonlocal now
         error = next(met, None)
         if error is None:
             now = until + 1
             error = NoServerError("again")
         raise error
-        yield
 
     monkeypatch.setattr(soak, "time", clock)
-    monkeypatch.setattr(soak.NativeClient, "connect", connect)
+    monkeypatch.setattr(Client, "connect", connect)
     done: dict[str, int] = {}
     await soak.client("ws://h/", 1, until, done)
     assert done == {"NoServerError": 2, "ConnectionLostError": 1}
@@ -138,7 +136,7 @@ class Root(Child):
         ]
 
 
-def test_every_descendant_is_read_by_a_name_of_its_own(monkeypatch) -> None:
+def test_soak_reads_every_descendant(monkeypatch) -> None:
     answer = contextlib.nullcontext(SimpleNamespace(read=lambda: b"tts_contexts_active 2\n"))
     monkeypatch.setattr(soak.urllib.request, "urlopen", lambda url, timeout: answer)
     values = soak.read(Root(1), 1)

@@ -1,25 +1,29 @@
 from __future__ import annotations
 
 import random
+import statistics
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.stats import percentile, percentile_interval, quantiles, share_interval
+from loadtest.stats import percentile_interval, quantiles, share_interval, trend
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 
 
-@given(VALUES, st.floats(0, 1))
-def test_percentiles_are_numpys(values: list[float], share: float) -> None:
-    ours = percentile(sorted(values), share)
-    assert ours == pytest.approx(np.percentile(values, 100 * share), rel=1e-9, abs=1e-6)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60))
+def test_quantiles_are_the_standard_librarys(values: list[float]) -> None:
+    made = quantiles(values)
+    percentiles = statistics.quantiles(values, n=100, method="inclusive")
+    for mark, share in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99)):
+        assert getattr(made, mark).value == pytest.approx(percentiles[share - 1], abs=1e-6)
+    assert made.max == max(values)
 
 
 @given(VALUES)
-def test_an_interval_holds_its_estimate(values: list[float]) -> None:
+def test_quantiles_intervals_hold_their_estimates(values: list[float]) -> None:
     made = quantiles(values)
     assert made.n == len(values)
     for mark in (made.p50, made.p90, made.p95, made.p99):
@@ -27,7 +31,7 @@ def test_an_interval_holds_its_estimate(values: list[float]) -> None:
         assert min(values) <= mark.low <= mark.value <= mark.high <= max(values)
 
 
-def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
+def test_percentile_interval_covers_the_truth_as_often_as_it_says() -> None:
     """Of exponential waits, whose 90th percentile is ln 10. No fewer than 93 % of 1000."""
     draw = random.Random(3)
     covered = 0
@@ -38,12 +42,12 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert covered >= 930
 
 
-def test_nothing_has_no_quantiles() -> None:
+def test_quantiles_of_nothing() -> None:
     assert quantiles([]).p50 is None
     assert share_interval(0, 0) is None
 
 
-def test_shares_have_wilsons_interval() -> None:
+def test_share_interval_is_wilsons() -> None:
     # Worked out by hand for 8 of 10: (0.8 + z2/20 +- z sqrt(0.016 + z2/400)) / (1 + z2/10)
     made = share_interval(8, 10)
     assert made is not None
@@ -52,3 +56,32 @@ def test_shares_have_wilsons_interval() -> None:
     assert all_of_them is not None
     assert (all_of_them.value, all_of_them.high) == (1, 1)
     assert 0.85 < all_of_them.low < 0.9
+
+
+def test_trend_of_a_line_has_its_slope_and_no_doubt() -> None:
+    found = trend(range(100), [3.0 + 0.5 * x for x in range(100)])
+    assert (found.slope, found.low, found.high) == pytest.approx((0.5, 0.5, 0.5))
+    assert not found.is_flat
+    assert trend(range(10), [7.0] * 10).is_flat
+
+
+def test_trend_agrees_with_polyfit() -> None:
+    rng = np.random.default_rng(1)
+    x, y = np.arange(20.0), rng.normal(size=20)
+    found = trend(list(x), list(y))
+    (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
+    assert found.slope == pytest.approx(slope)
+    assert (found.high - found.low) / 2 == pytest.approx(2.131 * np.sqrt(covariance[0, 0]))
+
+
+def test_trend_interval_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(2)
+    x = np.arange(600.0)
+    found = [trend(list(x), list(0.01 * x + rng.normal(size=600))) for _ in range(400)]
+    covered = sum(one.low <= 0.01 <= one.high for one in found) / len(found)
+    assert 0.9 < covered < 0.99
+
+
+def test_trend_of_two_samples_is_refused() -> None:
+    with pytest.raises(ValueError, match="three samples"):
+        trend([0, 1], [0, 1])

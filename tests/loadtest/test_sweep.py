@@ -1,19 +1,21 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from loadtest import servers
-from loadtest.arrivals import arrivals
 from loadtest.figures import figures
-from loadtest.records import Plan, TurnRecord
+from loadtest.plan import Plan, arrivals
+from loadtest.records import TurnRecord
 from loadtest.run import LoadTestError, Result
-from loadtest.script import Workload, session
 from loadtest.sweep import context_seconds, labels, longest_s, steady_plan, sweep
-from loadtest.worker import scripts
+from loadtest.worker import Share, scripts
+from loadtest.workload import Workload, session
 
 
-def test_a_sessions_load_follows_from_the_time_per_character_and_the_script() -> None:
+def test_context_seconds() -> None:
     work = Workload(texts=("ten chars!", "twenty characters ok"), turns=(2, 2))
     spans = [(1.0, 2.0, 10), (5.0, 7.0, 20)]  # a tenth of a second per character
     records = [
@@ -32,10 +34,10 @@ def test_a_sessions_load_follows_from_the_time_per_character_and_the_script() ->
         context_seconds(work, 1, [])
 
 
-def speaking(plan: Plan, begin_s: float, end_s: float) -> float:
+def speaking(sessions: Sequence[Share], begin_s: float, end_s: float) -> float:
     """How many turns go on at a time, if each takes as long as was guessed."""
     whole = 0.0
-    for _, at, turns in scripts(plan, 0):
+    for _, at, turns in sessions:
         for turn in turns:
             ends = at + turn.estimated_s
             whole += max(0.0, min(ends, end_s) - max(at, begin_s))
@@ -43,29 +45,30 @@ def speaking(plan: Plan, begin_s: float, end_s: float) -> float:
     return whole / (end_s - begin_s)
 
 
-def test_a_sweeps_load_is_there_from_the_beginning() -> None:
+def test_scripts_under_way_load_the_run_from_its_beginning() -> None:
     work = Workload()
-    cold = Plan(url="", duration_s=200.0, warmup_s=15.0, rate_per_s=5.0, workload=work)
-    warm = msgspec.structs.replace(cold, under_way_s=longest_s(work, cold.seed))
-    steady = speaking(cold, 100, 200)
+    plan = Plan(url="", duration_s=100.0, warmup_s=15.0, rate_per_s=5.0, workload=work)
+    warmed = msgspec.structs.replace(plan, under_way_s=longest_s(work, plan.seed))
+    cold, warm = list(scripts(plan, 0)), list(scripts(warmed, 0))
+    steady = speaking(cold, 60, 100)
     assert speaking(cold, 10, 30) < 0.7 * steady
     # Poisson arrivals of some 150 sessions at a time: within a few times 1 / sqrt(150).
     assert speaking(warm, 15, 35) == pytest.approx(steady, rel=0.25)
-    times = [at for _, at, _ in scripts(warm, 0)]
+    times = [at for _, at, _ in warm]
     assert times == sorted(times)
     assert times[0] >= 0
-    begun = {number for number, at in enumerate(arrivals(warm)) if at < 0}
-    kept = {number: turns for number, _, turns in scripts(warm, 0)}
+    begun = {number for number, at in enumerate(arrivals(warmed)) if at < 0}
+    kept = {number: turns for number, _, turns in warm}
     assert any(len(kept[n]) < len(session(work, 1, n)) for n in begun & kept.keys())
     assert all(kept[n] == session(work, 1, n) for n in kept.keys() - begun)
 
 
-def test_loads_have_labels_of_their_own() -> None:
+def test_labels_tell_loads_apart() -> None:
     assert labels((0.1, 0.31, 3.0)) == ["10 %", "31 %", "300 %"]
     assert labels((0.99, 0.994, 0.998)) == ["99.0 %", "99.4 %", "99.8 %"]
 
 
-async def test_a_sweep_stopped_while_it_calibrates_measures_nothing(monkeypatch) -> None:
+async def test_sweep_stopped_while_calibrating(monkeypatch) -> None:
     record = TurnRecord(0, 0, 9, 0, 0, 0, "complete", opened_s=0.0, ended_s=1.0)
     plan = Plan(url="", duration_s=25.0, warmup_s=5.0)
     ran = []
@@ -82,7 +85,7 @@ async def test_a_sweep_stopped_while_it_calibrates_measures_nothing(monkeypatch)
     assert len(ran) == 1
 
 
-def test_too_short_a_run_of_the_gateway_is_refused() -> None:
+def test_steady_plan_refuses_too_short_a_run() -> None:
     with pytest.raises(ValueError, match="nothing would be measured"):
         steady_plan(3, 5.0, 1, 1)
     with pytest.raises(ValueError, match="at least 1"):
@@ -91,7 +94,7 @@ def test_too_short_a_run_of_the_gateway_is_refused() -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-async def test_a_sweep_opens_the_share_of_the_capacity_that_it_says() -> None:
+async def test_sweep_opens_its_share_of_the_capacity() -> None:
     work = Workload(turns=(1, 1), sentences=(1, 2), tokens_per_s=80, barge_in=0, think_s=0)
     plan = Plan(url="", duration_s=25.0, warmup_s=5.0, workload=work)
     announced: list[tuple[str, float]] = []

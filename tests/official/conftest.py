@@ -8,15 +8,56 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.official import table
 
 if importlib.util.find_spec("pipecat") is None:
     collect_ignore_glob = ["test_*.py"]
 
 ROOT = Path(__file__).resolve().parents[2]
+
+_results: dict[tuple[str, str], bool] = {}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run write the table of clients."""
+    parser.addoption(
+        "--write-table", action="store_true", help="write what each client did into the docs"
+    )
+
+
+@pytest.fixture
+def told(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], None]]:
+    """``told(client, case)``: this test's result is that client's in the table."""
+    rows: list[tuple[str, str]] = []
+    yield lambda client, case: rows.append((client, case))
+    passed = request.node.stash.get(_PASSED, False)
+    _results.update(dict.fromkeys(rows, passed))
+
+
+_PASSED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep how a test's own part ended."""
+    report = yield
+    if report.when == "call":
+        item.stash[_PASSED] = report.passed
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the table, if this run was asked to."""
+    if not session.config.getoption("--write-table") or not _results:
+        return
+    table.write(_results)
 
 
 @pytest.fixture(scope="session")

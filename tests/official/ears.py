@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from embedded.evaluation import ears
+from embedded.evaluation import recogniser
 from embedded.evaluation.metrics import letter_error_rate
 from tests.e2e.sentences import SENTENCES
 from tests.official.turns import TURN
@@ -16,7 +16,7 @@ from tests.official.turns import TURN
 _FAR = 0.58
 
 
-class Ears(ears.Ears):
+class Ears(recogniser.Recogniser):
     """Hears audio, and tells which text it speaks.
 
     A small voice is misheard now and then, but then by a letter or a word that sounds alike.

@@ -29,6 +29,15 @@ if [ ! -f "$stamp" ]; then
   rm -f "$venv"/.pipecat-talkwire-*
   touch "$stamp"
 fi
+# The vendors' JavaScript SDKs, where there is Node.js.
+if command -v npm > /dev/null; then
+  js=tests/official/js
+  stamp="$js/node_modules/.lock-$(cksum < $js/package-lock.json | cut -d' ' -f1)"
+  if [ ! -f "$stamp" ]; then
+    npm ci --prefix "$js" --ignore-scripts --no-audit --no-fund --silent
+    touch "$stamp"
+  fi
+fi
 what=(tests/official)
 for word in "$@"; do
   if [ -e "${word%%::*}" ]; then what=(); fi

@@ -1,4 +1,4 @@
-"""Every snippet of docs/agents.md, run: Pipecat's in a pipeline, LiveKit's in an agent session."""
+"""Every snippet of docs/guides/agents.md, run in a Pipecat pipeline or a LiveKit session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.official.livekit_agent import agent, written
 from tests.official.pipecat_pipeline import conversation
 from tests.official.turns import TURN
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "agents.md").read_text()
 #: Frameworks find sentences by their capitals, too.
 
 

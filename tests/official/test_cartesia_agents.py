@@ -30,7 +30,7 @@ from tests.official.ears import Ears
 from tests.official.livekit_speech import listen, say
 from tests.official.pipecat_checks import assert_a_turn_with_its_words, assert_turn_after_turn
 from tests.official.pipecat_pipeline import conversation
-from tests.official.turns import LONG, ONE, OTHER, TURN, tokens
+from tests.official.turns import GONE, LONG, ONE, OTHER, TURN, tokens
 
 #: A busy machine may take longer than Pipecat waits.
 PATIENCE = {"stop_frame_timeout_s": 60.0}
@@ -104,7 +104,7 @@ async def test_pipecat_changes_the_speed(speaking: Service, ears: Ears) -> None:
 
 
 async def test_pipecat_is_told_of_a_voice_that_is_not_there(speaking: Service) -> None:
-    async with conversation(pipecat(speaking, "nobody")) as talk:
+    async with conversation(pipecat(speaking, GONE)) as talk:
         await talk.say(ONE)
         await talk.until(
             lambda: any("unknown_voice" in error for error in talk.errors()), "it is told"
@@ -177,7 +177,7 @@ async def test_livekit_stops_listening_and_the_next_turn_is_heard(
 async def test_livekit_is_told_of_a_voice_that_is_not_there(
     speaking: Service, session: aiohttp.ClientSession
 ) -> None:
-    plugin = livekit(speaking, session, "nobody")
+    plugin = livekit(speaking, session, GONE)
     stream = plugin.stream(conn_options=APIConnectOptions(max_retry=0))
     stream.push_text(ONE)
     stream.end_input()

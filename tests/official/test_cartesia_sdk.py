@@ -15,7 +15,7 @@ from cartesia import AsyncCartesia, Cartesia
 from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
 from tests.official.ears import Ears
-from tests.official.turns import ONE, OTHER
+from tests.official.turns import GONE, ONE, OTHER
 
 MODEL, VOICE = "sonic-3", {"mode": "id", "id": "default"}
 RAW: Any = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000}
@@ -83,7 +83,7 @@ def test_voices_are_listed_page_by_page(client: Cartesia) -> None:
 
 def test_a_refusal_is_the_clients_own_error(client: Cartesia) -> None:
     with pytest.raises(cartesia.NotFoundError) as refused:
-        client.tts.generate(model_id=MODEL, transcript=ONE, voice="nobody", output_format=RAW)
+        client.tts.generate(model_id=MODEL, transcript=ONE, voice=GONE, output_format=RAW)
     body: Any = refused.value.body
     assert body["error_code"] == "unknown_voice"
     with pytest.raises(cartesia.BadRequestError):
@@ -165,7 +165,7 @@ async def test_contexts_side_by_side_one_of_them_cancelled(
 
 async def test_an_error_comes_with_its_context(aclient: AsyncCartesia, ears: Ears) -> None:
     async with aclient.tts.websocket_connect() as socket:
-        context = socket.context(model_id=MODEL, voice="nobody", output_format=RAW)
+        context = socket.context(model_id=MODEL, voice=GONE, output_format=RAW)
         await context.push(ONE, continue_=False)
         (error,) = [event async for event in context.receive()]
         assert (error.type, error.error_code) == ("error", "unknown_voice")

@@ -29,7 +29,7 @@ from tests.official.ears import Ears
 from tests.official.livekit_agent import agent
 from tests.official.livekit_speech import listen, say
 from tests.official.pipecat_pipeline import conversation
-from tests.official.turns import LONG, ONE, OTHER, TURN, tokens
+from tests.official.turns import GONE, LONG, ONE, OTHER, TURN, tokens
 
 #: A busy machine may take longer than Pipecat waits.
 PATIENCE = {"stop_frame_timeout_s": 60.0}
@@ -100,13 +100,13 @@ def test_the_client_is_refused(speaking: Service) -> None:
     client = DeepgramClient(api_key="any", environment=environment(speaking))
     with (
         pytest.raises(InvalidStatus) as refused,
-        client.speak.v1.connect(model="aura-2-nobody-en") as _,
+        client.speak.v1.connect(model=GONE) as _,
     ):
         pytest.fail("it was accepted")
     assert refused.value.response.status_code == 400
     assert "voice" in refused.value.response.headers["dg-error"]
     with pytest.raises(BadRequestError) as bad:
-        b"".join(client.speak.v1.audio.generate(text=ONE, model="aura-2-nobody-en"))
+        b"".join(client.speak.v1.audio.generate(text=ONE, model=GONE))
     assert bad.value.body["err_code"] == "UNKNOWN_VOICE"
 
 
@@ -188,7 +188,7 @@ async def test_pipecat_at_another_speed_and_another_rate(speaking: Service, ears
 
 async def test_pipecat_is_told_of_a_voice_that_is_not_there(speaking: Service) -> None:
     async with conversation(pipecat(speaking)) as talk:
-        nobody = DeepgramTTSService.Settings(voice="nobody")
+        nobody = DeepgramTTSService.Settings(voice=GONE)
         await talk.queue(TTSUpdateSettingsFrame(delta=nobody))
         await talk.until(
             lambda: any("400" in error and "voice" in error for error in talk.errors()),
@@ -263,7 +263,7 @@ async def test_livekit_interrupts_by_flush_and_close(
 async def test_livekit_is_told_of_a_voice_that_is_not_there(
     speaking: Service, session: aiohttp.ClientSession
 ) -> None:
-    plugin = livekit(speaking, session, "nobody")
+    plugin = livekit(speaking, session, GONE)
     once = APIConnectOptions(max_retry=0, timeout=60)
     with pytest.raises(APIStatusError) as refused:
         async with plugin.synthesize(ONE, conn_options=once) as stream:

@@ -26,7 +26,7 @@ from tests.official.ears import Ears
 from tests.official.livekit_speech import listen, say
 from tests.official.pipecat_checks import assert_a_turn_with_its_words, assert_turn_after_turn
 from tests.official.pipecat_pipeline import conversation
-from tests.official.turns import ONE, OTHER, TURN, tokens
+from tests.official.turns import GONE, ONE, OTHER, TURN, tokens
 
 #: A busy machine may take longer than Pipecat waits.
 PATIENCE = {"stop_frame_timeout_s": 60.0}
@@ -117,7 +117,7 @@ async def test_pipecat_at_a_telephones_rate(speaking: Service, ears: Ears) -> No
 
 async def test_pipecat_is_told_of_a_voice_that_is_not_there(speaking: Service) -> None:
     async with conversation(pipecat(speaking)) as talk:
-        unknown = ElevenLabsTTSService.Settings(voice="nobody")
+        unknown = ElevenLabsTTSService.Settings(voice=GONE)
         await talk.queue(TTSUpdateSettingsFrame(delta=unknown))
         await talk.say(ONE)
         await talk.until(lambda: any("404" in error for error in talk.errors()), "it is told")
@@ -204,7 +204,7 @@ async def test_livekit_lists_voices_and_is_told_of_one_that_is_not_there(
 ) -> None:
     voices = await livekit(speaking, session).list_voices()
     assert "default" in [voice.id for voice in voices]
-    plugin = livekit(speaking, session, "nobody")
+    plugin = livekit(speaking, session, GONE)
     once = APIConnectOptions(max_retry=0)
     stream = plugin.stream(conn_options=once)
     stream.push_text(ONE)

@@ -23,7 +23,7 @@ from elevenlabs.core.api_error import ApiError
 
 from tests.e2e.live import Service
 from tests.official.ears import Ears
-from tests.official.turns import ONE, OTHER, TURN
+from tests.official.turns import GONE, ONE, OTHER, TURN
 
 MODEL, VOICE, PCM = "eleven_flash_v2_5", "default", "pcm_24000"
 
@@ -98,7 +98,7 @@ def test_voices_are_listed(client: ElevenLabs) -> None:
 
 def test_a_refusal_is_the_clients_own_error(client: ElevenLabs) -> None:
     with pytest.raises(ApiError) as refused:
-        list(client.text_to_speech.convert("nobody", text=ONE))
+        list(client.text_to_speech.convert(GONE, text=ONE))
     assert refused.value.status_code == 404
     assert refused.value.body["detail"]["status"] == "unknown_voice"
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from pipecat.frames.frames import (
@@ -21,11 +19,13 @@ from pipecat.utils.errors import ErrorCategory
 from pipecat_talkwire import TalkwireTTSService, wire
 from pipecat_talkwire.contexts import Contexts
 from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.http11 import Request, Response
 
 from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
 from tests.official.ears import Ears
 from tests.official.pipecat_pipeline import conversation
+from tests.official.pipecat_script import Script, header
 from tests.official.turns import ONE, OTHER
 
 
@@ -91,55 +91,6 @@ async def test_a_lost_connection_costs_the_turn_and_no_more(speaking: Service, e
 
 
 # -- a scripted server
-
-
-def header(handle: int, sample_offset: int) -> bytes:
-    """As docs/protocol.md draws it."""
-    return struct.pack("<BBHII", 0x11, 0, handle, 0, sample_offset)
-
-
-GREETING: dict[str, Any] = {
-    "type": "session.created",
-    "session_id": "s",
-    "limits": {"max_message_bytes": 2048, "session_idle_s": 300.0},
-    "a_field_of_the_future": [1],
-}
-
-
-class Script:
-    """A server that answers what a test tells it to, and keeps what it was told."""
-
-    def __init__(self, greeting: dict[str, Any] = GREETING) -> None:
-        self.greeting = greeting
-        self.connections = 0
-        self.heard: list[dict[str, Any]] = []
-
-    async def converse(self, socket: ServerConnection) -> None:
-        self.connections += 1
-        await socket.send(json.dumps(self.greeting))
-        await self.after_greeting(socket)
-        handle = -1
-        async for data in socket:
-            message = json.loads(data)
-            self.heard.append(message)
-            if message["type"] == "context.create":
-                handle += 1
-                created = {"type": "context.created", "handle": handle}
-                await socket.send(json.dumps({**message, **created}))
-            elif message["type"] == "context.end":
-                await self.speak(socket, message["context_id"], handle)
-
-    async def after_greeting(self, socket: ServerConnection) -> None:
-        """Nothing, unless a test has something."""
-
-    async def speak(self, socket: ServerConnection, context_id: str, handle: int) -> None:
-        await socket.send(header(handle, 0) + bytes(4800))
-        await socket.send(json.dumps({"type": "a.type.of.the.future", "context_id": context_id}))
-        done = {"type": "context.done", "context_id": context_id, "reason": "complete"}
-        await socket.send(json.dumps(done))
-
-    def texts(self) -> str:
-        return "".join(m["text"] for m in self.heard if m["type"] == "text.append")
 
 
 @asynccontextmanager
@@ -210,6 +161,52 @@ async def test_what_a_full_server_refuses_ends_the_turn() -> None:
     assert sum("overloaded" in error and "r-1" in error for error in talk.errors()) == 1
     assert not any("unknown_context" in error for error in talk.errors())
     assert talk.up[0].category is ErrorCategory.RATE_LIMIT
+
+
+class Refusing(Script):
+    """Refuses every context for good."""
+
+    async def converse(self, socket: ServerConnection) -> None:
+        self.connections += 1
+        await socket.send(json.dumps(self.greeting))
+        async for data in socket:
+            message = json.loads(data)
+            self.heard.append(message)
+            if message["type"] == "context.create":
+                error = {
+                    "type": "error",
+                    "code": "unknown_voice",
+                    "message": "No.",
+                    "param": "voice",
+                }
+                await socket.send(json.dumps({**error, "context_id": message["context_id"]}))
+
+
+async def say_for_good(tts: TalkwireTTSService) -> None:
+    """Three turns, of which each has to end by itself: nothing else would end it in this time."""
+    async with conversation(tts) as talk:
+        for turn in range(3):
+            await talk.say(ONE, " ", OTHER)
+            await talk.until_stopped(turn + 1)
+    assert not tts.is_usable
+    assert talk.pcm() == b""
+
+
+async def test_an_unknown_voice_holds_up_no_later_turn() -> None:
+    script = Refusing()
+    async with scripted(script) as url:
+        await say_for_good(TalkwireTTSService(url=url, stop_frame_timeout_s=3600))
+    assert len(script.heard) >= 1
+
+
+async def test_a_wrong_key_holds_up_no_turn() -> None:
+    def refuse(socket: ServerConnection, request: Request) -> Response:
+        return socket.respond(401, "No.")
+
+    async with serve(Script().converse, "127.0.0.1", 0, process_request=refuse) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        url = f"ws://127.0.0.1:{port}/"
+        await say_for_good(TalkwireTTSService(url=url, api_key="wrong", stop_frame_timeout_s=3600))
 
 
 async def test_a_peer_that_speaks_another_protocol_is_not_spoken_to() -> None:

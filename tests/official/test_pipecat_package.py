@@ -13,7 +13,8 @@ from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
 from tests.official.ears import Ears
 
-PACKAGE = Path(__file__).resolve().parents[2] / "clients" / "pipecat"
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "clients" / "pipecat"
 
 
 def test_its_types_hold_against_pipecats_own(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_the_example_speaks_what_is_typed(speaking: Service, ears: Ears, tmp_pat
     lines = SENTENCES[2:4]
     out = tmp_path / "answers.wav"
     said = subprocess.run(
-        [sys.executable, PACKAGE / "examples/bot.py", "--url", speaking.url, "--out", out],
+        [sys.executable, ROOT / "examples/pipecat_bot.py", "--url", speaking.url, "--out", out],
         input="".join(f"{line}\n" for line in lines),
         capture_output=True,
         text=True,

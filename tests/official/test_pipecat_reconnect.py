@@ -11,7 +11,7 @@ from pipecat_talkwire import TalkwireTTSService, wire
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from tests.official.pipecat_pipeline import conversation
-from tests.official.test_pipecat_connection import Script
+from tests.official.pipecat_script import Script
 from tests.official.turns import ONE, OTHER
 
 
@@ -56,6 +56,28 @@ async def test_a_turn_in_the_pause_between_two_attempts_is_spoken() -> None:
         await talk.say(OTHER)
     assert talk.pcm() == bytes(9600)
     assert script.connections == 2
+    server.close()
+
+
+async def test_a_server_that_takes_its_time_to_come_back_is_found_again() -> None:
+    script = Script()
+    server = await _serve(script)
+    tts = TalkwireTTSService(
+        url=f"ws://127.0.0.1:{_port(server)}/",
+        reconnect_backoff_min_wait=0.05,
+        reconnect_backoff_max_wait=0.05,
+    )
+    async with conversation(tts) as talk:
+        port = _port(server)
+        server.close()
+        await server.wait_closed()
+        # Pipecat itself gives up after the third.
+        await talk.until(lambda: any("attempt 4 failed" in e for e in talk.errors()), "it tried")
+        assert tts.is_usable
+        server = await _serve(script, port)
+        await talk.say(ONE)
+        await talk.until_stopped(1)
+    assert talk.pcm() == bytes(4800)
     server.close()
 
 

@@ -26,7 +26,7 @@ from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
 from tests.official.ears import Ears
 from tests.official.pipecat_pipeline import conversation
-from tests.official.turns import ONE, OTHER, TURN, tokens
+from tests.official.turns import GONE, ONE, OTHER, TURN, tokens
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ async def test_settings_change_within_a_turn(speaking: Service, ears: Ears) -> N
 
 
 async def test_an_unknown_voice_is_told_and_ends_the_turn(speaking: Service) -> None:
-    unknown = TalkwireTTSService.Settings(voice="nobody")
+    unknown = TalkwireTTSService.Settings(voice=GONE)
     tts = TalkwireTTSService(url=speaking.url, settings=unknown)
     async with conversation(tts) as talk:
         await talk.say(ONE)

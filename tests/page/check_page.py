@@ -175,11 +175,11 @@ async def test_errors_have_words_and_a_code() -> None:
         await shown.tab.click("speak")
         await shown.until_status("It did not work")
         assert await shown.tab.text("error-code") == "invalid_text"
-        server.runtime.admission.enter()
+        lease = server.runtime.admission.acquire()
         await shown.write(TEXT)
         await shown.tab.click("speak")
         await shown.tab.until("document.getElementById('error-code').textContent == 'overloaded'")
-        server.runtime.admission.leave(0.0)
+        lease.release()
         await shown.tab.click("speak")
         await shown.until_status("Done.")
         assert await shown.tab.run("document.getElementById('error').hidden")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.wire_format import HEADER_BYTES, AudioHeader
+from streaming.protocol.binary import HEADER_BYTES, AudioHeader
 from tests.page.browser import Page, page
 
 HERE = Path(__file__).parent

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import av
 import numpy as np
 
-from service.audio.packet import AudioEncoder, Packet
+from service.audio.encoder import AudioEncoder, Packet
+from service.audio.stretch import TimeStretch
 from streaming.spec import Samples
 
 RATE = 24_000
@@ -75,3 +76,20 @@ def spectrum_error_db(wanted: Samples, got: Samples, rate: int, below_hz: float)
     band = np.fft.rfftfreq(count, 1 / rate) < below_hz
     wanted, got = (np.abs(np.fft.rfft(one[:count]))[band] for one in (wanted, got))
     return float(20 * np.log10(np.linalg.norm(wanted - got) / np.linalg.norm(wanted)))
+
+
+def stretched(samples: Samples, speed: float, rate: int = RATE) -> Samples:
+    stretch = TimeStretch(rate, speed)
+    return np.concatenate([stretch.push(samples), stretch.finish()])
+
+
+def pitch_hz(samples: Samples) -> float:
+    """The median fundamental of the voiced parts, by autocorrelation."""
+    size, found = 2048, []
+    for at in range(0, len(samples) - size, size // 4):
+        part = samples[at : at + size] * np.hanning(size)
+        if np.sqrt((part**2).mean()) > 0.02:
+            likeness = np.fft.irfft(np.abs(np.fft.rfft(part, 4 * size)) ** 2)
+            low, high = RATE // 400, RATE // 60
+            found.append(RATE / (low + int(np.argmax(likeness[low:high]))))
+    return float(np.median(found))

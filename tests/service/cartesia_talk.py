@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from streaming.spec import Samples
-from talker.fake import FakeTalker
 from tests.service.live import Gateway
 from tests.service.vendor_talk import VendorTalk, vendor
 
@@ -51,10 +50,6 @@ def is_(kind: str, context: str) -> Any:
     return lambda message: (message["type"], message["context_id"]) == (kind, context)
 
 
-def speaking(**more: Any) -> FakeTalker:
-    return FakeTalker(frames_per_character=2.0, has_word_timings=True, **more)
-
-
 def words_of(talk: VendorTalk, context: str) -> list[tuple[str, float, float]]:
     found: list[tuple[str, float, float]] = []
     for message in talk.messages:
@@ -62,3 +57,24 @@ def words_of(talk: VendorTalk, context: str) -> list[tuple[str, float, float]]:
             times = message["word_timestamps"]
             found += zip(times["words"], times["start"], times["end"], strict=True)
     return found
+
+
+RAW = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000}
+REFUSED: list[tuple[dict[str, Any], int, str]] = [
+    ({"voice": "nobody"}, 404, "unknown_voice"),
+    ({"voice": None}, 400, "invalid_message"),
+    ({"voice": {"mode": "embedding", "embedding": [0.1]}}, 400, "unsupported"),
+    ({"transcript": 5}, 400, "invalid_message"),
+    ({"output_format": None}, 400, "invalid_message"),
+    ({"output_format": {**RAW, "container": "wav"}}, 400, "unsupported"),
+    ({"output_format": {**RAW, "encoding": "mp3"}}, 400, "invalid_message"),
+    ({"output_format": {**RAW, "sample_rate": 12345}}, 400, "unsupported"),
+    ({"generation_config": {"speed": 9}}, 400, "invalid_message"),
+    ({"generation_config": {"volume": 2}}, 400, "unsupported"),
+    ({"generation_config": {"emotion": "happy"}}, 400, "unsupported"),
+    ({"speed": "fast"}, 400, "unsupported"),
+    ({"pronunciation_dict_id": "x"}, 400, "unsupported"),
+    ({"add_phoneme_timestamps": True}, 400, "unsupported"),
+    ({"max_buffer_delay_ms": 6000}, 400, "invalid_message"),
+    ({"transcript": "x" * 101}, 413, "text_too_long"),
+]

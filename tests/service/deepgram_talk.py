@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -63,3 +64,12 @@ async def speaking(server: Gateway, query: str = "", greet: bool = True) -> Asyn
 
 
 SLOW: dict[str, Any] = {"row_s": 0.001, "frames_per_character": 20}
+
+
+async def post(server: Gateway, query: str = "", **body: Any) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=60) as http:
+        return await http.post(
+            f"{server.http}/v1/speak?{query}",
+            json=body or {"text": TEXTS[0]},
+            headers={"Authorization": "Token any"},
+        )

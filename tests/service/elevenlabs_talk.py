@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
 from streaming.spec import Samples
+from streaming.word_timing import WordTiming
 from tests.service.live import Gateway
 from tests.service.vendor_talk import VendorTalk, vendor
 
@@ -56,3 +58,33 @@ async def finish(talk: VendorTalk, context: str) -> None:
 
 
 SLOW: dict[str, Any] = {"row_s": 0.002, "frames_per_character": 20}
+
+TEXT = "Hello there, how are you? I am fine."
+
+
+def words_in(text: str, ms: int = 100, pause_ms: int = 20) -> list[WordTiming]:
+    """Each word ``ms`` per character long, with a pause before it."""
+    timings, at, now = [], 0, 0
+    for word in text.split():
+        at = text.index(word, at)
+        begin, now = now + pause_ms, now + pause_ms + ms * len(word)
+        timings.append(WordTiming(word, at, at + len(word), begin, now))
+        at += len(word)
+    return timings
+
+
+#: How long a decoder gives silence before the speech of an MP3 file (docs/reference/audio.md).
+MP3_DELAY_MS = {"mp3_22050_32": 1105 / 22.05}
+
+
+def check_words(
+    words: list[tuple[str, int]], text: str, frame_ms: float = 40.0, late_ms: float = 0.0
+) -> None:
+    assert [word for word, _ in words] == text.split()
+    at, spaces = 0, 0
+    for number, (word, begin) in enumerate(words):
+        at = text.index(word, at)
+        before = words[number - 1][0] if number else ""
+        spaces += before[-1:] in (".", "?")  # the space between two sentences is not spoken
+        assert begin == pytest.approx(late_ms + (at - spaces) * 2 * frame_ms, abs=30)
+        at += len(word)

@@ -14,7 +14,7 @@ from tests.service.live import Gateway, client
 FIRST, SECOND = "Zanzibar is far away.", " Quagga herds graze there, they say."
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TRACE_ID, SPAN_ID = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
-#: The documented attributes; docs/operations.md has the same list.
+#: The documented attributes; docs/guides/operations.md has the same list.
 ATTRIBUTES = {
     "tts.context": {
         *("tts.protocol", "tts.request_id", "tts.model", "tts.outcome", "tts.characters"),

@@ -13,21 +13,22 @@ from typing import Any
 import numpy as np
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.frames import Frame, Opcode
 
-from codec.decodes import DecodeStats
 from codec.fake import FakeCodecEngine, FakeDecoder
 from service.app import create_app
-from service.front_door import server_config
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
 from service.tracing import Tracing
+from service.transport.uvicorn_protocols import server_config
+from service.voices.cloning import Transcriber
 from streaming.ports import Sampling, SpeechRequest
+from streaming.protocol.binary import HEADER_BYTES, AudioHeader
 from streaming.spec import CodecSpec, Samples
-from streaming.wire_format import HEADER_BYTES, AudioHeader
 from talker.fake import FakeTalker
 
-SPEC = CodecSpec(24_000, 960, 8, 1024, 3)
+SPEC = CodecSpec(24_000, 960, (1024,) * 8, 3, 3)
 
 
 class Gateway:
@@ -79,19 +80,19 @@ async def gateway(
     talker: FakeTalker | None = None,
     codec_delay_s: float = 0.0,
     traces: Tracing | None = None,
+    transcriber: Transcriber | None = None,
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """Serve until the block ends; fails if a handler raised. Unless asked for, admission is not
-    measured: what a test sees must not hang on the machine's other work.
+    measured: what a test sees must not hang on the machine's other work. Unknown voices are
+    refused, as they are with any model but the embedded one.
     """
     talker = talker or FakeTalker()
-    codec = FakeCodecEngine(SPEC, codec_delay_s, lambda stats: on_decoded(stats))
-    chosen = Settings(**{"admission": "fixed"} | settings)
-    runtime = Runtime(chosen, talker, codec, Metrics("test", "fake"), tracing=traces)
+    codec = FakeCodecEngine(SPEC, codec_delay_s)
+    chosen = Settings(**{"admission": "fixed", "hold_s": 0.0, "unknown_voice": "error"} | settings)
+    metrics = Metrics("test", "fake")
+    runtime = Runtime(chosen, talker, codec, metrics, None, transcriber, traces)
     talker.source = runtime.library
-
-    def on_decoded(stats: DecodeStats) -> None:
-        runtime.on_decoded(stats)
 
     listener = socket.create_server(("127.0.0.1", 0))
     server = Server(server_config(create_app(runtime), runtime.settings, grace_s=2))
@@ -176,3 +177,13 @@ async def client(url: str, **options: Any) -> AsyncIterator[Client]:
         assert isinstance(greeting, dict)
         assert greeting["type"] == "session.created"
         yield made
+
+
+def write(c: Client, messages: list[dict[str, Any]]) -> None:
+    """One piece of TCP holds them all."""
+    frames = [Frame(Opcode.TEXT, json.dumps(message).encode()) for message in messages]
+    c.socket.transport.write(b"".join(frame.serialize(mask=True) for frame in frames))
+
+
+def append(text: str) -> dict[str, Any]:
+    return {"type": "text.append", "context_id": "c", "text": text}

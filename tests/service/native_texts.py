@@ -6,12 +6,12 @@ from typing import Any
 
 import httpx
 
-from streaming.wire_format import AudioHeader
+from streaming.protocol.binary import AudioHeader
 from tests.service.live import SPEC
 
 TEXT = "A sentence to say. And a second one, which is longer than the first."
 SENTENCES = ("A sentence to say.", "And a second one, which is longer than the first.")
-EXACT = {"lookahead_frames": SPEC.receptive_field_frames}
+EXACT = {"lookahead_frames": SPEC.right_frames}
 
 
 async def get(url: str) -> httpx.Response:

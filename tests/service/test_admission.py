@@ -1,77 +1,247 @@
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
+from codec.fake import FakeCodecEngine
 from service.admission import Admission
+from service.auth.caller import ANYBODY, Caller, network_of, serving
+from service.auth.keys import ApiKey, KeyRing, Limits
+from service.auth.limits import Accounts
+from service.engine_stats import EnginePace
+from service.settings import Settings
 from streaming.capacity import Capacity, CapacitySettings
 from streaming.errors import CapacityError, ErrorCode
 from talker.fake import FakeTalker
-from tests.service.live import client, gateway
+from tests.service.live import SPEC, client, gateway
 
 
-def test_places_are_counted_and_the_hint_follows_how_long_contexts_last() -> None:
+def test_admission_counts_slots_and_hints_by_how_long_they_are_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     admission = Admission(2)
-    admission.enter()
-    admission.enter()
+    lease = admission.acquire()
+    admission.acquire()
+    first_hint_ms = refused(admission).retry_after_ms
+    now += 60.0
+    lease.release()
+    admission.acquire()
+    later_hint_ms = refused(admission).retry_after_ms
+    assert first_hint_ms is not None
+    assert later_hint_ms is not None
+    assert later_hint_ms > first_hint_ms
+
+
+def refused(admission: Admission, speed: float = 1.0) -> CapacityError:
     with pytest.raises(CapacityError) as caught:
-        admission.enter()
+        admission.acquire(speed=speed)
     assert caught.value.code is ErrorCode.OVERLOADED
     assert caught.value.retryable
-    first_hint = caught.value.retry_after_ms
-    admission.leave(60.0)
-    admission.enter()
+    return caught.value
+
+
+def test_lease_released_twice_gives_back_one_slot() -> None:
+    admission = Admission(2)
+    lease = admission.acquire()
+    with admission.acquire():
+        lease.release()
+        lease.release()
+        assert admission.active == 1
+    assert admission.active == 0
+
+
+def test_lease_gives_back_its_own_slot_and_its_own_callers_account() -> None:
+    ring = KeyRing([ApiKey(k, k, b"") for k in "ab"], {t: Limits(max_contexts=1) for t in "ab"})
+    accounts = Accounts(lambda: ring)
+    admission = Admission(2, accounts)
+    ann, ben = (Caller(name, name, frozenset()) for name in "ab")
+    of_ann = admission.acquire(ann, 1.0)
+    of_ben = admission.acquire(ben, 4.0)
     with pytest.raises(CapacityError) as caught:
-        admission.enter()
-    assert first_hint is not None
-    assert caught.value.retry_after_ms is not None
-    assert caught.value.retry_after_ms > first_hint
+        admission.acquire(ann)
+    assert caught.value.code is ErrorCode.RATE_LIMITED
+    with serving(ben):  # whoever is served when it is released
+        of_ann.release()
+    assert {name: account.contexts for name, account in accounts.tenants()} == {"a": 0, "b": 1}
+    of_ben.release()
+    assert {name: account.contexts for name, account in accounts.tenants()} == {"a": 0, "b": 0}
 
 
-def test_leaving_more_often_than_entering_is_a_mistake_of_ours() -> None:
-    with pytest.raises(RuntimeError):
-        Admission(1).leave(1.0)
-
-
-def test_the_measured_capacity_holds_under_the_ceiling() -> None:
+def test_admission_holds_the_measured_capacity_under_the_ceiling() -> None:
     admission, capacity = Admission(6), Capacity(CapacitySettings(0.04, 6))
     admission.measured = capacity
     assert admission.capacity == 6, "nothing is known yet"
     capacity.codec.observe(100, 100 * 0.0068, 0.0)  # nearly six streams, four with room to spare
     assert admission.capacity == 4
     for _ in range(4):
-        admission.enter()
-    with pytest.raises(CapacityError) as caught:
-        admission.enter()
-    assert caught.value.code is ErrorCode.OVERLOADED
+        admission.acquire()
+    refused(admission)
     admission.ceiling = 2
     assert admission.capacity == 2
 
 
-def test_fast_speech_counts_for_as_much_as_it_takes() -> None:
+def test_admission_counts_fast_speech_for_what_it_costs() -> None:
     admission, capacity = Admission(8), Capacity(CapacitySettings(0.04, 8))
     admission.measured = capacity
     capacity.codec.observe(100, 100 * 0.0068, 0.0)
-    admission.enter(2.0)
-    admission.enter(2.0)
-    with pytest.raises(CapacityError):
-        admission.enter(2.0)
-    admission.leave(0.0, 2.0)
-    admission.leave(0.0, 2.0)
+    leases = [admission.acquire(speed=2.0), admission.acquire(speed=2.0)]
+    refused(admission, 2.0)
+    for lease in leases:
+        lease.release()
     assert admission.active == 0
     for _ in range(4):
-        admission.enter(0.5)  # slow speech is not made more slowly
+        admission.acquire(speed=0.5)  # slow speech is not made more slowly
 
 
-def test_the_first_is_always_admitted() -> None:
+def test_admission_always_admits_the_first() -> None:
     admission, capacity = Admission(8), Capacity(CapacitySettings(0.04, 8))
     admission.measured = capacity
     capacity.codec.observe(10, 10.0, 0.0)
-    admission.enter(4.0)
-    with pytest.raises(CapacityError):
-        admission.enter()
+    admission.acquire(speed=4.0)
+    refused(admission)
 
 
-async def test_a_service_admits_what_its_talker_was_measured_to_carry() -> None:
+def test_gaps_of_a_worker_that_was_restarted_lower_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, codec = Clock(monkeypatch), FakeCodecEngine(SPEC)
+    pace = EnginePace(Settings(), FakeTalker(), codec)
+    pace.capacity = Capacity(CapacitySettings(0.04, 16))
+    codec.restarts = 1
+    for stream in range(4):
+        pace.on_sent(stream, 0.1, 1.0, 4)
+    assert pace.capacity.slots(clock.now) == 16
+    clock.now += 10.0
+    for stream in range(4):
+        pace.on_sent(stream, 0.1, 1.0, 4)
+    assert pace.capacity.slots(clock.now) < 4
+
+
+ANN, BEN, CAT = (replace(ANYBODY, network=f"192.0.2.{number}") for number in range(3))
+
+
+class Clock:
+    """Monotonic time, set by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+class Rests:
+    """A SlotUser that has had nothing to do since ``since``."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+
+    def resting_s(self, now: float) -> float:
+        return now - self.since
+
+
+def code_of_refusal(admission: Admission, caller: Caller) -> ErrorCode:
+    with pytest.raises(CapacityError) as caught:
+        admission.acquire(caller)
+    assert caught.value.retry_after_ms
+    return caught.value.code
+
+
+def test_client_alone_may_take_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, admission = Clock(monkeypatch), Admission(8)
+    admission.acquire(BEN).release()
+    clock.now += 700.0
+    for _ in range(8):
+        admission.acquire(ANN)
+    assert code_of_refusal(admission, ANN) is ErrorCode.OVERLOADED
+
+
+def test_last_slot_is_left_where_others_have_been_of_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, admission = Clock(monkeypatch), Admission(8)
+    admission.acquire(BEN).release()
+    clock.now += 300.0
+    for _ in range(7):
+        admission.acquire(ANN)
+    assert code_of_refusal(admission, ANN) is ErrorCode.OVERLOADED
+    admission.acquire(BEN)
+
+
+def test_slot_that_comes_free_goes_to_the_client_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, admission = Clock(monkeypatch), Admission(8)
+    leases = [admission.acquire(ANN) for _ in range(8)]
+    for caller in (BEN, CAT):
+        assert code_of_refusal(admission, caller) is ErrorCode.OVERLOADED
+    leases.pop().release()
+    leases.pop().release()
+    assert code_of_refusal(admission, ANN) is ErrorCode.OVERLOADED
+    clock.now += 1.0
+    assert code_of_refusal(admission, ANN) is ErrorCode.OVERLOADED
+    admission.acquire(BEN)
+    assert code_of_refusal(admission, ANN) is ErrorCode.OVERLOADED
+    admission.acquire(CAT)
+
+
+def test_client_who_does_not_come_again_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, admission = Clock(monkeypatch), Admission(8)
+    leases = [admission.acquire(ANN) for _ in range(8)]
+    for caller in (BEN, CAT):
+        assert code_of_refusal(admission, caller) is ErrorCode.OVERLOADED
+    leases.pop().release()
+    leases.pop().release()
+    clock.now += 60.0
+    admission.acquire(ANN)  # the other one is left for whoever comes
+
+
+def test_client_holds_no_more_than_the_share_that_is_set() -> None:
+    admission = Admission(8, max_share=0.25)
+    leases = [admission.acquire(ANN) for _ in range(2)]
+    assert code_of_refusal(admission, ANN) is ErrorCode.RATE_LIMITED
+    admission.acquire(BEN)
+    leases[0].release()
+    admission.acquire(ANN)
+
+
+def test_slot_that_rests_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, admission = Clock(monkeypatch), Admission(3, rest_s=5.0)
+    of_ben = admission.acquire(BEN)
+    older, newer = admission.acquire(ANN), admission.acquire(ANN)
+    of_ben.user = Rests(clock.now)
+    older.user = newer.user = Rests(clock.now)
+    clock.now += 3.0
+    newer.user = Rests(clock.now)
+    assert code_of_refusal(admission, CAT) is ErrorCode.OVERLOADED
+    clock.now += 2.0
+    admission.acquire(CAT)
+    assert (older.is_held, newer.is_held, of_ben.is_held) == (False, True, True)
+    admission.acquire(CAT)
+    assert (newer.is_held, of_ben.is_held) == (True, False)
+    assert admission.active == 3
+
+
+def test_slot_that_is_worked_in_is_never_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, admission = Clock(monkeypatch), Admission(1, rest_s=5.0)
+    lease = admission.acquire(ANN)
+    clock.now += 60.0
+    lease.user = Rests(clock.now)
+    assert code_of_refusal(admission, BEN) is ErrorCode.OVERLOADED
+    assert lease.is_held
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_network_is_what_a_client_cannot_change_of_its_address(address: str, network: str) -> None:
+    assert network_of(address) == network
+
+
+async def test_admission_follows_what_the_talker_was_measured_to_carry() -> None:
     # A row takes 8 ms alone, and 40 ms, which is real time, where nine streams run.
     talker = FakeTalker(row_s=0.008, stream_s=0.004, frames_per_character=4, capacity=64)
     async with gateway(talker, admission="measured") as server, client(server.url) as talk:

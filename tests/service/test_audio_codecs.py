@@ -10,11 +10,9 @@ import av
 import numpy as np
 import pytest
 
+from service.audio.containers import FileEncoder, tell_length
 from service.audio.factory import MEDIA_TYPES, SAMPLE_RATES, make_stream_encoder
-from service.audio.files import FileEncoder
-from service.audio.g711 import alaw_table, mulaw_table
-from service.audio.pcm import to_s16, wav_header
-from service.audio.whole import tell_length
+from service.audio.pcm import alaw_table, mulaw_table, to_s16, wav_header
 from streaming.errors import ErrorCode, RequestError
 from tests.service.audio_signal import (
     RATE,

@@ -12,27 +12,15 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import connect
 
-from clients.native import NativeClient
+import talkwire_client
 from service.audio.factory import MEDIA_TYPES, SAMPLE_RATES
-from service.audio.files import FLAC, FileEncoder
-from service.audio.pump import EncoderPump
 from service.audio.resample import Resampler
-from service.audio.timeline import Timeline
-from service.metrics import Metrics
-from service.outbox import Outbox
-from service.protocols.native_context import NativeContext, make_context_encoder
-from streaming import wire
-from streaming.errors import TalkwireError
-from streaming.events import Done, SendAudio
-from streaming.report import ContextReport
-from streaming.spec import Encoding
-from streaming.wire_format import AudioHeader
+from streaming.protocol.binary import AudioHeader
 from talker.fake import FakeTalker
-from tests.service.audio_signal import voice
 from tests.service.live import SPEC, Client, Gateway, client, gateway
 
 RATE = SPEC.sample_rate
-EXACT = {"lookahead_frames": SPEC.receptive_field_frames}
+EXACT = {"lookahead_frames": SPEC.right_frames}
 TEXTS = ["The first one is short. ", "The second one is somewhat longer than that."]
 
 
@@ -119,12 +107,12 @@ async def test_opus_keeps_audio_and_messages_in_order(rate: int | None, frame_ms
 
 
 async def test_the_projects_client_counts_opus() -> None:
-    async with gateway() as server, NativeClient.connect(server.url) as talk:
-        async with talk.context(audio=wire.AudioOptions(Encoding.OPUS, 16_000, 40)) as context:
-            await context.feed(TEXTS[0])
-            chunks = [chunk async for chunk in context]
-        assert context.started is not None
-        assert (context.started.sample_rate, context.started.delay_samples) == (16_000, 104)
+    async with gateway() as server, talkwire_client.Client(server.url) as talk:
+        options = {"encoding": "opus", "sample_rate": 16_000, "frame_ms": 40}
+        async with talk.speak(TEXTS[0], **options) as speech:
+            chunks = [chunk async for chunk in speech]
+        assert speech.started is not None
+        assert (speech.started.sample_rate, speech.started.delay_samples) == (16_000, 104)
         assert {chunk.samples for chunk in chunks} == {640}
 
 
@@ -168,92 +156,3 @@ async def test_reports_count_at_the_rate_of_the_audio() -> None:
         assert cancelled["played_ms"] == cancelled["sent_ms"]
         assert cancelled["played_ms"] == pytest.approx(sent / 8, abs=0.2)
         assert cancelled["text_spoken"].strip() == TEXTS[1]
-
-
-class Rig:
-    """A NativeContext alone, with an outbox that nobody reads."""
-
-    def __init__(self, tasks: asyncio.TaskGroup, audio: wire.AudioOptions) -> None:
-        self.errors: list[TalkwireError] = []
-        self.closed: list[str] = []
-        self.outbox = Outbox(10**8)
-        create = wire.ContextCreate("c", audio=audio)
-        self.encoder = make_context_encoder(audio, RATE)
-        self.timeline = Timeline(RATE, self.encoder.sample_rate, self.encoder.delay_samples)
-        self.pump = EncoderPump(self.encoder, tasks, self.errors.append)
-        self.context = NativeContext(
-            create,
-            7,
-            self.encoder,
-            self.pump,
-            self.timeline,
-            self.outbox,
-            Metrics("test", "fake"),
-            framing="header",
-            tell=lambda error, _: self.errors.append(error),
-            closed=self.closed.append,
-        )
-
-    def audio(self, samples: int, *, first: bool = False, ends: bool = False) -> None:
-        self.context.on_audio(SendAudio(voice(samples), 0, first, ends, ends, False))
-
-    async def take(self) -> str | bytes:
-        item = await asyncio.wait_for(self.outbox.get(), 60)
-        assert item is not None
-        return item.data
-
-
-REPORT = ContextReport(None, None, None, 0.0, 0.0, None, 0.0, 0, 0)
-
-
-@pytest.mark.parametrize("rate", [8_000, 24_000, 48_000])
-async def test_what_a_cancel_takes_back_is_counted_in_the_codecs_samples(rate: int) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, rate, 20))
-        for number in range(10):
-            rig.audio(2400, first=not number)
-        await rig.take()  # audio.started
-        written = [await rig.take() for _ in range(7)]
-        assert {len(data) for data in written} == {12 + 2 * rate * 20 // 1000}
-        assert rig.context.revoke() == 10 * 2400 - 7 * 480
-        rig.audio(2400)
-        assert rig.outbox.queued_bytes == 0
-
-
-async def test_an_opus_packet_that_is_only_half_audio_counts_as_that() -> None:
-    async with asyncio.TaskGroup() as tasks:
-        rig = Rig(tasks, wire.AudioOptions(Encoding.OPUS))
-        rig.audio(4800, first=True)
-        await rig.take()
-        await rig.take()
-        while rig.timeline.sent_samples < 4800:
-            await asyncio.sleep(0)
-        assert rig.context.revoke() == 4800 - (480 - 156)
-
-
-async def test_an_encoder_that_breaks_at_the_end_is_no_success() -> None:
-    """The session is over when the encoder fails: the client must hear of it all the same."""
-    async with asyncio.TaskGroup() as tasks:
-        rig = Rig(tasks, wire.AudioOptions(Encoding.OPUS))
-        over = FileEncoder(FLAC, RATE)
-        over.flush()  # a file that has ended refuses what follows
-        rig.pump._encoder = over
-        rig.audio(4800, first=True, ends=True)
-        rig.context.on_done(Done("complete", REPORT))
-        assert rig.closed == []
-    assert rig.closed == ["c"]
-    assert {error.code.value for error in rig.errors} == {"internal"}
-    kinds = [json.loads(await rig.take()) for _ in range(3)]
-    assert [kind["type"] for kind in kinds] == ["audio.started", "metrics", "context.done"]
-    assert kinds[-1]["reason"] == "error"
-
-
-async def test_a_socket_that_goes_leaves_no_context_open() -> None:
-    async with asyncio.TaskGroup() as tasks:
-        rig = Rig(tasks, wire.AudioOptions(Encoding.OPUS))
-        rig.audio(48_000, first=True, ends=True)
-        rig.context.on_done(Done("complete", REPORT))
-        rig.context.abandon()
-        assert rig.closed == ["c"]
-        rig.context.abandon()
-    assert rig.closed == ["c"]

@@ -9,13 +9,19 @@ import av
 import numpy as np
 import pytest
 
-from clients.opus import packet_ms
-from service.audio import opus_frames
+from service.audio import opus as opus_frames
+from service.audio.encoder import Packet
 from service.audio.factory import make_stream_encoder
-from service.audio.opus import OPUS_FRAME_MS, OpusEncoder
-from service.audio.opus_frames import BundledOpus, SystemOpus, has_system_opus, open_opus
-from service.audio.packet import Packet
+from service.audio.opus import (
+    OPUS_FRAME_MS,
+    BundledOpus,
+    OpusEncoder,
+    SystemOpus,
+    has_system_opus,
+    open_opus,
+)
 from streaming.spec import Samples
+from talkwire_client.audio import opus_packet_ms
 from tests.service.audio_signal import lag, run, snr_db, upsampled, voice
 
 RATES = (8_000, 16_000, 24_000, 48_000)
@@ -70,7 +76,7 @@ def test_an_utterance_comes_back_whole(binding: type, rate: int, frame_ms: int) 
 @pytest.mark.parametrize("frame_ms", OPUS_FRAME_MS)
 def test_packets_last_as_long_as_they_say(binding: type, frame_ms: int) -> None:
     for packet in run(make(binding, 24_000, frame_ms), voice(10_000)):
-        assert packet_ms(packet.data) == frame_ms
+        assert opus_packet_ms(packet.data) == frame_ms
         assert packet.samples == 24 * frame_ms
 
 
@@ -126,14 +132,14 @@ def test_without_the_systems_library_pyavs_is_used(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("bad", [b"", b"\x03"])
 def test_what_is_no_packet(bad: bytes) -> None:
     with pytest.raises(ValueError, match="Opus packet"):
-        packet_ms(bad)
+        opus_packet_ms(bad)
 
 
 def test_durations_of_all_configurations() -> None:
-    ms = [packet_ms(bytes([config << 3])) for config in range(32)]
+    ms = [opus_packet_ms(bytes([config << 3])) for config in range(32)]
     assert ms[:4] == [10, 20, 40, 60]
     assert ms[12:16] == [10, 20, 10, 20]
     assert ms[28:] == [2.5, 5, 10, 20]
     assert all(a < b for start in range(16, 32, 4) for a, b in pairwise(ms[start : start + 4]))
-    assert packet_ms(b"\x01") == packet_ms(b"\x02") == 20
-    assert packet_ms(bytes([31 << 3 | 3, 0x80 | 3])) == 60
+    assert opus_packet_ms(b"\x01") == opus_packet_ms(b"\x02") == 20
+    assert opus_packet_ms(bytes([31 << 3 | 3, 0x80 | 3])) == 60

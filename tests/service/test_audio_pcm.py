@@ -29,6 +29,23 @@ def test_f32_is_untouched() -> None:
     assert np.array_equal(np.frombuffer(packet.data, "<f4"), EXTREMES)
 
 
+@pytest.mark.parametrize("pieces", [[400], [1] * 400, [0, 100, 7, 293]])
+def test_fade_in_rises_once_however_the_samples_are_split(pieces: list[int]) -> None:
+    encoder = make_stream_encoder("pcm_f32le", RATE, fade_in_ms=10)
+    given = np.ones(400, np.float32)
+    packets, at = [], 0
+    for piece in pieces:
+        packets += encoder.encode(given[at : at + piece])
+        at += piece
+    packets += encoder.flush()
+    heard = np.frombuffer(b"".join(packet.data for packet in packets), "<f4")
+    rise = np.arange(240, dtype=np.float32) / 240
+    assert np.array_equal(heard, np.concatenate([rise, np.ones(160, np.float32)]))
+    assert (given == 1).all(), "what the codec made is left as it is"
+    (later,) = encoder.encode(given)
+    assert np.array_equal(np.frombuffer(later.data, "<f4"), given)
+
+
 @given(st.lists(st.integers(0, 100), max_size=20), st.integers(1, 3))
 def test_packets_have_their_length_and_nothing_is_lost(pieces: list[int], frame_ms: int) -> None:
     total = np.arange(sum(pieces), dtype=np.float32)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from service.audio.packet import Packet
+from service.audio.encoder import Packet
 from service.audio.pcm import PcmEncoder, pack_f32
 from service.audio.pump import EncoderPump
 from streaming.errors import ErrorCode, TalkwireError

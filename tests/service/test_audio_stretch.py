@@ -7,32 +7,14 @@ from math import ceil
 import numpy as np
 import pytest
 
+from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
-from service.audio.packet import AudioEncoder
 from service.audio.stretch import FASTEST, SLOWEST, TimeStretch, held_back_s
 from streaming.errors import ErrorCode, RequestError
-from streaming.spec import Samples
-from tests.service.audio_signal import RATE, decoded_file, joined, run, voice
+from tests.service.audio_signal import RATE, decoded_file, joined, pitch_hz, run, stretched, voice
 
 SPEEDS = (0.25, 0.4, 0.5, 0.8, 0.97, 1.1, 1.5, 2.0, 2.4, 4.0)
 PIECES = (1, 239, 241, 0, 960, 7, 4000)
-
-
-def stretched(samples: Samples, speed: float, rate: int = RATE) -> Samples:
-    stretch = TimeStretch(rate, speed)
-    return np.concatenate([stretch.push(samples), stretch.finish()])
-
-
-def pitch_hz(samples: Samples) -> float:
-    """The median fundamental of the voiced parts, by autocorrelation."""
-    size, found = 2048, []
-    for at in range(0, len(samples) - size, size // 4):
-        part = samples[at : at + size] * np.hanning(size)
-        if np.sqrt((part**2).mean()) > 0.02:
-            likeness = np.fft.irfft(np.abs(np.fft.rfft(part, 4 * size)) ** 2)
-            low, high = RATE // 400, RATE // 60
-            found.append(RATE / (low + int(np.argmax(likeness[low:high]))))
-    return float(np.median(found))
 
 
 @pytest.mark.parametrize("speed", SPEEDS)

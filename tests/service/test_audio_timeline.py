@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.audio.timeline import Timeline, later
-from streaming.words import WordTiming
+from streaming.word_timing import WordTiming
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.booleans()), max_size=20), st.integers(0, 10**6))

@@ -13,16 +13,24 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.auth.accounts import Accounts
+from service.access.hosts import is_known, is_loopback, parse_hosts
+from service.auth.authenticator import Failures, answered_subprotocol, presented_key
 from service.auth.caller import Caller
-from service.auth.credentials import answered_subprotocol, presented_key
-from service.auth.failures import Failures
-from service.auth.issuing import issue, parse_expiry
-from service.auth.key_file import KeyFileError, read
-from service.auth.keys import ApiKey, KeyRing, Limits, Scope, digest_of, new_secret
+from service.auth.keys import (
+    ApiKey,
+    KeyFileError,
+    KeyRing,
+    Limits,
+    Scope,
+    digest_of,
+    issue,
+    new_secret,
+    parse_expiry,
+    read_keys,
+)
+from service.auth.limits import Accounts
 from service.cli import app
-from service.exposure import exposure_fault
-from service.hosts import is_known, is_loopback, parse_hosts
+from service.server import exposure_fault
 from service.settings import Settings
 from streaming.errors import CapacityError, ErrorCode
 from tests.service.keyring import entry, write_keys
@@ -43,7 +51,7 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
     text = file.read_text()
     assert secret not in text
     assert hashlib.sha256(secret.encode()).hexdigest() in text
-    key = read(file).ring().find(secret)
+    key = read_keys(file).ring().find(secret)
     assert key is not None
     assert (key.tenant, key.scopes) == ("acme", {Scope.SPEAK})
     assert key.limits == Limits(max_contexts=3)
@@ -57,7 +65,7 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
     assert secret not in json.dumps(row)
     assert key.digest.hex() not in json.dumps(row)
     assert COMMANDS.invoke(app, ["keys", "revoke", *where, key.id]).exit_code == 0
-    revoked = read(file).ring().find(secret)
+    revoked = read_keys(file).ring().find(secret)
     assert revoked is not None
     assert not revoked.is_valid(now)
     (row,) = json.loads(COMMANDS.invoke(app, ["keys", "list", *where, "--json"]).stdout)
@@ -69,7 +77,7 @@ def test_a_second_key_leaves_the_first_and_tenants_alone(tmp_path: Path) -> None
     file.chmod(0o640)
     asked = ["keys", "create", "--file", str(file), "--tenant", "b", "--scope", "admin"]
     made = COMMANDS.invoke(app, asked)
-    ring = read(file).ring()
+    ring = read_keys(file).ring()
     assert ring.find("old") is not None
     new = ring.find(made.stdout.strip())
     assert new is not None
@@ -87,7 +95,7 @@ def test_keys_that_are_made_at_the_same_time_are_all_kept(tmp_path: Path) -> Non
 
     with ThreadPoolExecutor(8) as pool:
         secrets = list(pool.map(make, range(24)))
-    ring = read(file).ring()
+    ring = read_keys(file).ring()
     assert [ring.find(secret) is not None for secret in secrets] == [True] * 24
 
 
@@ -128,7 +136,7 @@ def test_a_file_is_taken_whole_or_not_at_all(content: str, tmp_path: Path) -> No
     file = tmp_path / "keys.json"
     file.write_text(content)
     with pytest.raises(KeyFileError) as wrong:
-        read(file)
+        read_keys(file)
     assert digest_of("x").hex() not in str(wrong.value)
 
 
@@ -191,22 +199,24 @@ CALLER = Caller("k", "t", frozenset())
 def test_a_share_is_of_the_capacity_and_never_nothing() -> None:
     mine = accounts(Limits(max_share=0.5))
     for _ in range(4):
-        mine.enter_context(CALLER, 8)
+        mine.require_context(CALLER, 8)
+        mine.open_context(CALLER)
     with pytest.raises(CapacityError) as full:
-        mine.enter_context(CALLER, 8)
+        mine.require_context(CALLER, 8)
     assert full.value.code is ErrorCode.RATE_LIMITED
-    mine.leave_context(CALLER)
-    mine.enter_context(CALLER, 8)
-    accounts(Limits(max_share=0.01)).enter_context(CALLER, 8)
+    mine.close_context(CALLER)
+    mine.require_context(CALLER, 8)
+    accounts(Limits(max_share=0.01)).require_context(CALLER, 8)
 
 
 @pytest.mark.parametrize(("tenant", "key"), [(1, 5), (5, 1), (None, 1), (1, None)])
 def test_the_tightest_limit_holds(tenant: int | None, key: int | None) -> None:
     mine = accounts(Limits(max_contexts=tenant), Limits(max_contexts=key))
-    mine.enter_context(CALLER, 100)
+    mine.require_context(CALLER, 100)
+    mine.open_context(CALLER)
     with pytest.raises(CapacityError):
-        mine.enter_context(CALLER, 100)
-    mine.leave_context(CALLER)
+        mine.require_context(CALLER, 100)
+    mine.close_context(CALLER)
     assert mine.limits(CALLER).max_contexts == 1
     ((_, account),) = mine.tenants()
     assert (account.contexts, account.refusals) == (0, 0)  # counted where it is told
@@ -265,6 +275,8 @@ def test_wrong_keys_are_counted_by_address() -> None:
         ("127.0.0.1:8000", "127.0.0.1", (), True),
         ("localhost", "127.0.0.1", (), True),
         ("[::1]:8000", "127.0.0.1", (), True),
+        ("[::1]evil.example", "127.0.0.1", (), False),
+        ("[::1].evil.example:80", "127.0.0.1", (), False),
         ("evil.example", "127.0.0.1", (), False),
         ("127.0.0.1.evil.example", "127.0.0.1", (), False),
         ("localhost.evil.example:80", "127.0.0.1", (), False),

@@ -10,15 +10,15 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from service.admin import create_admin_app
-from service.auth.accounts import Accounts
 from service.auth.caller import Caller
 from service.auth.keys import ApiKey, KeyRing, Limits
+from service.auth.limits import Accounts
 from streaming.errors import CapacityError
 from talker.fake import FakeTalker
 from tests.service.kept_spans import Kept
 from tests.service.keyring import bearer, entry, write_keys
 from tests.service.live import client, gateway
-from tests.service.test_metrics import scrape, value
+from tests.service.scraping import scrape, value
 
 CALLER = Caller("k", "t", frozenset())
 REFUSALS = "tts_tenant_refusals_total"

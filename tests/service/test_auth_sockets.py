@@ -18,12 +18,13 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
-from clients.errors import RefusedError
-from clients.native import NativeClient
-from clients.sync import SyncClient
 from service.admin import create_admin_app
+from service.auth.caller import current_caller
+from service.contexts.driver import ContextDriver
 from service.logs import set_up
+from streaming.events import AudioDecoded, AudioRead, Event, RowsReceived, TextAppended
 from talker.fake import FakeTalker
+from talkwire_client import Client, RefusedError, SyncClient
 from tests.service.keyring import bearer, entry, write_keys
 from tests.service.live import Gateway, client, gateway
 
@@ -82,16 +83,22 @@ async def test_every_clients_way_of_sending_its_key(tmp_path: Path) -> None:
 
 async def test_our_clients_take_a_key(tmp_path: Path) -> None:
     async with gateway(api_keys_file=write_keys(tmp_path / "k.json", entry("k", "t"))) as server:
-        async with NativeClient.connect(server.url, api_key="k") as talk:
-            assert b"".join([chunk.pcm async for chunk in talk.speak("Hello there.")])
+        async with (
+            Client(server.url, api_key="k") as talk,
+            talk.speak("Hello there.") as speech,
+        ):
+            assert await speech.read()
         with pytest.raises(RefusedError) as refused:
-            async with NativeClient.connect(server.url, api_key="x"):
+            async with Client(server.url, api_key="x"):
                 pass
         assert refused.value.status == 401
 
         def aside() -> bytes:
-            with SyncClient.connect(server.url, api_key="k") as blocking:
-                return b"".join(chunk.pcm for chunk in blocking.speak("Hello there."))
+            with (
+                SyncClient(server.url, api_key="k") as blocking,
+                blocking.speak("Hello there.") as speech,
+            ):
+                return speech.read()
 
         assert await asyncio.to_thread(aside)
 
@@ -212,7 +219,7 @@ async def test_an_old_socket_is_told_finishes_its_contexts_and_closes() -> None:
         handle = await talk.create()
         await talk.send("text.append", context_id="c", text="A sentence that takes its time.")
         await talk.send("context.end", context_id="c")
-        assert (await talk.until("going_away"))["deadline_ms"] == 30_000
+        assert (await talk.until("going_away"))["deadline_ms"] == 150_000
         await talk.until("context.done")
         assert len(talk.samples(handle)) == len(server.whole("A sentence that takes its time."))
         with pytest.raises(ConnectionClosed) as closed:
@@ -329,8 +336,30 @@ def as_it_logs(level: str) -> Iterator[None]:
     root = logging.getLogger()
     handlers, before = root.handlers[:], root.level
     try:
-        set_up(level, "json")
+        writer = set_up(level, "json")
         yield
+        writer.close(60.0)
     finally:
         root.handlers[:] = handlers
         root.setLevel(before)
+
+
+async def test_socket_serves_its_caller_in_callbacks_of_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages, pongs and timers come by the connection and the event loop, not by its tasks."""
+    served: dict[type[Event], set[str | None]] = {}
+    post = ContextDriver.post
+
+    def spy(driver: ContextDriver, event: Event) -> None:
+        served.setdefault(type(event), set()).add(current_caller().key_id)
+        post(driver, event)
+
+    monkeypatch.setattr(ContextDriver, "post", spy)
+    keys = write_keys(tmp_path / "k.json", entry("k", "t"), entry("other", "u"))
+    async with gateway(api_keys_file=keys) as server:
+        async with client(server.url, additional_headers=bearer("k")) as talk:
+            await talk.say("One sentence that is long enough to be read while it is spoken.")
+        await server.until_free()
+    assert {TextAppended, AudioRead, RowsReceived, AudioDecoded} <= set(served)
+    assert set().union(*served.values()) == {"key_k"}

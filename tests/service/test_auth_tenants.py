@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -127,8 +128,8 @@ async def test_a_tenants_voice_does_not_exist_for_others(
 
 
 def _told(answer: httpx.Response) -> Any:
-    """An error without what differs from request to request."""
-    body = json.loads(answer.text)
+    """An error without what differs from request to request, or is what the client said."""
+    body = json.loads(re.sub(r'\\"(anna|voice_\w+)\\"', "NAME", answer.text))
     body.pop("request_id", None)
     if isinstance(body.get("detail"), dict):
         body["detail"].pop("request_id", None)

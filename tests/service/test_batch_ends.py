@@ -9,16 +9,16 @@ import socket
 import httpx
 import pytest
 
-from service import http_batch
+from service.transport import http_batch
 from talker.fake import FakeTalker
 from tests.service.live import client, gateway
-from tests.service.test_openai_batch import PATH, TEXTS, items, post
+from tests.service.openai_talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
 
 
-async def test_an_item_that_finds_no_place_is_told_so_in_the_end(
+async def test_batch_item_that_finds_no_slot_is_told_so_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_batch, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(http_batch, "_SLOT_TIMEOUT_S", 0.3)
     talker = FakeTalker(frames_per_character=10)
     limits = {"max_contexts": 2, "max_batch_contexts": 2}
     async with gateway(talker, **limits) as server, client(server.url) as talk:
@@ -26,7 +26,9 @@ async def test_an_item_that_finds_no_place_is_told_so_in_the_end(
         await talk.create()
         await talk.send("text.append", context_id="c", text="Speaking on and on and on. ")
         await talk.until("audio.started")
-        body = (await post(server, {"items": items(TEXTS[2], TEXTS[1])})).json()
+        body = (
+            await post_batch(server, {"items": batch_items(BATCH_TEXTS[2], BATCH_TEXTS[1])})
+        ).json()
         assert [result.get("code") for result in body["results"]] == [None, "overloaded"]
 
 
@@ -34,7 +36,7 @@ async def test_all_that_is_being_spoken_ends_with_the_server() -> None:
     talker = FakeTalker(frames_per_character=50)
     async with gateway(talker, max_batch_contexts=3, drain_s=0.3) as server:
         talker._row_s = 0.02
-        answering = asyncio.create_task(post(server, {"items": items(*TEXTS)}))
+        answering = asyncio.create_task(post_batch(server, {"items": batch_items(*BATCH_TEXTS)}))
         async with asyncio.timeout(60):
             while server.talker.outstanding < 3:
                 await asyncio.sleep(0.005)
@@ -46,10 +48,12 @@ async def test_all_that_is_being_spoken_ends_with_the_server() -> None:
 
 async def test_an_answer_that_nobody_reads_is_broken_off() -> None:
     async with gateway(slow_consumer_s=0.5, max_batch_contexts=4) as server:
-        body = json.dumps({"items": items(*["One two three four five six. " * 150] * 4)}).encode()
+        body = json.dumps(
+            {"items": batch_items(*["One two three four five six. " * 150] * 4)}
+        ).encode()
         url = httpx.URL(server.http)
         head = (
-            f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n"
+            f"POST {BATCH_PATH} HTTP/1.1\r\nHost: localhost\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         with socket.socket() as wire:

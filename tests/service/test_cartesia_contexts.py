@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from service import socket
-from service.protocols import cartesia_context
+from service.dialects.cartesia import socket as cartesia_context
+from service.transport import websocket as socket
 from talker.fake import FakeTalker
 from tests.service.cartesia_talk import (
     EXACT,
@@ -16,12 +16,11 @@ from tests.service.cartesia_talk import (
     cartesia,
     is_,
     say,
-    speaking,
     whole,
     words_of,
 )
 from tests.service.live import gateway
-from tests.service.vendor_talk import s16
+from tests.service.vendor_talk import s16, speaking
 
 
 @pytest.fixture
@@ -92,3 +91,15 @@ async def test_a_socket_is_idle_from_the_end_of_its_last_context() -> None:
         await asyncio.sleep(0.3)
         await talk.send(**asking("b", "Yes."))
         await talk.until(is_("done", "b"))
+
+
+async def test_empty_contexts_hold_nothing() -> None:
+    async with gateway(**EXACT) as server, cartesia(server) as talk:
+        for number in range(600):
+            more = {"continue": True, "flush": number % 2 == 0}
+            await talk.send(**asking(f"empty-{number}", "", **more))
+        await talk.until(is_("flush_done", "empty-598"))
+        assert (server.runtime.admission.active, len(server.runtime.open_contexts)) == (0, 0)
+        await say(talk, "a", ONE)
+        await talk.until(is_("done", "a"))
+        assert talk.sounds["a"] == s16(whole(server, ONE))

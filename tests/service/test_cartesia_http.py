@@ -14,9 +14,9 @@ import pytest
 
 from streaming.spec import Samples
 from talker.fake import FakeTalker
+from tests.service.cartesia_talk import REFUSED as REFUSED_ON_THE_SOCKET
 from tests.service.listening import PADDING, decoded
 from tests.service.live import Gateway, gateway
-from tests.service.test_cartesia_endings import REFUSED as REFUSED_ON_THE_SOCKET
 from tests.service.vendor_talk import s16
 
 TEXT = "A sentence to say. And a second one, which is longer than the first."
@@ -145,7 +145,7 @@ REFUSED = [
 async def test_what_cannot_be_served_is_refused(
     fields: dict[str, Any], status: int, code: str
 ) -> None:
-    async with gateway(max_text_chars=100) as server:
+    async with gateway(max_text_chars=100, unspeakable_text="error") as server:
         answer = await post(server, **fields)
         body = answer.json()
         assert (answer.status_code, body["error_code"], body["status_code"]) == (
@@ -174,14 +174,6 @@ async def test_an_engine_that_fails_later_ends_the_events_and_breaks_bytes_off()
         assert (last["type"], last["error_code"], last["done"]) == ("error", "engine_failed", True)
         with pytest.raises(httpx.RemoteProtocolError):
             await post(server, transcript=text)
-
-
-async def test_a_full_server_says_when_to_come_again() -> None:
-    async with gateway(max_contexts=1) as server:
-        server.runtime.admission.enter()
-        answer = await post(server)
-        assert (answer.status_code, answer.json()["error_code"]) == (429, "overloaded")
-        assert int(answer.headers["retry-after"]) >= 1
 
 
 async def test_voices_come_in_pages() -> None:

@@ -19,12 +19,11 @@ from tests.service.cartesia_talk import (
     cartesia,
     is_,
     say,
-    speaking,
     whole,
     words_of,
 )
 from tests.service.live import gateway
-from tests.service.vendor_talk import s16
+from tests.service.vendor_talk import s16, speaking
 
 #: Until its client says that there is no more, whatever stands in the buffer.
 NO_HURRY = {"max_buffer_delay_ms": 5000}

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from service.chunking import schedule_settings
+from service.contexts.chunking import schedule_settings
 from service.settings import Settings
+from streaming.chunk_schedule import ChunkSchedule, PaceBounds
+from streaming.delay import RowLayout
+from streaming.errors import RequestError
+from streaming.protocol.messages import ChunkingOptions
 from streaming.spec import CodecSpec
-from streaming.wire import ChunkingOptions
 
-SPEC = CodecSpec(24_000, 960, 8, 1024, 10)
+SPEC = CodecSpec(24_000, 960, (1024,) * 8, 10, 10)
 
 
 def test_the_defaults_come_from_the_settings_and_the_codec() -> None:
@@ -28,7 +31,7 @@ def test_the_first_lookahead_may_be_incomplete_unless_somebody_wants_to_be_exact
     assert incomplete(incomplete_lookahead=False) == 0
     for wish in ({"lookahead_frames": 4}, {"first_lookahead_frames": 2}):
         assert incomplete(ChunkingOptions(**wish)) == 0
-    inert = CodecSpec(24_000, 960, 8, 1024, 10, inert_codebooks=7)
+    inert = CodecSpec(24_000, 960, (1024,) * 8, 10, 10, inert_codebooks=7)
     assert schedule_settings(Settings(), inert).incomplete_frames == 0, "all are complete at once"
 
 
@@ -53,3 +56,45 @@ def test_a_clients_wishes_win() -> None:
     made = schedule_settings(Settings(first_chunk_frames=2), SPEC, wish)
     assert (made.first_chunk_frames, made.max_chunk_frames, made.left_context_frames) == (6, 6, 0)
     assert schedule_settings(Settings(first_chunk_frames=2), SPEC).first_chunk_frames == 2
+
+
+@pytest.mark.parametrize(
+    ("chunk_ms", "speed", "frames"),
+    [(640, 1.0, 16), (640, 2.0, 32), (79, 1.0, 1), (80, 1.0, 2), (1, 1.0, 1), (120, 0.25, 1)],
+)
+def test_chunk_ms_makes_every_chunk_as_long(chunk_ms: int, speed: float, frames: int) -> None:
+    made = schedule_settings(Settings(), SPEC, ChunkingOptions(chunk_ms=chunk_ms), speed)
+    schedule = ChunkSchedule(made, PaceBounds(0.001, 0.0, 0.0, 0.001, 0.0001))
+    now, sizes = 0.0, []
+    for _ in range(20 * frames + 60):
+        schedule.on_frames(1)
+        while (chosen := schedule.decide(now)).new_frames:
+            schedule.on_emitted(chosen.new_frames, chosen.lookahead, now)
+            schedule.on_sent(chosen.new_frames, now)
+            sizes.append(chosen.new_frames)
+        now += 0.001
+    assert len(sizes) >= 20
+    assert set(sizes) == {frames}
+
+
+def test_chunk_ms_leaves_the_first_chunk_to_who_asks_for_it() -> None:
+    wish = ChunkingOptions(chunk_ms=640, first_chunk_frames=3)
+    made = schedule_settings(Settings(), SPEC, wish)
+    assert (made.first_chunk_frames, made.max_chunk_frames) == (3, 16)
+
+
+def test_chunk_ms_and_max_chunk_frames_contradict_each_other() -> None:
+    with pytest.raises(RequestError) as error:
+        schedule_settings(Settings(), SPEC, ChunkingOptions(chunk_ms=640, max_chunk_frames=16))
+    assert (error.value.code, error.value.param) == ("invalid_parameter", "chunking.chunk_ms")
+
+
+def test_schedule_settings_of_a_causal_codec_wait_for_nothing() -> None:
+    """Whatever is asked for: nothing ahead is seen, and its state needs all of its context."""
+    spec = CodecSpec(44_100, 2048, (4096, *(1024,) * 9), 10, 0, 1016)
+    asked = ChunkingOptions(lookahead_frames=7, left_context_frames=2)
+    for chunking in (None, asked):
+        made = schedule_settings(Settings(), spec, chunking, layout=RowLayout.WHOLE)
+        assert (made.first_lookahead_frames, made.lookahead_frames) == (0, 0)
+        assert (made.delay_rows, made.incomplete_frames) == (0, 0)
+        assert made.left_context_frames == 10

@@ -13,12 +13,12 @@ import numpy as np
 import psutil
 import pytest
 
-from service.voices import clip as clip_module
-from service.voices.clip import REFUSALS, ClipLimits, ClipReader, decode_base64
+from service.voices import clip_reader as clip_module
+from service.voices.clip_reader import REFUSALS, ClipLimits, ClipReader, decode_base64
 from streaming.errors import CapacityError, ErrorCode, RequestError
 from tests.service import clips
 
-CHILD = Path(clip_module.__file__).with_name("clip_child.py")
+CHILD = Path(clip_module.__file__).with_name("clip_sandbox.py")
 TONE = clips.tone()
 GOOD = clips.every_format(TONE)
 
@@ -180,9 +180,9 @@ async def test_what_a_killed_child_has_said_holds_nobody_up(
 SANDBOX = """
 import os, resource, socket, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-import clip_child
-clip_child.load_everything()
-clip_child.give_up_rights()
+import clip_sandbox
+clip_sandbox.load_everything()
+clip_sandbox.give_up_rights()
 def refused(what):
     try:
         what()

@@ -18,33 +18,33 @@ from pathlib import Path
 
 import pytest
 
-from service.voices import clip as clip_module
-from service.voices.clip import REFUSALS, ClipReader
+from service.voices import clip_reader as clip_module
+from service.voices.clip_reader import REFUSALS, ClipReader
 from streaming.errors import ErrorCode, RequestError
 from tests.service import clip_bombs as bombs
 from tests.service import clips
 
-CHILD = Path(clip_module.__file__).with_name("clip_child.py")
+CHILD = Path(clip_module.__file__).with_name("clip_sandbox.py")
 #: The sandbox's own bound, and what the process has before it reads.
 MOST_BYTES = (512 << 20) + (256 << 20)
 
 FORKED = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-import av, clip_child
+import av, clip_sandbox
 av.logging.set_level(None)
-wanted = clip_child.Wanted(24000, 10 << 20, 1.0, 30.0)
-clip_child.load_everything()
+wanted = clip_sandbox.Wanted(24000, 10 << 20, 1.0, 30.0)
+clip_sandbox.load_everything()
 for line in sys.stdin:
     data = open(line.strip(), "rb").read()
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
-        clip_child.give_up_rights()
+        clip_sandbox.give_up_rights()
         try:
-            samples, said = clip_child.read_clip(data, wanted)
+            samples, said = clip_sandbox.read_clip(data, wanted)
             said += " %d" % len(samples)
-        except clip_child.Refused as refusal:
+        except clip_sandbox.Refused as refusal:
             said = str(refusal)
         except MemoryError:
             said = "too_large"

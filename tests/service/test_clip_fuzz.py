@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from service.voices import clip as clip_module
-from service.voices.clip import REFUSALS, ClipReader
+from service.voices import clip_reader as clip_module
+from service.voices.clip_reader import REFUSALS, ClipReader
 from streaming.errors import ErrorCode, RequestError
 from tests.service import clips
 
-CHILD = Path(clip_module.__file__).with_name("clip_child.py")
+CHILD = Path(clip_module.__file__).with_name("clip_sandbox.py")
 GOOD = clips.every_format(clips.tone())
 
 
@@ -49,15 +49,15 @@ def mutated(data: bytes, mutation: Mutation) -> bytes:
 FUZZED = """
 import base64, sys
 sys.path.insert(0, sys.argv[1])
-import av, clip_child
+import av, clip_sandbox
 av.logging.set_level(None)
-wanted = clip_child.Wanted(24000, 10 << 20, 1.0, 30.0)
-clip_child.load_everything()
-clip_child.give_up_rights()
+wanted = clip_sandbox.Wanted(24000, 10 << 20, 1.0, 30.0)
+clip_sandbox.load_everything()
+clip_sandbox.give_up_rights()
 for line in sys.stdin:
     try:
-        answer = clip_child.read_clip(base64.b64decode(line), wanted)[1]
-    except clip_child.Refused as refusal:
+        answer = clip_sandbox.read_clip(base64.b64decode(line), wanted)[1]
+    except clip_sandbox.Refused as refusal:
         answer = str(refusal)
     except MemoryError:
         answer = "too_large"

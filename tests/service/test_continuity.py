@@ -16,7 +16,7 @@ from talker.fake import FakeTalker
 from tests.service.live import SPEC, Gateway, client, gateway
 
 FIRST, SECOND = "A sentence to say.", "And a second one, which is longer than the first."
-EXACT = {"lookahead_frames": SPEC.receptive_field_frames}
+EXACT = {"lookahead_frames": SPEC.right_frames}
 ALONE, TOGETHER = ("", ""), ("", FIRST + "\n")
 
 

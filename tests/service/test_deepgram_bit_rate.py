@@ -6,8 +6,8 @@ import io
 
 import av
 
+from tests.service.deepgram_talk import post
 from tests.service.live import gateway
-from tests.service.test_deepgram_http import post
 
 
 async def test_mp3_has_48_kbit_unless_another_is_asked_for() -> None:

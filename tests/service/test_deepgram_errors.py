@@ -12,7 +12,7 @@ from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
 from tests.service.deepgram_talk import EXACT, SLOW, TEXTS, speaking
 from tests.service.live import gateway
-from tests.service.test_openai import s16
+from tests.service.vendor_talk import s16
 
 
 @pytest.mark.parametrize(
@@ -137,36 +137,8 @@ async def test_a_handshake_that_cannot_be_served(query: str, status: int, code: 
         assert response.headers["dg-request-id"] == body["request_id"]
 
 
-async def test_handshakes_before_readiness_and_beyond_the_limit() -> None:
-    async with gateway(max_connections=1) as server:
-        async with speaking(server):
-            with pytest.raises(InvalidStatus) as refused:
-                async with speaking(server):
-                    pytest.fail("it was accepted")
-        assert refused.value.response.status_code == 429
-        server.codec.is_ready = False
-        with pytest.raises(InvalidStatus) as refused:
-            async with speaking(server):
-                pytest.fail("it was accepted")
-        assert refused.value.response.status_code == 503
-        assert refused.value.response.headers["retry-after"] == "1"
-
-
 async def test_what_is_about_deepgrams_books_is_ignored() -> None:
     query = "mip_opt_out=true&tag=a&tag=b&model=default"
     async with gateway() as server, speaking(server, query) as talk:
         await talk.send("Flush")
         assert (await talk.next())["type"] == "Flushed"
-
-
-async def test_other_vendors_voices_by_alias_or_by_default() -> None:
-    aliases = {"aura-2-thalia-en": "default"}
-    async with gateway(voice_aliases=aliases) as server:
-        async with speaking(server, "model=aura-2-thalia-en"):
-            pass
-        with pytest.raises(InvalidStatus):
-            async with speaking(server, "model=aura-2-zeus-en"):
-                pytest.fail("it was accepted")
-    zeus = "model=aura-2-zeus-en"
-    async with gateway(unknown_voice="default") as server, speaking(server, zeus) as talk:
-        await talk.send("Flush")

@@ -5,24 +5,13 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlencode
 
-import httpx
 import pytest
 
-from tests.service.audio_signal import decoded_file
-from tests.service.deepgram_talk import EXACT, TEXTS
+from tests.service.audio_signal import decoded_file, stretched
+from tests.service.deepgram_talk import EXACT, TEXTS, post
 from tests.service.listening import PADDING, decoded, likeness
-from tests.service.live import SPEC, Gateway, gateway
-from tests.service.test_openai import s16
-from tests.service.test_speed import stretched
-
-
-async def post(server: Gateway, query: str = "", **body: Any) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=60) as http:
-        return await http.post(
-            f"{server.http}/v1/speak?{query}",
-            json=body or {"text": TEXTS[0]},
-            headers={"Authorization": "Token any"},
-        )
+from tests.service.live import SPEC, gateway
+from tests.service.vendor_talk import s16
 
 
 async def test_mp3_is_the_default() -> None:
@@ -98,15 +87,6 @@ async def test_requests_that_cannot_be_served(
         assert error["err_msg"] == answer.headers["dg-error"]
         assert error["request_id"] == answer.headers["x-request-id"]
         await server.until_free()
-
-
-async def test_a_full_server_over_http() -> None:
-    async with gateway(max_contexts=1) as server:
-        server.runtime.admission.enter()
-        answer = await post(server)
-        assert (answer.status_code, answer.json()["err_code"]) == (429, "OVERLOADED")
-        assert int(answer.headers["retry-after"]) >= 1
-        server.runtime.admission.leave(0.1)
 
 
 async def test_a_voice_may_be_called_anything() -> None:

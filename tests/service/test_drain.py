@@ -15,7 +15,7 @@ from talker.fake import FakeTalker
 from tests.service.live import SPEC, client, gateway
 from tests.service.native_texts import SENTENCES
 
-EXACT = {"lookahead_frames": SPEC.receptive_field_frames}
+EXACT = {"lookahead_frames": SPEC.right_frames}
 
 
 async def test_what_is_under_way_is_finished_and_nothing_new_is_begun() -> None:
@@ -25,7 +25,7 @@ async def test_what_is_under_way_is_finished_and_nothing_new_is_begun() -> None:
         await talk.send("context.end", context_id="c")
         await talk.until("audio.started")
         draining = asyncio.create_task(server.runtime.drain())
-        assert (await talk.until("going_away"))["deadline_ms"] == 30_000
+        assert (await talk.until("going_away"))["deadline_ms"] == 150_000
         async with httpx.AsyncClient() as http:
             assert (await http.get(f"{server.http}/health/ready")).status_code == 503
             assert (await http.get(f"{server.http}/health/live")).status_code == 200

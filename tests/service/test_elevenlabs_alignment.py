@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import accumulate
 from typing import Any
@@ -10,25 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.protocols.elevenlabs_alignment import Aligner
-from streaming.words import WordTiming
-from talker.fake import FakeTalker
+from service.dialects.elevenlabs.messages import Aligner
+from streaming.word_timing import WordTiming
 from tests.service.audio_signal import decoded_file
-from tests.service.elevenlabs_talk import finish, is_final, multi, open_context, single
+from tests.service.elevenlabs_talk import (
+    MP3_DELAY_MS,
+    TEXT,
+    check_words,
+    finish,
+    is_final,
+    multi,
+    open_context,
+    single,
+    words_in,
+)
 from tests.service.live import gateway
-
-TEXT = "Hello there, how are you? I am fine."
-
-
-def words_in(text: str, ms: int = 100, pause_ms: int = 20) -> list[WordTiming]:
-    """Each word ``ms`` per character long, with a pause before it."""
-    timings, at, now = [], 0, 0
-    for word in text.split():
-        at = text.index(word, at)
-        begin, now = now + pause_ms, now + pause_ms + ms * len(word)
-        timings.append(WordTiming(word, at, at + len(word), begin, now))
-        at += len(word)
-    return timings
+from tests.service.memory import served
+from tests.service.vendor_talk import speaking
 
 
 def test_a_words_characters_share_its_time_and_the_space_the_pause() -> None:
@@ -105,11 +104,6 @@ def test_the_messages_tell_the_text_in_order_however_words_come(
 # -- through a gateway
 
 
-def speaking(**more: Any) -> FakeTalker:
-    """Each character is two frames long, so a word begins where its text says."""
-    return FakeTalker(frames_per_character=2.0, has_word_timings=True, **more)
-
-
 def heard(messages: list[dict[str, Any]], *, sync: bool = False) -> list[tuple[str, int]]:
     """Words and when they begin, in ms, as a client makes them of alignments: each counts from
     where the one before it ended, or with ``sync`` from the beginning.
@@ -134,29 +128,12 @@ def heard(messages: list[dict[str, Any]], *, sync: bool = False) -> list[tuple[s
     ]
 
 
-#: How long a decoder gives silence before the speech of an MP3 file (docs/audio.md).
-MP3_DELAY_MS = {"mp3_22050_32": 1105 / 22.05}
-
-
-def check(
-    words: list[tuple[str, int]], text: str, frame_ms: float = 40.0, late_ms: float = 0.0
-) -> None:
-    assert [word for word, _ in words] == text.split()
-    at, spaces = 0, 0
-    for number, (word, begin) in enumerate(words):
-        at = text.index(word, at)
-        before = words[number - 1][0] if number else ""
-        spaces += before[-1:] in (".", "?")  # the space between two sentences is not spoken
-        assert begin == pytest.approx(late_ms + (at - spaces) * 2 * frame_ms, abs=30)
-        at += len(word)
-
-
 async def test_a_turn_of_phrases_without_spaces_is_told_word_by_word() -> None:
     async with gateway(speaking()) as server, multi(server, auto_mode="true") as talk:
         await open_context(talk, "a", "Hello there, how are you?", "I am fine.")
         await finish(talk, "a")
         await talk.until(is_final("a"))
-        check(heard(talk.messages), TEXT)
+        check_words(heard(talk.messages), TEXT)
         first = next(message for message in talk.messages if message.get("alignment"))
         assert first["audio"]  # they travel together
 
@@ -167,7 +144,7 @@ async def test_every_format_has_its_alignment(name: str) -> None:
         await open_context(talk, "a", *TEXT)
         await finish(talk, "a")
         await talk.until(is_final("a"))
-        check(heard(talk.messages), TEXT, late_ms=MP3_DELAY_MS.get(name, 0.0))
+        check_words(heard(talk.messages), TEXT, late_ms=MP3_DELAY_MS.get(name, 0.0))
 
 
 #: Format, and how much silence a decoder may give after the last word: what fills a block.
@@ -220,14 +197,14 @@ async def test_in_sync_all_count_from_the_beginning(connect: Any) -> None:
             await talk.send(close_context=True)
         await talk.until(lambda message: message.get("isFinal"))
         assert sum("alignment" in message for message in talk.messages) > 1
-        check(heard(talk.messages, sync=True), TEXT)
+        check_words(heard(talk.messages, sync=True), TEXT)
 
 
 async def test_a_single_stream_has_it_too() -> None:
     async with gateway(speaking()) as server, single(server) as talk:
         await talk.send(text=TEXT + " ")
         await talk.send(text="")
-        check(heard(await talk.rest()), TEXT)
+        check_words(heard(await talk.rest()), TEXT)
 
 
 async def test_a_model_without_word_timings_has_none() -> None:
@@ -236,3 +213,29 @@ async def test_a_model_without_word_timings_has_none() -> None:
         await finish(talk, "a")
         await talk.until(is_final("a"))
         assert not any("alignment" in message for message in talk.messages)
+
+
+@pytest.mark.parametrize("tail", ["\N{PARTY POPPER}", " \N{PARTY POPPER}", "\N{PARTY POPPER} "])
+async def test_what_stands_behind_the_last_word_ends_it(tail: str) -> None:
+    """A client that splits at spaces would wait for the end of a word for ever, as Pipecat does."""
+    text = f"Hello there{tail}"
+    async with gateway(speaking()) as server, multi(server) as talk:
+        await open_context(talk, "a", text)
+        await finish(talk, "a")
+        await talk.until(is_final("a"))
+        alignments = [m["alignment"] for m in talk.messages if "alignment" in m]
+        chars = "".join(char for one in alignments for char in one["chars"])
+        assert chars == f"{text.rstrip()} "
+        assert [word for word, _ in heard(talk.messages)][:2] == ["Hello", chars.split()[1]]
+        assert alignments[-1]["charDurationsMs"][-1] == 0
+
+
+@pytest.mark.parametrize("text", [TEXT, f"{TEXT} \N{PARTY POPPER}", f"{TEXT}\N{PARTY POPPER}"])
+@pytest.mark.parametrize("path", ["/with-timestamps", "/stream/with-timestamps"])
+async def test_over_http_the_characters_are_the_text_and_nothing_else(text: str, path: str) -> None:
+    async with served(speaking()) as service:
+        address = f"/v1/text-to-speech/default{path}?output_format=pcm_24000"
+        answer = await service.http.post(address, json={"text": text})
+        lines = [json.loads(line) for line in answer.text.splitlines()]
+        told = [line["alignment"] for line in lines if line["alignment"] is not None]
+        assert "".join(char for one in told for char in one["characters"]) == text

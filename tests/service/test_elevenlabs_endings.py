@@ -121,16 +121,6 @@ async def test_close_socket_alone_closes_at_once() -> None:
         assert talk.socket.close_code == 1000
 
 
-async def test_a_client_that_vanishes_frees_everything() -> None:
-    async with gateway(FakeTalker(**SLOW)) as server:
-        async with multi(server) as talk:
-            await open_context(talk, "a", ONE)
-            await finish(talk, "a")
-            await until_heard(talk, "a")
-            talk.socket.transport.abort()
-        await server.until_free()
-
-
 async def test_an_empty_text_opens_nothing() -> None:
     async with gateway() as server, multi(server) as talk:
         await talk.send(text="")

@@ -108,7 +108,10 @@ async def test_a_text_that_is_too_long_is_left_out() -> None:
 
 @pytest.mark.parametrize("texts", [(), ("\N{PARTY POPPER}",), ("...",)])
 async def test_a_turn_with_nothing_to_say_ends_without_an_error(texts: tuple[str, ...]) -> None:
-    async with gateway() as server, multi(server, auto_mode="true") as talk:
+    async with (
+        gateway(unspeakable_text="error") as server,
+        multi(server, auto_mode="true") as talk,
+    ):
         await open_context(talk, "a", *texts)
         await finish(talk, "a")
         assert await talk.next() == {"isFinal": True, "contextId": "a"}
@@ -148,27 +151,3 @@ async def test_what_cannot_be_served_is_refused_at_the_handshake(
         response = refused.value.response
         assert response.status_code == status
         assert f'"status":"{code}"'.encode() in (response.body or b"")
-
-
-async def test_a_server_that_is_not_ready_says_so() -> None:
-    async with gateway() as server:
-        server.codec.is_ready = False
-        with pytest.raises(InvalidStatus) as refused:
-            async with multi(server):
-                pass
-        assert refused.value.response.status_code == 503
-        assert refused.value.response.headers["retry-after"] == "1"
-
-
-@pytest.mark.parametrize(
-    "settings", [{"voice_aliases": {"theirs": "default"}}, {"unknown_voice": "default"}]
-)
-async def test_their_voices_can_stand_for_ours(settings: dict[str, Any]) -> None:
-    async with (
-        gateway(**settings, **EXACT) as server,
-        vendor(address(server, MULTI, "theirs")) as talk,
-    ):
-        await open_context(talk, "a", ONE)
-        await finish(talk, "a")
-        await talk.until(is_final("a"))
-        assert talk.sounds["a"] == s16(server.whole(ONE))

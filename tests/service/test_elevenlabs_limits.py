@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from service import socket
-from service.protocols.elevenlabs_request import stream_options
+from service.dialects.elevenlabs.request import stream_options
+from service.transport import websocket as socket
 from talker.fake import FakeTalker
 from tests.service.elevenlabs_talk import (
     EXACT,

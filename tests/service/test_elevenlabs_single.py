@@ -39,7 +39,7 @@ async def test_a_single_stream_can_be_flushed_and_goes_on() -> None:
 
 @pytest.mark.parametrize("texts", [(), (" ",), ("\N{PARTY POPPER} ",)])
 async def test_a_single_stream_may_have_nothing_to_say(texts: tuple[str, ...]) -> None:
-    async with gateway() as server, single(server) as talk:
+    async with gateway(unspeakable_text="error") as server, single(server) as talk:
         for text in texts:
             await talk.send(text=text)
         await talk.send(text="")

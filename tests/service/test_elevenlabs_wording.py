@@ -10,11 +10,11 @@ from fastapi import Response
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.protocols.elevenlabs_alignment import Aligner
-from service.protocols.elevenlabs_wording import TimedWhole
+from service.dialects.elevenlabs.messages import Aligner
+from service.dialects.elevenlabs.routes import TimedWhole
 from streaming.events import Done
 from streaming.report import ContextReport
-from tests.service.test_elevenlabs_alignment import TEXT, words_in
+from tests.service.elevenlabs_talk import TEXT, words_in
 
 DONE = Done("complete", ContextReport(None, None, None, 0.0, 0.0, None, 0.0, 0, 0))
 
@@ -33,7 +33,7 @@ def test_a_whole_answer_is_encoded_piece_by_piece(sizes: list[int]) -> None:
         for size in sizes:
             assert wording.audio(whole[at : at + size]) == b""
             at += size
-        wording.words(words)
+        wording.on_word_timings(words)
         answer = wording.done(DONE)
     assert max(encoded) <= max([*sizes, 48]) + 2
     times = same.take(words)

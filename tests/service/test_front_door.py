@@ -14,10 +14,12 @@ from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import connect
 from websockets.frames import Frame, Opcode
 
-from service import front_door, http_route
-from service.front_door import _SPARE, GuardedSocket, server_config
 from service.settings import Settings
-from tests.service.live import Gateway, Server, client, gateway
+from service.transport import http_routes as http_route
+from service.transport import uvicorn_protocols as front_door
+from service.transport.uvicorn_protocols import _SPARE, GuardedSocket, server_config
+from tests.service.live import Server, client, gateway
+from tests.service.raw_connection import raw, rest
 
 UPGRADE = (
     b"GET /v1/tts/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
@@ -25,29 +27,6 @@ UPGRADE = (
     b"Sec-WebSocket-Version: 13\r\n"
 )
 POST = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-Raw = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@contextlib.asynccontextmanager
-async def raw(server: Gateway) -> AsyncIterator[Raw]:
-    url = httpx.URL(server.http)
-    reader, writer = await asyncio.open_connection(url.host, url.port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-
-
-async def rest(reader: asyncio.StreamReader) -> bytes:
-    """All that comes until the server closes; a connection left open ends the test."""
-    data = b""
-    async with asyncio.timeout(30):
-        with contextlib.suppress(ConnectionError):
-            while piece := await reader.read(65536):
-                data += piece
-    return data
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from talker.fake import FakeTalker
 from talker.text_front_end import spoken_lengths
 from tests.service.live import SPEC, client, gateway
 
-EXACT = {"lookahead_frames": SPEC.receptive_field_frames}
+EXACT = {"lookahead_frames": SPEC.right_frames}
 #: 38 characters to write, 90 to say.
 TEXT = "It has 1,234 rooms, 567 of them empty."
 

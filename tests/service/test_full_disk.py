@@ -56,7 +56,7 @@ async def test_a_voice_that_does_not_fit_is_told_and_the_others_go_on(disk: Path
         for _ in range(3):
             assert error(await s.add(OTHER, name="bert")) == (507, "storage_failed", None)
         assert files_in(folder) == kept
-        assert (await s.http.get(PATH)).json()["voices"] == ["default", "anna"]
+        assert (await s.http.get(PATH)).json()["voice_names"] == ["default", "anna"]
         assert (await s.speak(voice="anna")).content == before
         assert (await s.speak()).content == s.expected()
         async with client(s.live.url) as talk:
@@ -66,7 +66,7 @@ async def test_a_voice_that_does_not_fit_is_told_and_the_others_go_on(disk: Path
         fill(disk)
         assert (await s.http.delete(f"{PATH}/anna")).status_code == 200, "room must be to be had"
     async with server(voices_dir=folder) as s:
-        assert (await s.http.get(PATH)).json()["voices"] == ["default", "bert"]
+        assert (await s.http.get(PATH)).json()["voice_names"] == ["default", "bert"]
 
 
 async def test_logs_that_cannot_be_written_stop_no_speech(disk: Path) -> None:

@@ -48,7 +48,8 @@ def test_a_service_that_is_loading_lives_and_is_not_ready() -> None:
         assert http.get("/health/ready").status_code == 503
         assert http.get("/health/startup").status_code == 503
         assert http.get("/metrics").status_code == 200
-        runtime.begin_drain()
+        assert http.portal is not None
+        http.portal.call(runtime.begin_drain)
         assert http.get("/health/startup").status_code == 503
 
 

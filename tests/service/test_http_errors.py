@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from service import http_route
+from service.transport import http_routes as http_route
 from tests.service.live import gateway
 
 PATH = "/v1/audio/speech"
@@ -18,7 +18,7 @@ PATH = "/v1/audio/speech"
     [
         ("GET", "/v1/nothing", 404),
         ("POST", "/page.js", 404),
-        ("GET", PATH, 405),
+        ("PUT", PATH, 405),
         ("DELETE", "/v1/models", 405),
         ("GET", "/v1/speak", 405),
     ],

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.auth.issuing import issue, parse_expiry, revoke
-from service.auth.key_file import KeyFileError, read
-from service.auth.keys import Limits, Scope
+from service.auth.keys import KeyFileError, Limits, Scope, issue, parse_expiry, read_keys, revoke
 from tests.service.keyring import entry, write_keys
 
 
@@ -23,7 +21,7 @@ def test_the_file_behind_a_link_is_changed(tmp_path: Path) -> None:
     revoke(link, "key_old")
     _, secret = issue(link, "acme", [Scope.SPEAK], None, Limits())
     assert link.is_symlink()
-    ring = read(file).ring()
+    ring = read_keys(file).ring()
     old = ring.find("old")
     assert old is not None
     assert old.revoked_at is not None
@@ -50,7 +48,7 @@ def test_who_may_not_give_it_back_changes_nothing(
     file = write_keys(tmp_path / "keys.json", entry("old", "acme"))
     before = file.read_bytes()
     os.chown(file, 65534, 65534)
-    monkeypatch.setattr("service.auth.key_file.os.chown", forbidden)
+    monkeypatch.setattr("service.auth.keys.os.chown", forbidden)
     with pytest.raises(KeyFileError, match="not permitted"):
         revoke(file, "key_old")
     assert file.read_bytes() == before

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import Any
 
 import pytest
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame, Opcode
 
-from service.link import AT_ONCE
-from service.protocols.native import NativeDialect
-from tests.service.live import Client, client, gateway
-
-
-def write(c: Client, messages: list[dict[str, Any]]) -> None:
-    """One piece of TCP holds them all."""
-    frames = [Frame(Opcode.TEXT, json.dumps(message).encode()) for message in messages]
-    c.socket.transport.write(b"".join(frame.serialize(mask=True) for frame in frames))
-
-
-def append(text: str) -> dict[str, Any]:
-    return {"type": "text.append", "context_id": "c", "text": text}
+from service.dialects.native import NativeDialect
+from service.transport.uvicorn_protocols import AT_ONCE
+from tests.service.live import append, client, gateway, write
 
 
 @pytest.mark.parametrize("count", [1, AT_ONCE, AT_ONCE + 1, 10 * AT_ONCE + 3])

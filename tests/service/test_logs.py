@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from typing import TextIO
 
 import pytest
 
-from service.logs import ConsoleFormatter, JsonFormatter, quieten
+from service.logs import ConsoleFormatter, JsonFormatter, LogHandler, LogWriter, quieten
 from tests.service.live import client, gateway
 
 
@@ -25,6 +27,82 @@ def test_json_has_the_extra_fields() -> None:
 def test_console_is_one_line() -> None:
     line = ConsoleFormatter().format(record(seconds=1.23456))
     assert line.endswith("info    hello you seconds=1.235")
+
+
+def pipe() -> tuple[int, TextIO]:
+    reading, writing = os.pipe()
+    return reading, os.fdopen(writing, "w")
+
+
+def test_log_writer_drops_what_a_stopped_reader_leaves_no_room_for() -> None:
+    reading, stream = pipe()
+    dropped: list[None] = []
+    with stream:
+        writer = LogWriter(stream, max_bytes=10_000)
+        writer.on_dropped = lambda: dropped.append(None)
+        for number in range(200):
+            writer.write(f"{number} ".ljust(999, "x"))
+        assert not writer.flush(0.0)
+        read = b""
+        while b"dropped" not in read:
+            read += os.read(reading, 1 << 16)
+        assert writer.flush(60.0)
+        stream.close()
+        while data := os.read(reading, 1 << 16):
+            read += data
+    numbers = [int(line.split()[0]) for line in read.split(b"\n") if line.endswith(b"xxx")]
+    assert numbers == list(range(len(numbers)))
+    assert 0 < len(numbers) == 200 - int(read.partition(b"(")[2].split()[0])
+    assert len(dropped) >= 200 - len(numbers)
+    os.close(reading)
+
+
+def test_log_writer_survives_a_reader_that_has_gone() -> None:
+    reading, stream = pipe()
+    os.close(reading)
+    dropped: list[None] = []
+    writer = LogWriter(stream)
+    writer.on_dropped = lambda: dropped.append(None)
+    for _ in range(3):
+        writer.write("nobody reads this")
+    writer.close(60.0)
+    assert len(dropped) == 3
+    writer.write("nor this")
+    assert len(dropped) == 4
+    stream.close()
+
+
+def test_log_writer_begins_a_line_anew_after_half_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    write, room = os.write, [5]
+
+    def full(fd: int, data: memoryview) -> int:
+        room[0] -= (count := min(len(data), room[0]))
+        if not count:
+            raise OSError("no space left")
+        return write(fd, data[:count])
+
+    reading, stream = pipe()
+    monkeypatch.setattr(os, "write", full)
+    writer = LogWriter(stream)
+    writer.write("one line")
+    assert writer.flush(60.0)
+    room[0] = 1000
+    writer.write("another")
+    writer.close(60.0)
+    stream.close()
+    assert os.read(reading, 1000) == b"one l\n(1 log lines were dropped)\nanother\n"
+    os.close(reading)
+
+
+def test_log_handler_tells_of_a_record_that_cannot_be_formatted() -> None:
+    reading, stream = pipe()
+    writer = LogWriter(stream)
+    handler = LogHandler(writer)
+    handler.handle(logging.makeLogRecord({"name": "service.x", "msg": "%d", "args": ("one",)}))
+    writer.close(60.0)
+    stream.close()
+    assert os.read(reading, 1000) == b"a record of service.x cannot be formatted: TypeError\n"
+    os.close(reading)
 
 
 async def test_no_text_of_a_client_is_ever_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import connect
 
-from streaming.wire_format import AudioFlags, AudioHeader
+from streaming.protocol.binary import AudioFlags, AudioHeader
 from talker.fake import FakeTalker
 from tests.service.live import SPEC, Client, client, gateway, most_rows
 from tests.service.native_texts import EXACT, SENTENCES, TEXT, get, is_done

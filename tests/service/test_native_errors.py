@@ -10,9 +10,9 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from service.context import ContextDriver
+from service.contexts.driver import ContextDriver
 from streaming.errors import BackendError, ErrorCode, RequestError
-from streaming.events import Event, RowsCame
+from streaming.events import Event, RowsReceived
 from streaming.ports import SpeechRequest
 from talker.fake import FakeTalker
 from tests.service.live import Client, client, gateway
@@ -261,7 +261,7 @@ async def test_a_stream_that_is_ahead_takes_many_rows_at_a_time(
     post = ContextDriver.post
 
     def spy(driver: ContextDriver, event: Event) -> None:
-        if isinstance(event, RowsCame):
+        if isinstance(event, RowsReceived):
             taken.append(len(event.batch.rows))  # all at once that had come
         post(driver, event)
 

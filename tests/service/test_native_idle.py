@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service import socket
+from service.transport import websocket as socket
 from talker.fake import FakeTalker
 from tests.service.live import SPEC, client, gateway
 

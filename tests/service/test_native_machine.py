@@ -1,8 +1,8 @@
 """The native socket under any order of messages, valid and not, by hypothesis' state machine.
 
 Over the real application and a real connection, around the fake engines. What may come back is
-what docs/protocol.md has: known messages, codes of the list, each context with one end and nothing
-after it, and a socket that closes with 1000 and leaves nothing behind.
+what docs/reference/protocol.md has: known messages, codes of the list, each context with one end
+and nothing after it, and a socket that closes with 1000 and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from streaming.errors import ErrorCode
-from streaming.wire import SERVER_MESSAGES
-from streaming.wire_format import HEADER_BYTES, AudioHeader
+from streaming.protocol.binary import HEADER_BYTES, AudioHeader
+from streaming.protocol.messages import SERVER_MESSAGES
 from tests.service.live import Gateway, gateway
 
 KNOWN = {kind.__struct_config__.tag for kind in SERVER_MESSAGES}

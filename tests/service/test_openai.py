@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from typing import Any
 
 import av
@@ -14,31 +13,13 @@ import numpy as np
 import openai
 import pytest
 
-from service.protocols.openai_request import OPENAI_VOICES, SpeechBody
-from streaming import wire
-from streaming.spec import Samples
+from service.dialects.openai.request import OPENAI_VOICES, SpeechBody
+from streaming.protocol import messages as wire
 from talker.fake import FakeTalker
 from tests.service.listening import PADDING, decoded, likeness
-from tests.service.live import SPEC, Gateway, client, gateway
-
-TEXT = "A sentence to say. And a second one, which is longer than the first."
-SENTENCES = ("A sentence to say.", "And a second one, which is longer than the first.")
-#: With so much lookahead streamed equals whole, however the stream is cut.
-EXACT = {"first_lookahead_frames": 3, "lookahead_frames": 3}
-SPEAK: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": TEXT}
-
-
-def official(server: Gateway) -> openai.AsyncOpenAI:
-    """The client as a user makes it, but for retries, which would hide what is tested."""
-    return openai.AsyncOpenAI(base_url=server.http + "/v1", api_key="any", max_retries=0)
-
-
-def s16(samples: Samples) -> bytes:
-    return np.rint(samples * np.float32(32767)).astype("<i2").tobytes()
-
-
-def whole(server: Gateway, seed: int = 0) -> Samples:
-    return np.concatenate([server.whole(sentence, seed) for sentence in SENTENCES])
+from tests.service.live import SPEC, client, gateway
+from tests.service.openai_talk import EXACT, SENTENCES, SPEAK, TEXT, official, parsed, whole
+from tests.service.vendor_talk import s16
 
 
 @pytest.mark.parametrize("mode", ["chunked", "whole"])
@@ -124,13 +105,6 @@ async def test_events_hold_the_same_audio_and_end_with_the_usage() -> None:
         }
 
 
-def parsed(text: str) -> list[dict[str, Any]]:
-    blocks = text.split("\n\n")
-    assert blocks.pop() == ""
-    assert all(block.startswith("data: ") for block in blocks)
-    return [json.loads(block.removeprefix("data: ")) for block in blocks]
-
-
 async def test_what_load_generators_post() -> None:
     body = {
         "model": "embedded",
@@ -163,7 +137,7 @@ async def test_models_and_voices_can_be_listed() -> None:
             answer = await http.get(server.http + "/v1/models/org/voice")
             assert answer.json()["id"] == "org/voice"
             answer = await http.get(server.http + "/v1/audio/voices")
-            assert answer.json()["voices"] == ["default"]
+            assert answer.json()["voice_names"] == ["default"]
         for name in listed:
             spoken = await api.audio.speech.create(**{**SPEAK, "model": name})
             assert spoken.content

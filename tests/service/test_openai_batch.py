@@ -13,26 +13,17 @@ import av
 import httpx
 import pytest
 
-from service import http_batch
-from service.protocols.openai_batch import BatchOptions
-from service.protocols.openai_request import SpeechBody
+from service.admission import Lease
+from service.auth.caller import Caller
+from service.dialects.openai.batch import BatchOptions
+from service.dialects.openai.request import SpeechBody
+from service.transport import http_batch
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from talker.fake import FakeTalker
-from tests.service.live import SPEC, Gateway, client, gateway
-from tests.service.test_openai import s16
-from tests.service.test_speed import stretched
-
-PATH = "/v1/audio/speech/batch"
-TEXTS = ["The first text.", "Another one, which is longer.", "Third."]
-
-
-def items(*texts: str) -> list[dict[str, Any]]:
-    return [{"input": text} for text in texts]
-
-
-async def post(server: Gateway, body: dict[str, Any]) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=60) as http:
-        return await http.post(server.http + PATH, json=body)
+from tests.service.audio_signal import stretched
+from tests.service.live import SPEC, client, gateway
+from tests.service.openai_talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
+from tests.service.vendor_talk import s16
 
 
 def pcm(result: dict[str, Any]) -> bytes:
@@ -47,13 +38,13 @@ def pcm(result: dict[str, Any]) -> bytes:
 
 async def test_each_text_is_spoken_whole_and_in_its_place() -> None:
     async with gateway(FakeTalker(row_s=0.0005), codec_delay_s=0.001) as server:
-        answer = await post(server, {"items": items(*TEXTS * 3), "seed": 5})
+        answer = await post_batch(server, {"items": batch_items(*BATCH_TEXTS * 3), "seed": 5})
         assert answer.headers["content-type"] == "application/json"
         body = answer.json()
         assert body["id"].startswith("speech-batch-")
         assert [result["index"] for result in body["results"]] == list(range(9))
         assert (body["total"], body["succeeded"], body["failed"]) == (9, 9, 0)
-        for result, text in zip(body["results"], TEXTS * 3, strict=True):
+        for result, text in zip(body["results"], BATCH_TEXTS * 3, strict=True):
             whole = server.whole(text, 5)
             assert pcm(result) == s16(whole)
             frames = len(whole) // SPEC.hop_length
@@ -67,18 +58,18 @@ async def test_each_text_is_spoken_whole_and_in_its_place() -> None:
 
 async def test_an_items_word_wins_over_the_batchs() -> None:
     batch = [
-        {"input": TEXTS[0]},
-        {"input": TEXTS[1], "seed": 9, "response_format": "pcm"},
-        {"input": TEXTS[2], "speed": 2.0},
-        {"input": TEXTS[0], "response_format": "mp3", "bitrate": 160_000, "voice": "alloy"},
+        {"input": BATCH_TEXTS[0]},
+        {"input": BATCH_TEXTS[1], "seed": 9, "response_format": "pcm"},
+        {"input": BATCH_TEXTS[2], "speed": 2.0},
+        {"input": BATCH_TEXTS[0], "response_format": "mp3", "bitrate": 160_000, "voice": "alloy"},
     ]
     async with gateway() as server:
-        answer = await post(server, {"items": batch, "seed": 3, "voice": "default"})
+        answer = await post_batch(server, {"items": batch, "seed": 3, "voice": "default"})
         first, second, third, fourth = answer.json()["results"]
-        assert pcm(first) == s16(server.whole(TEXTS[0], 3))
+        assert pcm(first) == s16(server.whole(BATCH_TEXTS[0], 3))
         assert second["media_type"] == "audio/pcm"
-        assert base64.b64decode(second["audio_data"]) == s16(server.whole(TEXTS[1], 9))
-        fast = server.whole(TEXTS[2], 3)
+        assert base64.b64decode(second["audio_data"]) == s16(server.whole(BATCH_TEXTS[1], 9))
+        fast = server.whole(BATCH_TEXTS[2], 3)
         assert pcm(third) == s16(stretched(fast, 2.0))
         assert third["usage"]["output_tokens"] == len(fast) // SPEC.hop_length
         assert fourth["media_type"] == "audio/mpeg"
@@ -87,10 +78,14 @@ async def test_an_items_word_wins_over_the_batchs() -> None:
 
 async def test_a_flac_file_tells_its_length() -> None:
     async with gateway() as server:
-        body = (await post(server, {"items": items(TEXTS[0]), "response_format": "flac"})).json()
+        body = (
+            await post_batch(
+                server, {"items": batch_items(BATCH_TEXTS[0]), "response_format": "flac"}
+            )
+        ).json()
         data = base64.b64decode(body["results"][0]["audio_data"])
         with av.open(io.BytesIO(data)) as file:
-            assert file.streams.audio[0].duration == len(server.whole(TEXTS[0]))
+            assert file.streams.audio[0].duration == len(server.whole(BATCH_TEXTS[0]))
 
 
 async def test_audio_is_put_into_base64_piece_by_piece() -> None:
@@ -100,30 +95,32 @@ async def test_audio_is_put_into_base64_piece_by_piece() -> None:
     encode, encoded = base64.b64encode, list[int]()
     async with gateway() as server:
         with patch.object(base64, "b64encode", lambda b: encoded.append(len(b)) or encode(b)):
-            text = TEXTS[1] * 40
-            body = (await post(server, {"items": items(text), "response_format": "pcm"})).json()
+            text = BATCH_TEXTS[1] * 40
+            body = (
+                await post_batch(server, {"items": batch_items(text), "response_format": "pcm"})
+            ).json()
         sizes = len(base64.b64decode(body["results"][0]["audio_data"], validate=True))
         assert sum(encoded) == sizes > 4 * max(encoded)
         assert max(encoded) <= 64 * 1024
 
 
-async def test_a_place_that_comes_free_soon_is_not_waited_for_as_long_as_the_hint_says(
+async def test_batch_takes_a_slot_that_comes_free_before_the_hint_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_batch, "_MOST_WAIT_S", 0.01)
     async with gateway(max_batch_contexts=1) as server, asyncio.timeout(60):
-        enter, asked = server.runtime.admission.enter, 0
+        acquire, asked = server.runtime.admission.acquire, 0
 
-        def enter_late(speed: float = 1.0) -> None:
+        def acquire_late(caller: Caller, speed: float = 1.0) -> Lease:
             nonlocal asked
             asked += 1
             if asked in (2, 3):  # the second item, twice
                 hour_ms = 3_600_000
                 raise CapacityError(ErrorCode.OVERLOADED, "Full.", retry_after_ms=hour_ms)
-            enter(speed)
+            return acquire(caller, speed)
 
-        monkeypatch.setattr(server.runtime.admission, "enter", enter_late)
-        body = (await post(server, {"items": items(*TEXTS)})).json()
+        monkeypatch.setattr(server.runtime.admission, "acquire", acquire_late)
+        body = (await post_batch(server, {"items": batch_items(*BATCH_TEXTS)})).json()
         assert (body["succeeded"], asked) == (3, 5)
         await server.until_free()
 
@@ -131,15 +128,18 @@ async def test_a_place_that_comes_free_soon_is_not_waited_for_as_long_as_the_hin
 async def test_what_cannot_be_spoken_is_told_of_that_item_alone() -> None:
     batch = [
         {"input": "..."},
-        {"input": TEXTS[0]},
-        {"input": TEXTS[0], "voice": "nobody"},
+        {"input": BATCH_TEXTS[0]},
+        {"input": BATCH_TEXTS[0], "voice": "nobody"},
         {"input": "This will !fail now."},
-        {"input": TEXTS[0], "instructions": "Whisper."},
-        {"input": TEXTS[1], "bitrate": 64_000},
-        {"input": TEXTS[2]},
+        {"input": BATCH_TEXTS[0], "instructions": "Whisper."},
+        {"input": BATCH_TEXTS[1], "bitrate": 64_000},
+        {"input": BATCH_TEXTS[2]},
     ]
-    async with gateway() as server, httpx.AsyncClient() as http:
-        body = (await post(server, {"items": batch})).json()
+    async with (
+        gateway(unspeakable_text="error", unknown_fields="refuse") as server,
+        httpx.AsyncClient() as http,
+    ):
+        body = (await post_batch(server, {"items": batch})).json()
         errors = {
             result["index"]: (result["code"], result.get("param"))
             for result in body["results"]
@@ -154,18 +154,18 @@ async def test_what_cannot_be_spoken_is_told_of_that_item_alone() -> None:
         }
         assert (body["total"], body["succeeded"], body["failed"]) == (7, 2, 5)
         assert all(result["error"] for result in body["results"] if "error" in result)
-        assert pcm(body["results"][6]) == s16(server.whole(TEXTS[2]))
+        assert pcm(body["results"][6]) == s16(server.whole(BATCH_TEXTS[2]))
         counted = (await http.get(server.http + "/metrics")).text
         assert 'tts_errors_total{code="unsupported"} 2.0' in counted
         await server.until_free()
 
 
-async def test_nothing_to_speak_at_all_needs_no_place() -> None:
+async def test_batch_without_a_valid_item_needs_no_slot() -> None:
     async with gateway(max_contexts=1) as server:
-        server.runtime.admission.enter()
-        answer = await post(server, {"items": [{"input": "x", "voice": "nobody"}]})
+        lease = server.runtime.admission.acquire()
+        answer = await post_batch(server, {"items": [{"input": "x", "voice": "nobody"}]})
         assert answer.json()["failed"] == 1
-        server.runtime.admission.leave(0.1)
+        lease.release()
 
 
 @pytest.mark.parametrize(
@@ -173,20 +173,26 @@ async def test_nothing_to_speak_at_all_needs_no_place() -> None:
     [
         ({}, 400, "invalid_message", "items"),
         ({"items": []}, 400, "invalid_message", "items"),
-        ({"items": [{}]}, 400, "invalid_message", "items"),
-        ({"items": [{"input": "x", "colour": 1}]}, 400, "invalid_message", "items"),
+        ({"items": [{}]}, 400, "invalid_message", "items.0.input"),
+        (
+            {"items": [{"input": "x", "colour": 1}]},
+            400,
+            "invalid_message",
+            "items.0.colour",
+        ),
         ({"items": [{"input": "x"}] * 5}, 400, "invalid_parameter", "items"),
-        ({"items": items("x" * 60, "y" * 60)}, 413, "text_too_long", "items"),
-        ({"items": items("x"), "model": "other"}, 404, "unknown_model", "model"),
-        ({"items": items("x"), "speed": 5}, 400, "invalid_message", "speed"),
-        ({"items": items("x"), "stream": True}, 400, "invalid_message", "stream"),
+        ({"items": batch_items("x" * 60, "y" * 60)}, 413, "text_too_long", "items"),
+        ({"items": batch_items("x"), "model": "other"}, 404, "unknown_model", "model"),
+        ({"items": batch_items("x"), "speed": 5}, 400, "invalid_message", "speed"),
+        ({"items": batch_items("x"), "stream": True}, 400, "invalid_message", "stream"),
     ],
 )
 async def test_what_is_wrong_with_the_whole_is_a_status(
     body: dict[str, Any], status: int, code: str, param: str
 ) -> None:
-    async with gateway(max_batch_items=4, max_text_chars=100) as server:
-        answer = await post(server, body)
+    settings = {"max_batch_items": 4, "max_text_chars": 100, "unknown_fields": "refuse"}
+    async with gateway(**settings) as server:
+        answer = await post_batch(server, body)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
 
@@ -194,7 +200,7 @@ async def test_what_is_wrong_with_the_whole_is_a_status(
 async def test_a_full_server_refuses_the_batch() -> None:
     async with gateway(max_contexts=1) as server, client(server.url) as talk:
         await talk.create()
-        answer = await post(server, {"items": items(*TEXTS)})
+        answer = await post_batch(server, {"items": batch_items(*BATCH_TEXTS)})
         assert (answer.status_code, answer.json()["error"]["code"]) == (429, "overloaded")
         assert int(answer.headers["retry-after-ms"]) >= 50
 
@@ -213,7 +219,7 @@ async def test_no_more_run_at_once_than_may(at_once: int, places: int) -> None:
                 await asyncio.sleep(0)
 
         watching = asyncio.create_task(watch())
-        body = (await post(server, {"items": items(*TEXTS * 3)})).json()
+        body = (await post_batch(server, {"items": batch_items(*BATCH_TEXTS * 3)})).json()
         done.set()
         await watching
         assert body["succeeded"] == 9
@@ -224,8 +230,8 @@ async def test_no_more_run_at_once_than_may(at_once: int, places: int) -> None:
 async def test_results_come_while_others_are_made() -> None:
     talker = FakeTalker(row_s=0.002)
     async with gateway(talker, max_batch_contexts=1) as server, httpx.AsyncClient() as http:
-        body = {"items": items(TEXTS[2], TEXTS[1] * 8)}
-        async with http.stream("POST", server.http + PATH, json=body) as answer:
+        body = {"items": batch_items(BATCH_TEXTS[2], BATCH_TEXTS[1] * 8)}
+        async with http.stream("POST", server.http + BATCH_PATH, json=body) as answer:
             came = b""
             async for piece in answer.aiter_raw():
                 came += piece
@@ -239,9 +245,10 @@ async def test_results_come_while_others_are_made() -> None:
 async def test_a_client_that_leaves_ends_all_of_it() -> None:
     talker = FakeTalker(row_s=0.002, frames_per_character=50)
     async with gateway(talker) as server, httpx.AsyncClient() as http:
-        body = {"items": items(*TEXTS * 4)}
-        async with http.stream("POST", server.http + PATH, json=body) as answer:
-            await anext(answer.aiter_raw())
+        body = {"items": batch_items(*BATCH_TEXTS * 4)}
+        async with http.stream("POST", server.http + BATCH_PATH, json=body) as answer:
+            pieces = answer.aiter_raw()  # kept: httpx closes the answer with its iterator
+            await anext(pieces)
             async with asyncio.timeout(60):
                 while server.talker.outstanding < 4:
                     await asyncio.sleep(0.005)
@@ -254,7 +261,7 @@ async def test_a_client_that_leaves_ends_all_of_it() -> None:
 
 async def test_items_that_find_the_server_going_are_told_so() -> None:
     async with gateway(FakeTalker(row_s=0.005), max_batch_contexts=1) as server:
-        answering = asyncio.create_task(post(server, {"items": items(*TEXTS)}))
+        answering = asyncio.create_task(post_batch(server, {"items": batch_items(*BATCH_TEXTS)}))
         async with asyncio.timeout(60):
             while not server.talker.outstanding:
                 await asyncio.sleep(0.001)
@@ -268,10 +275,10 @@ async def test_items_that_find_the_server_going_are_told_so() -> None:
 async def test_failures_of_the_codec_are_the_items() -> None:
     async with gateway() as server:
         server.codec.fail_with = BackendError(ErrorCode.CODEC_FAILED, "Told.")
-        body = (await post(server, {"items": items(*TEXTS)})).json()
+        body = (await post_batch(server, {"items": batch_items(*BATCH_TEXTS)})).json()
         assert [result["code"] for result in body["results"]] == ["codec_failed"] * 3
         server.codec.fail_with = RuntimeError("secret at 0xdeadbeef")
-        answer = await post(server, {"items": items(*TEXTS)})
+        answer = await post_batch(server, {"items": batch_items(*BATCH_TEXTS)})
         assert [result["code"] for result in answer.json()["results"]] == ["internal"] * 3
         assert "secret" not in answer.text
         await server.until_free()
@@ -282,7 +289,7 @@ async def test_long_items_are_not_held_to_real_time() -> None:
     text = "One two three four five six. " * 100
     async with gateway(max_lead_ms=500, default_lead_ms=500) as server:
         async with asyncio.timeout(30):
-            body = (await post(server, {"items": items(text)})).json()
+            body = (await post_batch(server, {"items": batch_items(text)})).json()
         assert len(pcm(body["results"][0])) // 2 > 60 * SPEC.sample_rate
 
 

@@ -17,7 +17,8 @@ from service.runtime import Phase
 from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
 from tests.service.live import Gateway, gateway
-from tests.service.test_openai import EXACT, SPEAK, TEXT, official, parsed, s16, whole
+from tests.service.openai_talk import EXACT, SPEAK, TEXT, official, parsed, whole
+from tests.service.vendor_talk import s16
 
 PATH = "/v1/audio/speech"
 PCM: dict[str, Any] = {"input": TEXT, "response_format": "pcm"}
@@ -31,7 +32,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"model": "other"}, 404, "unknown_model", "model"),
     ({"voice": "nobody"}, 400, "unknown_voice", "voice"),
     ({"voice": {"id": "nobody"}}, 400, "unknown_voice", "voice"),
-    ({"voice": {"id": "default", "x": 1}}, 400, "invalid_message", "voice"),
+    ({"voice": {"id": "default", "x": 1}}, 400, "invalid_message", "voice.x"),
     ({"response_format": "midi"}, 400, "invalid_message", "response_format"),
     ({"stream_format": "ws"}, 400, "invalid_message", "stream_format"),
     ({"bitrate": 12_345}, 400, "unsupported", "bitrate"),  # of s16le, which has none
@@ -68,7 +69,8 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
 async def test_what_cannot_be_served_is_refused_by_name(
     fields: dict[str, Any], status: int, code: str, param: str | None
 ) -> None:
-    async with gateway(max_text_chars=100) as server, httpx.AsyncClient() as http:
+    strict = {"unspeakable_text": "error", "unknown_fields": "refuse"}
+    async with gateway(max_text_chars=100, **strict) as server, httpx.AsyncClient() as http:
         answer = await http.post(server.http + PATH, json=PCM | fields)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
@@ -114,8 +116,9 @@ async def test_any_text_within_the_limit_fits_into_a_body() -> None:
 async def test_the_official_client_raises_its_own_errors() -> None:
     async with gateway(FakeTalker(row_s=0.01), max_contexts=1) as server, official(server) as api:
         with pytest.raises(openai.BadRequestError) as bad:
-            await api.audio.speech.create(**SPEAK, instructions="Whisper.")
-        assert (bad.value.code, bad.value.param) == ("unsupported", "instructions")
+            await api.audio.speech.create(**{**SPEAK, "voice": "nobody"})
+        assert (bad.value.code, bad.value.param) == ("unknown_voice", "voice")
+        assert "there is default" in bad.value.message
         assert bad.value.request_id
         with pytest.raises(openai.NotFoundError):
             await api.audio.speech.create(**{**SPEAK, "model": "other"})

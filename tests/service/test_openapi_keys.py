@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.openapi_keys import SCHEMES
+from service.access.gate import SCHEMES
 from tests.service.keyring import bearer, entry, write_keys
 from tests.service.live import Gateway, gateway
 

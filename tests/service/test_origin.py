@@ -9,7 +9,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
-from service.origin import is_allowed, parse_origin
+from service.access.hosts import is_allowed, parse_origin
 from service.settings import SettingsError, load_settings
 from tests.service.live import gateway
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from service.outbox import Item, Outbox
+from service.contexts.outbox import Item, Outbox
 
 
 async def test_order_is_kept_and_the_end_is_told() -> None:

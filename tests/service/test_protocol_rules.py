@@ -1,4 +1,4 @@
-"""What docs/protocol.md tells those who write a client, against a live gateway."""
+"""What docs/reference/protocol.md tells those who write a client, against a live gateway."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import json
 from typing import Any
 
-from streaming.wire_format import AudioHeader
+from streaming.protocol.binary import AudioHeader
 from tests.service.live import Client, client, gateway
 
 TEXT = "A sentence to say. And a second one, which is longer than the first."

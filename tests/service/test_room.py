@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from codec.fake import FakeCodecEngine
-from service.context import ContextDriver, Room
-from service.context_settings import session_settings, speech_request
+from service.contexts.driver import ContextDriver, Room
+from service.contexts.options import session_settings, speech_request
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
-from streaming import wire
 from streaming.events import Cancelled, Done, EndAsked, Flushed, SendAudio, TextAppended
+from streaming.protocol import messages as wire
 from streaming.session import Session
 from streaming.window import DecodeWindow
+from streaming.word_timing import WordTiming
 from talker.fake import FakeTalker
 from tests.service.live import SPEC
 
@@ -30,8 +32,11 @@ class Listener:
         self.audio: list[SendAudio] = []
         self.done: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
 
-    def on_audio(self, audio: SendAudio) -> None:
+    def on_audio(self, audio: SendAudio, words: Sequence[WordTiming]) -> None:
         self.audio.append(audio)
+
+    def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
+        raise AssertionError("no words were asked for")
 
     def on_flushed(self, flushed: Flushed) -> None:
         raise AssertionError("no flush was asked for")

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from service.build import talker_settings
-from service.serve import _where
+from service.server import _where
 from service.settings import EMBEDDED_MODEL, Settings, SettingsError, load_settings
+from talker.settings import TalkerSettings
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +59,9 @@ def test_unknown_settings_are_refused_wherever_they_stand(
         ("allowed_hosts", "exa*mple"),
         ("allowed_hosts", "*.*.example.org"),
         ("codec_device", "gpu"),
+        ("talker_attention_backend", "flash attention"),
+        ("talker_frame_slots", 1000),
+        ("talker_graph_positions", 0),
         ("talker_gpu_memory_utilization", 1.5),
         ("talker_tensor_parallel_size", 0),
     ],
@@ -109,25 +113,46 @@ def test_data_parallelism_needs_an_engine_that_can() -> None:
         load_settings(talker_engine="inprocess", talker_distributed_executor="ray")
 
 
+#: A value for each of the talker's settings, none of them its default.
+TALKER = {
+    "engine": "async",
+    "runner": "v2",
+    "threads": 3,
+    "max_num_seqs": 5,
+    "max_positions": 8192,
+    "max_batched_positions": 2048,
+    "kv_positions": 65_536,
+    "frame_slots": 4096,
+    "max_outstanding": 17,
+    "hold_rows": 12,
+    "max_conversations": 9,
+    "dtype": "float16",
+    "quantization": "int8",
+    "attention_backend": "TRITON_ATTN",
+    "kv_cache_dtype": "fp8",
+    "prefix_caching": False,
+    "compile": "on",
+    "graphs": "full",
+    "graph_positions": 256,
+    "step_kernels": "off",
+    "batch_invariant": True,
+    "statistics": True,
+    "continuity": "on",
+    "tensor_parallel_size": 2,
+    "data_parallel_size": 4,
+    "distributed_executor": "ray",
+    "gpu_memory_utilization": 0.5,
+}
+
+
 def test_what_is_set_for_the_talker_reaches_it() -> None:
-    wanted = {
-        "engine": "async",
-        "threads": 3,
-        "max_num_seqs": 5,
-        "dtype": "float16",
-        "quantization": "int8",
-        "continuity": "on",
-        "tensor_parallel_size": 2,
-        "data_parallel_size": 4,
-        "distributed_executor": "ray",
-        "gpu_memory_utilization": 0.5,
-    }
-    assert {f"talker_{name}" for name in wanted} == {
-        name for name in Settings.model_fields if name.startswith("talker_")
-    }
-    settings = load_settings(**{f"talker_{name}": value for name, value in wanted.items()})
-    told = talker_settings(settings)
-    assert {name: getattr(told, name) for name in wanted} == wanted
+    settings = load_settings(**{f"talker_{name}": value for name, value in TALKER.items()})
+    told = msgspec.to_builtins(settings.for_talker())
+    assert told == TALKER, "every field of the talker's has a setting, and every setting a field"
+    assert set(Settings.model_fields) >= {f"talker_{name}" for name in TALKER}
+    defaults = msgspec.to_builtins(TalkerSettings())
+    assert not [name for name, value in TALKER.items() if value == defaults[name]]
+    assert load_settings().for_talker() == TalkerSettings(), "the same defaults"
 
 
 def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
@@ -146,11 +171,6 @@ def test_the_model_names() -> None:
     assert load_settings(model="org/big-voice", served_model_name="v").model_name == "v"
 
 
-def test_the_embedded_voice_gets_shorter_texts_than_a_real_one() -> None:
-    assert load_settings().segment_chars < load_settings(model="org/big").segment_chars
-    assert load_settings(max_segment_chars=50).segment_chars == 50
-
-
 def test_names_come_as_a_list_or_with_commas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +184,6 @@ def test_names_come_as_a_list_or_with_commas(
 
 
 def test_every_setting_is_documented() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text()
     missing = [name for name in Settings.model_fields if f"`{name}`" not in text]
     assert missing == []

@@ -11,13 +11,13 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from service import front_door, socket
-from service.link import LinkedSocket
-from service.protocols.native import NativeDialect
+from service.dialects.native import NativeDialect
+from service.transport import uvicorn_protocols as front_door
+from service.transport import websocket as socket
+from service.transport.uvicorn_protocols import WebSocketProtocol
 from talker.fake import FakeTalker
-from tests.service.live import Client, client, gateway
+from tests.service.live import Client, append, client, gateway, write
 from tests.service.native_texts import TEXT
-from tests.service.test_link import append, write
 
 #: A message that is more audio than the outbox may hold.
 TOO_MUCH: dict[str, Any] = {"max_outbox_bytes": 1 << 16, "max_lead_ms": 10**7}
@@ -80,10 +80,10 @@ async def test_what_is_said_after_the_close_is_not_answered() -> None:
 async def test_a_message_that_comes_while_contexts_are_being_closed_opens_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    links = list[LinkedSocket]()
-    close, receive = NativeDialect.close, LinkedSocket.data_received
+    links = list[WebSocketProtocol]()
+    close, receive = NativeDialect.close, WebSocketProtocol.data_received
 
-    def note(link: LinkedSocket, data: bytes) -> None:
+    def note(link: WebSocketProtocol, data: bytes) -> None:
         links.append(link)
         receive(link, data)
 
@@ -92,7 +92,7 @@ async def test_a_message_that_comes_while_contexts_are_being_closed_opens_none(
         if (tell := links[-1].on_message) is not None:
             tell(json.dumps({"type": "context.create", "context_id": "late"}))
 
-    monkeypatch.setattr(LinkedSocket, "data_received", note)
+    monkeypatch.setattr(WebSocketProtocol, "data_received", note)
     monkeypatch.setattr(NativeDialect, "close", close_and_hear)
     talker = FakeTalker(frames_per_character=20)
     async with gateway(talker, **TOO_MUCH) as server:
@@ -135,13 +135,13 @@ async def test_who_says_nothing_but_answers_pings_stays(monkeypatch: pytest.Monk
 async def test_who_takes_not_even_the_close_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "_FLUSH_S", 0.1)
     lost = asyncio.Event()
-    connection_lost = LinkedSocket.connection_lost
+    connection_lost = WebSocketProtocol.connection_lost
 
-    def note(link: LinkedSocket, exc: Exception | None) -> None:
+    def note(link: WebSocketProtocol, exc: Exception | None) -> None:
         connection_lost(link, exc)
         lost.set()
 
-    monkeypatch.setattr(LinkedSocket, "connection_lost", note)
+    monkeypatch.setattr(WebSocketProtocol, "connection_lost", note)
     talker = FakeTalker(frames_per_character=100)
     limits: dict[str, Any] = {"slow_consumer_s": 0.5, "max_lead_ms": 10**7}
     async with (

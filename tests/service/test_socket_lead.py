@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.reading import Reading
+from service.contexts.ack_tracker import AckTracker
 from talker.fake import FakeTalker
-from tests.service.cartesia_talk import EXACT, cartesia, is_, say, speaking, whole
+from tests.service.cartesia_talk import EXACT, cartesia, is_, say, whole
+from tests.service.fake_link import Link
 from tests.service.live import SPEC, client, gateway
-from tests.service.test_reading import Link
-from tests.service.vendor_talk import s16
+from tests.service.vendor_talk import s16, speaking
 from tests.service.vllm_omni_talk import speaking as vllm_omni
 
 #: Longer than what may be unread, two seconds.
@@ -25,15 +25,15 @@ SHORT_LEAD: dict[str, Any] = {"default_lead_ms": 400, **EXACT}
 
 def test_a_ping_follows_audio_whatever_is_written_behind_it() -> None:
     link, read = Link(), list[int]()
-    reading = Reading(link)
-    reading.follow(1, read.append)
-    reading.on_written(1, 10, 100, 0.0, more=True)
-    reading.on_written(None, 0, 50, 0.0, more=True)
+    acks = AckTracker(link)
+    acks.follow(1, read.append)
+    acks.on_written(1, 10, 100, 0.0, more=True)
+    acks.on_written(None, 0, 50, 0.0, more=True)
     assert not link.pings
-    reading.on_written(None, 0, 50, 0.0, more=False)
+    acks.on_written(None, 0, 50, 0.0, more=False)
     link.answer()
     assert read == [0, 10]
-    reading.on_written(None, 0, 50, 0.0, more=False)
+    acks.on_written(None, 0, 50, 0.0, more=False)
     assert len(link.pings) == 1  # nobody waits for words to be read
 
 

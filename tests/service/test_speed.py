@@ -10,21 +10,17 @@ import httpx
 import numpy as np
 import pytest
 
-from service.audio.stretch import TimeStretch, held_back_s
-from streaming.spec import Samples
+from service.audio.stretch import held_back_s
 from talker.fake import FakeTalker
+from tests.service.audio_signal import stretched
 from tests.service.live import SPEC, Gateway, client, gateway
-from tests.service.test_openai import EXACT as SERVER_EXACT
-from tests.service.test_openai import SENTENCES, TEXT, official, parsed, s16, whole
+from tests.service.openai_talk import EXACT as SERVER_EXACT
+from tests.service.openai_talk import SENTENCES, TEXT, official, parsed, whole
+from tests.service.vendor_talk import s16
 
 RATE = SPEC.sample_rate
-EXACT = {"lookahead_frames": SPEC.receptive_field_frames}
+EXACT = {"lookahead_frames": SPEC.right_frames}
 SPEEDS = [0.5, 1.3, 2.0, 4]
-
-
-def stretched(samples: Samples, speed: float) -> Samples:
-    stretch = TimeStretch(RATE, speed)
-    return np.concatenate([stretch.push(samples), stretch.finish()])
 
 
 @pytest.mark.parametrize("speed", SPEEDS)

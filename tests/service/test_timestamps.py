@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
-from streaming.wire_format import AudioHeader
+from streaming.protocol.binary import AudioHeader
 from talker.fake import FakeTalker
 from tests.service.live import SPEC, Client, client, gateway
 

@@ -15,11 +15,11 @@ import pytest
 import uvloop
 from fastapi import FastAPI
 
-from service.front_door import _SPARE, server_config
-from service.serve import Unable, _checked
+from service.server import Unable, _checked
 from service.settings import Settings, SettingsError, load_settings
+from service.transport.uvicorn_protocols import _SPARE, server_config
 from tests.service.live import Gateway, client, gateway
-from tests.service.test_front_door import raw, rest
+from tests.service.raw_connection import raw, rest
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
 both_loops = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -177,3 +177,21 @@ def test_a_certificate_that_cannot_be_read_ends_the_start(tmp_path: Path) -> Non
     for file in (broken, tmp_path / "nowhere.pem"):
         with pytest.raises(Unable, match="the TLS certificate or its key cannot be used"):
             _checked(server_config(FastAPI(), Settings(tls_certificate=file), 1))
+
+
+def test_certificate_is_read_again_and_a_broken_one_changes_nothing(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    files = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    for source, copy in zip(certificate, files, strict=True):
+        copy.write_bytes(source.read_bytes())
+    config = server_config(FastAPI(), Settings(**tls(files)), 1)
+    config.load()
+    first = config.patience.tls
+    config.reload_certificate()
+    second = config.patience.tls
+    assert second is not None
+    assert second is not first
+    files[0].write_text("no certificate")
+    config.reload_certificate()
+    assert config.patience.tls is second

@@ -7,8 +7,8 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
-from service.context_trace import MAX_WINDOWS
-from streaming.wire_format import AudioHeader
+from service.tracing import MAX_WINDOWS
+from streaming.protocol.binary import AudioHeader
 from talker.fake import FakeTalker
 from tests.service.kept_spans import (
     ATTRIBUTES,
@@ -46,7 +46,6 @@ async def test_each_utterance_has_the_documented_spans() -> None:
         warmed_up = server.codec.decoded
         samples = await speak(server)
         windows = server.codec.decoded - warmed_up
-        assert kept.tracing.windows_awaited == 0
     root = kept.root
     assert root.parent is None
     assert root.kind is SpanKind.SERVER
@@ -133,7 +132,6 @@ async def test_a_cancel_ends_every_span_and_says_so() -> None:
         await talk.send("context.cancel", context_id="c")
         await talk.until("context.cancelled")
         await server.until_free()
-        assert kept.tracing.windows_awaited == 0
     root = kept.root
     assert (root.attributes or {})["tts.outcome"] == "cancelled"
     assert root.status.status_code is StatusCode.UNSET  # a barge-in is no fault

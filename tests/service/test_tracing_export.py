@@ -114,7 +114,7 @@ def test_a_protocol_that_is_not_spoken_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_without_traces_opentelemetry_is_not_even_imported() -> None:
     program = (
-        "import json, sys, service.serve\n"
+        "import json, sys, service.server\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('opentelemetry')]))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

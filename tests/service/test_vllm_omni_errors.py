@@ -11,7 +11,7 @@ from websockets.exceptions import InvalidStatus
 from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
 from tests.service.live import gateway
-from tests.service.test_openai import s16
+from tests.service.vendor_talk import s16
 from tests.service.vllm_omni_talk import BOTH, EXACT, SLOW, STREAM, TEXTS, speaking
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
@@ -19,13 +19,19 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"model": "other"}, "unknown_model", "model"),
     ({"colour": "red"}, "invalid_message", "colour"),
     ({"speed": 9}, "invalid_message", "speed"),
-    ({"task_type": "Base"}, "invalid_message", "task_type"),
+    ({"task_type": "Base"}, "invalid_parameter", "task_type"),
+    ({"task_type": "CustomVoice", "ref_audio": "AAAA"}, "invalid_parameter", "task_type"),
+    ({"task_type": "Sing"}, "invalid_message", "task_type"),
     ({"response_format": "midi"}, "invalid_message", "response_format"),
     ({"response_format": "wav", "stream_audio": True}, "unsupported", "response_format"),
     ({"response_format": "pcm", "sample_rate": 7}, "unsupported", "sample_rate"),
     ({"split_granularity": "clause"}, "unsupported", "split_granularity"),
     ({"instructions": "Whisper."}, "unsupported", "instructions"),
-    ({"ref_audio": "data:,"}, "unsupported", "ref_audio"),
+    ({"ref_audio": "data:"}, "invalid_audio", "ref_audio"),
+    ({"ref_audio": "https://example.org/a.wav"}, "unsupported", "ref_audio"),
+    ({"ref_audio": 5}, "invalid_message", "ref_audio"),
+    ({"ref_audio": "AAAA", "voice": "default"}, "invalid_parameter", "ref_audio"),
+    ({"ref_text": "Hello."}, "invalid_parameter", "ref_text"),
     ({"word_timestamps": True}, "unsupported", "word_timestamps"),
 ]
 
@@ -65,6 +71,7 @@ async def test_everything_else_that_clients_of_its_server_send_is_taken() -> Non
         "non_streaming_mode": True,
         "x_vector_only_mode": False,
         "ref_audio": None,
+        "ref_text": "",
         **STREAM,
     }
     async with gateway(**EXACT) as server, speaking(server, **config) as talk:
@@ -150,13 +157,13 @@ async def test_audio_that_breaks_off_is_to_be_discarded() -> None:
 
 async def test_a_full_server_refuses_the_sentence() -> None:
     async with gateway(max_contexts=1, **EXACT) as server, speaking(server, **STREAM) as talk:
-        server.runtime.admission.enter()
+        lease = server.runtime.admission.acquire()
         await talk.say(TEXTS[0])
         kinds = [await talk.next() for _ in range(3)]
         assert kinds[1]["code"] == "overloaded"
         assert kinds[2]["error"] is True
         await talk.done(0, 1)
-        server.runtime.admission.leave(0.1)
+        lease.release()
         await talk.say(TEXTS[0])
         assert (await talk.sentence(1, 0, TEXTS[0]))[1]
 

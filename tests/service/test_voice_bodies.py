@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from service import http_route
+from service.auth.caller import ANYBODY
+from service.transport import http_routes as http_route
 from tests.service import clips
 from tests.service.voice_server import (
     CLIP,
@@ -48,18 +50,18 @@ async def test_a_forms_consent_is_its_own_fields() -> None:
     async with server() as s:
         fields = {"name": "Bert", "consent": "yes", "consent_by": "Bert"}
         added = await s.http.post(PATH, data=fields, files={"audio_sample": ("a", OTHER)})
-        assert error(added) == (400, "invalid_message", "consent")
+        assert error(added) == (400, "invalid_message", "consent_statement")
 
 
 @pytest.mark.parametrize(
     ("fields", "status", "code", "param"),
     [
         ({"consent": None}, 400, "consent_required", "consent"),
-        ({"consent": {"by": " ", "statement": "Yes."}}, 400, "invalid_message", "consent"),
-        ({"consent": {"by": "A", "statement": " \n"}}, 400, "invalid_message", "consent"),
-        ({"consent": {"by": "A"}}, 400, "invalid_message", "consent"),
-        ({"consent": {"by": "", "statement": "Yes."}}, 400, "invalid_message", "consent"),
-        ({"consent": CONSENT | {"at": "today"}}, 400, "invalid_message", "consent"),
+        ({"consent": {"by": " ", "statement": "Yes."}}, 400, "invalid_message", "consent.by"),
+        ({"consent": {"by": "A", "statement": " \n"}}, 400, "invalid_message", "consent.statement"),
+        ({"consent": {"by": "A"}}, 400, "invalid_message", "consent.statement"),
+        ({"consent": {"by": "", "statement": "Yes."}}, 400, "invalid_message", "consent.by"),
+        ({"consent": CONSENT | {"at": "today"}}, 400, "invalid_message", "consent.at"),
         ({"consent": "yes"}, 400, "invalid_message", "consent"),
         ({"name": ""}, 400, "invalid_message", "name"),
         ({"name": "../anna"}, 400, "invalid_message", "name"),
@@ -81,7 +83,7 @@ async def test_what_is_no_voice(
 ) -> None:
     async with server() as s:
         assert error(await s.add(**fields)) == (status, code, param)
-        assert (await s.http.get(PATH)).json()["voices"] == ["default"]
+        assert (await s.http.get(PATH)).json()["voice_names"] == ["default"]
 
 
 @pytest.mark.parametrize(
@@ -117,14 +119,14 @@ async def test_large_bodies_are_few_and_bounded() -> None:
     async with server() as s:
         large = clips.as_base64(bytes(11 << 20))
         assert error(await s.add(audio_sample=large))[:2] == (413, "text_too_long")
-        for _ in range(8):
-            s.live.runtime.uploads.enter()
+        uploads = s.live.runtime.uploads
+        leases = [uploads.acquire(replace(ANYBODY, network=f"net{n}")) for n in range(8)]
         answer = await s.add(clips.wav(clips.tone(25.0)))
         assert error(answer)[:2] == (429, "overloaded")
         assert "retry-after" in answer.headers
         assert (await s.add(CLIP[:60_000])).status_code == 201  # no larger than other requests
-        for _ in range(8):
-            s.live.runtime.uploads.leave(0.0)
+        for lease in leases:
+            lease.release()
         assert (await s.add(clips.wav(clips.tone(25.0)), name="b")).status_code == 201
         assert s.live.runtime.uploads.active == 0
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.voices.folder import VoiceFolder
+from service.voices.store import VoiceFolder
 from streaming.errors import BackendError, ErrorCode, RequestError
-from tests.service.test_voice_store import library, voice
+from tests.service.stored_voices import library, voice
 from tests.service.voice_server import files_in
 
 
@@ -68,7 +68,7 @@ async def test_who_holds_the_folder_is_waited_for_but_not_for_ever(
         held.release()
         await adding
         held.acquire()
-        monkeypatch.setattr("service.voices.folder._LOCK_S", 0.1)
+        monkeypatch.setattr("service.voices.store._LOCK_S", 0.1)
         with pytest.raises(BackendError) as failed:
             await store.add(voice("bert"))
         assert failed.value.code is ErrorCode.STORAGE_FAILED

@@ -6,8 +6,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,53 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from service.voices.file import Consent, Voice, VoiceFileError, pack, unpack, unpack_built_in
-from service.voices.folder import VoiceFolder
-from service.voices.library import VoiceLibrary
-from streaming.delay import revert_delay
+from service.voices.store import (
+    Voice,
+    VoiceFileError,
+    VoiceFolder,
+    pack,
+    unpack,
+    unpack_built_in,
+)
 from streaming.errors import BackendError, ErrorCode, RequestError
-from streaming.spec import CodecSpec
+from tests.service.stored_voices import CODES, library, voice
 from tests.service.voice_server import files_in
-
-SPEC = CodecSpec(24_000, 960, 8, 1024, 3)
-CODES = np.random.default_rng(0).integers(0, 1024, (8, 50)).astype(np.int16)
-
-
-def voice(name: str = "anna", **changes: object) -> Voice:
-    made = Voice(
-        VoiceLibrary.new_id(),
-        name,
-        CODES,
-        "What is said.",
-        "en",
-        "A description.",
-        created_at=1_800_000_000,
-        codec="c1",
-        text_source="given",
-        consent=Consent("Anna", "Yes, I agree: “always”.", "2026-11-20T10:00:00+00:00"),
-    )
-    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
 def same(one: Voice, two: Voice) -> bool:
     plain = [dataclasses.replace(v, codes=np.zeros((1, 1), np.int16)) for v in (one, two)]
     return np.array_equal(one.codes, two.codes) and repr(plain[0]) == repr(plain[1])
-
-
-@asynccontextmanager
-async def library(
-    folder: Path | None,
-    checkpoint: Path | None = None,
-    codec: str = "c1",
-    max_voices: int = 100,
-    refresh_s: float = 3600.0,
-) -> AsyncIterator[VoiceLibrary]:
-    made = VoiceLibrary(folder, max_voices, refresh_s)
-    await made.open(SPEC, codec, checkpoint)
-    try:
-        yield made
-    finally:
-        await made.close()
 
 
 def test_a_file_says_all_that_a_voice_is(tmp_path: Path) -> None:
@@ -120,8 +87,7 @@ async def test_added_voices_are_there_after_a_restart(tmp_path: Path) -> None:
         assert [same(a, b) for a, b in zip(two.voices(), [anna, bert], strict=True)] == [True] * 2
         spoken = two.get("anna")
         assert spoken is not None
-        assert np.array_equal(revert_delay(spoken.rows).T, CODES)
-        assert spoken.rows[0].tolist() == [CODES[0, 0], *[1024] * 7]
+        assert np.array_equal(spoken.frames.T, CODES)
         assert two.get(anna.id) is spoken
         await two.remove(anna.id)
         assert two.get("anna") is two.get(anna.id) is None
@@ -179,7 +145,7 @@ async def test_a_full_disk_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     async with library(tmp_path) as one:
-        target = "pathlib.Path.rename" if call == "rename" else f"service.voices.folder.os.{call}"
+        target = "pathlib.Path.rename" if call == "rename" else f"service.voices.store.os.{call}"
         with monkeypatch.context() as patched:
             patched.setattr(target, full)
             with pytest.raises(BackendError) as failed:
@@ -201,8 +167,8 @@ def test_a_limit_of_the_system_leaves_nothing(tmp_path: Path) -> None:
     script = """
 import resource, signal, sys
 from pathlib import Path
-from service.voices.file import unpack
-from service.voices.folder import VoiceFolder
+from service.voices.store import unpack
+from service.voices.store import VoiceFolder
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 voice = unpack(Path(sys.argv[1], "voice.bin").read_bytes())
 folder = VoiceFolder(Path(sys.argv[1], "store"))
@@ -270,7 +236,7 @@ async def test_voices_of_the_checkpoint(tmp_path: Path) -> None:
         assert default is owl is not None
         assert owl.transcript == "Hoo."
         assert wren is not None
-        assert wren.rows.shape == (57, 8)
+        assert wren.frames.shape == (50, 8)
         found = one.find("wren")
         assert (found.id, found.language, found.description, found.consent) == (
             "wren", "en", "High.", None,

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from codec.fake import FakeDecoder
+from service.voices.cloning import NO_TEXT
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import SpeechRequest
 from streaming.spec import Samples
 from talker.fake import FakeTalker
 from tests.service import clips
 from tests.service.live import SPEC, client, gateway
+from tests.service.vllm_omni_talk import speaking
 from tests.service.voice_server import (
     CLIP,
     CONSENT,
@@ -44,12 +46,13 @@ async def test_a_voice_lives_and_dies() -> None:
             "description": "A tone, growing.",
             "text": "A tone.",
             "text_source": "given",
+            "warning": None,
             "duration_s": 2.0,
             "created_at": voice["created_at"],
             "consent": CONSENT | {"at": voice["consent"]["at"]},
         }
         listed = (await s.http.get(PATH)).json()
-        assert listed["voices"] == ["default", "anna"]
+        assert listed["voice_names"] == ["default", "anna"]
         assert (listed["data"], listed["lasting"]) == ([voice], False)
         for key in ("anna", voice["id"]):
             assert (await s.http.get(f"{PATH}/{key}")).json() == voice
@@ -73,7 +76,7 @@ async def test_what_is_spoken_with_are_the_clips_codes() -> None:
         assert spoken is not None
         assert np.array_equal(s.live.runtime.library.find("anna").codes, codes)
         assert spoken.transcript == "A tone."
-        assert spoken.rows.shape == (codes.shape[1] + 7, 8)
+        assert np.array_equal(spoken.frames.T, codes)
 
 
 async def test_a_voice_may_have_the_name_of_one_of_openais() -> None:
@@ -121,7 +124,7 @@ class Listener:
     def __init__(self, says: str | Exception) -> None:
         self.says, self.heard = says, 0
 
-    def check(self) -> None:
+    async def prepare(self) -> None:
         pass
 
     async def stop(self) -> None:
@@ -148,8 +151,38 @@ async def test_a_recogniser_hears_what_no_text_tells() -> None:
         listener.says = BackendError(ErrorCode.INTERNAL, "Deaf.")
         deaf = (await s.add(name="deaf", ref_text=None)).json()
         for voice in (mute, deaf):
-            assert (voice["text"], voice["text_source"]) == (None, None)
+            assert (voice["text"], voice["text_source"], voice["warning"]) == (None, None, None)
         assert (await s.speak(voice="mute")).content == (await s.speak(voice="deaf")).content
+
+
+async def test_a_clip_without_a_text_is_told_of_where_nothing_hears_it() -> None:
+    opus = clips.as_base64(clips.encoded("ogg_opus", clips.tone(1.5)))
+    texts = [({}, True), ({"ref_text": " "}, True), ({"ref_text": "A tone."}, False)]
+    async with server() as s, client(s.live.url) as native:
+        for number, (text, is_told) in enumerate(texts):
+            added = (await s.add(name=f"v{number}", **({"ref_text": None} | text))).json()
+            assert (NO_TEXT if is_told else None) == added["warning"]
+            warned = {"x-talkwire-warning": NO_TEXT} if is_told else {}
+            batch = {"items": [{"input": "Hello."}], "ref_audio": opus, **text}
+            answers = [
+                await s.speak(ref_audio=opus, **text),
+                await s.speak(references=[{"audio": opus, "text": text.get("ref_text")}]),
+                await s.http.post("/v1/audio/speech/batch", json=batch),
+            ]
+            for answer in answers:
+                assert answer.status_code == 200
+                found = {k: v for k, v in answer.headers.items() if k == "x-talkwire-warning"}
+                assert found == warned
+            reference = {"audio": opus, "text": text.get("ref_text")}
+            await native.send("context.create", context_id=f"c{number}", reference=reference)
+            created = await native.until("context.created")
+            assert created.get("warning") == (NO_TEXT if is_told else None)
+            config = {"response_format": "pcm", "ref_audio": opus, **text}
+            async with speaking(s.live, **config) as talk:
+                await talk.say("Hello.")
+                start, _ = await talk.sentence(0, 0, "Hello.")
+                assert start.get("warning") == (NO_TEXT if is_told else None)
+        assert "x-talkwire-warning" not in (await s.speak()).headers
 
 
 class Wordy(FakeTalker):
@@ -204,7 +237,7 @@ async def test_voices_of_the_store_outlive_the_service(tmp_path: Path) -> None:
         assert (await s.http.delete(f"{PATH}/{voice['id']}")).status_code == 200
         assert not files_in(folder)
     async with server(voices_dir=folder) as s:
-        assert (await s.http.get(PATH)).json()["voices"] == ["default"]
+        assert (await s.http.get(PATH)).json()["voice_names"] == ["default"]
 
 
 async def test_a_full_disk_is_told_and_leaves_nothing_behind(
@@ -215,8 +248,8 @@ async def test_a_full_disk_is_told_and_leaves_nothing_behind(
 
     async with server(voices_dir=tmp_path) as s:
         with monkeypatch.context() as patched:
-            patched.setattr("service.voices.folder.os.fsync", full)
+            patched.setattr("service.voices.store.os.fsync", full)
             assert error(await s.add()) == (507, "storage_failed", None)
         assert not files_in(tmp_path)
-        assert (await s.http.get(PATH)).json()["voices"] == ["default"]
+        assert (await s.http.get(PATH)).json()["voice_names"] == ["default"]
         assert (await s.add()).status_code == 201

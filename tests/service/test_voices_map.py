@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from codec.fake import FakeCodecEngine
+from service.dialects.voice_aliases import resolve_voice
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings, SettingsError, load_settings
-from service.voices_map import resolve_voice
 from talker.fake import FakeTalker
 from tests.service.live import SPEC
 from tests.service.voice_server import SPEAK, server
@@ -19,17 +19,17 @@ from tests.service.voice_server import SPEAK, server
 def runtime(**settings: Any) -> Runtime:
     talker = FakeTalker()
     talker.voices = ("anna", "bert")
-    codec = FakeCodecEngine(SPEC, 0.0, lambda stats: None)
+    codec = FakeCodecEngine(SPEC, 0.0)
     return Runtime(Settings(**settings), talker, codec, Metrics("test", "fake"))
 
 
-def test_a_name_stands_for_itself_its_alias_or_nothing() -> None:
+def test_a_name_stands_for_itself_its_alias_or_the_default() -> None:
     mine = runtime(voice_aliases={"x1": "bert", "bert": "anna"})
     assert [resolve_voice(name, mine) for name in ("anna", "x1", "bert", "x2", "", None)] == [
         "anna",
         "bert",
         "anna",
-        "x2",
+        "anna",
         "anna",
         "anna",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from streaming.ports import Reference
 from streaming.spec import Codes, Samples
 from tests.service import clips
 from tests.service.live import SPEC, client
-from tests.service.test_metrics import scrape, value
+from tests.service.scraping import scrape, value
+from tests.service.vllm_omni_talk import speaking
 from tests.service.voice_server import (
     CLIP,
     OTHER,
@@ -69,7 +71,7 @@ async def test_one_off_voices() -> None:
         address = f"data:audio/flac;base64,{given['ref_audio']}"
         bare = await s.speak(ref_audio=address)
         assert bare.content == s.expected(reference=Reference(codes)) != expected
-        assert (await s.http.get(PATH)).json()["voices"] == ["default"]
+        assert (await s.http.get(PATH)).json()["voice_names"] == ["default"]
         bad = await s.speak(ref_audio=clips.as_base64(OTHER[:3000]))
         assert error(bad) == (400, "invalid_audio", None)
         events = await s.speak(**given, stream_format="sse")
@@ -85,6 +87,94 @@ async def test_one_off_voices_in_the_native_protocol() -> None:
         assert pcm(spoken) == s.expected(reference=Reference(codes, "A tone."))
         plain = await native.say(SPEAK["input"], "d", mode="whole", sampling=SEED)
         assert pcm(plain) == s.expected() != pcm(spoken)
+
+
+async def test_one_off_voices_on_vllm_omnis_socket() -> None:
+    clip = clips.encoded("ogg_opus", clips.tone(1.5))
+    codes = FakeDecoder(SPEC).encode(await samples_of(clip))
+    given = {"ref_audio": clips.as_base64(clip), "ref_text": "A tone.", "task_type": "Base"}
+    config = {"response_format": "pcm", "seed": 7}
+    async with server() as s, speaking(s.live, **config, **given) as talk:
+        for flush in range(2):  # each is a context of its own
+            await talk.say(SPEAK["input"])
+            _, data = await talk.sentence(flush, 0, SPEAK["input"])
+            assert data == s.expected(reference=Reference(codes, "A tone."))
+            await talk.done(flush, 1)
+        await talk.send("session.config", **config)
+        await talk.say(SPEAK["input"])
+        _, data = await talk.sentence(2, 0, SPEAK["input"])
+        assert data == s.expected()
+
+
+async def test_a_clip_that_cannot_be_read_is_told_of_its_sentence_on_vllm_omnis_socket() -> None:
+    damaged = clips.as_base64(b"RIFF....WAVE")
+    config = {"response_format": "pcm", "ref_audio": damaged}
+    async with server() as s, speaking(s.live, **config) as talk:
+        await talk.say(SPEAK["input"])
+        while (error := await talk.next())["type"] != "error":
+            pass
+        assert error["code"] == "invalid_audio"
+        await s.live.until_free()
+
+
+async def test_one_off_voices_in_a_batch() -> None:
+    async with server() as s:
+        tone = Reference(FakeDecoder(SPEC).encode(await samples_of(OTHER)), "A tone.")
+        high = Reference(FakeDecoder(SPEC).encode(await samples_of(CLIP)))
+        items: list[dict[str, Any]] = [
+            {},
+            {},
+            {"voice": "default"},
+            {"ref_audio": clips.as_base64(CLIP)},
+            {"references": [{"audio": clips.as_base64(OTHER), "text": "A tone."}]},
+        ]
+        body = {
+            "items": [{"input": SPEAK["input"], **item} for item in items],
+            "ref_audio": clips.as_base64(OTHER),
+            "ref_text": "A tone.",
+            "task_type": "Base",
+            "response_format": "pcm",
+            "seed": 7,
+        }
+        answer = await s.http.post("/v1/audio/speech/batch", json=body)
+        spoken = [base64.b64decode(one["audio_data"]) for one in answer.json()["results"]]
+        cloned = s.expected(reference=tone)
+        assert spoken == [cloned, cloned, s.expected(), s.expected(reference=high), cloned]
+        assert s.live.codec.encoded == 2  # each clip once, whoever brings it
+        assert "x-talkwire-ignored" not in answer.headers
+
+
+async def test_a_batch_takes_a_large_clip() -> None:
+    async with server() as s:
+        large = clips.as_base64(clips.wav(clips.tone(25.0)))  # 1.6 MB, more than any text
+        body = {"items": [{"input": "Hello."}], "ref_audio": large}
+        answer = await s.http.post("/v1/audio/speech/batch", json=body)
+        assert answer.json()["succeeded"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"ref_audio": "data:"}, "invalid_audio", "ref_audio"),
+        ({"ref_audio": clips.as_base64(b"RIFF....WAVE")}, "invalid_audio", None),
+        ({"ref_audio": "https://example.org/a.wav"}, "unsupported", "ref_audio"),
+        ({"ref_audio": "AAAA", "voice": "default"}, "invalid_parameter", "ref_audio"),
+        ({"ref_text": "Hello."}, "invalid_parameter", "ref_text"),
+        ({"task_type": "Base"}, "invalid_parameter", "task_type"),
+        ({"references": [{"audio_path": "clip.wav"}]}, "unsupported", "references.0.audio_path"),
+        ({"references": [{"audio": "AAAA"}], "ref_audio": "AA"}, "invalid_parameter", "references"),
+    ],
+)
+async def test_a_reference_of_a_batch_s_item_is_refused_as_elsewhere(
+    fields: dict[str, Any], code: str, param: str | None
+) -> None:
+    async with server() as s:
+        alone = await s.speak(**fields)
+        assert error(alone) == (400, code, param)
+        body = {"items": [{"input": "Hello.", **fields}, {"input": "Bye."}]}
+        results = (await s.http.post("/v1/audio/speech/batch", json=body)).json()["results"]
+        assert (results[0]["code"], results[0].get("param")) == (code, param)
+        assert results[1]["status"] == "success"
 
 
 @pytest.mark.parametrize(

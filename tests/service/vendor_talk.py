@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from streaming.spec import Samples
+from talker.fake import FakeTalker
 
 
 class VendorTalk:
@@ -69,3 +70,8 @@ async def vendor(
 
 def s16(samples: Samples) -> bytes:
     return np.rint(samples * np.float32(32767)).astype("<i2").tobytes()
+
+
+def speaking(**more: Any) -> FakeTalker:
+    """Each character is two frames long, so a word begins where its text says."""
+    return FakeTalker(frames_per_character=2.0, has_word_timings=True, **more)

@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 
 from codec.fake import FakeDecoder
-from service.voices.clip import ClipReader
+from service.voices.clip_reader import ClipReader
 from streaming.ports import Sampling, SpeechRequest
 from streaming.spec import Samples
 from tests.service import clips

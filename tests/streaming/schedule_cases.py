@@ -9,8 +9,13 @@ from random import Random
 from hypothesis import strategies as st
 
 from benchmarks.schedule_sim import Codec, Sent, gaps, speak
-from streaming.bounds import PaceBounds, ScheduleSettings, start_frames, sustainable_frames
-from streaming.schedule import ChunkSchedule
+from streaming.chunk_schedule import (
+    ChunkSchedule,
+    PaceBounds,
+    ScheduleSettings,
+    start_frames,
+    sustainable_frames,
+)
 
 FRAME_S = 0.04
 SETTINGS = ScheduleSettings(frame_s=FRAME_S, delay_rows=7, left_context_frames=10)

@@ -12,7 +12,7 @@ HOP, RATE = SPEC.hop_length, SPEC.sample_rate
 
 
 class Listener:
-    """Plays what it is sent in real time, as docs/protocol.md has it: written step by step."""
+    """Plays what it is sent in real time, by docs/reference/protocol.md, step by step."""
 
     def __init__(self) -> None:
         self.sent = self.reported = 0

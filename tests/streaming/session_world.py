@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 
+from streaming.chunk_schedule import PaceBounds, ScheduleSettings
 from streaming.events import (
+    AudioDecoded,
     Command,
     Decode,
     Event,
-    RowsCame,
-    SamplesCame,
+    PauseTalker,
+    ResumeTalker,
+    RowsReceived,
     SendAudio,
     SetTimer,
     StartTalker,
+    StopTalker,
     StopWork,
-    TimerRang,
+    TakeRows,
+    TimerFired,
 )
-from streaming.line import LineSettings
 from streaming.ports import TalkerRows
-from streaming.schedule import PaceBounds, ScheduleSettings
 from streaming.session import Session, SessionSettings
 from streaming.spec import CodecSpec, Codes
 from streaming.utterance import Mode
+from streaming.utterance_queue import QueueSettings
 
-SPEC = CodecSpec(24_000, 960, 4, 1024, 3)
+SPEC = CodecSpec(24_000, 960, (1024,) * 4, 3, 3)
 ROW_S = 0.005
 EOC = 1025
 
@@ -44,7 +48,7 @@ def settings(
         incomplete_frames=incomplete,
     )
     bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005)
-    line = LineSettings(SPEC, schedule, lambda: bounds, mode, max_lead_s, speed)
+    line = QueueSettings(SPEC, schedule, lambda: bounds, mode, max_lead_s, speed)
     return SessionSettings(line, max_text_chars=chars)
 
 
@@ -56,8 +60,10 @@ class World:
         self.sent: list[SendAudio] = []
         self.told: list[Command] = []
         self.talked: list[str] = []
+        self.delivered: list[str] = []
         self.windows: list[Decode] = []
-        self.hold = False
+        self.hold = self.paused = False
+        self.taken: list[TakeRows] = []
         self._rows: list[tuple[float, Event]] = []
         self._timer: float | None = None
 
@@ -66,12 +72,22 @@ class World:
             match command:
                 case StartTalker(utterance, text):
                     self.talked.append(text)
+                    self.delivered.append(command.delivery)
                     self._rows += self._speech(utterance)
+                case StopTalker(utterance):
+                    del self.talked[-1], self.delivered[-1]
+                    self._rows = [(at, e) for at, e in self._rows if not is_of(e, utterance)]
                 case Decode(utterance, window):
                     self.windows.append(command)
                     samples = np.repeat(window.codes[0], SPEC.hop_length).astype(np.float32)
-                    event = SamplesCame(utterance, window.trim(samples / 1024))
+                    event = AudioDecoded(utterance, window.trim(samples / 1024))
                     self._rows.append((self.now + 0.003, event))
+                case TakeRows():
+                    self.taken.append(command)
+                case PauseTalker():
+                    self.paused = True
+                case ResumeTalker():
+                    self.paused = False
                 case SetTimer(at):
                     self._timer = at
                 case StopWork():
@@ -89,7 +105,7 @@ class World:
         for number, row in enumerate(rows):
             finish = "stop" if number == len(rows) - 1 else None
             batch = TalkerRows(row[None], finish)
-            events.append((self.now + ROW_S * (number + 1), RowsCame(utterance, batch)))
+            events.append((self.now + ROW_S * (number + 1), RowsReceived(utterance, batch, ROW_S)))
         return events
 
     def run(self, until: float = 1e9) -> None:
@@ -106,11 +122,15 @@ class World:
                 self.post(self._rows.pop(0)[1])
             else:
                 self._timer = None
-                self.post(TimerRang())
+                self.post(TimerFired())
 
     @property
     def samples(self) -> int:
         return sum(len(audio.samples) for audio in self.sent)
+
+
+def is_of(event: Event, utterance: int) -> bool:
+    return isinstance(event, RowsReceived) and event.utterance == utterance
 
 
 def rows_of(frames: Codes) -> Codes:

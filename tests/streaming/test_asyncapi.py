@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from streaming import wire
-from streaming.asyncapi import asyncapi
-from streaming.wire_format import json_schema
+from streaming.protocol import messages as wire
+from streaming.protocol.asyncapi import asyncapi
+from streaming.protocol.binary import json_schema
 
 DOCUMENT = asyncapi()
 KEY = re.compile(r"[\w.\-]+")
@@ -43,8 +43,8 @@ def names(operation: dict[str, Any]) -> list[str]:
 
 
 def test_the_committed_document_is_the_codes_own() -> None:
-    path = Path(__file__).parents[2] / "docs" / "protocol.asyncapi.json"
-    renew = "python -m streaming.wire_format --asyncapi > docs/protocol.asyncapi.json"
+    path = Path(__file__).parents[2] / "docs" / "reference" / "protocol.asyncapi.json"
+    renew = "python -m streaming.protocol.binary --asyncapi > docs/reference/protocol.asyncapi.json"
     assert json.loads(path.read_text()) == DOCUMENT, renew
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import inf
 from random import Random
 
 import pytest
 
 from benchmarks.admission_sim import bursts
 from benchmarks.simulated_service import FRAME_S, Machine, Service
-from streaming.capacity import Capacity, CapacitySettings, CodecLoad, TalkerLoad
+from streaming.capacity import Capacity, CapacitySettings, CodecLoad, TalkerLoad, UnderrunLimit
 
 PARALLEL = Machine(0.012, 0.0014)
 SERIAL = Machine(0.004, 0.0018)
@@ -25,9 +26,9 @@ def test_what_is_admitted_is_gap_free_and_the_machine_is_used(machine: Machine, 
     assert len(service.refused) > 50
     assert max(n for _, n, _ in service.trace) <= true
     assert service.mean_open(began + 5) >= 0.8 * true  # of the whole, the gaps of arrivals too
-    places = service.places(began + 5)
-    assert min(places) >= 0.8 * true
-    assert max(places) - min(places) <= 2, "the number of places swings"
+    slots = service.slots(began + 5)
+    assert min(slots) >= 0.8 * true
+    assert max(slots) - min(slots) <= 2, "the number of slots swings"
     assert service.gap_free(began + 3) == 1
     assert service.gap_free(began) >= 0.95
 
@@ -47,14 +48,14 @@ def test_a_slower_machine_takes_fewer_and_a_faster_one_more_again() -> None:
     service.machine = slower
     changed = service.now
     service.run(changed + 25, 12)
-    places = service.places(changed + 12)
-    assert 0.75 * slower.carries() <= min(places) <= max(places) <= slower.carries()
+    slots = service.slots(changed + 12)
+    assert 0.75 * slower.carries() <= min(slots) <= max(slots) <= slower.carries()
     assert service.gap_free(changed + 12, changed + 25) >= 0.95
     service.machine = PARALLEL
     again = service.now
     service.run(again + 30, 12)
-    places = service.places(again + 20)
-    assert 0.8 * PARALLEL.carries() <= min(places) <= max(places) <= PARALLEL.carries()
+    slots = service.slots(again + 20)
+    assert 0.8 * PARALLEL.carries() <= min(slots) <= max(slots) <= PARALLEL.carries()
 
 
 def test_streams_that_are_heard_faster_need_more_of_the_talker() -> None:
@@ -89,8 +90,8 @@ def test_a_service_whose_codec_is_slow_admits_what_it_carries_and_starts_soon() 
     service.run(began + 30, 2.5 * CODEC_BOUND.carries_codec() / 6)
     assert len(service.refused) > 50
     assert service.gap_free(began) == 1
-    places = service.places(began + 5)
-    assert 5 <= min(places) <= max(places) <= CODEC_BOUND.carries_codec()
+    slots = service.slots(began + 5)
+    assert 5 <= min(slots) <= max(slots) <= CODEC_BOUND.carries_codec()
     waits_s = sorted(s.first_at - s.began for s in service.closed if s.first_at is not None)
     assert waits_s[len(waits_s) // 2] < 0.5, "harmless waits have become expected ones"
 
@@ -126,7 +127,7 @@ def feed(load: TalkerLoad, streams: int, row_s: float, since: float, until: floa
 def test_before_anything_is_known_the_ceiling_holds() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 16))
     assert capacity.streams(0.0) == 16
-    assert capacity.places(0.0) == 16
+    assert capacity.slots(0.0) == 16
     assert capacity.soon_row_s(1, 0.0) == 0
 
 
@@ -135,9 +136,9 @@ def test_an_utterance_reckons_with_twice_as_many_and_a_few_but_no_more_than_are_
     for second in range(20):
         streams = (1, 10)[second % 2]
         feed(capacity.talker, streams, 0.010 + 0.001 * (streams - 1), second, second + 1)
-    places = capacity.places(20)
-    assert 20 < places < 64
-    for streams, soon in ((1, 6), (5, 14), (60, places)):
+    slots = capacity.slots(20)
+    assert 20 < slots < 64
+    for streams, soon in ((1, 6), (5, 14), (60, slots)):
         expected = capacity.talker.row_s(soon, 20)
         assert capacity.soon_row_s(streams, 20) == min(FRAME_S, expected)
 
@@ -185,8 +186,8 @@ def test_an_idle_service_remembers_its_warm_up() -> None:
     feed(capacity.talker, 1, 0.04, 3, 30)
     busy = capacity.streams(30)
     assert busy < 1.1
-    assert capacity.places(30) == 1, "without one nothing would be learned"
-    assert capacity.places(30, 2.0, 2.0) == 1
+    assert capacity.slots(30) == 1, "without one nothing would be learned"
+    assert capacity.slots(30, 2.0, 2.0) == 1
     later = [capacity.streams(30 + minutes * 60) for minutes in (1, 3, 10)]
     assert busy < later[0] < later[1] < later[2]
     assert later[2] == pytest.approx(warm, rel=0.02)
@@ -242,25 +243,25 @@ def test_rows_that_come_together_are_each_counted() -> None:
     assert load.row_s(1, 12) == pytest.approx(0.0100, rel=0.02)
 
 
-def test_the_last_place_under_the_ceiling_opens() -> None:
+def test_the_last_slot_under_the_ceiling_opens() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 8))
     capacity.settle()
-    for second in range(60):  # at first seven places, then room for twenty
+    for second in range(60):  # at first seven slots, then room for twenty
         row_s = 0.9 * FRAME_S / (7.5 if second < 30 else 20)
         feed(capacity.talker, 1, row_s, second, second + 1)
-        places = capacity.places(second + 1)
-        assert second != 29 or places == 7
-    assert places == 8
+        slots = capacity.slots(second + 1)
+        assert second != 29 or slots == 7
+    assert slots == 8
 
 
-def test_the_number_of_places_does_not_flicker() -> None:
+def test_the_number_of_slots_does_not_flicker() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 64))
     capacity.settle()
     rng, seen = Random(1), []
     for second in range(200):
         row_s = FRAME_S * 0.92 / 16 * 1.0 * rng.uniform(0.995, 1.005)
         feed(capacity.talker, 1, row_s, second, second + 1)
-        seen.append(capacity.places(second + 1))
+        seen.append(capacity.slots(second + 1))
     changes = sum(a != b for a, b in pairwise(seen[20:]))
     assert changes <= 4
 
@@ -288,3 +289,57 @@ def test_one_odd_window_after_a_pause_does_not_decide_what_the_codec_costs() -> 
         load.observe(25, 0.1, float(second))
     load.observe(25, 1.0, 600.0)
     assert load.frame_s < 0.012
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_gaps_that_no_engine_explains_fewer_are_admitted_and_later_as_many_again(
+    seed: int,
+) -> None:
+    service = Service(SERIAL, seed)
+    service.run(service.now + 20, 6)
+    before, began = max(service.slots(service.now - 5)), service.now
+    service.neighbour = 20.0  # windows take twenty times as long as is told
+    service.run(began + 25, 6)
+    first_gap = min(at for at, _, slots in service.trace if at > began and slots < before)
+    assert min(service.slots(first_gap + 3)) <= 0.7 * before
+    assert first_gap - began < 5
+    assert service.gap_free(began + 5) > 0.8  # without the limit about half
+    service.neighbour, ended = 1.0, service.now
+    service.run(ended + 60, 6)
+    assert max(service.slots(ended + 50)) >= before - 1
+
+
+def gaps(limit: UnderrunLimit, streams: int, active: int, lost: float, until: float) -> None:
+    """For a second, of each 0.1 s so much comes too late at so many of the streams."""
+    for step in range(10):
+        at = until - 1 + 0.1 * step
+        for stream in range(active):
+            gap_s = 0.1 * lost if stream < streams else 0.0
+            limit.observe(stream, 0.1 - gap_s, gap_s, active, at)
+
+
+def test_gaps_of_all_streams_lower_the_limit_by_what_was_not_carried() -> None:
+    limit = UnderrunLimit()
+    gaps(limit, 20, 20, 0.5, 1.0)
+    assert 0.4 * 20 <= limit.streams(1.0) <= 0.9 * 0.5 * 20 + 0.01
+    assert limit.streams(4.0) == limit.streams(1.0)
+    assert limit.streams(10.0) > limit.streams(1.0)
+
+
+def test_gaps_of_a_single_stream_lower_nothing() -> None:
+    limit = UnderrunLimit()
+    for second in range(1, 10):
+        gaps(limit, 1, 20, 0.9, float(second))
+    assert limit.streams(10.0) == inf
+
+
+def test_gaps_that_come_back_hold_the_limit_for_longer() -> None:
+    held_s = []
+    limit, now = UnderrunLimit(), 0.0
+    for _ in range(3):
+        gaps(limit, 10, 20, 0.3, now := now + 1)
+        low, since = limit.streams(now), now
+        while limit.streams(now) <= low:
+            now += 0.5
+        held_s.append(now - since)
+    assert held_s[0] < held_s[1] < held_s[2]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.decode_cost import DecodeCostEstimator
+from streaming.latency import DecodeCostEstimator
 from tests.streaming.schedule_cases import PRIOR
 
 WINDOWS = st.tuples(st.integers(1, 200), st.floats(0, 2), st.floats(0, 2))

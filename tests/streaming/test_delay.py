@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.delay import DelayReverter, apply_delay, revert_delay
-from streaming.spec import UNKNOWN, Codes
+from streaming.delay import DelayReverter, RowLayout, WholeRows, apply_delay, revert_delay
+from streaming.spec import UNKNOWN, CodecSpec, Codes
 
 SIZE, BOC, EOC = 16, 16, 17
 
@@ -190,3 +190,43 @@ def test_memory_stays_below_one_pattern(pushes: int) -> None:
     for _ in range(pushes):
         reverter.push(codes([1, 2, 3, 4]))
     assert len(reverter._tail) == min(pushes, 3)
+
+
+FISH = CodecSpec(44_100, 2048, (40, 10, 10), 1, 0)
+
+
+def test_whole_rows_are_frames_up_to_a_special_code() -> None:
+    rows = codes([[39, 9, 9], [0, 0, 0], [12, 9, 10], [1, 1, 1]])
+    reader = WholeRows(FISH.codebook_sizes)
+    assert reader.push_rows(rows[:2]).tolist() == rows[:2].tolist()
+    assert not reader.ended
+    assert reader.incomplete(3).shape == (0, 3)
+    assert reader.push_rows(rows[2:]).shape == (0, 3)
+    assert reader.ended
+    assert reader.push_rows(rows[:1]).shape == (0, 3), "nothing follows the end"
+
+
+def test_whole_rows_ends_on_the_first_codebook_s_own_size() -> None:
+    reader = WholeRows(FISH.codebook_sizes)
+    assert reader.push_rows(codes([[11, 1, 1], [40, 1, 1]])).tolist() == [[11, 1, 1]]
+    assert reader.ended
+
+
+@pytest.mark.parametrize("bad", [[[1, 2]], [[1, 2, -1]]])
+def test_whole_rows_refuses_what_is_no_row(bad: list[list[int]]) -> None:
+    with pytest.raises(ValueError):
+        WholeRows(FISH.codebook_sizes).push_rows(codes(bad))
+
+
+def test_row_layout_reads_what_it_lays_out() -> None:
+    frames = codes([[1, 2, 3], [4, 5, 6]])
+    delayed = CodecSpec(24_000, 960, (SIZE,) * 3, 1, 1)
+    for layout, spec, delay in ((RowLayout.DELAYED, delayed, 2), (RowLayout.WHOLE, FISH, 0)):
+        rows = layout.rows(frames, spec)
+        assert len(rows) == len(frames) + delay
+        assert layout.delay_rows(spec) == delay
+        assert layout.reader(spec).push_rows(rows).tolist() == frames.tolist()
+        with pytest.raises(ValueError):
+            layout.rows(frames[:0], spec)
+    with pytest.raises(ValueError, match="differ in size"):
+        RowLayout.DELAYED.reader(FISH)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.fit import fit
-from streaming.segment import Segmenter, SegmentSettings
+from streaming.segmenter import Segmenter, SegmentSettings, fit
 
 WORDS = st.lists(
     st.tuples(

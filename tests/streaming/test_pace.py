@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.bounds import PaceBounds, ScheduleSettings, start_frames, sustainable_frames
 from streaming.capacity import Capacity, CapacitySettings
-from streaming.pace import PaceEstimator
+from streaming.chunk_schedule import PaceBounds, ScheduleSettings, start_frames, sustainable_frames
+from streaming.latency import PaceEstimator
 from streaming.ports import Arrival
 from tests.streaming.schedule_cases import PRIOR
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from streaming.bounds import start_frames
 from streaming.capacity import Capacity, CapacitySettings
-from streaming.pace import PaceEstimator
+from streaming.chunk_schedule import start_frames
+from streaming.latency import PaceEstimator
 from tests.streaming.schedule_cases import FRAME_S, PRIOR, SETTINGS
 
 

@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.schedule_sim import Sent, gaps, speak
-from streaming.bounds import start_frames, sustainable_frames
-from streaming.schedule import ChunkDecision, ChunkSchedule, PaceBounds
+from streaming.chunk_schedule import (
+    ChunkDecision,
+    ChunkSchedule,
+    PaceBounds,
+    start_frames,
+    sustainable_frames,
+)
 from tests.streaming.schedule_cases import BOUNDS, FRAME_S, SEEDS, SETTINGS, random_case
 
 # -- starting while earlier audio still plays

@@ -9,10 +9,15 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given
 
-from streaming import bounds as bounds_module
-from streaming import schedule as schedule_module
-from streaming.bounds import start_frames
-from streaming.schedule import ChunkDecision, ChunkSchedule, PaceBounds, ScheduleSettings
+from streaming import chunk_schedule as bounds_module
+from streaming import chunk_schedule as schedule_module
+from streaming.chunk_schedule import (
+    ChunkDecision,
+    ChunkSchedule,
+    PaceBounds,
+    ScheduleSettings,
+    start_frames,
+)
 from tests.streaming.schedule_cases import FRAME_S, SEEDS, random_case
 
 

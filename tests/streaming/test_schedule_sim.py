@@ -16,7 +16,7 @@ from benchmarks.schedule_sim import (
     speak,
     speak_fixed,
 )
-from streaming.schedule import ChunkSchedule
+from streaming.chunk_schedule import ChunkSchedule
 
 
 def test_gaps_are_the_silences_between_what_was_sent() -> None:

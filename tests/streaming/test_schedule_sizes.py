@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given
 
 from benchmarks.schedule_sim import speak
-from streaming.bounds import start_frames, sustainable_frames
-from streaming.schedule import ChunkDecision, ChunkSchedule, PaceBounds
+from streaming.chunk_schedule import (
+    ChunkDecision,
+    ChunkSchedule,
+    PaceBounds,
+    start_frames,
+    sustainable_frames,
+)
 from tests.streaming.schedule_cases import BOUNDS, FRAME_S, SEEDS, SETTINGS, random_case
 
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streaming.script import is_abbreviation, joins
-from streaming.segment import Segmenter, SegmentSettings
+from streaming.segmenter import Segmenter, SegmentSettings, is_abbreviation, joins
 
 EACH = SegmentSettings(min_chars=1)
 
@@ -165,6 +164,7 @@ def test_a_written_character_is_never_torn_apart(text: str, most: int) -> None:
         ("مرحبا؟ نعم۔ حسنا", ["مرحبا؟", "نعم۔", "حسنا"]),
         ("Das gilt z.B. hier, d.h. bzw. dort. Ja", ["Das gilt z.B. hier, d.h. bzw. dort.", "Ja"]),
         ("... well. . . ok", ["... well.", ". . ok"]),
+        ("I... I'm sorry. W… what? No... Yes.", ["I... I'm sorry.", "W… what?", "No...", "Yes."]),
         ("<|a|>Hi there. <|b|> You.<|c|>Me. x", ["<|a|>Hi there.", "<|b|> You.", "<|c|>Me.", "x"]),
         ("<|odd. tag! is? it|> x", ["<|odd. tag!", "is?", "it|> x"]),
         ("<|no.tag!?|> x", ["<|no.tag!?|> x"]),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from streaming.events import (
+    AudioDecoded,
     AudioRead,
     CancelAsked,
     Cancelled,
@@ -15,16 +16,14 @@ from streaming.events import (
     FlushAsked,
     Flushed,
     PlaybackReported,
-    RowsCame,
-    SamplesCame,
+    RowsReceived,
     SetTimer,
     TextAppended,
-    TimerRang,
+    TimerFired,
 )
 from streaming.ports import TalkerRows
 from streaming.session import State
 from streaming.spec import UNKNOWN
-from streaming.window import are_codes
 from tests.streaming.session_world import ROW_S, SPEC, World, rows_of, settings
 
 
@@ -81,7 +80,7 @@ def test_what_has_begun_is_looked_at_before_it_is_complete(frames: int) -> None:
     waiting, early = (world.windows for world in worlds)
     for decode in early:
         window = decode.window
-        assert are_codes(window.codes, SPEC.codebook_size, window.lookahead)
+        assert SPEC.are_codes(window.codes, window.lookahead)
         assert window.codes[window.codes != UNKNOWN].tolist().count(100) == np.sum(
             window.codes != UNKNOWN
         )
@@ -139,8 +138,8 @@ def test_a_lead_that_is_the_limit_exactly_stops_nothing_for_ever() -> None:
     world = World(settings("whole", max_lead_s=frames * SPEC.frame_s), frames=frames)
     world.post(TextAppended("One. Two is here. "))
     rows = rows_of(np.full((frames, SPEC.num_codebooks), 100, np.int16))
-    world.post(RowsCame(0, TalkerRows(rows, "stop")))
-    world.post(SamplesCame(0, np.zeros(frames * SPEC.hop_length, np.float32)))
+    world.post(RowsReceived(0, TalkerRows(rows, "stop")))
+    world.post(AudioDecoded(0, np.zeros(frames * SPEC.hop_length, np.float32)))
     assert world.session._line.playback.lead_s(world.now) == frames * SPEC.frame_s
     assert world.talked == ["One."]
     world._rows.clear()  # nothing else will happen: the session must have asked to be woken
@@ -162,18 +161,38 @@ def test_at_the_limit_exactly_no_timer_rings_again_and_again(is_read: int | None
     session.handle(TextAppended("One. Two is here. "), 0.0)
     if is_read is not None:
         session.handle(AudioRead(is_read), 0.0)
-    commands = session.handle(RowsCame(0, TalkerRows(rows, "stop")), 0.0)
+    commands = session.handle(RowsReceived(0, TalkerRows(rows, "stop")), 0.0)
     # while its backlog waits for the codec, that answer will tell when to look again
     assert not any(isinstance(one, SetTimer) for one in commands)
     while decode := next((one for one in commands if isinstance(one, Decode)), None):
         samples = np.zeros(decode.window.new_frames * SPEC.hop_length, np.float32)
-        commands = session.handle(SamplesCame(decode.utterance, samples), 0.0)
+        commands = session.handle(AudioDecoded(decode.utterance, samples), 0.0)
     limit_s = frames * SPEC.frame_s
     now = 0.0 if is_read is None else 30.0
     assert session._line.playback.lead_s(now) == limit_s
-    timers = [one.at for one in session.handle(TimerRang(), now) if isinstance(one, SetTimer)]
+    timers = [one.at for one in session.handle(TimerFired(), now) if isinstance(one, SetTimer)]
     assert all(at > now for at in timers)
     assert bool(timers) is (is_read is None)
+
+
+@pytest.mark.parametrize("is_client", [True, False])
+def test_gap_is_told_unless_it_came_of_what_was_not_read(is_client: bool) -> None:
+    world = World(settings(max_lead_s=2.0), frames=400)
+    if is_client:
+        world.session.handle(AudioRead(0), 0.0)
+    world.post(TextAppended("One. "))
+    world.run(until=0.5 if not is_client else 30.0)
+    world.hold = not is_client
+    world.run(until=30.0)
+    world.hold, sent = False, len(world.sent)
+    if is_client:
+        world.post(AudioRead(world.samples))
+    world.run(until=31.0)
+    after = world.sent[sent]
+    assert after.late
+    assert (after.gap_s == 0) is is_client
+    assert is_client or 20 < after.gap_s < 30
+    assert not any(audio.gap_s for audio in world.sent[sent + 1 :])
 
 
 @pytest.mark.parametrize("lead_s", [0.5, 2.0, 8.0])
@@ -181,7 +200,7 @@ def test_rows_are_wanted_as_far_as_the_lead_and_two_chunks_more(lead_s: float) -
     world = World(settings(max_lead_s=lead_s), frames=1000)
     world.post(TextAppended("A very long one. "))
     largest = 0.0
-    while world.session.wants_rows(world.now) and world.now < 30:
+    while not world.paused and world.now < 30:
         world.run(world.now + 0.01)
     assert world.now < 30, "rows are wanted for ever"
     generated = world.session._line.generated_frames * SPEC.frame_s
@@ -189,18 +208,18 @@ def test_rows_are_wanted_as_far_as_the_lead_and_two_chunks_more(lead_s: float) -
     # One chunk may be sent beyond the lead, and two more be in hand.
     assert lead_s <= largest <= lead_s + (1.5 + 2.5) * 50 * SPEC.frame_s
     world.hold = True  # the talker stops, and playback goes on: then more is wanted again
-    while not world.session.wants_rows(world.now):
+    while world.paused:
         world.hold = False
-        world._rows = [item for item in world._rows if not isinstance(item[1], RowsCame)]
+        world._rows = [item for item in world._rows if not isinstance(item[1], RowsReceived)]
         world.run(world.now + 0.05)
     assert not any(audio.late for audio in world.sent)
 
 
-def test_whole_mode_always_wants_rows() -> None:
+def test_whole_mode_never_pauses_the_talker() -> None:
     world = World(settings("whole", max_lead_s=0.1), frames=1000)
     world.post(TextAppended("A very long one. "))
     world.run(2.0)
-    assert world.session.wants_rows(world.now)
+    assert not world.paused
 
 
 def test_playback_reports_open_the_credit_early() -> None:

@@ -9,13 +9,12 @@ import pytest
 
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.events import (
-    Broke,
-    CancelAsked,
     Done,
     EndAsked,
+    Failed,
     FlushAsked,
     NothingToSay,
-    RowsCame,
+    RowsReceived,
     TextAppended,
     WordsSent,
 )
@@ -28,7 +27,7 @@ def spoken(batch: TalkerRows, text: str = "One sentence.", at: float = 0.1) -> W
     world = World(settings())
     world.post(TextAppended(text))
     world.post(EndAsked())
-    world._rows = [(at, RowsCame(0, batch))]
+    world._rows = [(at, RowsReceived(0, batch))]
     world.run()
     return world
 
@@ -98,7 +97,7 @@ def test_a_failure_ends_the_context_with_its_error() -> None:
     world = World(settings())
     world.post(TextAppended("One sentence. "))
     error = BackendError(ErrorCode.ENGINE_FAILED, "no")
-    world.post(Broke(error))
+    world.post(Failed(error))
     assert isinstance(world.told[-1], Done)
     assert world.told[-1].error is error
     assert world.session.handle(TextAppended("x"), 0.0) == []
@@ -147,35 +146,33 @@ def test_a_pause_in_the_text_is_no_underrun() -> None:
     assert not any(audio.late for audio in world.sent)
 
 
-def test_rows_may_pile_up_only_while_enough_is_playing() -> None:
+def test_rows_are_delayed_only_while_enough_is_playing() -> None:
     world = World(settings(), frames=200)
     world.post(TextAppended("A sentence of some length. "))
     session = world.session
-    assert session.row_patience_s(0.0, 0.0) == 0, "nobody knows how fast they come"
+    assert session._line.row_delay_s(0.0, 0.0) == 0, "nobody knows how fast they come"
     world.run(until=0.5)
     assert world.sent
     sent_s = world.samples / SPEC.sample_rate
-    patience_s = session.row_patience_s(world.now, ROW_S)
-    assert 0 < patience_s <= sent_s / 2
-    assert session.row_patience_s(world.now + sent_s, ROW_S) == 0, "the listener has run dry"
-    world.post(CancelAsked())
-    assert session.row_patience_s(world.now, ROW_S) == 0
+    delay_s = session._line.row_delay_s(world.now, ROW_S)
+    assert 0 < delay_s <= sent_s / 2
+    assert session._line.row_delay_s(world.now + sent_s, ROW_S) == 0, "the listener has run dry"
 
 
-def test_before_the_first_sound_rows_pile_up_for_half_of_what_it_is_short_of() -> None:
+def test_rows_before_the_first_sound_are_delayed_for_half_of_what_it_is_short_of() -> None:
     world = World(settings(), frames=200)
     world.post(TextAppended("A sentence of some length. "))
-    patience: list[tuple[float, float]] = []
+    delays: list[tuple[float, float]] = []
     while not world.windows:
-        patience.append((world.now, world.session.row_patience_s(world.now, ROW_S)))
+        delays.append((world.now, world.session._line.row_delay_s(world.now, ROW_S)))
         world.run(until=world.now + ROW_S)
-    assert patience[0][1] >= 3 * ROW_S
-    assert all(at + 2 * nap_s <= world.now + 1e-9 for at, nap_s in patience)
-    napping_s = world.session.row_patience_s(world.now, ROW_S)
-    assert napping_s <= world.windows[0].window.new_frames * SPEC.frame_s / 2
+    assert delays[0][1] >= 3 * ROW_S
+    assert all(at + 2 * delay_s <= world.now + 1e-9 for at, delay_s in delays)
+    delay_s = world.session._line.row_delay_s(world.now, ROW_S)
+    assert delay_s <= world.windows[0].window.new_frames * SPEC.frame_s / 2
 
 
-def test_rows_pile_up_no_longer_than_leaves_time_for_the_window_in_the_codec_and_the_next() -> None:
+def test_rows_are_delayed_no_longer_than_leaves_time_for_two_windows() -> None:
     plan = settings()
     dear = replace(plan.line.bounds(), queue_s=0.15)
     world = World(replace(plan, line=replace(plan.line, bounds=lambda: dear)), frames=200)
@@ -189,8 +186,8 @@ def test_rows_pile_up_no_longer_than_leaves_time_for_the_window_in_the_codec_and
             continue
         needed_s = dear.wait_s + dear.decode_s(context + head.waiting_frames)
         lead_s = line.lead_s(world.now) + head.decoding.new_frames * SPEC.frame_s
-        patience_s = world.session.row_patience_s(world.now, ROW_S)
-        assert patience_s <= max(0.0, lead_s - 2 * needed_s) / 2 + 1e-9
+        delay_s = world.session._line.row_delay_s(world.now, ROW_S)
+        assert delay_s <= max(0.0, lead_s - 2 * needed_s) / 2 + 1e-9
         looks += 1
     assert looks
 
@@ -199,4 +196,4 @@ def test_whole_mode_takes_each_row_at_once() -> None:
     world = World(settings("whole"))
     world.post(TextAppended("A sentence of some length. "))
     world.run(until=0.05)
-    assert world.session.row_patience_s(world.now, ROW_S) == 0
+    assert world.session._line.row_delay_s(world.now, ROW_S) == 0

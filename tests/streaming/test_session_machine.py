@@ -8,6 +8,8 @@ far playback has got.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,8 +25,8 @@ from hypothesis.stateful import (
 
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.events import (
+    AudioDecoded,
     AudioRead,
-    Broke,
     CancelAsked,
     Cancelled,
     Command,
@@ -32,29 +34,34 @@ from streaming.events import (
     Done,
     EndAsked,
     Event,
+    Failed,
     FlushAsked,
     Flushed,
     NothingToSay,
+    PauseTalker,
     PlaybackReported,
-    RowsCame,
-    SamplesCame,
+    ResumeTalker,
+    RowsReceived,
     SendAudio,
     SetTimer,
     StartTalker,
+    StopTalker,
     StopWork,
+    TakeRows,
     TextAppended,
-    TimerRang,
+    TimerFired,
 )
 from streaming.ports import TalkerRows
 from streaming.session import Session, State
 from streaming.spec import Samples
+from streaming.turns import TurnSettings
 from tests.streaming.session_model import HOP, RATE, Listener, Speech, heard
 from tests.streaming.session_world import SPEC
 from tests.streaming.session_world import settings as session_settings
 
 MOST_CHARS = 120
 #: What may be in hand beyond the credit: two of the largest chunks and the lookahead, and one
-#: more chunk that is with the codec (``streaming.line``).
+#: more chunk that is with the codec (``streaming.utterance_queue``).
 SPARE_FRAMES = 3 * 50 + 3
 TEXT = st.text(alphabet="ab .!\n\u3002<|>1", min_size=0, max_size=40)
 
@@ -75,17 +82,21 @@ class SessionMachine(RuleBasedStateMachine):
         self.asked: list[str] = []
         self.flushed: list[str] = []
         self.last: Cancelled | Done | None = None
-        self.said_last = self.stopped = self.cut_off = False
+        self.said_last = self.stopped = self.cut_off = self.paused = False
 
     @initialize(
         mode=st.sampled_from(("chunked", "chunked", "whole")),
         lead_s=st.sampled_from((0.2, 1.0, 10.0)),
         frames=st.integers(1, 120),
         cut=st.booleans(),
+        turn=st.sampled_from((0, 0, 15, 60)),
         text=st.sampled_from(("", "a b. ", "ab a! b ab. a", "a. b. ab. a b ab. ")),
     )
-    def create(self, mode: str, lead_s: float, frames: int, cut: bool, text: str) -> None:
+    def create(
+        self, mode: str, lead_s: float, frames: int, cut: bool, turn: int, text: str
+    ) -> None:
         config = session_settings(mode, lead_s, chars=MOST_CHARS)  # type: ignore[arg-type]
+        config = replace(config, turns=TurnSettings(turn))
         self.session, self.mode, self.lead_s = Session(config), mode, lead_s
         self.frames, self.cut, self.slack_s = frames, cut, max(0.0, 2.0 - lead_s)
         self.append(text)
@@ -97,6 +108,7 @@ class SessionMachine(RuleBasedStateMachine):
         if self.asks(TextAppended(text), allowed=len(self.text) + len(text) <= MOST_CHARS):
             self.text += text
 
+    @precondition(lambda self: len(self.asked) < len(self.flushed) + 64)
     @rule()
     def flush(self) -> None:
         name = f"f{len(self.asked)}"
@@ -130,7 +142,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     # -- the engines and the clock
 
-    @precondition(lambda self: self.talking is not None and self.session.wants_rows(self.now))
+    @precondition(lambda self: self.talking is not None and not self.paused)
     @rule(count=st.integers(1, 40))
     def rows_come(self, count: int) -> None:
         assert self.talking is not None
@@ -138,7 +150,7 @@ class SessionMachine(RuleBasedStateMachine):
         if batch.finish is not None:
             self.talking = None
             self.cut_off |= talking.cut
-        self.post(RowsCame(talking.utterance, batch))
+        self.post(RowsReceived(talking.utterance, batch, 0.005))
 
     @precondition(lambda self: self.decoding is not None)
     @rule()
@@ -146,7 +158,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.decoding is not None
         decode, self.decoding = self.decoding, None
         samples = decode.window.trim(heard(decode.window.codes))
-        self.post(SamplesCame(decode.utterance, samples))
+        self.post(AudioDecoded(decode.utterance, samples))
 
     @precondition(lambda self: self.talking is not None and not self.talking.given)
     @rule()
@@ -160,15 +172,17 @@ class SessionMachine(RuleBasedStateMachine):
     def something_late_comes(self, utterance: int) -> None:
         """Of an utterance that nobody works on: it must change nothing."""
         if self.talking is None or self.talking.utterance != utterance:
-            self.post(RowsCame(utterance, TalkerRows(np.zeros((1, SPEC.num_codebooks), np.int16))))
+            self.post(
+                RowsReceived(utterance, TalkerRows(np.zeros((1, SPEC.num_codebooks), np.int16)))
+            )
             self.post(NothingToSay(utterance))
         if self.decoding is None or self.decoding.utterance != utterance:
-            self.post(SamplesCame(utterance, np.ones(HOP, np.float32)))
+            self.post(AudioDecoded(utterance, np.ones(HOP, np.float32)))
 
     @precondition(lambda self: self.now > 2.0)
     @rule()
     def something_breaks(self) -> None:
-        self.post(Broke(BackendError(ErrorCode.ENGINE_FAILED, "It broke.")))
+        self.post(Failed(BackendError(ErrorCode.ENGINE_FAILED, "It broke.")))
         assert self.last is not None
 
     @rule(seconds=st.floats(0.001, 3.0))
@@ -182,7 +196,7 @@ class SessionMachine(RuleBasedStateMachine):
         if self.timer is not None:
             self.wait(max(0.0, self.timer - self.now))
             self.timer = None
-        self.post(TimerRang())
+        self.post(TimerFired())
 
     # -- what the session answers
 
@@ -213,9 +227,25 @@ class SessionMachine(RuleBasedStateMachine):
             case StartTalker(utterance, text):
                 assert self.talking is None or self.talking.left <= 1, "two utterances at once"
                 assert utterance == len(self.expected)
+                self.paused = False
                 self.talking = Speech(text, utterance, self.frames, cut=self.cut)
                 self.expected.append(heard(self.talking.frames.T))
                 self.spoken += text
+            case StopTalker(utterance):
+                assert self.talking is not None
+                assert (self.talking.utterance, self.talking.given) == (utterance, 0)
+                self.spoken = self.spoken.removesuffix(self.talking.text)
+                self.talking = None
+                self.expected.pop()
+            case TakeRows(utterance, demand):
+                assert not self.paused
+                assert self.talking is None or utterance == self.talking.utterance
+                assert 0 <= demand.delay_s <= 0.4
+            case PauseTalker():
+                self.paused = True
+            case ResumeTalker():
+                assert self.paused
+                self.paused = False
             case Decode():
                 assert self.decoding is None, "two windows at the codec"
                 assert self.listener.lead_s(self.slack_s) < self.lead_s + 1e-3, "over the credit"
@@ -227,6 +257,7 @@ class SessionMachine(RuleBasedStateMachine):
                 self.timer = at
             case StopWork():
                 self.stopped, self.talking, self.decoding, self.timer = True, None, None, None
+                self.paused = False
             case Flushed(flush_id):
                 self.flushed.append(flush_id)
             case Cancelled() | Done():
@@ -289,7 +320,7 @@ class SessionMachine(RuleBasedStateMachine):
                 self.read(1.0)
             if self.decoding is not None:
                 self.samples_come()
-            elif self.talking is not None and self.session.wants_rows(self.now):
+            elif self.talking is not None and not self.paused:
                 self.rows_come(7)
             else:
                 assert self.timer is not None, "it waits for nothing"
@@ -298,7 +329,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.last is not None, "it never ends"
         assert self.session.state is State.CLOSED
         assert (self.talking, self.decoding, self.timer) == (None, None, None)
-        self.post(TimerRang())
+        self.post(TimerFired())
 
 
 FEW = settings(

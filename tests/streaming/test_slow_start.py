@@ -7,25 +7,27 @@ import heapq
 import numpy as np
 import pytest
 
+from streaming.chunk_schedule import PaceBounds, ScheduleSettings
 from streaming.events import (
+    AudioDecoded,
     Decode,
     Done,
     EndAsked,
     Event,
-    RowsCame,
-    SamplesCame,
+    PauseTalker,
+    ResumeTalker,
+    RowsReceived,
     SetTimer,
     StartTalker,
     TextAppended,
-    TimerRang,
+    TimerFired,
 )
-from streaming.line import LineSettings
 from streaming.ports import TalkerRows
-from streaming.schedule import PaceBounds, ScheduleSettings
 from streaming.session import Session, SessionSettings
 from streaming.spec import CodecSpec
+from streaming.utterance_queue import QueueSettings
 
-SPEC = CodecSpec(24_000, 960, 8, 1024, 10)
+SPEC = CodecSpec(24_000, 960, (1024,) * 8, 10, 10)
 FRAMES = 300
 
 
@@ -33,25 +35,30 @@ def outcome(row_s: float, lead_s: float, speed: float) -> str:
     """How a long utterance ends whose rows come every ``row_s`` while they are wanted."""
     bounds = PaceBounds(row_s, 0.1, 0.005, 0.008, 0.0005)
     schedule = ScheduleSettings(SPEC.frame_s / speed, SPEC.num_codebooks - 1, 10)
-    line = LineSettings(SPEC, schedule, lambda: bounds, "chunked", lead_s, speed)
+    line = QueueSettings(SPEC, schedule, lambda: bounds, "chunked", lead_s, speed)
     session = Session(SessionSettings(line))
     waiting: list[tuple[float, int, Event]] = []
     now, rows, talking, ring_at, row_at = 0.0, 0, -1, float("inf"), row_s
+    paused = False
     events: list[Event] = [TextAppended("word " * 50 + "end."), EndAsked()]
     while True:
         for event in events:
             for command in session.handle(event, now):
                 if isinstance(command, StartTalker):
-                    talking = command.utterance
+                    talking, paused = command.utterance, False
                 elif isinstance(command, Decode):
                     samples = np.zeros(command.window.new_frames * SPEC.hop_length, np.float32)
-                    came = SamplesCame(command.utterance, samples)
+                    came = AudioDecoded(command.utterance, samples)
                     heapq.heappush(waiting, (now + 0.01, id(came), came))
+                elif isinstance(command, PauseTalker):
+                    paused = True
+                elif isinstance(command, ResumeTalker):
+                    paused = False
                 elif isinstance(command, SetTimer):
                     ring_at = command.at
                 elif isinstance(command, Done):
                     return command.reason
-        wants = talking >= 0 and rows < FRAMES and session.wants_rows(now)
+        wants = talking >= 0 and rows < FRAMES and not paused
         row_at = max(row_at, now) if wants else now + row_s
         decoded_at = waiting[0][0] if waiting else float("inf")
         next_at = min(row_at if wants else float("inf"), decoded_at, ring_at)
@@ -61,12 +68,12 @@ def outcome(row_s: float, lead_s: float, speed: float) -> str:
         if decoded_at <= now:
             events = [heapq.heappop(waiting)[2]]
         elif ring_at <= now:
-            ring_at, events = float("inf"), [TimerRang()]
+            ring_at, events = float("inf"), [TimerFired()]
         else:
             rows, row_at = rows + 1, now + row_s
             last = rows == FRAMES
             codes = np.full((1, 8), 1025 if last else 100, np.int16)
-            events = [RowsCame(talking, TalkerRows(codes, "stop" if last else None))]
+            events = [RowsReceived(talking, TalkerRows(codes, "stop" if last else None))]
 
 
 @pytest.mark.parametrize("lead_s", [0.2, 0.5, 1.0, 1.5, 3.0, 10.0])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.spec import UNKNOWN, Codes
-from streaming.window import DecodeWindow, SlidingWindowChunker, are_codes
+from streaming.window import DecodeWindow, SlidingWindowChunker
 
 HOP = 3
 
@@ -38,9 +38,11 @@ def frames_of(total: int, seed: int = 0) -> Codes:
     return np.random.default_rng(seed).integers(0, 50, (total, 2)).astype(np.int16)
 
 
-def stream(frames: Codes, left: int, lookahead: int, rng: Random) -> list[DecodeWindow]:
+def stream(
+    frames: Codes, left: int, lookahead: int, rng: Random, history: int = 0
+) -> list[DecodeWindow]:
     """Cut ``frames`` into windows by random pushes and takes."""
-    chunker = SlidingWindowChunker(left)
+    chunker = SlidingWindowChunker(left, history)
     windows: list[DecodeWindow] = []
     pushed = 0
     while not (chunker.finished and chunker.pending == 0):
@@ -68,10 +70,6 @@ def test_incomplete_frames_follow_the_pending_ones() -> None:
     assert np.array_equal(first.codes.T, np.concatenate([frames[:6], begun]))
     chunker.push(frames[6:])
     assert np.array_equal(chunker.take(2, 3).codes.T, frames[1:8]), "they come again, complete"
-    assert are_codes(first.codes, 50, lookahead=2)
-    assert not are_codes(first.codes, 50, lookahead=1)
-    assert not are_codes(first.codes - 1, 50, lookahead=5)
-    assert not are_codes(first.codes, int(first.codes.max()), lookahead=2)
 
 
 @given(
@@ -91,6 +89,28 @@ def test_streamed_equals_one_shot(
     assert [window.is_last for window in windows] == [False] * (len(windows) - 1) + [True]
     starts = np.cumsum([0, *(window.new_frames for window in windows)])
     assert [window.first_frame for window in windows] == starts[:-1].tolist()
+
+
+@given(st.integers(0, 3), st.integers(0, 12), st.integers(1, 60), st.randoms(use_true_random=False))
+def test_chunker_keeps_the_history_before_the_left_context(
+    left: int, history: int, total: int, rng: Random
+) -> None:
+    frames = frames_of(total)
+    for window in stream(frames, left, 0, rng, history):
+        before = frames[: window.first_frame]
+        kept = np.empty((2, 0), np.int16) if window.history is None else window.history
+        assert window.left_context == min(left, len(before))
+        assert kept.shape[1] == min(history, len(before) - window.left_context)
+        given = np.concatenate([kept, window.codes], axis=1)
+        first = window.first_frame - window.left_context - kept.shape[1]
+        assert np.array_equal(given, frames[first : window.first_frame + window.new_frames].T)
+
+
+@pytest.mark.parametrize("history", [np.zeros((2, 3), np.int16), np.zeros((3, 1), np.int16)])
+def test_window_refuses_a_history_that_does_not_fit(history: Codes) -> None:
+    codes = np.zeros((2, 4), np.int16)
+    with pytest.raises(ValueError, match=r"history|more frames"):
+        DecodeWindow(codes, 2, 2, 0, first_frame=4, history=history)
 
 
 @pytest.mark.parametrize(("left", "lookahead"), [(1, 2), (2, 1)])

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming import wire
 from streaming.errors import ErrorCode, RequestError
-from streaming.wire_format import (
+from streaming.protocol import messages as wire
+from streaming.protocol.binary import (
     HEADER_BYTES,
     AudioFlags,
     AudioHeader,
@@ -155,5 +155,5 @@ def test_other_bytes_are_no_header(frame: bytes) -> None:
 
 
 def test_the_committed_schema_is_the_codes_own() -> None:
-    path = Path(__file__).parents[2] / "docs" / "protocol.schema.json"
+    path = Path(__file__).parents[2] / "docs" / "reference" / "protocol.schema.json"
     assert json.loads(path.read_text()) == json_schema()

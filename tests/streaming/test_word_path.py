@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.word_path import WordPath
+from streaming.word_timing import WordPath
 
 BEGINS = [0, 4, 6, 11, 12]
 TOTAL = 16

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.spec import CodecSpec, Samples
-from streaming.words import WordTiming, WordTracker, find_words
+from streaming.word_timing import WordTiming, WordTracker, find_words
 
-CODEC = CodecSpec(24_000, 960, 4, 1024, 3)
+CODEC = CodecSpec(24_000, 960, (1024,) * 4, 3, 3)
 FRAME_MS = 40.0
 TEXT = "the quick brown fox jumps over a lazy dog, and then it sleeps."
 

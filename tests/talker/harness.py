@@ -12,13 +12,16 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 
-from streaming.ports import Sampling, SpeechRequest
+from streaming.ports import RowDemand, Sampling, SpeechRequest
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
-from talker.prompts import PromptBuilder, ReferenceVoice
+from talker.prompts import ReferenceVoice
 from talker.reference import Chance, ReferenceTalker, Spoken
+from talker.request_builder import VoiceSource
 from talker.settings import TalkerSettings
 
 #: "v2" tests the GPU adapter in Triton's interpreter, in an environment of its own.
@@ -42,21 +45,17 @@ def warm(seed: int, **more: float) -> Sampling:
     return Sampling(**{"temperature": 1.0, "top_k": 50, "top_p": 0.95, "seed": seed, **more})
 
 
-def delayed_voice(number: int, frames: int = 40) -> ReferenceVoice:
-    """A reference clip of random codes, in the delay pattern: ``frames + 7`` rows."""
-    rng = np.random.default_rng(number)
-    rows = np.full((frames + 7, 8), 1025, np.int16)
-    for book in range(8):
-        rows[:book, book] = 1024
-        rows[book : book + frames, book] = rng.integers(0, 1024, frames)
-    return ReferenceVoice(rows, transcript="hello again" if number % 2 else None)
+def random_voice(number: int, frames: int = 40) -> ReferenceVoice:
+    """A reference clip of random codes."""
+    codes = np.random.default_rng(number).integers(0, 1024, (8, frames), np.int16)
+    return ReferenceVoice(codes.T, transcript="hello again" if number % 2 else None)
 
 
 class Voices:
     """Two voices by name."""
 
     def __init__(self) -> None:
-        self.known = {"alto": delayed_voice(1), "bass": delayed_voice(2)}
+        self.known = {"alto": random_voice(1), "bass": random_voice(2)}
 
     def names(self) -> Sequence[str]:
         return tuple(self.known)
@@ -68,10 +67,11 @@ class Voices:
 class Oracle:
     """What must come out, remembered: the plain loop is slow."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, talker: ReferenceTalker | None = None) -> None:
+        torch.set_num_threads(1)  # the work of one row is too little to share
         checkpoint = open_checkpoint(str(folder))
-        self._prompts = PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, 1024)
-        self._talker = ReferenceTalker(folder)
+        self._prompts = checkpoint.prompt_builder(1024)
+        self._talker = talker or ReferenceTalker(folder)
         self.speak: Callable[..., Spoken] = cache(self._speak)
 
     def _speak(
@@ -79,12 +79,10 @@ class Oracle:
     ) -> Spoken:
         prompt = self._prompts.build(words, Voices().get(voice))
         chance = None
-        if sampling.temperature != 0:
+        heat = 1.0 if sampling.temperature is None else sampling.temperature
+        if heat or sampling.seed is not None:
             assert sampling.seed is not None
-            chance = Chance(
-                sampling.seed, sampling.temperature or 1.0, sampling.top_k or 50,
-                sampling.top_p or 0.95,
-            )  # fmt: skip
+            chance = Chance(sampling.seed, heat, sampling.top_k or 50, sampling.top_p or 0.95)
         spoken = self._talker.speak(prompt.ids, rows, chance, prompt.voice, prompt.voice_at)
         assert spoken.margin > 2e-5, "too close to call: choose another text or seed"
         return spoken
@@ -112,23 +110,29 @@ async def hear(
     pause_s: float = 0.0,
     together: Sequence[int] = (),
     conversation: str | None = None,
+    began: asyncio.Event | None = None,
 ) -> Heard:
     """One request to its end. ``together``: so many rows at a time are asked for in turn, after
-    each piece.
+    each piece. ``began`` is set when the first rows have come.
     """
     request = SpeechRequest(
         "r", words, voice, sampling=sampling, max_frames=rows, conversation=conversation
     )
     got, finish = [], None
-    async for piece in engine.generate(request):
-        assert finish is None, "rows after the end"
+    pieces = engine.generate(request)
+    demand: RowDemand | None = None
+    while finish is None:
+        piece = await pieces.asend(demand)
         got.append(piece.rows)
         finish = piece.finish
+        if began is not None:
+            began.set()
         if together:
-            assert piece.gather is not None
-            piece.gather(together[len(got) % len(together)])
+            demand = RowDemand(at_once=together[len(got) % len(together)])
         if pause_s:
             await asyncio.sleep(pause_s)
+    with pytest.raises(StopAsyncIteration):
+        await anext(pieces)  # no rows after the end
     return Heard(np.concatenate(got), finish, len(got))
 
 
@@ -145,9 +149,13 @@ async def idle(engine: TalkerProcessEngine) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, **settings: object) -> AsyncIterator[TalkerProcessEngine]:
-    chosen = TalkerSettings(**{"runner": RUNNER, "statistics": True, **settings})
-    engine = TalkerProcessEngine(str(folder), chosen, voices=Voices())
+async def running(
+    folder: Path, voices: VoiceSource | None = None, **settings: object
+) -> AsyncIterator[TalkerProcessEngine]:
+    # float32 on a GPU too, where the default is bfloat16: the oracle computes in float32
+    shared = {"runner": RUNNER, "statistics": True, "dtype": "float32"}
+    chosen = TalkerSettings(**{**shared, **settings})
+    engine = TalkerProcessEngine(str(folder), chosen, voices=voices or Voices())
     await engine.start()
     try:
         yield engine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -12,7 +12,6 @@ from harness import GREEDY, MAX_ROWS, Voices, text
 from streaming.ports import Sampling
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
-from talker.prompts import PromptBuilder
 from talker.reference import Chance, ReferenceTalker, Spoken
 
 #: Utterances that are gone on from are short: the plain loop takes milliseconds for a row.
@@ -61,6 +60,26 @@ class Talk:
                 return text(number)
         raise AssertionError
 
+    def within(self, positions: int, start: int) -> tuple[str, Talk]:
+        """Such a text, and the talk that goes on with it in a prompt of at most ``positions``:
+        this one, else what starts over from its last utterance, else a new one.
+        """
+        for number in itertools.count(start):
+            words = text(number)
+            talk = self._fitting(words, positions)
+            spoken = self.oracle.speak(talk, words, _SHORT_ROWS)[0]
+            if spoken.finish == "stop" and spoken.margin > _MARGIN:
+                return words, talk
+        raise AssertionError
+
+    def _fitting(self, words: str, positions: int) -> Talk:
+        turn = len(self.oracle.turn(words))
+        if not self.ids or len(self.ids) + turn <= positions:
+            return self
+        over = replace(self)
+        over.start_over()
+        return over if len(over.ids) + turn <= positions else Talk(self.oracle, self.voice)
+
     def _say(self, words: str, rows: int) -> tuple[Spoken, list[int], list[int]]:
         spoken, ids, turn = self.oracle.speak(self, words, rows)
         assert spoken.margin > _MARGIN, "too close to call: choose another text"
@@ -83,13 +102,17 @@ class TalkOracle:
     def __init__(self, folder: Path, max_positions: int = 1024) -> None:
         torch.set_num_threads(1)  # the work of one row is too little to share
         checkpoint = open_checkpoint(str(folder))
-        self.prompts = PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, max_positions)
+        self.prompts = checkpoint.prompt_builder(max_positions)
         self._talker = ReferenceTalker(folder)
+
+    def turn(self, words: str) -> list[int]:
+        """The ids of a turn: all of its prompt but ``<|tts|>``."""
+        return list(self.prompts.build(words).ids[1:])
 
     def speak(self, talk: Talk, words: str, rows: int) -> tuple[Spoken, list[int], list[int]]:
         """The utterance, the whole prompt's ids and those of its last turn."""
         prompt = self.prompts.build(words, Voices().get(talk.voice))
-        turn = list(self.prompts.build(words).ids[1:])  # all but <|tts|>
+        turn = self.turn(words)
         ids = [*talk.ids, *turn] if talk.ids else list(prompt.ids)
         draw, chance = talk.sampling, None
         if draw.temperature != 0:

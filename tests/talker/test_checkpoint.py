@@ -15,10 +15,12 @@ import torch
 from safetensors.torch import save_file
 
 from streaming.ports import Sampling
-from talker.checkpoint import SamplingDefaults, open_checkpoint, resolve_folder
+from talker.checkpoint import open_checkpoint, resolve_folder
+from talker.families.family import SamplingDefaults
+from talker.families.higgs_v3 import HiggsV3
 from talker.sampling import resolve_sampling
 from talker.settings import TalkerSettings
-from talker.shape import CheckpointError, read_shape
+from talker.shape import CheckpointError
 
 EMBEDDED = Path(__file__).parents[2] / "embedded" / "checkpoint"
 CODES = "tied.embedding.modality_embeddings.0.embedding.weight"
@@ -96,11 +98,8 @@ def test_heads_that_the_model_has_not_are_refused(folder: Path, heads: Any) -> N
     ("own", "expected"),
     [
         ({"temperature": 0.8}, SamplingDefaults(0.8, 0.95, 50, 2048)),
-        ({"do_sample": False}, SamplingDefaults(0.0, 0.95, 50, 2048)),
         ({"top_k": 0, "max_new_tokens": 100}, SamplingDefaults(1.0, 0.95, 1024, 100)),
         ({"top_k": -1}, SamplingDefaults(1.0, 0.95, 1024, 2048)),
-        ({"temperature": 0.005}, SamplingDefaults(0.0, 0.95, 50, 2048)),
-        ({"temperature": 1e-6}, SamplingDefaults(0.0, 0.95, 50, 2048)),
         ({"temperature": 0.01}, SamplingDefaults(0.01, 0.95, 50, 2048)),
     ],
 )
@@ -111,6 +110,30 @@ def test_a_generation_config_overrides_one_by_one(
     defaults = open_checkpoint(str(folder)).defaults
     assert defaults == expected
     assert resolve_sampling(Sampling(), defaults, 1024).temperature == expected.temperature
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"do_sample": False}, SamplingDefaults(1.0, 0.95, 50, 2048)),
+        (
+            {"do_sample": False, "temperature": 0.6, "top_p": 0.5, "max_new_tokens": 99},
+            SamplingDefaults(1.0, 0.95, 50, 99),
+        ),
+        ({"temperature": 0}, SamplingDefaults(1.0, 0.95, 50, 2048)),
+        ({"temperature": 1e-6, "top_p": 0.8}, SamplingDefaults(1.0, 0.8, 50, 2048)),
+        ({"top_k": 1}, SamplingDefaults(1.0, 0.95, 50, 2048)),
+    ],
+)
+def test_open_checkpoint_never_mutes_the_sampling_silently(
+    folder: Path, own: dict[str, Any], expected: SamplingDefaults
+) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(own))
+    opened = open_checkpoint(str(folder))
+    assert opened.defaults == expected
+    (warning,) = opened.warnings
+    assert next(iter(own)) in warning
+    assert "temperature 1" in warning or "top_k 50" in warning
 
 
 @pytest.mark.parametrize("own", [{"temperature": 9}, {"top_p": 0}, {"top_k": "x"}, {"top_k": -2}])
@@ -197,19 +220,19 @@ def test_a_config_that_makes_no_sense_is_refused(
 
 def test_ids_come_from_wherever_the_config_has_them() -> None:
     base = tiny.config(7)
-    assert read_shape(base).stop_id == 7
-    assert read_shape({**base, "eos_token_id": [5, 6]}).stop_id == 5
+    assert HiggsV3().read_shape(base).stop_id == 7
+    assert HiggsV3().read_shape({**base, "eos_token_id": [5, 6]}).stop_id == 5
     nested = {**base, "eos_token_id": None}
-    assert read_shape(nested).stop_id is None
+    assert HiggsV3().read_shape(nested).stop_id is None
     nested["text_config"] = {**base["text_config"], "eos_token_id": 9}
-    assert read_shape(nested).stop_id == 9
+    assert HiggsV3().read_shape(nested).stop_id == 9
 
 
 def test_the_rotary_base_is_filled_in_where_it_is_null() -> None:
-    assert read_shape(tiny.config(7)).backbone.rope_theta == 1e6
-    assert read_shape(tiny.config(7, rope_theta=1e4)).backbone.rope_theta == 1e4
+    assert HiggsV3().read_shape(tiny.config(7)).backbone.rope_theta == 1e6
+    assert HiggsV3().read_shape(tiny.config(7, rope_theta=1e4)).backbone.rope_theta == 1e4
     nested = tiny.config(7, rope_parameters={"rope_theta": 5e5})
-    assert read_shape(nested).backbone.rope_theta == 5e5
+    assert HiggsV3().read_shape(nested).backbone.rope_theta == 5e5
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c"])
@@ -248,9 +271,9 @@ def test_a_hub_id_that_cannot_be_had_is_an_error_of_ours(
 
 @pytest.mark.parametrize(
     ("written", "has_continuity"),
-    [("{}", False), ('{"continuation": true}', True), ('{"continuation": false}', False)],
+    [("{}", True), ('{"continuation": true}', True), ('{"continuation": false}', False)],
 )
-def test_a_checkpoint_says_whether_it_was_trained_on_talks(
+def test_open_checkpoint_goes_on_by_default_unless_the_file_says_no(
     folder: Path, written: str, has_continuity: bool
 ) -> None:
     assert not open_checkpoint(str(folder)).has_continuity
@@ -268,14 +291,23 @@ def test_nothing_but_true_and_false_says_it(folder: Path, odd: str) -> None:
         open_checkpoint(str(folder))
 
 
-def test_a_checkpoint_says_how_long_the_talks_of_its_training_were(folder: Path) -> None:
-    assert open_checkpoint(str(folder)).continuation_positions is None
-    (folder / "generation_config.json").write_text('{"continuation_positions": 440}')
-    assert open_checkpoint(str(folder)).continuation_positions == 440
+LENGTHS = ("continuation_positions", "segment_chars")
 
 
+@pytest.mark.parametrize("name", LENGTHS)
+def test_a_checkpoint_says_how_long_the_texts_of_its_training_were(folder: Path, name: str) -> None:
+    assert getattr(open_checkpoint(str(folder)), name) is None
+    (folder / "generation_config.json").write_text(f'{{"{name}": 440}}')
+    assert getattr(open_checkpoint(str(folder)), name) == 440
+
+
+@pytest.mark.parametrize("name", LENGTHS)
 @pytest.mark.parametrize("odd", ["true", "0", "4.5", '"440"'])
-def test_a_length_of_talks_that_is_none_is_refused(folder: Path, odd: str) -> None:
-    (folder / "generation_config.json").write_text(f'{{"continuation_positions": {odd}}}')
-    with pytest.raises(CheckpointError, match="continuation_positions"):
+def test_a_length_that_is_none_is_refused(folder: Path, name: str, odd: str) -> None:
+    (folder / "generation_config.json").write_text(f'{{"{name}": {odd}}}')
+    with pytest.raises(CheckpointError, match=name):
         open_checkpoint(str(folder))
+
+
+def test_the_embedded_voice_is_given_short_texts() -> None:
+    assert open_checkpoint(str(EMBEDDED)).segment_chars == 90

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
-from harness import GREEDY, Heard, hear, idle, running, text, until, warm
+from harness import GREEDY, MAX_ROWS, Heard, hear, idle, running, text, until, warm
 from talks import Talk, TalkOracle
 
 from streaming.errors import BackendError, ErrorCode
@@ -157,23 +157,19 @@ async def test_a_conversation_that_is_forgotten_while_it_speaks_leaves_nothing(
 async def test_a_talk_that_grows_too_long_starts_over_from_its_last_utterance(
     tiny_checkpoint: Path, oracle: TalkOracle
 ) -> None:
-    """At most half of the positions go to the prompt."""
-    room = 384
+    """The prompt leaves room for the longest utterance, or takes half of the positions."""
+    room = 256
     settings = {"engine": "inprocess", "continuity": "on", "max_positions": room}
     async with running(tiny_checkpoint, **settings) as engine:
         for voice in ("default", "alto"):
             one = Speaker(engine, oracle, voice, voice)
             overs = 0
             for number in range(8):
-                words = one.talk.next_text(10 * number)
-                turn = len(oracle.prompts.build(words).ids) - 1
-                if one.talk.ids and 2 * (len(one.talk.ids) + turn) > room:
-                    overs += 1
-                    one.talk.start_over()
-                    if 2 * (len(one.talk.ids) + turn) > room:
-                        one.talk = Talk(oracle, voice)
-                    words = one.talk.next_text(10 * number)
-                assert (await one.hear(words)).same(one.talk.go_on(words))
+                # each text by itself decides: one that is short may go on where another starts over
+                words, talk = one.talk.within(max(room // 2, room - MAX_ROWS), 10 * number)
+                overs += talk is not one.talk
+                one.talk = talk
+                assert (await one.hear(words)).same(talk.go_on(words))
             assert overs
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from talker.control_tags import CONTROL_TAGS, TAG_VALUES
+from talker.families.higgs_v3.prompts import CONTROL_TAGS, TAG_VALUES
 
 
 def test_the_protocols_page_lists_every_tag() -> None:
-    page = Path(__file__).parents[2] / "docs" / "protocol.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
     rows = [line.split("|") for line in page.read_text(encoding="utf-8").splitlines()]
     for category, values in TAG_VALUES.items():
         (listed,) = (row[2] for row in rows if row[1:2] == [f" `{category}` "])

@@ -12,11 +12,11 @@ from streaming.errors import BackendError, ErrorCode
 from streaming.ports import TalkerRows
 from streaming.spec import Codes
 from talker.conversation import Conversation, Conversations, Gone, Order, Turn, continued
+from talker.conversation_cache import ConversationCache, ConversationHistory, RowCount
 from talker.frames import FRAME_BASE, FRAME_SPAN
-from talker.histories import Histories, History, RowCount
 from talker.messages import Generate, TextSpan, VoiceRows
-from talker.prompts import MAX_VOICE_ROWS
-from talker.takes import Take, Takes
+from talker.prompts import MAX_EARLIER_ROWS
+from talker.request_table import RequestState, RequestTable
 
 HEAD, TURN = (1, 2, 3), (7, 40, 41, 8)
 BOOKS = 2
@@ -46,15 +46,15 @@ class TestContinued:
 
     def test_the_next_one_sends_its_own_ids_alone(self) -> None:
         talk = Conversation(4)
-        talk.held, talk.last = 90, Turn((7, 50, 8), rows(3))
+        talk.held, talk.last = 146, Turn((7, 50, 8), rows(3))
         then = order(talk)
-        assert (then.message.ids, then.turn, then.positions) == (TURN, TURN, 94)
+        assert (then.message.ids, then.turn, then.positions) == (TURN, TURN, 150)
         assert (then.message.goes_on, then.message.conversation) == (True, 4)
         assert (then.message.voice, then.message.earlier) == (None, None)
         assert then.message.text == TextSpan(1, (0, 1, 5))
         assert then.message.max_frames == 50
 
-    @pytest.mark.parametrize("held", [0, 97])
+    @pytest.mark.parametrize("held", [0, 147])
     def test_what_cannot_go_on_starts_over_from_the_last_utterance(self, held: int) -> None:
         talk = Conversation(4)
         talk.held, talk.last = held, Turn((7, 50, 8), rows(3))
@@ -67,10 +67,10 @@ class TestContinued:
 
     def test_a_last_utterance_that_is_too_long_is_left_out(self) -> None:
         talk = Conversation(4)
-        talk.last = Turn((7, 50, 8), rows(91))
+        talk.last = Turn((7, 50, 8), rows(141))
         assert order(talk).message == whole(conversation=4)
-        talk.last = Turn((7, 50, 8), rows(90))
-        assert order(talk).positions == 100
+        talk.last = Turn((7, 50, 8), rows(140))
+        assert order(talk).positions == 150
 
     def test_a_model_that_was_taught_short_talks_only_starts_over_sooner(self) -> None:
         talk = Conversation(4)
@@ -192,10 +192,10 @@ class TestConversation:
 
     async def test_an_utterance_longer_than_a_clip_may_be_is_not_started_over_from(self) -> None:
         talk, process = Conversation(1), Process()
-        process.answers = [[TalkerRows(rows(MAX_VOICE_ROWS + 2), "stop")]]
+        process.answers = [[TalkerRows(rows(MAX_EARLIER_ROWS + 2), "stop")]]
         await take(talk, process)
         assert talk.last is None
-        assert talk.held > MAX_VOICE_ROWS
+        assert talk.held > MAX_EARLIER_ROWS
 
 
 def test_conversations_are_bounded_and_forgotten_by_name() -> None:
@@ -219,9 +219,9 @@ class TestHistories:
         assert count.see(FRAME_BASE + 7) == FRAME_SPAN + 7
 
     def test_a_history_is_gone_when_the_ring_has_run_over_its_first_frame(self) -> None:
-        kept = Histories(slots=64, cores=2, limit=4)
+        kept = ConversationCache(slots=64, cores=2, limit=4)
         kept.counts[1].see(FRAME_BASE + 10)
-        kept.keep(5, History(core=1, since=10))
+        kept.keep(5, ConversationHistory(core=1, since=10))
         kept.counts[0].see(FRAME_BASE + 500)  # another core's ring
         kept.counts[1].see(FRAME_BASE + 73)
         assert kept.get(5) is not None
@@ -230,11 +230,11 @@ class TestHistories:
         assert not len(kept)
 
     def test_the_least_recently_used_is_forgotten(self) -> None:
-        kept = Histories(slots=64, cores=1, limit=2)
+        kept = ConversationCache(slots=64, cores=1, limit=2)
         for number in (1, 2):
-            kept.keep(number, History())
+            kept.keep(number, ConversationHistory())
         kept.get(1)
-        kept.keep(3, History())
+        kept.keep(3, ConversationHistory())
         assert [kept.get(n) is not None for n in (1, 2, 3)] == [True, False, True]
         kept.drop(1)
         kept.drop(1)
@@ -245,27 +245,29 @@ def ask(handle: int, **changes: object) -> Generate:
     return whole(handle=handle, **{"voice": None, "conversation": 6, **changes})
 
 
-def speak(takes: Takes, take: Take | None, *counters: int, finish: str = "stop") -> None:
+def speak(
+    requests: RequestTable, take: RequestState | None, *counters: int, finish: str = "stop"
+) -> None:
     assert take is not None
-    takes.note(take, [FRAME_BASE + c for c in counters])
-    takes.end(take.request.handle, finish)
+    requests.note(take, [FRAME_BASE + c for c in counters])
+    requests.end(take.request.handle, finish)
 
 
 class TestTakes:
     def test_an_utterance_goes_on_from_ids_clips_and_core(self) -> None:
-        takes = Takes(slots=1024, cores=2)
-        busy = takes.add(ask(1, conversation=0))
-        first = takes.add(ask(2, voice=VOICE))
+        requests = RequestTable(slots=1024, cores=2)
+        busy = requests.add(ask(1, conversation=0))
+        first = requests.add(ask(2, voice=VOICE))
         assert busy is not None
         assert first is not None
         assert (busy.core, first.core) == (0, 1)
-        speak(takes, first, 5, 6)
-        then = takes.add(ask(3, ids=TURN, goes_on=True))
+        speak(requests, first, 5, 6)
+        then = requests.add(ask(3, ids=TURN, goes_on=True))
         assert then is not None
         assert then.prompt == [*HEAD, *TURN, FRAME_BASE + 5, FRAME_BASE + 6, *TURN]
         assert (then.clips, then.core, then.since) == ((VOICE,), 1, 5)
-        speak(takes, then, 9)
-        third = takes.add(ask(4, ids=TURN, goes_on=True))
+        speak(requests, then, 9)
+        third = requests.add(ask(4, ids=TURN, goes_on=True))
         assert third is not None
         assert third.prompt == [*then.prompt, *TURN]
         assert third.since == 5
@@ -274,41 +276,41 @@ class TestTakes:
     def test_nothing_is_kept_of_what_is_alone_or_cut_off(
         self, conversation: int, finish: str
     ) -> None:
-        takes = Takes(slots=1024)
-        speak(takes, takes.add(ask(1, conversation=conversation)), 1, finish=finish)
-        assert takes.add(ask(2, conversation=conversation, goes_on=True)) is None
-        assert 2 not in takes
+        requests = RequestTable(slots=1024)
+        speak(requests, requests.add(ask(1, conversation=conversation)), 1, finish=finish)
+        assert requests.add(ask(2, conversation=conversation, goes_on=True)) is None
+        assert 2 not in requests
 
     def test_a_forgotten_conversation_leaves_nothing_though_it_still_speaks(self) -> None:
-        takes = Takes(slots=1024)
-        speaking = takes.add(ask(1))
-        takes.forget(6)
-        speak(takes, speaking, 1)
-        assert takes.add(ask(2, goes_on=True)) is None
+        requests = RequestTable(slots=1024)
+        speaking = requests.add(ask(1))
+        requests.forget(6)
+        speak(requests, speaking, 1)
+        assert requests.add(ask(2, goes_on=True)) is None
 
     def test_what_was_lost_before_its_first_frame_can_be_sent_again(self) -> None:
-        takes = Takes(slots=1024)
-        speak(takes, takes.add(ask(1)), 1)
-        assert takes.add(ask(2, goes_on=True)) is not None
-        assert takes.lose(2)
-        assert takes.add(ask(3, goes_on=True)) is None  # its blocks may be wrong now
+        requests = RequestTable(slots=1024)
+        speak(requests, requests.add(ask(1)), 1)
+        assert requests.add(ask(2, goes_on=True)) is not None
+        assert requests.lose(2)
+        assert requests.add(ask(3, goes_on=True)) is None  # its blocks may be wrong now
 
     def test_what_was_lost_after_its_first_frame_cannot(self) -> None:
-        takes = Takes(slots=1024)
-        speak(takes, takes.add(ask(1)), 1)
-        going = takes.add(ask(2, goes_on=True))
+        requests = RequestTable(slots=1024)
+        speak(requests, requests.add(ask(1)), 1)
+        going = requests.add(ask(2, goes_on=True))
         assert going is not None
-        takes.note(going, [FRAME_BASE + 2])
-        assert not takes.lose(2)
-        assert not takes.lose(9)
+        requests.note(going, [FRAME_BASE + 2])
+        assert not requests.lose(2)
+        assert not requests.lose(9)
 
     def test_a_paused_request_goes_on_where_it_was(self) -> None:
-        takes = Takes(slots=1024)
-        speak(takes, takes.add(ask(1)), 1)
-        going = takes.add(ask(2, ids=TURN, goes_on=True))
+        requests = RequestTable(slots=1024)
+        speak(requests, requests.add(ask(1)), 1)
+        going = requests.add(ask(2, ids=TURN, goes_on=True))
         assert going is not None
-        takes.note(going, [FRAME_BASE + 2])
-        takes.pause(2)
-        assert takes.resume(2) is going
+        requests.note(going, [FRAME_BASE + 2])
+        requests.pause(2)
+        assert requests.resume(2) is going
         assert going.prompt == [*HEAD, *TURN, FRAME_BASE + 1, *TURN, FRAME_BASE + 2]
         assert going.frames_left == 49

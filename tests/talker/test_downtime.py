@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from streaming.errors import ErrorCode
-from talker.downtime import RETRY_AFTER_MS, Downtime
+from talker.pending_requests import RETRY_AFTER_MS, Downtime
 
 
 class Clock:
@@ -23,7 +23,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("talker.downtime.time", SimpleNamespace(monotonic=made.monotonic))
+    monkeypatch.setattr("talker.pending_requests.time", SimpleNamespace(monotonic=made.monotonic))
     return made
 
 

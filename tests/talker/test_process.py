@@ -69,8 +69,9 @@ async def test_a_poisonous_request_fails_alone(
 ) -> None:
     """Past the gateway's own checks: the child must not die of what it is sent."""
     pid = engine.pid
-    neighbour = asyncio.create_task(hear(engine, text(1)))
-    await until(lambda: engine.live > 0)
+    began = asyncio.Event()
+    neighbour = asyncio.create_task(hear(engine, text(1), began=began))
+    await began.wait()
     intake = engine._intake
     assert intake is not None
     with monkeypatch.context() as patched:

@@ -21,10 +21,8 @@ from benchmarks.quantisation import (
 )
 from ipc.supervisor import ChildFailed
 from talker.checkpoint import open_checkpoint
-from talker.presets import check_preset, quantization_method
-from talker.prompts import PromptBuilder
 from talker.reference import ReferenceTalker
-from talker.settings import TalkerSettings
+from talker.settings import TalkerSettings, check_preset, quantization_method
 
 KNOWN = frozenset({"fp8_per_channel"})
 
@@ -96,8 +94,10 @@ async def test_an_int8_engine_says_what_the_simulation_says(tiny_checkpoint: Pat
 
     An input near the middle of two steps may be rounded either way, so a few streams may part.
     """
+    if not torch.cpu._is_avx512_supported():
+        pytest.skip("without VNNI oneDNN adds products in 16 bits, which saturate")
     checkpoint = open_checkpoint(str(tiny_checkpoint))
-    prompts = PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, 1024)
+    prompts = checkpoint.prompt_builder(1024)
     simulated, exact = (
         FakeQuantTalker(tiny_checkpoint, SCHEMES[0]),
         ReferenceTalker(tiny_checkpoint),

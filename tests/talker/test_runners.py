@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from talker.runners import V1_WORKER, refuse_other_runners
+from talker.vllm_setup import V1_WORKER, refuse_other_runners
 
 
 class OtherWorker:

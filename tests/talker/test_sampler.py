@@ -9,16 +9,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from embedded.training.scripts import Utterance, write
 from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable, lost_requests, slots_for
 from talker.noise import NOISE_BITS, log_uniform
 from talker.reference import uniform
-from talker.sampler import Draw, RowSampler, choose_codes
+from talker.sampler import DelayedRowSampler, Draw, choose_codes
 
 BOOKS, CODES, STOP = 4, 10, 3
 BOC, EOC = 8, 9
 TEXT_ID = 7
+NO_STATES = torch.zeros(1, 2).long()
 
 
 def greedy(batch: int) -> Draw:
@@ -26,8 +28,8 @@ def greedy(batch: int) -> Draw:
     return Draw(ones, ones.long(), ones, ones.long(), 1, True)
 
 
-def sampler(slots: int = 64) -> RowSampler:
-    return RowSampler(FrameTable(slots, BOOKS), CODES, BOC, EOC, STOP)
+def sampler(slots: int = 64) -> DelayedRowSampler:
+    return DelayedRowSampler(FrameTable(slots, BOOKS), CODES, BOC, EOC, STOP)
 
 
 def logits_for(rows: list[list[int]]) -> torch.Tensor:
@@ -40,7 +42,9 @@ def logits_for(rows: list[list[int]]) -> torch.Tensor:
     return logits.view(len(rows), -1)
 
 
-def step(rows: RowSampler, wanted: list[list[int]], last: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def step(
+    rows: DelayedRowSampler, wanted: list[list[int]], last: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
     batch = len(wanted)
     return rows.step(
         logits_for(wanted),
@@ -105,7 +109,7 @@ def test_rows_end_as_those_do_that_the_embedded_voice_has_learned() -> None:
     random = np.random.default_rng(0)
     script = write([said], reference=None, transcript=False, random=random, corruption=0.0)
     learned = script.rows[script.is_row]
-    rows = RowSampler(FrameTable(64, books), eoc + 1, boc, eoc, STOP)
+    rows = DelayedRowSampler(FrameTable(64, books), eoc + 1, boc, eoc, STOP)
     ids = torch.tensor([TEXT_ID])
     for at, wanted in enumerate(learned):
         logits = torch.zeros(1, books, eoc + 1)
@@ -119,7 +123,7 @@ def test_rows_end_as_those_do_that_the_embedded_voice_has_learned() -> None:
 
 def test_ids_are_new_in_every_step_and_wrap_before_int32_does() -> None:
     rows = sampler()
-    rows._counter = FRAME_SPAN - 2
+    rows.counter.fill_(FRAME_SPAN - 2)
     ids, _ = step(rows, [[1, 1, 1, 1]] * 2, torch.full((2,), TEXT_ID))
     assert ids.tolist() == [FRAME_BASE + FRAME_SPAN - 2, FRAME_BASE + FRAME_SPAN - 1]
     ids, _ = step(rows, [[1, 1, 1, 1]] * 2, ids)
@@ -143,7 +147,7 @@ def test_a_lost_request_gets_the_lost_row_and_the_stop_id_alone() -> None:
 def test_a_slot_that_was_written_over_is_stale() -> None:
     table = FrameTable(8, BOOKS)
     for counter in range(9):
-        table.write(counter, torch.full((1, BOOKS), counter), torch.zeros(1, 2).long())
+        table.write(torch.tensor([counter]), torch.full((1, BOOKS), counter), NO_STATES)
     found = table.look_up(torch.tensor([TEXT_ID, FRAME_BASE, FRAME_BASE + 1, FRAME_BASE + 8]))
     assert found.is_stale.tolist() == [False, True, False, False]
     assert found.codes[2:, 0].tolist() == [1, 8]
@@ -156,14 +160,14 @@ def test_a_slot_that_was_never_written_is_stale() -> None:
 
 def test_epochs_fit_their_column_to_the_last_id() -> None:
     table = FrameTable(1 << 16, BOOKS)
-    table.write(FRAME_SPAN - 1, torch.ones(1, BOOKS).long(), torch.zeros(1, 2).long())
+    table.write(torch.tensor([FRAME_SPAN - 1]), torch.ones(1, BOOKS).long(), NO_STATES)
     last = torch.tensor([FRAME_SPAN - 1 + FRAME_BASE], dtype=torch.int32)
     assert not table.look_up(last).is_stale.any()
 
 
 def test_states_are_those_of_the_rows_and_zeros_for_text() -> None:
     table = FrameTable(8, BOOKS)
-    table.write(21, torch.ones(2, BOOKS).long(), torch.tensor([[1, 0], [4, 2]]))
+    table.write(torch.tensor([21, 22]), torch.ones(2, BOOKS).long(), torch.tensor([[1, 0], [4, 2]]))
     ids = torch.tensor([TEXT_ID, FRAME_BASE + 22, FRAME_BASE + 21, FRAME_BASE - 1])
     for kind in (torch.int32, torch.int64):
         assert table.states(ids.to(kind)).tolist() == [[0, 0], [4, 2], [1, 0], [0, 0]]
@@ -179,6 +183,22 @@ def test_a_ring_that_goes_round_in_the_middle_of_a_step_forgets_nothing_new() ->
     assert len(set(seen)) == len(seen) == 21
     assert rows.table.look_up(torch.tensor(seen[:-8])).is_stale.all()
     assert not rows.table.look_up(torch.tensor(seen[-8:])).is_stale.any()
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_step_needs_no_number_from_the_device(batch: int, mixed: bool) -> None:
+    """Fake tensors have shapes and no values: whatever looks at a value raises."""
+    with FakeTensorMode():
+        rows = sampler()
+        ones = torch.ones(batch)
+        draw = Draw(ones, ones.long(), ones, ones.long(), 6, not mixed)
+        last = torch.empty(batch, dtype=torch.int32)
+        lost = torch.empty(batch, dtype=torch.bool)
+        ids, codes = rows.step(torch.empty(batch, BOOKS * CODES), last, ones.long(), lost, draw)
+        rows.table.look_up(ids)
+    assert (ids.shape, codes.shape) == ((batch,), (batch, BOOKS))
+    assert codes.dtype == torch.int32
 
 
 def test_lost_requests_are_those_whose_own_tokens_are_stale() -> None:

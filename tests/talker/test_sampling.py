@@ -9,7 +9,7 @@ import pytest
 
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import Sampling
-from talker.checkpoint import SamplingDefaults
+from talker.families.family import SamplingDefaults
 from talker.sampling import MAX_SEED, ResolvedSampling, resolve_sampling
 
 DEFAULTS = SamplingDefaults(0.7, 0.9, 40, 100)

@@ -23,7 +23,7 @@ from tiny import HEADS_TO_WATCH
 from streaming.ports import SpeechRequest
 from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
-from talker.prompts import Prompt, PromptBuilder
+from talker.prompts import Prompt
 from talker.reference import Chance, ReferenceTalker
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -47,7 +47,7 @@ class Oracle:
 
     def __init__(self, folder: Path) -> None:
         checkpoint = open_checkpoint(str(folder))
-        self._prompts = PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, 1024)
+        self._prompts = checkpoint.prompt_builder(1024)
         self._talker = ReferenceTalker(folder)
         self._known: dict[tuple[int, str], Reading] = {}
 
@@ -227,6 +227,6 @@ async def test_prompts_in_chunks_leave_their_keys_behind(
 
 @pytest.mark.skipif(RUNNER != "v1", reason="compiles for a CPU")
 async def test_compiled_models_are_tapped_too(tiny_checkpoint: Path, oracle: Oracle) -> None:
-    async with running(tiny_checkpoint, engine="inprocess", compile=True) as engine:
+    async with running(tiny_checkpoint, engine="inprocess", compile="on") as engine:
         heard = await asyncio.gather(*(hear(engine, i) for i in range(4)))
         check(oracle, heard, range(4))

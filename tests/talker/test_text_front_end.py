@@ -15,9 +15,9 @@ from embedded.text import normalise
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import SpeechRequest
 from talker.checkpoint import Checkpoint, open_checkpoint
-from talker.control_tags import CONTROL_TAGS
-from talker.intake import Intake
+from talker.families.higgs_v3.prompts import CONTROL_TAGS, TAGS
 from talker.prompts import PromptBuilder, ReferenceVoice
+from talker.request_builder import RequestBuilder
 from talker.shape import CheckpointError
 from talker.text_front_end import origins, spoken_lengths
 
@@ -47,12 +47,12 @@ def checkpoint() -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def plain(checkpoint: Checkpoint) -> PromptBuilder:
-    return PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, 2048)
+    return checkpoint.prompt_builder(2048)
 
 
 @pytest.fixture(scope="module")
 def reading(checkpoint: Checkpoint) -> PromptBuilder:
-    return PromptBuilder(checkpoint.tokenizer_file, checkpoint.shape, 2048, normalise)
+    return checkpoint.prompt_builder(2048, normalise)
 
 
 def with_front_end(folder: Path, name: object) -> Path:
@@ -120,7 +120,7 @@ def test_each_word_of_a_reading_is_placed_in_its_source(text: str) -> None:
 
 @given(TEXTS)
 def test_spoken_lengths_rise_to_what_is_said(text: str) -> None:
-    lengths = spoken_lengths(normalise, text)
+    lengths = spoken_lengths(normalise, text, TAGS.split)
     assert len(lengths) == len(text) + 1
     known = [length for length in lengths if length >= 0]
     assert all(before <= after for before, after in pairwise(known))
@@ -130,7 +130,7 @@ def test_spoken_lengths_rise_to_what_is_said(text: str) -> None:
 
 def test_spoken_lengths_of_an_example() -> None:
     text = "a $5 <|prosody:pause|>tea"
-    lengths = spoken_lengths(normalise, text)
+    lengths = spoken_lengths(normalise, text, TAGS.split)
     dollars = len("a five dollars")
     assert lengths[:5] == [0, 1, 1, -1, dollars]
     assert lengths[len(text) - 3] == dollars
@@ -146,8 +146,9 @@ def test_a_known_tag_survives_among_words(tmp_path: Path, checkpoint: Checkpoint
     layout["added_tokens"].append(tag)
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(layout))
-    with_tag = PromptBuilder(file, checkpoint.shape, 2048, normalise)
-    plain_with_tag = PromptBuilder(file, checkpoint.shape, 2048)
+    builder = checkpoint.family.prompt_builder
+    with_tag = builder(file, checkpoint.shape, 2048, normalise)
+    plain_with_tag = builder(file, checkpoint.shape, 2048, None)
     asked = with_tag.build("At 5 km,<|prosody:pause|>1 km.").ids
     assert asked == plain_with_tag.build("at five kilometers,<|prosody:pause|>one kilometer.").ids
     assert number in asked
@@ -175,7 +176,7 @@ def test_the_checkpoint_says_whether(tmp_path: Path) -> None:
     opened = open_checkpoint(str(with_front_end(tmp_path, "english")))
     request = SpeechRequest("r", "5 km", "default")
     words = len("five kilometers") + len(["tts", "text", "audio"])
-    intake = Intake(opened, 1024, None, {"english": normalise})
+    intake = RequestBuilder(opened, 1024, None, {"english": normalise})
     assert len(intake.message(request, 1).ids) == words
     assert intake.spoken_lengths is not None
     assert intake.spoken_lengths("5 km")[-1] == len("five kilometers")
@@ -183,7 +184,7 @@ def test_the_checkpoint_says_whether(tmp_path: Path) -> None:
 
 def test_without_one_text_stays_as_it_is(tmp_path: Path) -> None:
     opened = open_checkpoint(str(with_front_end(tmp_path, None)))
-    intake = Intake(opened, 1024, None, {"english": normalise})
+    intake = RequestBuilder(opened, 1024, None, {"english": normalise})
     assert intake.spoken_lengths is None
     said = intake.message(SpeechRequest("r", "km, ok", "default"), 1)
     assert len(said.ids) == len("km, ok") + 3
@@ -192,7 +193,7 @@ def test_without_one_text_stays_as_it_is(tmp_path: Path) -> None:
 def test_a_front_end_that_is_not_here_is_said_at_the_start(tmp_path: Path) -> None:
     opened = open_checkpoint(str(with_front_end(tmp_path, "klingon")))
     with pytest.raises(CheckpointError, match=r"klingon.*english"):
-        Intake(opened, 1024, None, {"english": normalise})
+        RequestBuilder(opened, 1024, None, {"english": normalise})
 
 
 def test_its_name_must_be_one(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from talker.checkpoint import open_checkpoint
+from talker.conversation_cache import ConversationHistory
 from talker.frames import FRAME_BASE
-from talker.histories import History
 from talker.messages import Generate, NewRows, TextSpan, VoiceRows
+from talker.request_table import RequestState, RequestTable
 from talker.sampling import MAX_SEED
 from talker.shape import TalkerShape
-from talker.takes import Take, Takes
 
 if TYPE_CHECKING:
     from talker.vllm_requests import Outcome
@@ -48,15 +48,15 @@ def clip(at: int, rows: int = 1, code: int = 0) -> VoiceRows:
     return VoiceRows(np.full(rows * BOOKS, code, np.int16).tobytes(), at)
 
 
-def given(shape: TalkerShape, history: History | None = None, **changes: Any) -> Any:
+def given(shape: TalkerShape, history: ConversationHistory | None = None, **changes: Any) -> Any:
     """What the engine is given for a request."""
     from talker.vllm_requests import engine_input
 
-    return engine_input(Take(asking(**changes), history), shape, ROOM)
+    return engine_input(RequestState(asking(**changes), history), shape, ROOM)
 
 
-def said(length: int) -> History:
-    return History(array("i", range(length)))
+def said(length: int) -> ConversationHistory:
+    return ConversationHistory(array("i", range(length)))
 
 
 @pytest.mark.parametrize(
@@ -122,18 +122,18 @@ def test_clips_side_by_side_up_to_the_end_are_taken(shape: TalkerShape) -> None:
 def test_a_resumed_request_may_make_what_is_left_of_its_frames() -> None:
     from talker.vllm_requests import sampling_params
 
-    take = Take(asking(text=TextSpan(2, (0, 4, 9))), said(10))
-    take.frame_ids = [FRAME_BASE, FRAME_BASE + 1]
-    params = sampling_params(take, BOOKS, 7)
+    state = RequestState(asking(text=TextSpan(2, (0, 4, 9))), said(10))
+    state.frame_ids = [FRAME_BASE, FRAME_BASE + 1]
+    params = sampling_params(state, BOOKS, 7)
     assert params.max_tokens == 48
     assert params.logprobs == BOOKS - 1
     assert (params.temperature, params.top_p, params.top_k, params.seed) == (1.0, 0.9, 5, 3)
     assert list(params.extra_args.values()) == [[12, 2]]  # where in the whole prompt, how many ids
-    assert sampling_params(Take(asking()), BOOKS, 7).extra_args is None
+    assert sampling_params(RequestState(asking()), BOOKS, 7).extra_args is None
 
 
 def output(
-    take: Take,
+    state: RequestState,
     shape: TalkerShape,
     rows: Sequence[Sequence[int]],
     *,
@@ -147,20 +147,20 @@ def output(
     channel = SimpleNamespace(token_ids=codes, logprobs=beside or [0.0] * len(codes))
     ids = [FRAME_BASE + counter + i for i in range(len(rows))]
     made = SimpleNamespace(logprobs=channel if codes else None, token_ids=ids, finish_reason=reason)
-    return SimpleNamespace(request_id=take.engine_id, outputs=[made])
+    return SimpleNamespace(request_id=state.engine_id, outputs=[made])
 
 
 class Reading:
     """Three requests, by handle from 1 on."""
 
     def __init__(self, shape: TalkerShape) -> None:
-        self.shape, self.takes = shape, Takes(slots=1024)
+        self.shape, self.requests = shape, RequestTable(slots=1024)
         self.of = {1: self._add(1), 2: self._add(2, text=TextSpan(1, (0, 10, 20))), 3: self._add(3)}
 
-    def _add(self, handle: int, **changes: Any) -> Take:
-        take = self.takes.add(asking(handle=handle, **changes))
-        assert take is not None
-        return take
+    def _add(self, handle: int, **changes: Any) -> RequestState:
+        state = self.requests.add(asking(handle=handle, **changes))
+        assert state is not None
+        return state
 
     def output(self, handle: int, *rows: Sequence[int], **more: Any) -> Any:
         return output(self.of[handle], self.shape, rows, **more)
@@ -168,7 +168,7 @@ class Reading:
     def read(self, *outputs: Any) -> Outcome:
         from talker.vllm_requests import read_outputs
 
-        return read_outputs(outputs, self.shape, self.takes)
+        return read_outputs(outputs, self.shape, self.requests)
 
 
 @pytest.fixture
@@ -208,8 +208,8 @@ def test_what_is_lost_or_broken_is_so_alone(reading: Reading) -> None:
 
 def test_what_was_paused_or_dropped_meanwhile_is_passed_over(reading: Reading) -> None:
     outputs = [reading.output(handle, (1, 2), places=(0.0,)) for handle in (1, 2, 3)]
-    reading.takes.pause(1)
-    reading.takes.drop(2)
+    reading.requests.pause(1)
+    reading.requests.drop(2)
     outcome = reading.read(*outputs)
     assert [new.handle for new in outcome.rows] == [3]
     assert reading.of[1].prompt == list(IDS)  # it makes that row again

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from talker.checkpoint import Checkpoint, open_checkpoint
 from talker.settings import TalkerSettings
-from talker.vllm_setup import check_executor, executor, set_environment
+from talker.vllm_setup import (
+    Plan,
+    check_executor,
+    describe_graphs,
+    engine_arguments,
+    executor,
+    kv_positions,
+    position_bytes,
+    set_environment,
+)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +90,122 @@ def test_engine_cores_are_never_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", environment)
     set_environment(TalkerSettings())
     assert environment["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+
+
+GPU = Plan(
+    on_gpu=True,
+    engine="async",
+    runner="v2",
+    dtype="bfloat16",
+    max_positions=1000,
+    max_num_seqs=64,
+    gpu_memory_bytes=80 << 30,
+)
+CPU = Plan(on_gpu=False, engine="inprocess", runner="v1", dtype="float32", max_positions=1000)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_checkpoint: Path) -> Checkpoint:
+    return open_checkpoint(str(tiny_checkpoint))
+
+
+def arguments(checkpoint: Checkpoint, plan: Plan = GPU, **settings: object) -> dict[str, object]:
+    return engine_arguments(TalkerSettings(**settings), plan, checkpoint, 3)
+
+
+def test_graphs_hold_prompts_beside_other_streams(checkpoint: Checkpoint) -> None:
+    """Left to itself vLLM would capture none for more than twice max_num_seqs positions."""
+    assert arguments(checkpoint)["compilation_config"] == {"max_cudagraph_capture_size": 512}
+    full = arguments(checkpoint, graphs="full", graph_positions=256)
+    assert full["compilation_config"] == {
+        "max_cudagraph_capture_size": 256,
+        "cudagraph_mode": "FULL",
+    }
+    assert describe_graphs(full) == "FULL, up to 256 positions"
+    small = arguments(checkpoint, max_batched_positions=100, graph_positions=512)
+    assert describe_graphs(small) == "vLLM's default, up to 100 positions"
+    for off in (
+        arguments(checkpoint, graphs="off"),
+        arguments(checkpoint, compile="off"),
+        arguments(checkpoint, CPU),
+    ):
+        assert describe_graphs(off) == "none"
+    assert arguments(checkpoint, compile="off")["enforce_eager"] is True
+
+
+def test_what_is_set_for_attention_and_kv_cache_reaches_vllm(checkpoint: Checkpoint) -> None:
+    by_itself = arguments(checkpoint)
+    assert not {"attention_backend", "kv_cache_dtype"} & set(by_itself)
+    told = arguments(checkpoint, attention_backend="TRITON_ATTN", kv_cache_dtype="fp8")
+    assert (told["attention_backend"], told["kv_cache_dtype"]) == ("TRITON_ATTN", "fp8")
+
+
+@pytest.mark.parametrize(
+    ("plan", "wanted", "used"),
+    [(GPU, "auto", True), (GPU, "off", False), (CPU, "auto", False), (CPU, "on", True)],
+)
+def test_step_kernels_are_for_gpus_unless_asked_for(
+    checkpoint: Checkpoint, plan: Plan, wanted: str, used: bool
+) -> None:
+    told = arguments(checkpoint, plan, step_kernels=wanted)["additional_config"]
+    assert told["talkwire"]["step_kernels"] is used
+
+
+def test_the_kv_cache_is_counted_in_positions(checkpoint: Checkpoint) -> None:
+    """Not a share of what is free: a codec on the same GPU allocates while vLLM looks."""
+    body = checkpoint.shape.backbone
+    each = 2 * body.num_layers * body.num_kv_heads * body.head_dim * 2
+    assert position_bytes(TalkerSettings(), GPU, checkpoint) == each
+    assert position_bytes(TalkerSettings(kv_cache_dtype="fp8"), GPU, checkpoint) == each // 2
+    assert position_bytes(TalkerSettings(tensor_parallel_size=2), GPU, checkpoint) == each // 2
+    assert 64 * 1000 <= kv_positions(TalkerSettings(), GPU, checkpoint) < 64 * 1100
+    assert kv_positions(TalkerSettings(kv_positions=777), GPU, checkpoint) == 777
+    told = arguments(checkpoint, kv_positions=777)["kv_cache_memory_bytes"]
+    assert told == 777 * each
+
+
+def test_the_kv_cache_stays_within_the_share_of_the_gpu(checkpoint: Checkpoint) -> None:
+    each = position_bytes(TalkerSettings(), GPU, checkpoint)
+    room = 4 * GPU.max_positions * each  # beside what CUDA, graphs and activations are left
+    small = replace(GPU, gpu_memory_bytes=int(((4 << 30) + room) / 0.8))
+    found = kv_positions(TalkerSettings(), small, checkpoint)
+    assert found is not None
+    assert GPU.max_positions <= found <= 4 * GPU.max_positions
+    tiny = replace(GPU, gpu_memory_bytes=4 << 30)
+    assert kv_positions(TalkerSettings(), tiny, checkpoint) is None
+    assert "kv_cache_memory_bytes" not in arguments(checkpoint, tiny), "vLLM says what is missing"
+
+
+def test_batch_invariance_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wanted in (False, True):
+        environment: dict[str, str] = {}
+        monkeypatch.setattr(os, "environ", environment)
+        set_environment(TalkerSettings(batch_invariant=wanted))
+        assert ("VLLM_BATCH_INVARIANT" in environment) is wanted
+
+
+@pytest.mark.parametrize(("package", "level"), [(True, "ERROR"), (False, "INFO")])
+def test_vllm_says_on_a_gpu_what_it_has_settled_on(
+    package: bool, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if not package:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "0"
+
+    environment: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr("importlib.metadata.version", version)
+    set_environment(TalkerSettings())
+    assert environment["VLLM_LOGGING_LEVEL"] == level
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_num_seqs", 0), ("kv_positions", -1), ("frame_slots", 1000)]
+)
+def test_settings_that_cannot_be_are_named(name: str, value: int) -> None:
+    with pytest.raises(ValueError, match=f"{name}.*{value}"):
+        TalkerSettings(**{name: value})
 
 
 _PROFILE = """

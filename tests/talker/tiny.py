@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from talker.control_tags import CONTROL_TAGS
+from talker.families.higgs_v3.prompts import CONTROL_TAGS
 
 BOOKS, CODES = 8, 1026
 BOC, EOC = 1024, 1025
@@ -18,6 +18,8 @@ LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM = 3, 64, 128, 4, 2, 32
 TEXT_ROWS = 1024
 #: Of two layers, and two that share their keys.
 HEADS_TO_WATCH = ((2, 3), (0, 1), (2, 2))
+#: An end as the embedded voice has it, and no conversations.
+GENERATION = {"alignment_heads": HEADS_TO_WATCH, "end_codebooks": 1, "continuation": False}
 MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "t"), ("a", "n"), ("an", "d")]
 #: What a Qwen-like vocabulary adds, beyond the family's own control ids.
 QWEN_ADDED = (
@@ -107,7 +109,7 @@ def write_checkpoint(folder: Path, *, shards: int = 1) -> Path:
     tokenizer = write_tokenizer(folder)
     stop = tokenizer.token_to_id("<|endoftext|>")
     (folder / "config.json").write_text(json.dumps(config(stop)))
-    (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": HEADS_TO_WATCH}))
+    (folder / "generation_config.json").write_text(json.dumps(GENERATION))
     made = weights()
     if shards == 1:
         save_file(made, folder / "model.safetensors", metadata={"format": "pt"})

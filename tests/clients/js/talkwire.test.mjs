@@ -4,7 +4,13 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { connect, parseHeader, readSamples, TalkwireError } from "../../../clients/js/talkwire.js";
+import {
+  connect,
+  parseHeader,
+  readSamples,
+  speechUrl,
+  TalkwireError,
+} from "../../../clients/js/talkwire.js";
 
 const { LIVE, BUSY, LOADING, CROWDED, HOLE, GONE, LOCKED, WHOLE } = process.env;
 const TEXT = "A sentence to say. And a second one, which is longer than the first.";
@@ -265,6 +271,23 @@ test("a key opens what asks for one, and a wrong one is told", async () => {
     assert.deepEqual([error.code, error.retryable], ["forbidden", false]);
     return true;
   });
+});
+
+test("an address is all that an audio element needs", async () => {
+  const text = "Fish & chips, 50 % off? Sí + no.";
+  const fields = { response_format: "pcm", seed: 5, voice: undefined };
+  const answer = await fetch(speechUrl(LIVE, text, fields));
+  assert.equal(answer.headers.get("content-type"), "audio/pcm");
+  const posted = await fetch(new URL("/v1/audio/speech", LIVE.replace("ws", "http")), {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ input: text, ...fields }),
+  });
+  assert.equal((await answer.arrayBuffer()).byteLength, (await posted.arrayBuffer()).byteLength);
+  assert.equal((await fetch(speechUrl(LOCKED, text))).status, 401);
+  const opened = await fetch(speechUrl(LOCKED, text, { apiKey: "the-key" }));
+  assert.equal(opened.status, 200);
+  assert.ok((await opened.arrayBuffer()).byteLength > 0);
 });
 
 test("missing audio is a protocol error and ends the connection", async () => {

@@ -8,6 +8,7 @@ from typing import Any
 from loguru import logger
 from pipecat.processors.frame_processor import FrameProcessorSetup
 from pipecat.services.tts_service import WebsocketTTSService
+from pipecat.services.websocket_service import ReportErrorCallback
 from websockets.asyncio.client import ClientConnection
 from websockets.protocol import State
 from websockets.typing import Subprotocol
@@ -18,6 +19,8 @@ from pipecat_talkwire.contexts import Contexts
 _GREETING_TIMEOUT_S = 10.0
 #: An utterance may come as one message.
 _MAX_MESSAGE_BYTES = 16 << 20
+#: With Pipecat's pauses some minutes: a server that is started again loads its model first.
+_RECONNECT_ATTEMPTS = 20
 
 
 class TalkwireConnection(WebsocketTTSService):
@@ -74,6 +77,13 @@ class TalkwireConnection(WebsocketTTSService):
             await self.cancel_task(self._receive_task)
             self._receive_task = None
         await self._disconnect_websocket()
+
+    async def _try_reconnect(
+        self,
+        max_retries: int = _RECONNECT_ATTEMPTS,
+        report_error: ReportErrorCallback | None = None,
+    ) -> bool:
+        return await super()._try_reconnect(max_retries, report_error)
 
     async def _reconnect_websocket(self, attempt_number: int) -> bool:
         # In the pause between two attempts a text may have opened another, and be spoken there.

@@ -144,10 +144,14 @@ class TalkwireTTSService(TalkwireConnection):
         Args:
             context_id: The context to end; the active one if None.
         """
-        context = self._contexts.get(context_id or self.get_active_audio_context_id())
+        turn = context_id or self.get_active_audio_context_id()
+        context = self._contexts.get(turn)
         if context is not None and not context.ended:
             context.ended = True
             await self._send("context.end", context_id=context.context_id)
+        elif context is None and turn and not self.is_usable:
+            # Pipecat gives an unusable service no text, so nothing will come for this turn.
+            await self._close_context(turn)
 
     async def on_audio_context_interrupted(self, context_id: str) -> None:
         """Stop the server's work on what the user interrupted.

@@ -1,7 +1,7 @@
 """What of ``talkwire.tts.v1`` this service speaks; no I/O.
 
-The protocol is described in docs/protocol.md of Talkwire's repository. Messages and fields that
-are not known here are left alone: later servers may send more.
+docs/reference/protocol.md in Talkwire's repository describes the protocol. Messages and fields
+that are not known here are left alone: later servers may send more.
 """
 
 from __future__ import annotations

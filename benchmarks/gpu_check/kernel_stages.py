@@ -1,0 +1,71 @@
+"""The step's Triton kernels on a GPU: against PyTorch's form, and their time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from benchmarks import sampler_cost
+from talker.step_kernels import StepInputs, StepKernels
+
+_STREAMS, _STEPS = 16, 50
+
+
+def compare(device: str) -> tuple[int, int]:
+    """Codes that the kernels draw as PyTorch's form does on the same device, and of how many."""
+    ours, theirs = (sampler_cost.new_sampler().to(device) for _ in range(2))
+    kernels = StepKernels(ours, _STREAMS)
+    equal = total = 0
+    last: Any = None
+    for number in range(_STEPS):
+        logits, first, positions, lost, draw = given(_STREAMS, device, seed=number)
+        last = first if last is None else last
+        inputs = _inputs(last, positions)
+        out = kernels.step(logits.clone(), inputs, draw)
+        ids, codes = theirs.step(logits, last, positions, lost, draw)
+        equal += int((out.codes == codes).sum())
+        total += codes.numel()
+        last = torch.where(ids == theirs.stop, 1, ids)
+    return equal, total
+
+
+def seconds(streams: int, device: str) -> float:
+    """Seconds of the kernels' step, launches included: the median of some timings."""
+    rows = sampler_cost.new_sampler().to(device)
+    kernels = StepKernels(rows, streams)
+    logits, last, positions, _, draw = given(streams, device)
+    inputs, times = _inputs(last, positions), []
+    kernels.step(logits, inputs, draw)
+    for _ in range(20):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(20):
+            kernels.step(logits, inputs, draw)
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - began) / 20)
+    return statistics.median(times)
+
+
+def given(streams: int, device: str, seed: int = 0) -> Any:
+    """A step's arguments on the device."""
+    return sampler_cost.moved(sampler_cost.inputs(streams, seed), device)
+
+
+def _inputs(last: torch.Tensor, positions: torch.Tensor) -> StepInputs:
+    device, streams = last.device, len(last)
+    at = torch.arange(streams + 1, device=device, dtype=torch.int32)
+    ones = torch.ones(streams, dtype=torch.int32, device=device)
+    return StepInputs(
+        slots=at[:-1],
+        last_tokens=at[:-1].long(),
+        ends=at,
+        input_ids=last.int(),
+        positions=positions,
+        stale=torch.zeros(streams, dtype=torch.bool, device=device),
+        lengths=ones,
+        prompts=ones,
+        lost=torch.zeros(streams, dtype=torch.bool, device=device),
+    )

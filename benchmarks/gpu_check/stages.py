@@ -1,0 +1,379 @@
+"""The stages, in the order in which they are run: from the bare device to the whole service.
+
+Each runs in a process of its own, so that one that crashes or hangs takes nothing with it. It
+returns its figures, and names what is broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.gpu_check import arithmetic, dummy_model
+from benchmarks.gpu_check.arithmetic import CODEC_SHARE, Model, Range
+from benchmarks.gpu_check.context import Context, Stage
+from codec.families.higgs.checkpoint import open_higgs
+from talker.sampler import RowSampler
+
+#: CUDA 13's libraries, which the locked packages bring, need this driver or a later one.
+_LEAST_DRIVER = 580
+_STREAMS = (1, 4, 16)
+
+
+def device(context: Context) -> None:
+    """The driver, the compilers, and whether the packages load."""
+    context.check(importlib.util.find_spec("vllm") is not None, "vLLM is not installed")
+    if context.small:
+        context.notes.append("no GPU: the small model, in float32, on the CPU")
+        return
+    for compiler in ("gcc", "g++"):
+        context.check(shutil.which(compiler) is not None, f"no {compiler}: torch.compile needs it")
+    properties = torch.cuda.get_device_properties(0)
+    context.add("memory", "GB", properties.total_memory / 1e9)
+    driver = _driver_version()
+    if driver is not None:
+        context.add("driver", "version", driver)
+        context.check(driver >= _LEAST_DRIVER, f"driver {driver:.0f} is older than {_LEAST_DRIVER}")
+    context.check(torch.version.cuda is not None, "this torch was built without CUDA")
+    context.check(importlib.util.find_spec("triton") is not None, "Triton is not installed")
+    import vllm._custom_ops  # noqa: F401  (loads vLLM's compiled operators)
+
+    context.check(hasattr(torch.ops, "_C"), "vLLM's compiled operators did not load")
+    if context.bandwidth is None:
+        name = torch.cuda.get_device_name()
+        context.notes.append(f"the bandwidth of {name} is not listed: nothing to compare with")
+
+
+def floor(context: Context) -> None:
+    """Reading all weights of a step once, in one graph: no talker can be faster."""
+    model, dtype = context.model, torch.float32 if context.small else torch.bfloat16
+    hidden = torch.randn(1, model.hidden, dtype=dtype, device=context.device)
+    layers = [
+        (
+            torch.randn(model.inner, model.hidden, dtype=dtype, device=context.device),
+            torch.randn(model.hidden, model.inner, dtype=dtype, device=context.device),
+        )
+        for _ in range(_matrix_pairs(model))
+    ]
+
+    def work() -> None:
+        x = hidden
+        for up, down in layers:
+            x = (x @ up.T) @ down.T * 1e-4
+
+    ms = 1000 * _seconds_of(work, context)
+    read = sum(a.nbytes + b.nbytes for a, b in layers)
+    context.add("weights of a step read", "ms", ms, arithmetic.step_ms(model, 0, context.bandwidth))
+    context.add("bandwidth", "TB/s", read / ms / 1e9)
+
+
+def sampler(context: Context) -> None:
+    """The sampler and the embeddings: PyTorch's form, and as Triton kernels."""
+    from benchmarks import sampler_cost
+
+    rows = sampler_cost.new_sampler().to(context.device)
+    for streams in (1, 16):
+        logits, *given = sampler_cost.moved(sampler_cost.inputs(streams), context.device)
+        step = partial(_torch_step, rows, logits, given)
+        known = None if context.small else Range(None, 1000 * arithmetic.TORCH_FORM_MS)
+        us = 1e6 * _seconds_of(step, context, graph=False)
+        context.add(f"PyTorch's form at {streams}", "us", us, known)
+    if not context.small:
+        _check_kernels(context)
+    else:
+        context.notes.append("the Triton kernels need a GPU; make test-v2 interprets them")
+
+
+def codec(context: Context) -> None:
+    """The codec: captures, speed with and without TF32, and what TF32 does to the samples."""
+    from benchmarks.codec_cost import random_decoder
+    from benchmarks.codec_throughput import seconds_of, ways_of, windows
+    from codec.layers import use_full_float32
+
+    use_full_float32()
+    decoder = (
+        open_higgs(str(dummy_model.EMBEDDED)).load_decoder()
+        if context.small
+        else random_decoder(context.device)
+    )
+    rows = 1 if context.small else 8
+    work = windows(decoder, 25, rows)
+    audio_s = len(work) * 25 * decoder.spec.frame_s
+    exact = decoder.decode_windows(work)
+    for tf32 in (False,) if context.small else (False, True):
+        torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        name = "TF32" if tf32 else "float32"
+        began = time.perf_counter()
+        ways = ways_of(decoder, context.device, 8)
+        if not context.small:
+            context.check("graphs" in ways, f"CUDA graphs of the codec in {name} do not capture")
+            context.add(f"captures, {name}", "s", time.perf_counter() - began, Range(None, 20))
+        for way, made in ways.items():
+            seconds = seconds_of(made, work, time.perf_counter)
+            expected = _CODEC_MS.get((way, name))
+            known = None if context.small or expected is None else Range(None, expected)
+            context.add(f"{rows} x 25 frames, {way}, {name}", "ms", 1000 * seconds, known)
+            context.add(f"audio per second, {way}, {name}", "s/s", audio_s / seconds)
+            snr = _snr_db(exact, made.decode_windows(work))
+            context.add(f"against eager float32, {way}, {name}", "dB", snr)
+            context.check(tf32 or snr > 80, f"{way} in float32 are off by {snr:.0f} dB")
+    if not context.small:
+        context.add("memory", "GB", torch.cuda.max_memory_allocated() / 1e9, Range(None, 2.2))
+        cpu = random_decoder("cpu").decode_windows(work[:1])
+        use_full_float32()
+        snr = _snr_db(cpu, exact[:1])
+        context.add("GPU against CPU, float32", "dB", snr)
+        context.check(snr > 80, f"the GPU decodes other samples than the CPU: {snr:.0f} dB")
+
+
+#: Milliseconds of eight windows of 25 frames on an H100.
+_CODEC_MS = {("graphs", "float32"): 6.0, ("graphs", "TF32"): 2.5}
+
+
+def conformance(context: Context) -> None:
+    """Codes of the real engine against the plain loop, in float32: all must be equal."""
+    from benchmarks.gpu_check.talker_stages import compare_with_reference
+
+    folder = context.checkpoint("conformance")
+    for kernels in ("off",) if context.small else ("off", "on"):
+        equal, compared = asyncio.run(compare_with_reference(folder, kernels))
+        way = "Triton kernels" if kernels == "on" else "PyTorch's form"
+        context.add(f"streams equal, {way}", "", equal)
+        context.check(equal == compared, f"{compared - equal} of {compared} streams differ ({way})")
+
+
+def weights(context: Context) -> None:
+    """The random talker that all later stages load."""
+    began = time.perf_counter()
+    folder = context.checkpoint()
+    context.add("made", "s", time.perf_counter() - began)
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    context.add("size", "GB", size / 1e9)
+    free = shutil.disk_usage(context.work).free
+    context.check(free > 1e9, f"only {free / 1e9:.1f} GB are left in {context.work}")
+
+
+def talker(variant: str, **settings: object) -> Callable[[Context], None]:
+    """The whole talker at several numbers of streams, with these settings."""
+
+    def run(context: Context) -> None:
+        from benchmarks.gpu_check.talker_stages import measure
+
+        streams = (1, 2) if context.small else _STREAMS
+        info, ready_s, first_ms, steps = asyncio.run(
+            measure(context.checkpoint(), context.small, streams, settings)
+        )
+        if not context.small:
+            context.check(info.runner == "v2", f"model runner {info.runner}, not v2")
+            wants = settings.get("step_kernels") != "off"
+            context.check(info.step_kernels == wants, "the step's kernels are not as asked for")
+            context.check(info.graphs != "none", "no CUDA graphs were asked for")
+            context.check(
+                context.said("Capturing") or context.said("Graph capturing"),
+                "vLLM's log names no captured graphs",
+            )
+            context.check(
+                not context.said("synchroniz", "called a synchronizing"),
+                "a step waits for the device: the log says where",
+            )
+        if any(context.said("attention backend", name) for name in _BACKENDS):
+            used = next(name for name in _BACKENDS if context.said("attention backend", name))
+            context.notes.append(f"attention backend {used}; graphs {info.graphs}")
+        context.add("ready", "s", ready_s, None if context.small else Range(None, 120))
+        kernels = settings.get("step_kernels") != "off"
+        bits = settings.get("quantization", "none") != "none"
+        for count, rate in steps.items():
+            known = arithmetic.step_ms(
+                context.model, count, context.bandwidth, kernels=kernels, eight_bits=bits
+            )
+            context.add(f"step at {count}", "ms", 1000 / rate, known)
+            context.add(f"RTF at {count}", "", 25 / rate, arithmetic.rtf(known))
+        one = arithmetic.step_ms(context.model, 1, context.bandwidth, kernels=kernels)
+        expected = None if one.expected is None else 2 * one.expected
+        context.add("first row", "ms", first_ms, Range(one.floor, expected))
+
+    run.__doc__ = f"The talker: {variant}."
+    return run
+
+
+_BACKENDS = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION", "CPU_ATTN")
+
+
+def profile(context: Context) -> None:
+    """Launches of a step, by torch's profiler around vLLM's in-process engine."""
+    from benchmarks.gpu_check.talker_stages import profile_steps
+
+    found = profile_steps(context.checkpoint(), context.work / "trace.json")
+    if context.small:
+        context.add("operators of a step", "", found.launches)
+    else:
+        context.add("launches of a step", "", found.launches, Range(None, 8 + _VLLM_OWN))
+        context.add("idle in a step", "ms", found.gap_ms)
+    context.notes.append(f"the trace lies in {context.work / 'trace.json'}")
+
+
+#: What vLLM itself launches between two graphs: inputs, positions, slots, the head, copies.
+_VLLM_OWN = 25
+
+
+def service(context: Context) -> None:
+    """The whole service with the codec beside the talker, and a codec that is killed."""
+    from benchmarks.speakers import served, speakers, summary
+
+    # how many streams there are is decided here, and not by what the service measures
+    os.environ["TALKWIRE_ADMISSION"] = "fixed"
+    if not context.small:
+        os.environ["TALKWIRE_MODEL"] = str(context.checkpoint())
+    counts, rounds = ((1,), 1) if context.small else ((1, 16, 32), 3)
+
+    async def speak() -> None:
+        async with served() as (url, ready_s):
+            context.add("ready", "s", ready_s)
+            await speakers(url, 1, 1)
+            for count in counts:
+                row = summary(await speakers(url, count, rounds))
+                known = Range(None, 40) if not context.small and count == 1 else None
+                context.add(f"TTFA p50 at {count}", "ms", row["ttfa_p50_ms"], known)
+                context.add(f"RTF at {count}", "", row["rtf_p50"])
+                context.add(f"gap-free at {count}", "", row["gap_free"], higher=True)
+                # a CPU may be shared with whatever else runs there
+                gap_free = context.small or row["gap_free"] >= 0.99
+                context.check(gap_free, f"gaps in speech at {count} streams")
+            talking = asyncio.ensure_future(speakers(url, counts[0], 1))
+            await asyncio.sleep(0.3)
+            killed = _kill(_descendants(os.getpid(), "codec.worker"))
+            context.check(killed, "no codec worker was found to kill")
+            spoken = await talking
+            context.check(
+                all(one.ttfa_ms is not None for one in spoken),
+                "speech was lost when the codec was killed",
+            )
+
+    asyncio.run(speak())
+    if not context.small:
+        share = CODEC_SHARE["float32"]
+        context.notes.append(f"expected of the codec at 16 streams: {share:.0%} of the GPU's time")
+        context.notes.append("run it again under nvidia-cuda-mps-control to see what MPS gives")
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("device", device, 120),
+    Stage("floor", floor, 120),
+    Stage("sampler", sampler, 180),
+    Stage("codec", codec, 300),
+    Stage("conformance", conformance, 420),
+    Stage("weights", weights, 300),
+    Stage("talker", talker("as the service runs it"), 480),
+    Stage("talker-torch-form", talker("no kernels", step_kernels="off"), 420, True),
+    Stage("talker-full-graphs", talker("full graphs", graphs="full"), 420, True),
+    Stage("talker-int8", talker("int8", quantization="int8"), 420, True),
+    Stage("talker-fp8", talker("fp8", quantization="fp8"), 420, True),
+    Stage("talker-invariant", talker("batch invariance", batch_invariant=True), 420, True),
+    Stage("profile", profile, 300),
+    Stage("service", service, 540),
+)
+
+
+def _torch_step(rows: RowSampler, logits: Tensor, given: Sequence[Any]) -> object:
+    return rows.step(logits.clone(), *given)  # it writes into its logits
+
+
+def _check_kernels(context: Context) -> None:
+    """The kernels draw what PyTorch's form draws on the same device, in how much time."""
+    from benchmarks.gpu_check.kernel_stages import compare, seconds
+
+    equal, compared = compare(context.device)
+    context.check(
+        equal == compared, f"{compared - equal} of {compared} codes of the kernels differ"
+    )
+    context.add("codes equal to PyTorch's", "%", 100 * equal / compared, higher=True)
+    for streams in (1, 16):
+        us = 1e6 * seconds(streams, context.device)
+        context.add(
+            f"Triton kernels at {streams}", "us", us, Range(None, 1000 * arithmetic.KERNELS_MS)
+        )
+
+
+def _matrix_pairs(model: Model) -> int:
+    """Pairs of matrices [inner, hidden] with as many numbers as a step's weights."""
+    return max(1, round(model.step_bytes / model.width / (2 * model.hidden * model.inner)))
+
+
+def _seconds_of(work: Callable[[], object], context: Context, graph: bool = True) -> float:
+    """Seconds of one call, the median of some; on a GPU as one graph if asked for."""
+    times = []
+    with torch.inference_mode():
+        for _ in range(3):
+            work()
+        if context.small:
+            for _ in range(10):
+                began = time.perf_counter()
+                work()
+                times.append(time.perf_counter() - began)
+            return float(np.median(times))
+        run = work
+        if graph:
+            captured = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(captured):
+                work()
+            run = captured.replay
+        for _ in range(10):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(20):
+                run()
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - began) / 20)
+    return float(np.median(times))
+
+
+def _snr_db(wanted: Iterable[np.ndarray], got: Iterable[np.ndarray]) -> float:
+    signal, noise = 0.0, 0.0
+    for one, other in zip(wanted, got, strict=True):
+        signal += float(np.square(one, dtype=np.float64).sum())
+        noise += float(np.square(one.astype(np.float64) - other).sum())
+    return 200.0 if noise == 0 else float(10 * np.log10(signal / noise))
+
+
+def _driver_version() -> float | None:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=30
+        ).stdout
+        return float(".".join(said.splitlines()[0].split(".")[:2]))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def _descendants(pid: int, module: str) -> list[int]:
+    """Processes under ``pid`` that run ``module``."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            command = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            if module.encode() in command:
+                found.append(child)
+            found += _descendants(child, module)
+    return found
+
+
+def _kill(pids: list[int]) -> bool:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return bool(pids)

@@ -1,0 +1,195 @@
+"""What the stages do with a real talker: compare its codes, time its steps, profile them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.sampler_cost import leaves
+from benchmarks.talker_steps import speak, steps_per_s
+from ipc.child import LinkClosed
+from streaming.ports import Sampling, SpeechRequest
+from streaming.spec import Codes
+from talker.checkpoint import Checkpoint, open_checkpoint
+from talker.engine import TalkerProcessEngine
+from talker.messages import Generate, Ready, Step
+from talker.prompts import PromptBuilder
+from talker.reference import Chance, ReferenceTalker
+from talker.settings import TalkerSettings
+
+_TEXTS = ("hello there", "the quick brown fox", "again and again", "a lazy dog", "one more")
+_ROWS, _FRAMES = 40, 120
+#: Steps that are let pass before the profile, and steps in it.
+_SETTLED, _PROFILED = 20, 20
+#: A comparison where the closest decision was won by less says nothing.
+_LEAST_MARGIN = 2e-5
+#: What a launch is called by the CUDA runtime and driver.
+_LAUNCHES = (
+    "cudaLaunchKernel",
+    "cudaLaunchKernelExC",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cudaGraphLaunch",
+    "cudaMemcpyAsync",
+    "cudaMemsetAsync",
+)
+
+
+async def compare_with_reference(folder: Path, kernels: str) -> tuple[int, int]:
+    """Streams whose codes all equal the plain float32 loop's, and how many were compared."""
+    checkpoint, reference = open_checkpoint(str(folder)), ReferenceTalker(folder)
+    prompts = _prompts(checkpoint)
+    wanted: dict[tuple[str, float], Codes] = {}
+    for number, text in enumerate(_TEXTS):
+        for temperature in (0.0, 1.0):
+            chance = Chance(number, temperature) if temperature else None
+            spoken = reference.speak(prompts.build(text).ids, _ROWS, chance)
+            if spoken.margin > _LEAST_MARGIN:
+                wanted[text, temperature] = spoken.rows
+    settings = TalkerSettings(dtype="float32", step_kernels=_literal(kernels))
+    engine = TalkerProcessEngine(str(folder), settings)
+    await engine.start()
+    try:
+        keys = list(wanted)
+        heard = await asyncio.gather(
+            *(_hear(engine, text, temperature) for text, temperature in keys)
+        )
+    finally:
+        await engine.stop()
+    equal = sum(np.array_equal(rows, wanted[key]) for key, rows in zip(keys, heard, strict=True))
+    return int(equal), len(keys)
+
+
+async def _hear(engine: TalkerProcessEngine, text: str, temperature: float) -> Codes:
+    sampling = Sampling(temperature=temperature, top_k=50, top_p=0.95, seed=_TEXTS.index(text))
+    request = SpeechRequest("check", text, sampling=sampling, max_frames=_ROWS)
+    return np.concatenate([piece.rows async for piece in engine.generate(request)])
+
+
+async def measure(
+    folder: Path, small: bool, streams: Sequence[int], settings: dict[str, object]
+) -> tuple[Ready, float, float, dict[int, float]]:
+    """What the talker says that it is, seconds to ready, milliseconds to the first row, and steps
+    per second by the number of streams.
+    """
+    chosen = {"dtype": "auto" if small else "bfloat16", **settings}
+    engine = TalkerProcessEngine(str(folder), msgspec.convert(chosen, TalkerSettings))
+    began = time.perf_counter()
+    await engine.start()
+    ready_s = time.perf_counter() - began
+    try:
+        assert engine.info is not None
+        firsts = []
+        for number in range(5):
+            stamps = await speak(engine, number, 4)
+            firsts.append(stamps[1][0] - stamps[0][0])
+        rates = {count: await steps_per_s(engine, count, _FRAMES) for count in streams}
+        return engine.info, ready_s, 1000 * float(np.median(firsts)), rates
+    finally:
+        await engine.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class StepProfile:
+    """Of one step: launches (on a CPU: operators that move data), and milliseconds in which the
+    device had nothing to do.
+    """
+
+    launches: float
+    gap_ms: float
+
+
+def profile_steps(folder: Path, trace: Path, streams: int = 4) -> StepProfile:
+    """Profile steps of the in-process engine, which runs the same model runner as the service."""
+    from talker.request_table import RequestTable
+    from talker.vllm_setup import engine_arguments, make_plan, ring_size, set_environment
+
+    settings = TalkerSettings(engine="inprocess", max_num_seqs=16, max_positions=1024)
+    set_environment(settings)
+    checkpoint = open_checkpoint(str(folder))
+    plan = make_plan(settings, checkpoint)
+    stop = _stop_id(checkpoint)
+    arguments = engine_arguments(settings, plan, checkpoint, stop)
+    from talker.host_inprocess import InProcessHost
+
+    host = InProcessHost(arguments, checkpoint, stop, RequestTable(ring_size(arguments), 1, 16))
+    ids = _prompts(checkpoint).build("hello there").ids
+    requests = [
+        Generate(
+            handle=number,
+            ids=ids,
+            max_frames=200,
+            temperature=1.0,
+            top_p=0.95,
+            top_k=50,
+            seed=number,
+        )
+        for number in range(streams)
+    ]
+    host.warm_up(requests[0])
+    script = _Script(requests)
+    with contextlib.suppress(LinkClosed):
+        host.run(script)  # type: ignore[arg-type]  # as much of a link as the host looks at
+    script.profiler.export_chrome_trace(str(trace))
+    events: Any = script.profiler.events() or ()  # type: ignore[no-untyped-call]
+    if torch.cuda.is_available():
+        launches = sum(event.name in _LAUNCHES for event in events)
+        busy_us = sum(event.device_time for event in events if event.device_type.name == "CUDA")
+        gap_ms = 1000 * script.seconds - busy_us / 1000
+    else:
+        launches, gap_ms = leaves(events), 0.0
+    return StepProfile(launches / _PROFILED, gap_ms / _PROFILED)
+
+
+class _Script:
+    """Stands at the gateway's end of the link: sends the requests, and ends after the profile."""
+
+    def __init__(self, requests: Sequence[Generate]) -> None:
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        self.profiler = profile(activities=activities)
+        self.seconds = 0.0
+        self._requests, self._steps, self._began = list(requests), 0, 0.0
+
+    def receive(self, wait: bool) -> list[Generate]:
+        """The requests, once. Raises LinkClosed when the profile is done, or all have ended."""
+        if self._steps >= _SETTLED + _PROFILED or (wait and not self._requests):
+            raise LinkClosed
+        requests, self._requests = self._requests, []
+        return requests
+
+    def send(self, message: Any) -> None:
+        """A step is over."""
+        if not isinstance(message, Step):
+            return
+        self._steps += 1
+        if self._steps == _SETTLED:
+            self.profiler.start()
+            self._began = time.perf_counter()
+        elif self._steps == _SETTLED + _PROFILED:
+            self.seconds = time.perf_counter() - self._began
+            self.profiler.stop()
+
+
+def _prompts(checkpoint: Checkpoint) -> PromptBuilder:
+    return checkpoint.prompt_builder(1024)
+
+
+def _stop_id(checkpoint: Checkpoint) -> int:
+    assert checkpoint.shape.stop_id is not None
+    return checkpoint.shape.stop_id
+
+
+def _literal(kernels: str) -> Any:
+    return kernels

@@ -1,0 +1,169 @@
+"""Kernels that a talker's step launches outside its graph: ``python -m benchmarks.step_launches``.
+
+The V2 adapter and the frame embeddings as a GPU runs them, with a stand-in for vLLM's batch, once
+in PyTorch's form and once with the step's Triton kernels. Counted are the operators that move data
+and the launches of Triton kernels, which are not run: so it needs neither a GPU nor Triton. What
+vLLM itself launches between two graphs (inputs, slots, the head, copies to the host) is not in it;
+``make gpu-check`` counts all of it on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.report import environment, markdown_table
+from benchmarks.sampler_cost import leaves, new_sampler
+from talker import state_v2, step_kernels
+from talker.families.higgs_v3.model import HiggsMultimodalQwen3ForConditionalGeneration as Talker
+from talker.frames import FRAME_BASE
+from talker.model import RowEmbedding
+from talker.step_kernels import StepKernels
+
+_HIDDEN, _TEXT_ROWS, _SLOTS = 64, 100, 16
+
+
+class StandInModel:
+    """As much of the talker's model as the adapter and the embeddings look at."""
+
+    def __init__(self) -> None:
+        self.rows = new_sampler()
+        self.table = self.rows.table
+        self.num_codebooks, self.codebook_rows = self.rows.num_codebooks, self.rows.codebook_rows
+        self.code_embedding = RowEmbedding(self.num_codebooks, self.codebook_rows, _HIDDEN)
+        words = nn.Embedding(_TEXT_ROWS, _HIDDEN)
+        self.model = SimpleNamespace(embed_tokens=words, embed_input_ids=words)
+        self.stale = torch.zeros(_SLOTS, dtype=torch.bool)
+        self.tap = None
+        self.embeds = torch.zeros(_SLOTS, _HIDDEN)
+
+    def embed_codes(self, codes: Tensor) -> Tensor:
+        """See the family's model."""
+        embedded: Tensor = Talker.embed_codes(self, codes)  # type: ignore[arg-type]
+        return embedded
+
+    def resolve_rows(self, ids: Tensor, frames: Any) -> tuple[Tensor, Tensor]:
+        """Frame ids alone stand for rows."""
+        return frames.is_frame, frames.codes
+
+    def embed(self, ids: Tensor) -> None:
+        """Embed a step in PyTorch's form, into the graph's buffer."""
+        self.embeds[: len(ids)] = Talker.embed_input_ids(self, ids)  # type: ignore[arg-type]
+
+
+class StandInStates:
+    """The requests' sampling, which vLLM keeps in pinned memory: one way of sampling for all."""
+
+    def __init__(self, max_requests: int, vocabulary: int) -> None:
+        for name, value in (
+            ("temperature", np.float32(1.0)),
+            ("top_k", np.int32(50)),
+            ("top_p", np.float32(0.95)),
+            ("seeds", np.int64(7)),
+        ):
+            column = np.full(max_requests, value)
+            setattr(self, name, SimpleNamespace(np=column, gpu=torch.from_numpy(column)))
+
+
+def batch_of(streams: int) -> SimpleNamespace:
+    """vLLM's input batch of a step in which every request adds one row."""
+    at = torch.arange(streams + 1, dtype=torch.int32)
+    return SimpleNamespace(
+        idx_mapping=at[:-1],
+        idx_mapping_np=np.arange(streams, dtype=np.int32),
+        logits_indices=at[:-1].long(),
+        query_start_loc=at,
+        input_ids=at[:-1] + FRAME_BASE,
+        positions=torch.arange(streams) + 100,
+        seq_lens=at[:-1] + 101,
+        num_tokens=streams,
+    )
+
+
+def sampler_of(model: StandInModel, *, kernels: bool) -> state_v2.TalkerSampler:
+    """The adapter's sampler, with requests in all slots."""
+    prompts = SimpleNamespace(gpu=torch.ones(_SLOTS, dtype=torch.int32))
+    made = StepKernels(model.rows, _SLOTS) if kernels else None
+    states = SimpleNamespace(prefill_len=prompts)
+    with patch.object(state_v2, "SamplingStates", StandInStates):
+        sampler = state_v2.TalkerSampler(model, states, _SLOTS, torch.device("cpu"), made)
+    return sampler
+
+
+class _Launch:
+    """Stands in for a Triton kernel: counts its launches, and runs nothing."""
+
+    def __init__(self, counter: list[str], name: str) -> None:
+        self._counter, self._name = counter, name
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return lambda *args, **options: self._counter.append(self._name)
+
+
+@contextlib.contextmanager
+def counted_launches() -> Iterator[list[str]]:
+    """The names of the Triton kernels that are launched inside the block, instead of running."""
+    launched: list[str] = []
+    names = ("_draw_kernel", "_keep_kernel", "_embed_kernel")
+    before = {name: getattr(step_kernels, name) for name in names}
+    for name in names:
+        setattr(step_kernels, name, _Launch(launched, name))
+    try:
+        yield launched
+    finally:
+        for name, kernel in before.items():
+            setattr(step_kernels, name, kernel)
+
+
+def count(streams: int, *, kernels: bool) -> dict[str, int]:
+    """Launches of one step: the embeddings, the sampler, and both."""
+    model, batch = StandInModel(), batch_of(streams)
+    sampler = sampler_of(model, kernels=kernels)
+    logits = torch.randn(streams, model.num_codebooks * model.codebook_rows)
+
+    def embed() -> None:
+        if kernels:
+            weights = model.code_embedding.weight, model.model.embed_tokens.weight
+            step_kernels.embed(batch.input_ids, model.table, *weights, model.embeds, model.stale)
+        else:
+            model.embed(batch.input_ids)
+
+    found = {"embeddings": _count(embed), "sampler": _count(lambda: sampler(logits, batch))}
+    return found | {"both": sum(found.values())}
+
+
+@torch.inference_mode()
+def _count(work: Callable[[], object]) -> int:
+    with counted_launches() as launched:
+        work()  # what is done once for a batch is done now
+        launched.clear()
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            work()
+        operators = leaves(seen.events() or ())
+    return operators + len(launched)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Count and print a Markdown table."""
+    parser = argparse.ArgumentParser(prog="benchmarks.step_launches", description=__doc__)
+    parser.add_argument("--streams", type=int, default=8)
+    options = parser.parse_args(argv)
+    rows = [
+        [name, *count(options.streams, kernels=kernels).values()]
+        for name, kernels in (("PyTorch's form", False), ("Triton kernels", True))
+    ]
+    print("; ".join(f"{key} {value}" for key, value in environment().items()) + "\n")
+    print(markdown_table(["way", "embeddings", "sampler", "both"], rows))
+
+
+if __name__ == "__main__":
+    main()

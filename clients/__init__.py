@@ -1,1 +1,0 @@
-"""What users run beside their own program to speak with the service."""

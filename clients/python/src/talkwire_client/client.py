@@ -1,0 +1,442 @@
+"""The asynchronous client: one connection, and the speeches that share it.
+
+::
+
+    async with Client("ws://127.0.0.1:8000") as client:
+        async with client.speak("Hello there.") as speech:
+            async for chunk in speech:
+                play(chunk.data)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import ssl
+import time
+from collections.abc import AsyncIterable, Collection, Mapping
+from typing import Any, Literal, Self, Unpack
+from urllib.parse import urlsplit, urlunsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from talkwire_client.errors import (
+    ClientError,
+    ConnectionLostError,
+    NoServerError,
+    ProtocolError,
+    RefusedError,
+    ServerError,
+    SlowReaderError,
+)
+from talkwire_client.protocol import (
+    HEADER_BYTES,
+    PATH,
+    SUBPROTOCOL,
+    Audio,
+    AudioFlags,
+    AudioHeader,
+    AudioStarted,
+    ClientMessage,
+    ContextCancelled,
+    ContextCreated,
+    ContextDone,
+    Error,
+    FlushDone,
+    GoingAway,
+    Metrics,
+    ServerMessage,
+    SessionConfigure,
+    SessionCreated,
+    Timestamps,
+    decode_server_message,
+    encode_message,
+)
+from talkwire_client.speech import (
+    CANCEL_TIMEOUT_S,
+    OnWords,
+    Speech,
+    SpeechOptions,
+    context_create,
+)
+
+DEFAULT_URL = f"ws://127.0.0.1:8000{PATH}"
+#: How long a speech that is not read may keep others of its connection waiting.
+SLOW_READER_TIMEOUT_S = 5.0
+#: A second of float32 audio at 48 kHz is 192 kB; a chunk is a few seconds at most.
+_MAX_MESSAGE_BYTES = 16 << 20
+
+
+class Client:
+    """A connection to a Talkwire server.
+
+    Enter it (``async with``) to connect; leaving closes the connection, and with it every speech
+    that is open.
+
+    Speeches that are open at the same time share the connection and are to be read at the same
+    time, each in a task of its own: while one has MAX_QUEUED_CHUNKS unread chunks, nothing is read
+    from the connection. If another speech waits for SLOW_READER_TIMEOUT_S on one that is not read,
+    the latter is cancelled, and its reader gets SlowReaderError.
+
+    Args:
+        url: The server's WebSocket; its path may be left out.
+        api_key: Where the server asks for one.
+        headers: More headers of the handshake.
+        ssl_context: For ``wss://`` with a certificate of your own authority.
+        open_timeout_s: How long connecting may take.
+        framing: ``json`` for connections that cannot carry binary messages.
+
+    Attributes:
+        going_away: The server's notice that it will close, once it came: open no more speeches.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        open_timeout_s: float = 10.0,
+        framing: Literal["header", "json"] = "header",
+    ) -> None:
+        self.going_away: GoingAway | None = None
+        self._url, self._ssl, self._open_timeout_s = url, ssl_context, open_timeout_s
+        self._headers = dict(headers or {})
+        if api_key is not None:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._framing = framing
+        self._socket: ClientConnection | None = None
+        self._server: SessionCreated | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._speeches: dict[str, Speech] = {}
+        self._handles: dict[int, Speech] = {}
+        self._ids = itertools.count(1)
+        self._notice: ServerError | None = None  # an error about the connection
+        self._ended: ClientError | None = None  # what the reader has come to
+        self._fault: Exception | None = None  # of this client itself
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def connect(self) -> None:
+        """Connect, as entering the client does.
+
+        Raises:
+            NoServerError: Nothing answers at the address.
+            RefusedError: The handshake was answered with another HTTP status than 101.
+            ServerError: The server has no room, for example.
+            ProtocolError: It is not a Talkwire server.
+        """
+        if self._socket is not None:
+            raise RuntimeError("a client connects once; make another one")
+        socket = await _open_socket(self._url, self._headers, self._ssl, self._open_timeout_s)
+        try:
+            self._server = await _receive_greeting(socket, self._open_timeout_s)
+        except BaseException:
+            await socket.close()
+            raise
+        self._socket = socket
+        self._reader = asyncio.create_task(self._read(socket))
+        if self._framing != "header":
+            try:
+                await self.send(SessionConfigure(self._framing))
+            except BaseException:
+                await self.close()
+                raise
+
+    async def close(self) -> None:
+        """Close the connection, as leaving the client does. Closing twice does nothing.
+
+        Raises:
+            Exception: A fault of the client itself, if one ended its reading.
+        """
+        if self._socket is None or self._reader is None:
+            return
+        try:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+        finally:
+            await self._socket.close()
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
+
+    @property
+    def server(self) -> SessionCreated:
+        """What the server offers: voices, sample rates, limits."""
+        if self._server is None:
+            raise RuntimeError("not connected: async with Client(...) as client")
+        return self._server
+
+    def speak(
+        self,
+        text: str | AsyncIterable[str] | None = None,
+        *,
+        on_words: OnWords | None = None,
+        **options: Unpack[SpeechOptions],
+    ) -> Speech:
+        """Speak a text.
+
+        Args:
+            text: A whole text, or an iterator over its parts, which are sent as they come. None:
+                call ``append`` and ``end`` of the speech yourself.
+            on_words: Called with words and their times, after their audio has arrived; asks for
+                timestamps. What it raises ends the iteration over the audio.
+            **options: See SpeechOptions.
+
+        Returns:
+            The speech; enter it to begin.
+
+        Raises:
+            TypeError: There is no option of that name.
+        """
+        if on_words is not None:
+            options.setdefault("timestamps", True)
+        create = context_create(f"c{next(self._ids)}", options)
+        return Speech(self, create, text, on_words)
+
+    async def ping(self) -> float:
+        """Measure the round trip of a WebSocket ping.
+
+        Returns:
+            Seconds.
+
+        Raises:
+            ConnectionLostError: The connection is gone.
+        """
+        try:
+            return await (await self._connected().ping())
+        except ConnectionClosed as error:
+            raise self._lost(error) from error
+
+    # -- for speeches
+
+    async def send(self, message: ClientMessage) -> None:
+        """Send a message of the protocol; ``Speech`` has a method for each.
+
+        Raises:
+            ClientError: The connection is gone.
+        """
+        if self._ended is not None:
+            raise self._ended
+        try:
+            await self._connected().send(encode_message(message))
+        except ConnectionClosed as error:
+            raise self._lost(error) from error
+
+    async def register(self, speech: Speech) -> None:
+        """Pass what the server says of the speech's context on to it, from now on.
+
+        Raises:
+            ValueError: Another speech of that context id is open.
+        """
+        earlier = self._speeches.get(speech.context_id)
+        if earlier is not None and earlier.cancelled is not None:  # only its metrics are to come
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(earlier._wait_forgotten(), CANCEL_TIMEOUT_S)
+        if speech.context_id in self._speeches:
+            raise ValueError(f"context id in use: {speech.context_id}")
+        self._speeches[speech.context_id] = speech
+
+    # -- details
+
+    def _connected(self) -> ClientConnection:
+        if self._socket is None:
+            raise RuntimeError("not connected: async with Client(...) as client")
+        return self._socket
+
+    def _lost(self, error: ConnectionClosed) -> ClientError:
+        return self._notice or _connection_lost(error)
+
+    async def _read(self, socket: ClientConnection) -> None:
+        error: ClientError = ConnectionLostError(None, "the client was closed")
+        code = 1000
+        try:
+            while True:
+                data = await socket.recv()
+                if isinstance(data, bytes):
+                    await self._on_frame(data, time.monotonic())
+                else:
+                    await self._on_message(_decode(data), time.monotonic())
+        except ConnectionClosed as closed:
+            error = self._lost(closed)
+        except ProtocolError as wrong:
+            error, code = wrong, 1002
+        except Exception as fault:
+            error, self._fault = ConnectionLostError(None, "the client failed"), fault
+        finally:  # whatever it was: no task may wait for a connection that is not read
+            self._ended = error
+            for speech in list(self._speeches.values()):
+                speech._on_lost(error)
+                self._forget(speech)
+            await socket.close(code)
+
+    async def _on_frame(self, frame: bytes, arrived_s: float) -> None:
+        try:
+            header = AudioHeader.unpack(frame)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from error
+        await self._on_audio(frame[HEADER_BYTES:], header, arrived_s)
+
+    async def _on_audio(self, data: bytes, header: AudioHeader, arrived_s: float) -> None:
+        speech = self._handles.get(header.handle)
+        if speech is None:
+            raise ProtocolError(f"audio for the unknown handle {header.handle}")
+        if speech._is_full:
+            await _wait_for_room(speech, self._speeches.values(), self._connected())
+        speech._on_audio(data, header, arrived_s)
+
+    async def _on_message(self, message: ServerMessage | None, arrived_s: float) -> None:
+        if isinstance(message, Audio):
+            flags = AudioFlags(message.flags)
+            header = AudioHeader(message.handle, message.sequence, message.sample_offset, flags)
+            await self._on_audio(message.audio, header, arrived_s)
+        elif isinstance(message, GoingAway):
+            self.going_away = message
+        elif isinstance(message, Error):
+            self._on_error(message)
+        elif (speech := self._speeches.get(getattr(message, "context_id", ""))) is not None:
+            self._on_speech_message(speech, message)
+
+    def _on_error(self, message: Error) -> None:
+        error = ServerError(message)
+        if message.context_id is None:
+            self._notice = error  # the reason, should the connection close now
+        elif (speech := self._speeches.get(message.context_id)) is not None:
+            speech._on_error(error)
+            if speech._handle is None:
+                self._forget(speech)
+
+    def _on_speech_message(self, speech: Speech, message: ServerMessage | None) -> None:
+        match message:
+            case ContextCreated(handle=handle, warning=warning):
+                self._handles[handle] = speech
+                speech._on_created(handle, warning)
+            case AudioStarted():
+                speech.started = message
+            case Timestamps(words=words):
+                speech._on_timestamps(words)
+            case FlushDone(flush_id=flush_id):
+                speech._on_flush_done(flush_id)
+            case Metrics():
+                speech.metrics = message
+                if speech.cancelled is not None:
+                    self._forget(speech)
+            case ContextDone():
+                speech._on_done(message)
+                self._forget(speech)
+            case ContextCancelled():  # its metrics are still to come
+                speech._on_cancelled(message)
+
+    def _forget(self, speech: Speech) -> None:
+        self._speeches.pop(speech.context_id, None)
+        if speech._handle is not None and self._handles.get(speech._handle) is speech:
+            del self._handles[speech._handle]
+        speech._on_forgotten()
+
+
+async def _wait_for_room(
+    slow: Speech, speeches: Collection[Speech], socket: ClientConnection
+) -> None:
+    """Wait until ``slow`` has room; meanwhile the connection is not read, which slows the server.
+
+    It is given up if one of ``speeches`` waits too long. A socket that is closed is to be read at
+    once: what is left in it is bounded, and its end is news to all of them.
+    """
+    room = asyncio.ensure_future(slow._wait_for_room())
+    closed = asyncio.ensure_future(socket.wait_closed())
+    first = asyncio.FIRST_COMPLETED
+    timeout_s = SLOW_READER_TIMEOUT_S
+    try:
+        while not (await asyncio.wait([room, closed], timeout=timeout_s, return_when=first))[0]:
+            if any(speech._is_awaited for speech in speeches):
+                why = f"context {slow.context_id} was not read while another one waited"
+                with contextlib.suppress(ClientError):  # that will be read too
+                    await slow._give_up(SlowReaderError(why))
+                return
+    finally:
+        room.cancel()
+        closed.cancel()
+
+
+def _connection_lost(error: ConnectionClosed) -> ConnectionLostError:
+    close = error.rcvd
+    return ConnectionLostError(close.code if close else None, close.reason if close else "")
+
+
+def _decode(data: str) -> ServerMessage | None:
+    try:
+        return decode_server_message(data)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from error
+
+
+def _with_path(url: str) -> str:
+    """The address of the protocol where ``url`` names a server alone."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=PATH)) if parts.path in ("", "/") else url
+
+
+async def _open_socket(
+    url: str, headers: dict[str, str], ssl_context: ssl.SSLContext | None, timeout_s: float
+) -> ClientConnection:
+    """Connect. Raises NoServerError, RefusedError or ProtocolError."""
+    try:
+        address = _with_path(url)
+        parse_uri(address)
+    except (InvalidURI, ValueError) as error:  # a port or host that cannot be one
+        raise NoServerError(f"not a WebSocket address: {url}") from error
+    tls: dict[str, Any] = {} if ssl_context is None else {"ssl": ssl_context}
+    try:
+        return await connect(
+            address,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            additional_headers=headers,
+            open_timeout=timeout_s,
+            max_size=_MAX_MESSAGE_BYTES,
+            compression=None,
+            proxy=None,
+            **tls,
+        )
+    except InvalidStatus as error:
+        response = error.response
+        body = (response.body or b"")[:500].decode(errors="replace").strip()
+        retry = response.headers.get("Retry-After", "")
+        raise RefusedError(
+            response.status_code,
+            body or response.reason_phrase,
+            float(retry) if retry.isdecimal() else None,
+        ) from error
+    except InvalidHandshake as error:
+        raise ProtocolError(f"no WebSocket at {url}: {error}") from error
+    except (OSError, TimeoutError) as error:
+        raise NoServerError(f"no server answers at {url}") from error
+
+
+async def _receive_greeting(socket: ClientConnection, timeout_s: float) -> SessionCreated:
+    """The server's first message.
+
+    Raises ServerError if it is an error, ConnectionLostError or ProtocolError.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            data = await socket.recv()
+    except TimeoutError as error:
+        raise ProtocolError("the server did not say session.created") from error
+    except ConnectionClosed as error:
+        raise _connection_lost(error) from error
+    message = _decode(data) if isinstance(data, str) else None
+    if isinstance(message, Error):
+        raise ServerError(message)
+    if not isinstance(message, SessionCreated):
+        raise ProtocolError("the server did not begin with session.created")
+    return message

@@ -1,0 +1,85 @@
+"""Exceptions of the client, by who can do something about them.
+
+::
+
+    ClientError
+     +-- NoServerError         nothing answers at the address
+     +-- RefusedError          the server refused the handshake (an HTTP status)
+     +-- ServerError           the server sent an ``error`` message
+     +-- ConnectionLostError   the connection closed before the audio was complete
+     +-- SlowReaderError       a speech was not read, and kept others of its connection waiting
+     +-- ProtocolError         the server sent something that is not the protocol
+
+Mistakes in a call (a context id that is in use, text that is not Unicode) are ValueError or
+TypeError.
+"""
+
+from __future__ import annotations
+
+from talkwire_client.protocol import Error
+
+
+class ClientError(Exception):
+    """Base of what can go wrong between client and server; its text may be shown to a person."""
+
+
+class NoServerError(ClientError):
+    """No server answers at the address, or it is not the address of a WebSocket."""
+
+
+class RefusedError(ClientError):
+    """A handshake that was answered with an HTTP status other than 101.
+
+    Attributes:
+        status: The HTTP status: 401 without a valid API key, 429 at a limit, 503 when full.
+        retry_after_s: The server's ``Retry-After`` in seconds; None if it gave none.
+    """
+
+    def __init__(self, status: int, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(f"the server refused the connection (HTTP {status}): {message}")
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class ServerError(ClientError):
+    """An ``error`` message of the server.
+
+    Attributes:
+        code: One of ``ErrorCode``'s values, or one that a later server added.
+        message: A sentence for people.
+        param: The field at fault; None where it is not about a field.
+        retryable: Whether the same request can succeed later.
+        retry_after_ms: When; None where that is not known.
+        request_id: Finds the error in the server's log.
+    """
+
+    def __init__(self, error: Error) -> None:
+        param = f" ({error.param})" if error.param is not None else ""
+        super().__init__(f"{error.code}{param}: {error.message}")
+        self.code = error.code
+        self.message = error.message
+        self.param = error.param
+        self.retryable = error.retryable
+        self.retry_after_ms = error.retry_after_ms
+        self.request_id = error.request_id
+
+
+class ConnectionLostError(ClientError):
+    """A connection that closed while a speech was open.
+
+    Attributes:
+        code: The WebSocket close code; None if none came.
+    """
+
+    def __init__(self, code: int | None, reason: str) -> None:
+        told = f"close code {code}" if code is not None else "without a close code"
+        super().__init__(f"the connection was lost ({told}){': ' + reason if reason else ''}")
+        self.code = code
+
+
+class SlowReaderError(ClientError):
+    """A speech that was cancelled by the client, because it was not read while another waited."""
+
+
+class ProtocolError(ClientError):
+    """A message or a frame that is not of ``talkwire.tts.v1``."""

@@ -1,0 +1,111 @@
+"""Playing PCM with a player that is installed: PipeWire's, ALSA's, ffmpeg's or SoX's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from talkwire_client.protocol import Encoding
+
+if TYPE_CHECKING:
+    from talkwire_client.speech import Speech
+
+#: Command lines that read mono s16le PCM from standard input, in order of preference.
+_PLAYERS = (
+    "pw-play --rate {rate} --channels 1 --format s16 -",
+    "aplay -q -t raw -f S16_LE -c 1 -r {rate}",
+    "ffplay -v error -nodisp -autoexit -f s16le -ch_layout mono -sample_rate {rate} -i -",
+    "play -q -t raw -e signed -b 16 -c 1 -r {rate} -",
+)
+
+
+class PlayerError(Exception):
+    """A player that is missing or did not play all; its text may be shown to a person."""
+
+
+def player_command(sample_rate: int) -> list[str] | None:
+    """Find the first player on PATH.
+
+    Returns:
+        Its command line; None if there is none.
+    """
+    for line in _PLAYERS:
+        program, *arguments = line.format(rate=sample_rate).split()
+        if path := shutil.which(program):
+            return [path, *_raw(path), *arguments] if program == "pw-play" else [path, *arguments]
+    return None
+
+
+def _raw(pw_play: str) -> list[str]:
+    """Older versions read raw samples from standard input without being told."""
+    usage = subprocess.run([pw_play, "--help"], capture_output=True, text=True, check=False)
+    return ["--raw"] if "--raw" in usage.stdout + usage.stderr else []
+
+
+class Player:
+    """A player that runs; made by ``open_player``."""
+
+    def __init__(self, stdin: asyncio.StreamWriter) -> None:
+        self._stdin = stdin
+
+    async def write(self, pcm: bytes) -> None:
+        """Hand over samples (signed 16 bits, little-endian); waits while the player has enough.
+
+        Raises:
+            PlayerError: The player has stopped.
+        """
+        try:
+            self._stdin.write(pcm)
+            await self._stdin.drain()
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise PlayerError("the player stopped before the speech did") from error
+
+
+@contextlib.asynccontextmanager
+async def open_player(sample_rate: int) -> AsyncIterator[Player]:
+    """Run a player of mono 16-bit PCM.
+
+    Leaving waits until it has played all; an error stops it at once.
+
+    Args:
+        sample_rate: In Hz.
+
+    Raises:
+        PlayerError: None is installed, or it cannot be started, or it fails.
+    """
+    arguments = player_command(sample_rate)
+    if arguments is None:
+        raise PlayerError("no player found: install pw-play, aplay, ffplay or play")
+    try:
+        process = await asyncio.create_subprocess_exec(*arguments, stdin=asyncio.subprocess.PIPE)
+    except OSError as error:
+        raise PlayerError(f"the player cannot be started: {error.strerror}") from error
+    assert process.stdin is not None
+    try:
+        yield Player(process.stdin)
+        process.stdin.close()
+        if status := await process.wait():
+            raise PlayerError(f"the player failed (exit status {status})")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def play(speech: Speech) -> None:
+    """Play a speech to its end, while it arrives.
+
+    Raises:
+        PlayerError: It cannot be played.
+        ValueError: The speech is not of the encoding ``pcm_s16le``.
+        Exception: What iterating over the speech raises.
+    """
+    if speech.encoding != Encoding.PCM_S16LE:
+        raise ValueError(f"only pcm_s16le can be played, and the speech is {speech.encoding}")
+    async with open_player(speech.sample_rate) as player:
+        async for chunk in speech:
+            await player.write(chunk.data)

@@ -1,0 +1,483 @@
+"""The native protocol, ``talkwire.tts.v1``, as a client sees it: JSON messages, binary frames.
+
+The client sends ``ClientMessage`` and receives ``ServerMessage``; audio arrives as binary frames
+with a header of 12 bytes. What each field means is described in Talkwire's docs/protocol.md.
+
+This is the client's own view, independent of the server's code. Fields at their default are left
+out of what is sent; unknown types and fields of what is received are ignored.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntFlag, StrEnum
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+SUBPROTOCOL = "talkwire.tts.v1"
+PATH = "/v1/tts/stream"
+
+T = TypeVar("T")
+
+
+class Encoding(StrEnum):
+    """Audio encodings."""
+
+    PCM_S16LE = "pcm_s16le"
+    PCM_F32LE = "pcm_f32le"
+    PCM_MULAW = "pcm_mulaw"
+    PCM_ALAW = "pcm_alaw"
+    OPUS = "opus"
+
+
+class ErrorCode(StrEnum):
+    """Codes of ``error`` messages in this version of the protocol; later servers may add some."""
+
+    INVALID_JSON = "invalid_json"
+    INVALID_MESSAGE = "invalid_message"
+    UNKNOWN_MESSAGE = "unknown_message"
+    INVALID_TEXT = "invalid_text"
+    INVALID_PARAMETER = "invalid_parameter"
+    UNSUPPORTED = "unsupported"
+    TEXT_TOO_LONG = "text_too_long"
+    UNKNOWN_CONTEXT = "unknown_context"
+    CONTEXT_EXISTS = "context_exists"
+    CONTEXT_CLOSED = "context_closed"
+    TOO_MANY_CONTEXTS = "too_many_contexts"
+    UNKNOWN_MODEL = "unknown_model"
+    UNKNOWN_VOICE = "unknown_voice"
+    INVALID_AUDIO = "invalid_audio"
+    CONSENT_REQUIRED = "consent_required"
+    VOICE_EXISTS = "voice_exists"
+    TOO_MANY_VOICES = "too_many_voices"
+    STORAGE_FAILED = "storage_failed"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
+    FORBIDDEN_ORIGIN = "forbidden_origin"
+    RATE_LIMITED = "rate_limited"
+    OVERLOADED = "overloaded"
+    NOT_READY = "not_ready"
+    DRAINING = "draining"
+    IDLE_TIMEOUT = "idle_timeout"
+    SLOW_CONSUMER = "slow_consumer"
+    ENGINE_FAILED = "engine_failed"
+    ENGINE_RESTARTING = "engine_restarting"
+    CODEC_FAILED = "codec_failed"
+    INTERNAL = "internal"
+
+
+# -- options of context.create
+
+
+class AudioOptions(Struct, frozen=True, omit_defaults=True):
+    """The audio to send; None: the server's own rate (8000 Hz for mu-law and A-law)."""
+
+    encoding: Encoding = Encoding.PCM_S16LE
+    sample_rate: int | None = None
+    frame_ms: int = 0
+    bitrate: int | None = None
+    speed: float = 1.0
+    fade_in_ms: int = 0
+
+
+class SamplingOptions(Struct, frozen=True, omit_defaults=True):
+    """How the talker draws codes; None: the model's default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    max_frames: int | None = None
+
+
+class ChunkingOptions(Struct, frozen=True, omit_defaults=True):
+    """How the stream is cut into chunks, in codec frames or milliseconds; None: the
+    server's choice.
+    """
+
+    first_chunk_frames: int | None = None
+    max_chunk_frames: int | None = None
+    left_context_frames: int | None = None
+    first_lookahead_frames: int | None = None
+    lookahead_frames: int | None = None
+    chunk_ms: int | None = None
+
+
+class ReferenceOptions(Struct, frozen=True, omit_defaults=True):
+    """A clip to speak like: the bytes of an audio file of 1 to 30 s, and what is said in it."""
+
+    audio: bytes
+    text: str | None = None
+
+
+# -- what a client sends
+
+
+class ClientMessage(Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    """A message of the client."""
+
+
+class SessionConfigure(ClientMessage, frozen=True, tag="session.configure"):
+    """How audio travels: with a header, bare, or as JSON."""
+
+    framing: Literal["header", "raw", "json"] = "header"
+
+
+class ContextCreate(ClientMessage, frozen=True, tag="context.create"):
+    """Open a context: one stream of text in, one stream of audio out."""
+
+    context_id: str
+    voice: str | None = None
+    model: str | None = None
+    language: str | None = None
+    audio: AudioOptions = AudioOptions()
+    sampling: SamplingOptions = SamplingOptions()
+    mode: Literal["chunked", "whole"] = "chunked"
+    chunking: ChunkingOptions = ChunkingOptions()
+    max_lead_ms: int | None = None
+    timestamps: bool = False
+    continuity: Literal["context", "none"] | None = None
+    reference: ReferenceOptions | None = None
+    scene: str | None = None
+
+
+class TextAppend(ClientMessage, frozen=True, tag="text.append"):
+    """More text of a context."""
+
+    context_id: str
+    text: str
+
+
+class ContextFlush(ClientMessage, frozen=True, tag="context.flush"):
+    """Speak the text so far, even half a sentence."""
+
+    context_id: str
+    flush_id: str
+
+
+class ContextEnd(ClientMessage, frozen=True, tag="context.end"):
+    """No more text will come."""
+
+    context_id: str
+
+
+class ContextCancel(ClientMessage, frozen=True, tag="context.cancel"):
+    """Stop a context; ``played_ms``: how much of it the listener has heard."""
+
+    context_id: str
+    played_ms: float | None = None
+
+
+class Playback(ClientMessage, frozen=True, tag="playback"):
+    """How many samples of a context the listener has heard in all."""
+
+    context_id: str
+    played_samples: int
+
+
+class Ping(ClientMessage, frozen=True, tag="ping"):
+    """Ask for a ``pong``."""
+
+    id: str | None = None
+
+
+class SessionClose(ClientMessage, frozen=True, tag="session.close"):
+    """Cancel every context and close the connection."""
+
+
+CLIENT_MESSAGES: tuple[type[ClientMessage], ...] = (
+    SessionConfigure,
+    ContextCreate,
+    TextAppend,
+    ContextFlush,
+    ContextEnd,
+    ContextCancel,
+    Playback,
+    Ping,
+    SessionClose,
+)
+
+
+# -- what a server sends
+
+
+class ServerMessage(Struct, frozen=True, tag_field="type"):
+    """A message of the server."""
+
+
+class Limits(Struct, frozen=True):
+    """What the server allows: per connection up to ``max_session_s``, per API key from there on."""
+
+    max_contexts: int
+    max_text_chars: int
+    max_message_bytes: int
+    max_lead_ms: int
+    context_idle_s: float
+    session_idle_s: float
+    max_session_s: float | None = None
+    key_contexts: int | None = None
+    key_connections: int | None = None
+    characters_per_minute: int | None = None
+
+
+class SessionCreated(ServerMessage, frozen=True, tag="session.created"):
+    """The first message on a connection: what the server offers."""
+
+    session_id: str
+    protocol: str
+    model: str
+    voices: list[str]
+    sample_rate: int
+    encodings: list[str]
+    limits: Limits
+    sample_rates: list[int] = []
+    word_timings: bool = False
+    continuity: list[str] = []
+
+
+class ContextCreated(ServerMessage, frozen=True, tag="context.created"):
+    """The context is open; ``handle`` stands for it in frame headers. ``warning``: what will be
+    worse than it could be, for people.
+    """
+
+    context_id: str
+    handle: int
+    warning: str | None = None
+
+
+class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
+    """The audio's format, before its first frame.
+
+    ``delay_samples``: what an Opus decoder gives before the first sample of speech.
+    """
+
+    context_id: str
+    encoding: str
+    sample_rate: int
+    delay_samples: int = 0
+
+
+class Audio(ServerMessage, frozen=True, tag="audio"):
+    """A frame of audio, with ``json`` framing alone: the header's fields and its bytes."""
+
+    context_id: str
+    handle: int
+    sequence: int
+    sample_offset: int
+    flags: int
+    audio: bytes
+
+
+class Word(Struct, frozen=True):
+    """A spoken word: characters ``[start, end)`` of the context's text, and when it is heard.
+
+    ``start_ms`` and ``end_ms`` are milliseconds of speech from the context's first sample.
+    """
+
+    text: str
+    start: int
+    end: int
+    start_ms: float
+    end_ms: float
+
+
+class Timestamps(ServerMessage, frozen=True, tag="timestamps"):
+    """Words of audio that was sent, in order, each once."""
+
+    context_id: str
+    words: list[Word]
+
+
+class FlushDone(ServerMessage, frozen=True, tag="flush.done"):
+    """All audio of the text before a flush was sent."""
+
+    context_id: str
+    flush_id: str
+
+
+class ContextCancelled(ServerMessage, frozen=True, tag="context.cancelled"):
+    """The answer to a cancel: how much was made, sent and heard, in milliseconds and as text."""
+
+    context_id: str
+    generated_ms: float
+    sent_ms: float
+    played_ms: float
+    text_spoken: str
+    text_remaining: str
+
+
+class ContextDone(ServerMessage, frozen=True, tag="context.done"):
+    """The end of a context: ``complete``, ``length`` (cut at the longest) or ``error``."""
+
+    context_id: str
+    reason: str
+
+
+class Metrics(ServerMessage, frozen=True, tag="metrics"):
+    """The server's figures of a context; None where nothing was measured."""
+
+    context_id: str
+    queue_ms: float | None
+    ttfa_ms: float | None
+    leading_silence_ms: float | None
+    audio_ms: float
+    rtf: float | None
+    underrun_ms: float
+
+
+class GoingAway(ServerMessage, frozen=True, tag="going_away"):
+    """The server closes the connection when its contexts are done, or in ``deadline_ms``."""
+
+    deadline_ms: int
+
+
+class Error(ServerMessage, frozen=True, omit_defaults=True, tag="error"):
+    """An error; without ``context_id`` it is about the connection."""
+
+    code: str
+    message: str
+    request_id: str
+    retryable: bool = False
+    param: str | None = None
+    context_id: str | None = None
+    retry_after_ms: int | None = None
+
+
+class Pong(ServerMessage, frozen=True, tag="pong"):
+    """The answer to ``ping``."""
+
+    id: str | None = None
+
+
+SERVER_MESSAGES: tuple[type[ServerMessage], ...] = (
+    SessionCreated,
+    ContextCreated,
+    AudioStarted,
+    Audio,
+    Timestamps,
+    FlushDone,
+    ContextCancelled,
+    ContextDone,
+    Metrics,
+    GoingAway,
+    Error,
+    Pong,
+)
+
+
+# -- bytes to messages and back
+
+
+class _Tagged(Struct, frozen=True):
+    type: str
+
+
+def _decoders(messages: tuple[type[T], ...]) -> dict[str, msgspec.json.Decoder[T]]:
+    return {_tag(message): msgspec.json.Decoder(message) for message in messages}
+
+
+def _tag(message: type[Any]) -> str:
+    tag = message.__struct_config__.tag
+    assert isinstance(tag, str)
+    return tag
+
+
+_tagged = msgspec.json.Decoder(_Tagged)
+_server_decoders = _decoders(SERVER_MESSAGES)
+_client_decoders = _decoders(CLIENT_MESSAGES)
+_encoder = msgspec.json.Encoder()
+
+
+def encode_message(message: ClientMessage | ServerMessage) -> str:
+    """Encode a message as JSON text."""
+    return _encoder.encode(message).decode()
+
+
+def decode_server_message(text: str | bytes) -> ServerMessage | None:
+    """Decode a message of the server.
+
+    Returns:
+        The message; None if this version does not know its type.
+
+    Raises:
+        ValueError: It is not a message of the protocol.
+    """
+    return _decode(text, _server_decoders)
+
+
+def decode_client_message(text: str | bytes) -> ClientMessage | None:
+    """Decode a message of a client, for servers that are written to test one.
+
+    Returns:
+        The message; None if this version does not know its type.
+
+    Raises:
+        ValueError: It is not a message of the protocol.
+    """
+    return _decode(text, _client_decoders)
+
+
+def _decode(text: str | bytes, decoders: dict[str, msgspec.json.Decoder[T]]) -> T | None:
+    try:
+        decoder = decoders.get(_tagged.decode(text).type)
+        return decoder.decode(text) if decoder else None
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise ValueError("not a message of the native protocol") from error
+
+
+# -- binary frames
+
+PROTOCOL_VERSION = 1
+_AUDIO = 1
+_LAYOUT = struct.Struct("<BBHII")
+HEADER_BYTES = _LAYOUT.size
+_KIND = PROTOCOL_VERSION << 4 | _AUDIO
+_WRAP = 1 << 32
+
+
+class AudioFlags(IntFlag):
+    """Bits of a frame header's second byte."""
+
+    NONE = 0
+    FIRST = 1
+    LAST = 2
+    #: The listener ran dry before this frame.
+    DISCONTINUITY = 4
+
+
+class AudioHeader(NamedTuple):
+    """The 12 bytes before a frame's audio, little-endian.
+
+    ::
+
+        u8 version << 4 | type    u8 flags    u16 handle    u32 sequence    u32 sample offset
+
+    ``sequence`` counts the context's frames, ``sample_offset`` the samples that they decode to;
+    both begin at 0 and wrap at 2**32.
+    """
+
+    handle: int
+    sequence: int
+    sample_offset: int
+    flags: AudioFlags = AudioFlags.NONE
+
+    def pack(self) -> bytes:
+        """Encode the header."""
+        sequence, offset = self.sequence % _WRAP, self.sample_offset % _WRAP
+        return _LAYOUT.pack(_KIND, self.flags, self.handle, sequence, offset)
+
+    @classmethod
+    def unpack(cls, frame: bytes) -> AudioHeader:
+        """Decode the header of a frame.
+
+        Raises:
+            ValueError: The frame is too short, or of another version or type.
+        """
+        if len(frame) < HEADER_BYTES:
+            raise ValueError("a binary frame is shorter than its header")
+        kind, flags, handle, sequence, offset = _LAYOUT.unpack_from(frame)
+        if kind != _KIND:
+            raise ValueError("a binary frame of another version or type")
+        return cls(handle, sequence, offset, AudioFlags(flags))

@@ -1,0 +1,526 @@
+"""A speech: one context of the native protocol, with text going in and audio coming out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, TypedDict
+
+import msgspec
+
+from talkwire_client.audio import AudioChunk, count_samples
+from talkwire_client.bounded_queue import BoundedQueue
+from talkwire_client.errors import ClientError, ProtocolError, ServerError
+from talkwire_client.protocol import (
+    AudioHeader,
+    AudioOptions,
+    AudioStarted,
+    ChunkingOptions,
+    ClientMessage,
+    ContextCancel,
+    ContextCancelled,
+    ContextCreate,
+    ContextDone,
+    ContextEnd,
+    ContextFlush,
+    Encoding,
+    Limits,
+    Metrics,
+    Playback,
+    ReferenceOptions,
+    SamplingOptions,
+    SessionCreated,
+    TextAppend,
+    Word,
+)
+
+#: Chunks held for a reader that is late. When the queue is full the connection is not read, so
+#: that a slow reader slows the server down instead of filling memory.
+MAX_QUEUED_CHUNKS = 256
+#: How long leaving a speech waits for the server to confirm that it was cancelled.
+CANCEL_TIMEOUT_S = 5.0
+_WRAP = 1 << 32
+#: The longest form of a character in JSON (``\u0000``), and room for the rest of a message.
+_CHAR_BYTES, _ENVELOPE_BYTES = 6, 1024
+_TELEPHONE_RATE = 8000
+
+OnWords = Callable[[Sequence[Word]], None]
+
+
+class SpeechOptions(TypedDict, total=False):
+    """Options of a speech; what is left out is the server's choice.
+
+    Attributes:
+        voice: A name of ``client.server.voices``.
+        model: A name of a model that the server serves.
+        language: A language code, for models that take one; others refuse it.
+        encoding: ``pcm_s16le`` (the default), ``pcm_f32le``, ``pcm_mulaw``, ``pcm_alaw``, ``opus``.
+        sample_rate: In Hz; the server's own if left out, 8000 for mu-law and A-law.
+        frame_ms: Milliseconds of audio in a chunk; 0: as it is made.
+        bitrate: Bits per second, for Opus.
+        speed: 0.25 to 4, at the same pitch.
+        fade_in_ms: Over how much of its first audio it fades in.
+        temperature: 0 is greedy.
+        top_p: Nucleus sampling.
+        top_k: Sampling from the most likely codes.
+        seed: The same seed and text give the same audio.
+        max_frames: The longest utterance in codec frames.
+        mode: ``chunked`` streams; ``whole`` decodes an utterance at once.
+        chunking: How the stream is cut.
+        max_lead_ms: How far audio may run ahead of playback.
+        timestamps: Whether to send the times of words.
+        continuity: ``context`` or ``none``: whether utterances go on from those before them.
+        reference: A clip to speak like, instead of a voice.
+        scene: Where and how it is spoken, for models that take a scene.
+        context_id: The context's name on the wire; made up if left out.
+    """
+
+    voice: str | None
+    model: str | None
+    language: str | None
+    encoding: Encoding | str
+    sample_rate: int | None
+    frame_ms: int
+    bitrate: int | None
+    speed: float
+    fade_in_ms: int
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    seed: int | None
+    max_frames: int | None
+    mode: Literal["chunked", "whole"]
+    chunking: ChunkingOptions
+    max_lead_ms: int | None
+    timestamps: bool
+    continuity: Literal["context", "none"] | None
+    reference: ReferenceOptions | None
+    scene: str | None
+    context_id: str
+
+
+def context_create(context_id: str, options: SpeechOptions) -> ContextCreate:
+    """Make the message that opens a speech.
+
+    Args:
+        context_id: The id to use where ``options`` has none.
+        options: The caller's options.
+
+    Raises:
+        TypeError: There is no option of that name.
+        ValueError: There is no such encoding.
+    """
+    given: dict[str, Any] = {"context_id": context_id, **options}
+    if "encoding" in given:
+        given["encoding"] = Encoding(given["encoding"])
+    audio = {name: given.pop(name) for name in AudioOptions.__struct_fields__ if name in given}
+    sampling = {n: given.pop(n) for n in SamplingOptions.__struct_fields__ if n in given}
+    if unknown := given.keys() - set(ContextCreate.__struct_fields__):
+        raise TypeError(f"no such option of a speech: {', '.join(sorted(unknown))}")
+    return ContextCreate(**given, audio=AudioOptions(**audio), sampling=SamplingOptions(**sampling))
+
+
+def split_text(text: str, limits: Limits) -> list[str]:
+    """Split a text into parts that each fit into a message.
+
+    Raises:
+        ClientError: It needs several and is more than a context takes: the server would speak
+            the first of them.
+        ValueError: It is not Unicode: half a surrogate pair, as Python makes of bytes that are
+            not UTF-8.
+    """
+    max_bytes = limits.max_message_bytes - _ENVELOPE_BYTES
+    max_chars = max(1, max_bytes // _CHAR_BYTES)
+    try:
+        if len(text) <= 1 or len(msgspec.json.encode(text)) <= max_bytes:
+            return [text]
+    except UnicodeEncodeError as error:
+        raise ValueError("a text holds half a surrogate pair: it was not UTF-8") from error
+    if len(text) > limits.max_text_chars:
+        raise ClientError(
+            f"a context takes {limits.max_text_chars} characters at most, and not {len(text)}"
+        )
+    return [text[at : at + max_chars] for at in range(0, len(text), max_chars)]
+
+
+class Connection(Protocol):
+    """The connection that a speech is one context of."""
+
+    @property
+    def server(self) -> SessionCreated:
+        """What the server offers."""
+
+    async def send(self, message: ClientMessage) -> None:
+        """Send a message. Raises ClientError if the connection is gone."""
+
+    async def register(self, speech: Speech) -> None:
+        """Pass on what is said of this context from now on. Raises ValueError: the id is in use."""
+
+
+class Speech:
+    """One stream of text in and one stream of audio out; made by ``Client.speak``.
+
+    Enter it (``async with``) to open it at the server, and iterate over it once, from one task,
+    for its audio. Leaving it early cancels it.
+
+    Attributes:
+        context_id: Its name on the wire.
+        encoding: Of its audio.
+        warning: What will be worse than it could be, as the server says, once it is open.
+        started: The audio's format, once the first of it has come.
+        words: Those whose times have come, where they were asked for.
+        errors: What the server refused without ending the speech, a text too long for example.
+        metrics: The server's figures, once it is over.
+        done: How it ended, unless it was cancelled.
+        cancelled: How much was heard of it, once a cancel was answered.
+        last_audio_s: When the last chunk arrived (``time.monotonic()``), also of those that a
+            cancel dropped.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        create: ContextCreate,
+        text: str | AsyncIterable[str] | None = None,
+        on_words: OnWords | None = None,
+    ) -> None:
+        self.context_id = create.context_id
+        self.encoding = create.audio.encoding
+        self.warning: str | None = None
+        self.started: AudioStarted | None = None
+        self.words: list[Word] = []
+        self.errors: list[ServerError] = []
+        self.metrics: Metrics | None = None
+        self.done: ContextDone | None = None
+        self.cancelled: ContextCancelled | None = None
+        self.last_audio_s: float | None = None
+        self._connection, self._create, self._text = connection, create, text
+        self._on_words = on_words
+        self._chunks: BoundedQueue[AudioChunk] = BoundedQueue(MAX_QUEUED_CHUNKS)
+        self._handle: int | None = None
+        self._entered = False
+        self._feeding: asyncio.Task[None] | None = None
+        self._flush_ids = itertools.count(1)
+        self._flushes: dict[str, asyncio.Event] = {}
+        self._answered = asyncio.Event()
+        self._refusal: ClientError | None = None
+        self._over = asyncio.Event()
+        self._forgotten = asyncio.Event()
+        self._waiters = 0
+        self._discards = self._cancel_sent = False
+        self._sequence = self._offset = 0
+
+    # -- for users
+
+    async def __aenter__(self) -> Self:
+        """Open the speech, and begin to send its text if ``speak`` was given one.
+
+        Raises:
+            ServerError: The server refused it.
+            ConnectionLostError: The connection is gone.
+            ValueError: The context id is in use on this connection.
+        """
+        if self._entered:
+            raise RuntimeError("a speech can be entered once; call speak again")
+        await self._connection.register(self)
+        self._entered = True
+        try:
+            await self._connection.send(self._create)
+            await self._wait(self._answered)
+            if self._refusal is not None:
+                raise self._refusal
+        except BaseException:
+            await self._leave()
+            raise
+        if self._text is not None:
+            self._feeding = asyncio.create_task(self.feed(self._text))
+            self._feeding.add_done_callback(self._on_fed)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        failure = None
+        try:
+            if self._feeding is not None:
+                self._feeding.cancel()
+                await asyncio.wait([self._feeding])
+                failure = None if self._feeding.cancelled() else self._feeding.exception()
+        finally:
+            await self._leave()
+        if failure is not None and kind is None and not isinstance(failure, ClientError):
+            raise failure
+
+    async def append(self, text: str) -> None:
+        """Send more text. What one message cannot hold goes in several.
+
+        Args:
+            text: Any part of the whole; the server finds the sentences.
+
+        Raises:
+            ClientError: It needs several messages and is more than a context takes.
+            ConnectionLostError: The connection is gone.
+            ValueError: It is not Unicode.
+        """
+        for part in split_text(text, self._connection.server.limits):
+            await self._connection.send(TextAppend(self.context_id, part))
+
+    async def flush(self, flush_id: str | None = None) -> str:
+        """Have the text so far spoken, even half a sentence.
+
+        Returns:
+            The flush's id, for ``wait_flushed``.
+
+        Raises:
+            ConnectionLostError: The connection is gone.
+        """
+        flush_id = flush_id or f"f{next(self._flush_ids)}"
+        self._flushes[flush_id] = asyncio.Event()
+        await self._connection.send(ContextFlush(self.context_id, flush_id))
+        return flush_id
+
+    async def wait_flushed(self, flush_id: str) -> bool:
+        """Wait until all audio of the text before a flush has arrived; read it meanwhile.
+
+        Returns:
+            False if the speech ended before.
+        """
+        flushed = self._flushes.setdefault(flush_id, asyncio.Event())
+        waits = [asyncio.ensure_future(event.wait()) for event in (flushed, self._over)]
+        self._waiters += 1
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waiters -= 1
+            for wait in waits:
+                wait.cancel()
+        return flushed.is_set()
+
+    async def end(self) -> None:
+        """Say that no more text will come.
+
+        Raises:
+            ConnectionLostError: The connection is gone.
+        """
+        await self._connection.send(ContextEnd(self.context_id))
+
+    async def feed(self, text: str | AsyncIterable[str]) -> None:
+        """Send a whole text, or the parts that an iterator yields as they come, and end.
+
+        Raises:
+            ClientError: As ``append``; and what the iterator raises.
+        """
+        if isinstance(text, str):
+            await self.append(text)
+        else:
+            async for part in text:
+                await self.append(part)
+        await self.end()
+
+    async def report_playback(self, played_samples: int) -> None:
+        """Report how much the listener has heard, a few times a second where it may be late.
+
+        Args:
+            played_samples: Samples of this speech, in all, at the rate of its audio.
+
+        Raises:
+            ConnectionLostError: The connection is gone.
+        """
+        await self._connection.send(Playback(self.context_id, played_samples))
+
+    async def cancel(self, played_ms: float | None = None) -> ContextCancelled | None:
+        """Stop the speech, and drop the audio that has not been read.
+
+        Args:
+            played_ms: How much of it the listener has heard, if that is known.
+
+        Returns:
+            What was heard and what was not; None if the speech was over already.
+
+        Raises:
+            ConnectionLostError: The connection is gone.
+        """
+        self._discard()
+        if not self._over.is_set():
+            await self._send_cancel(played_ms)
+            await self._wait(self._over)
+        return self.cancelled
+
+    async def __aiter__(self) -> AsyncIterator[AudioChunk]:
+        """Iterate over the audio as it arrives, until the speech is done or cancelled.
+
+        Raises:
+            ServerError: The server ended it with an error, or refused a text given to ``speak``.
+            ConnectionLostError: The connection is gone.
+            ProtocolError: What came was not the protocol.
+            SlowReaderError: It was not read while another speech of the connection waited.
+            Exception: What ``on_words`` or the text's iterator raised.
+        """
+        if not self._entered:
+            raise RuntimeError("open the speech first: async with client.speak(...) as speech")
+        while (chunk := await self._chunks.get()) is not None:
+            yield chunk
+        if self._text is not None and self.errors:
+            raise self.errors[0]  # not fatal, but not what was asked for either
+
+    async def read(self) -> bytes:
+        """Read all audio to the end. Raises what iterating raises.
+
+        Returns:
+            The chunks joined: a whole recording, except for Opus, whose packets it does not keep
+            apart.
+        """
+        return b"".join([chunk.data async for chunk in self])
+
+    @property
+    def sample_rate(self) -> int:
+        """Samples per second of the audio: as the server says, or before that as it will be."""
+        if self.started is not None:
+            return self.started.sample_rate
+        if self.encoding in (Encoding.PCM_MULAW, Encoding.PCM_ALAW):
+            return self._create.audio.sample_rate or _TELEPHONE_RATE
+        return self._create.audio.sample_rate or self._connection.server.sample_rate
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more audio will arrive; some may still wait to be read."""
+        return self._over.is_set()
+
+    @property
+    def queued_chunks(self) -> int:
+        """Chunks that have arrived and were not read, at most MAX_QUEUED_CHUNKS."""
+        return len(self._chunks)
+
+    # -- for the client, on behalf of the connection
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the connection must not be read until the reader has taken a chunk."""
+        return self._chunks.is_full
+
+    async def _wait_for_room(self) -> None:
+        await self._chunks.wait_for_room()
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether a task waits for what the server says next of this speech."""
+        return self._waiters > 0 or self._chunks.is_awaited
+
+    async def _give_up(self, error: ClientError) -> None:
+        """Drop what was not read, and cancel; the reader gets ``error``."""
+        self._discard()
+        self._chunks.end(error)
+        await self._send_cancel(None)
+
+    def _on_created(self, handle: int, warning: str | None) -> None:
+        self._handle, self.warning = handle, warning
+        self._answered.set()
+
+    def _on_error(self, error: ServerError) -> None:
+        """The server refused the context, or a message of it."""
+        if self._handle is None:
+            self._on_lost(error)
+        else:
+            self.errors.append(error)
+
+    def _on_audio(self, data: bytes, header: AudioHeader, arrived_s: float) -> None:
+        """Raises ProtocolError if the frame does not continue the last one."""
+        try:
+            rate = self.started.sample_rate if self.started else None
+            samples = count_samples(data, self.encoding, rate)
+        except ValueError as error:
+            raise ProtocolError(f"context {self.context_id}: {error}") from error
+        if (header.sequence, header.sample_offset) != (self._sequence, self._offset):
+            raise ProtocolError(
+                f"context {self.context_id}: frame {header.sequence} at sample "
+                f"{header.sample_offset} came where frame {self._sequence} at sample "
+                f"{self._offset} belongs"
+            )
+        self._sequence = (self._sequence + 1) % _WRAP
+        self._offset = (self._offset + samples) % _WRAP
+        self.last_audio_s = arrived_s
+        if not self._discards:
+            self._chunks.put(AudioChunk(data, samples, header, arrived_s))
+
+    def _on_timestamps(self, words: Sequence[Word]) -> None:
+        if self._discards:
+            return
+        self.words += words
+        if self._on_words is not None:
+            try:
+                self._on_words(words)
+            except Exception as error:  # the user's own: other speeches go on
+                self._on_words = None
+                self._chunks.end(error)
+
+    def _on_flush_done(self, flush_id: str) -> None:
+        self._flushes.setdefault(flush_id, asyncio.Event()).set()
+
+    def _on_done(self, done: ContextDone) -> None:
+        self.done = done
+        self._over.set()
+        failed = done.reason == "error" and self.errors
+        self._chunks.end(self.errors[-1] if failed else None)
+
+    def _on_cancelled(self, cancelled: ContextCancelled) -> None:
+        self.cancelled = cancelled
+        self._over.set()
+        self._discard()
+        self._chunks.end()
+
+    def _on_forgotten(self) -> None:
+        """The server has said all of this context: its id is free."""
+        self._forgotten.set()
+
+    def _on_lost(self, error: ClientError) -> None:
+        """Nothing more will come: the context was refused, or the connection is gone."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        if not self._answered.is_set():
+            self._refusal = error
+            self._answered.set()
+        self._chunks.end(error)
+
+    async def _wait_forgotten(self) -> None:
+        await self._wait(self._forgotten)
+
+    # -- details
+
+    def _on_fed(self, feeding: asyncio.Task[None]) -> None:
+        """A text that fails ends the wait for its audio; leaving tells the server."""
+        if not feeding.cancelled() and (error := feeding.exception()) is not None:
+            self._chunks.end(error)
+
+    async def _leave(self) -> None:
+        """Cancel unless it is over, and wait for the metrics, for a limited time."""
+        with contextlib.suppress(ClientError, TimeoutError):
+            async with asyncio.timeout(CANCEL_TIMEOUT_S):
+                cancelled_before = self._cancel_sent
+                await self.cancel()
+                if not cancelled_before:  # a caller who cancelled did not ask for this wait
+                    await self._wait_forgotten()
+
+    async def _send_cancel(self, played_ms: float | None) -> None:
+        """Once: a second cancel would be refused."""
+        if not self._cancel_sent:
+            await self._connection.send(ContextCancel(self.context_id, played_ms))
+            self._cancel_sent = True
+
+    async def _wait(self, event: asyncio.Event) -> None:
+        self._waiters += 1
+        try:
+            await event.wait()
+        finally:
+            self._waiters -= 1
+
+    def _discard(self) -> None:
+        """Drop the chunks that wait; how it ended is left for the reader."""
+        self._discards = True
+        self._chunks.clear()

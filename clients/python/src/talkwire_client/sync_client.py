@@ -1,0 +1,344 @@
+"""The client for programs without an event loop.
+
+::
+
+    with SyncClient("ws://127.0.0.1:8000") as client:
+        with client.speak("Hello there.") as speech:
+            for chunk in speech:
+                play(chunk.data)
+
+It is ``talkwire_client.client`` on an event loop in a thread of its own, with the same errors and
+the same bounded queue. Every method may be called from any thread, so one thread can write a
+speech's text while another hears its audio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from types import TracebackType
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, Unpack
+
+from talkwire_client.audio import AudioChunk
+from talkwire_client.client import DEFAULT_URL, Client
+from talkwire_client.errors import ConnectionLostError, ServerError
+from talkwire_client.protocol import (
+    AudioStarted,
+    ContextCancelled,
+    ContextDone,
+    GoingAway,
+    Metrics,
+    SessionCreated,
+    Word,
+)
+from talkwire_client.speech import OnWords, Speech, SpeechOptions
+
+T = TypeVar("T")
+
+
+class SyncClient:
+    """A connection to a Talkwire server, for programs without an event loop.
+
+    Arguments, attributes and errors are those of ``Client``; enter it (``with``) to connect.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        open_timeout_s: float = 10.0,
+        framing: Literal["header", "json"] = "header",
+    ) -> None:
+        self._client = Client(
+            url,
+            api_key=api_key,
+            headers=headers,
+            ssl_context=ssl_context,
+            open_timeout_s=open_timeout_s,
+            framing=framing,
+        )
+        self._loop = _LoopThread()
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def connect(self) -> None:
+        """Connect, as entering the client does. Raises what ``Client.connect`` raises."""
+        if self._loop.is_running:
+            raise RuntimeError("a client connects once; make another one")
+        self._loop.start()
+        try:
+            self._loop.run(self._client.connect())
+        except BaseException:
+            self._loop.stop()
+            raise
+
+    def close(self) -> None:
+        """Close the connection, as leaving the client does. Closing twice does nothing."""
+        if self._loop.is_running:
+            try:
+                self._loop.run(self._client.close())
+            finally:
+                self._loop.stop()
+
+    @property
+    def server(self) -> SessionCreated:
+        """What the server offers: voices, sample rates, limits."""
+        return self._client.server
+
+    @property
+    def going_away(self) -> GoingAway | None:
+        """The server's notice that it will close, once it came: open no more speeches."""
+        return self._client.going_away
+
+    def speak(
+        self,
+        text: str | Iterable[str] | None = None,
+        *,
+        on_words: OnWords | None = None,
+        **options: Unpack[SpeechOptions],
+    ) -> SyncSpeech:
+        """Speak a text.
+
+        Args:
+            text: A whole text, or an iterable of its parts, which may block: it is read in another
+                thread while the audio is heard. None: call ``append`` and ``end`` yourself.
+            on_words: Called with words and their times, on the client's own thread; asks for
+                timestamps.
+            **options: See SpeechOptions.
+
+        Returns:
+            The speech; enter it to begin.
+
+        Raises:
+            TypeError: There is no option of that name.
+        """
+        parts = text if isinstance(text, str | None) else _iterate_in_thread(text)
+        return SyncSpeech(self._loop, self._client.speak(parts, on_words=on_words, **options))
+
+    def ping(self) -> float:
+        """Measure the round trip of a WebSocket ping, in seconds."""
+        return self._loop.run(self._client.ping())
+
+
+class SyncSpeech:
+    """One stream of text in and one stream of audio out; made by ``SyncClient.speak``.
+
+    Enter it (``with``) to open it at the server, and iterate over it once, from one thread, for
+    its audio. Leaving it early cancels it. Methods, attributes and errors are those of ``Speech``.
+    """
+
+    def __init__(self, loop: _LoopThread, speech: Speech) -> None:
+        self._loop, self._speech = loop, speech
+        self.context_id = speech.context_id
+        self.encoding = speech.encoding
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._speech.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.run(self._speech.__aexit__(kind, error, trace))
+
+    def append(self, text: str) -> None:
+        """Send more text. What one message cannot hold goes in several."""
+        self._loop.run(self._speech.append(text))
+
+    def flush(self, flush_id: str | None = None) -> str:
+        """Have the text so far spoken, even half a sentence. Returns the flush's id."""
+        return self._loop.run(self._speech.flush(flush_id))
+
+    def wait_flushed(self, flush_id: str) -> bool:
+        """Wait until all audio of the text before a flush has arrived; False if it never will."""
+        return self._loop.run(self._speech.wait_flushed(flush_id))
+
+    def end(self) -> None:
+        """Say that no more text will come."""
+        self._loop.run(self._speech.end())
+
+    def report_playback(self, played_samples: int) -> None:
+        """Report how many samples of this speech the listener has heard in all."""
+        self._loop.run(self._speech.report_playback(played_samples))
+
+    def cancel(self, played_ms: float | None = None) -> ContextCancelled | None:
+        """Stop the speech, and drop the audio that has not been read.
+
+        Returns:
+            What was heard and what was not; None if the speech was over already.
+        """
+        return self._loop.run(self._speech.cancel(played_ms))
+
+    def __iter__(self) -> Iterator[AudioChunk]:
+        """Iterate over the audio as it arrives, until the speech is done or cancelled."""
+        chunks = aiter(self._speech)
+        while (chunk := self._loop.run(_next(chunks))) is not None:
+            yield chunk
+
+    def read(self) -> bytes:
+        """Read all audio to the end."""
+        return self._loop.run(self._speech.read())
+
+    @property
+    def sample_rate(self) -> int:
+        """Samples per second of the audio."""
+        return self._speech.sample_rate
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more audio will arrive; some may still wait to be read."""
+        return self._speech.is_over
+
+    @property
+    def warning(self) -> str | None:
+        """What will be worse than it could be, as the server says."""
+        return self._speech.warning
+
+    @property
+    def started(self) -> AudioStarted | None:
+        """The audio's format, once the first of it has come."""
+        return self._speech.started
+
+    @property
+    def words(self) -> list[Word]:
+        """Those whose times have come, where they were asked for."""
+        return list(self._speech.words)
+
+    @property
+    def errors(self) -> list[ServerError]:
+        """What the server refused without ending the speech."""
+        return list(self._speech.errors)
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """The server's figures, once the speech is over."""
+        return self._speech.metrics
+
+    @property
+    def done(self) -> ContextDone | None:
+        """How it ended, unless it was cancelled."""
+        return self._speech.done
+
+    @property
+    def cancelled(self) -> ContextCancelled | None:
+        """How much was heard of it, once a cancel was answered."""
+        return self._speech.cancelled
+
+
+class _LoopThread:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None
+
+    def start(self) -> None:
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(started)), name="talkwire-client", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+
+    async def _serve(self, started: threading.Event) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        started.set()
+        await self._stopping.wait()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there, and wait for it. An interrupt here cancels it there.
+
+        Raises:
+            ConnectionLostError: The client was closed.
+        """
+        closed = ConnectionLostError(None, "the client was closed")
+        if self._loop is None:
+            work.close()
+            raise RuntimeError("not connected: with SyncClient(...) as client")
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise closed from None
+        try:
+            return future.result()
+        except CancelledError:
+            raise closed from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the loop, with all that still runs there."""
+        if self._loop is not None and self._stopping is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join()
+            self._thread = None
+
+
+async def _next(chunks: AsyncIterator[AudioChunk]) -> AudioChunk | None:
+    return await anext(chunks, None)
+
+
+class _Part(NamedTuple, Generic[T]):
+    """A result of a thread's iterable: an item, its error, or neither at its end."""
+
+    item: T | None = None
+    error: BaseException | None = None
+
+
+async def _iterate_in_thread(items: Iterable[T]) -> AsyncIterator[T]:
+    """Iterate over what may block, in a thread that is not waited for when this is left early."""
+    loop = asyncio.get_running_loop()
+    parts: asyncio.Queue[_Part[T]] = asyncio.Queue(1)
+    abandoned = threading.Event()
+
+    def put(part: _Part[T]) -> None:
+        work = parts.put(part)
+        try:
+            asyncio.run_coroutine_threadsafe(work, loop).result()
+        except (RuntimeError, CancelledError):  # the loop has ended
+            work.close()
+            abandoned.set()
+
+    def pump() -> None:
+        try:
+            for item in items:
+                if abandoned.is_set():
+                    return
+                put(_Part(item))
+        except Exception as error:
+            put(_Part(error=error))
+        else:
+            put(_Part())
+
+    threading.Thread(target=pump, name="talkwire-text", daemon=True).start()
+    try:
+        while (part := await parts.get()).item is not None:
+            yield part.item
+        if part.error is not None:
+            raise part.error
+    finally:
+        abandoned.set()
+        with contextlib.suppress(asyncio.QueueEmpty):
+            parts.get_nowait()

@@ -1,0 +1,128 @@
+"""Conversion of a codec that is published as a pickle to safetensors, which the service reads.
+
+    pickle -> child process: load (weights only), check, write -> checked again -> renamed
+
+A pickle can hold instructions. It is loaded with ``weights_only``, which knows tensors and plain
+containers alone, and in a process that has given up what it does not need before it opens the
+file: network, children, privileges, further files, memory without bound, time. What comes back is
+read by the parent as safetensors, whose names and shapes must be the expected ones, and only then
+takes the place of the target, in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from codec.checkpoint import TensorFiles, read_config
+from codec.families import FAMILIES
+from codec.family import CheckpointError, CodecFamily, Conversion
+
+#: Reading, checking and writing two gigabytes from a slow disk.
+_PATIENCE_S = 1800.0
+
+
+class ConversionError(CheckpointError):
+    """The pickle is not such a codec, or cannot be converted: nothing has been written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A conversion that is done. ``left_out`` counts the pickle's tensors that are not needed."""
+
+    family: CodecFamily
+    file: Path
+    tensors: int
+    left_out: int
+
+
+def convert(folder: Path, out: Path | None = None, *, overwrite: bool = False) -> Converted:
+    """Convert the pickle in ``folder`` to safetensors in ``out``, or beside it.
+
+    The family is found by the name of the pickle; ``config.json`` goes with it where ``out`` is
+    another folder. Raises ConversionError.
+    """
+    if not folder.is_dir():
+        raise ConversionError(f"{folder} is no folder")
+    family, conversion = _choose(folder)
+    target_folder = folder if out is None else out
+    target = target_folder / conversion.target
+    if target.exists() and not overwrite:
+        raise ConversionError(f"{target} exists already")
+    try:
+        config = read_config(folder)
+    except CheckpointError as error:
+        raise ConversionError(str(error)) from error
+    try:
+        target_folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".convert-", dir=target_folder) as scratch:
+            made = Path(scratch) / conversion.target
+            report = _run_child(family, folder / conversion.source, made, config)
+            _check(made, conversion, report)
+            _sync(made)
+            if not (target_folder / "config.json").exists() and config:
+                # A codec in a folder of its own is recognised by its configuration.
+                (target_folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+            made.replace(target)
+    except OSError as error:
+        raise ConversionError(f"{target} cannot be written: {error.strerror}") from error
+    return Converted(family, target, len(report["shapes"]), report["left_out"])
+
+
+def _choose(folder: Path) -> tuple[CodecFamily, Conversion]:
+    for family in FAMILIES:
+        if family.conversion is not None and (folder / family.conversion.source).is_file():
+            return family, family.conversion
+    known = ", ".join(f.conversion.source for f in FAMILIES if f.conversion is not None)
+    raise ConversionError(f"{folder} has none of the pickles that can be converted: {known}")
+
+
+def _run_child(
+    family: CodecFamily, source: Path, made: Path, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Let the child write ``made``; return its report: shapes, metadata, how many left out."""
+    command = [sys.executable, "-m", "codec.convert_child", family.name, str(source.resolve())]
+    environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    try:
+        done = subprocess.run(
+            [*command, str(made.resolve())],
+            input=json.dumps(config).encode(),
+            capture_output=True,
+            env=environment,
+            cwd=made.parent,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConversionError(f"{source} was not converted within {_PATIENCE_S:.0f} s") from error
+    report: object = None
+    with contextlib.suppress(ValueError):
+        report = json.loads(done.stdout)
+    if not isinstance(report, dict):
+        raise ConversionError(f"{source} cannot be converted: its reader ended ({done.returncode})")
+    if "error" in report:
+        raise ConversionError(f"{source} cannot be converted: {report['error']}")
+    return report
+
+
+def _check(made: Path, conversion: Conversion, report: Mapping[str, Any]) -> None:
+    """Raise ConversionError unless the file holds what it should, as far as headers tell."""
+    try:
+        found = TensorFiles.open(made.parent, conversion.target)
+    except CheckpointError as error:
+        raise ConversionError(str(error)) from error
+    if found.files.keys() != report["shapes"].keys():
+        raise ConversionError("the converted file has other tensors than it should")
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

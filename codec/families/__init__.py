@@ -1,0 +1,53 @@
+"""The codec families that are served, and how one is found in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from codec.checkpoint import read_config, resolve_folder
+from codec.families import fish, higgs
+from codec.family import CheckpointError, CodecFamily, FoundCodec
+
+#: In the order in which they are asked.
+FAMILIES: tuple[CodecFamily, ...] = (higgs.FAMILY, fish.FAMILY)
+_NAMED_AT_MOST = 8
+
+
+def open_codec(model: str, talker: str | None = None) -> FoundCodec:
+    """Find the codec of ``model``, a folder or a hub id.
+
+    ``talker`` is the folder of the talker that it decodes, where the codec has one of its own:
+    its configuration says how many codebooks are spoken. Raises CheckpointError.
+    """
+    spoken = None if talker is None else spoken_codebooks(Path(talker))
+    return find_codec(resolve_folder(model), spoken)
+
+
+def find_codec(folder: Path, spoken: int | None = None) -> FoundCodec:
+    """Recognise the codec in ``folder``, of which ``spoken`` codebooks are used.
+
+    Raises CheckpointError, which names what is there and what is served.
+    """
+    config = read_config(folder)
+    for family in FAMILIES:
+        found = family.find(folder, config, spoken)
+        if found is not None:
+            return found
+    kind = config.get("model_type")
+    files = sorted(path.name for path in folder.iterdir())
+    listed = ", ".join(files[:_NAMED_AT_MOST]) + (" ..." if len(files) > _NAMED_AT_MOST else "")
+    raise CheckpointError(
+        f"{folder} holds no codec that is known here: its config.json is of model_type {kind!r}, "
+        f"its files are {listed or 'none'}. Codecs are known of "
+        f"{'; '.join(family.models for family in FAMILIES)}. Where a talker's checkpoint brings "
+        f"none, the setting codec_model names the codec's folder or hub id."
+    )
+
+
+def spoken_codebooks(talker: Path) -> int | None:
+    """How many codebooks a talker's ``config.json`` says that it speaks; None if it does not."""
+    config = read_config(talker)
+    nested = (config.get("audio_encoder_config"), config.get("audio_decoder_config"))
+    found = [config.get("audio_num_codebooks"), config.get("num_codebooks")]
+    found += [part.get("num_codebooks") for part in nested if isinstance(part, dict)]
+    return next((number for number in found if isinstance(number, int) and number > 0), None)

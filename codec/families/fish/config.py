@@ -1,0 +1,262 @@
+"""The Fish codec's architecture: sizes, arithmetic in time, names and shapes of its tensors.
+
+Decoding is lookup -> transformer over the last ``window`` frames (``post_module``) -> upsamplings
+with a ConvNeXt block each -> DAC decoder -> tanh. Encoding is a DAC encoder with a transformer
+at its end -> downsamplings with a ConvNeXt block each -> transformer (``pre_module``) -> a
+semantic quantizer -> residual quantizers. Every layer is causal.
+
+The published checkpoint has no configuration; the defaults are its sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from codec.checkpoint import Shapes
+from codec.family import CheckpointError
+from codec.layer_ranges import DILATIONS, KERNEL, Layer, receptive_field
+from streaming.spec import CodecSpec
+
+SEMANTIC = "quantizer.semantic_quantizer.quantizers.0"
+RESIDUAL = "quantizer.quantizer.quantizers"
+#: Width of a ConvNeXt block's inner layer over its outer one's.
+_CONVNEXT_RATIO = 4
+#: Kernel of the encoder's last convolution.
+LAST_KERNEL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerSizes:
+    """A transformer over the last ``window`` positions, each position's own included."""
+
+    dim: int
+    layers: int
+    head_dim: int
+    feed_forward: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class FishConfig:
+    """Sizes of one codec. The defaults are the published one.
+
+    ``dim`` is the width of latents and quantizers; ``upsample`` are the rates between frames and
+    latents, ``decoder_rates`` those from latents to samples, ``encoder_rates`` the way back.
+    Widths halve, or double, at each of the latter two.
+    """
+
+    sample_rate: int = 44_100
+    semantic_size: int = 4096
+    residual_size: int = 1024
+    residual_books: int = 9
+    codebook_dim: int = 8
+    dim: int = 1024
+    layers: int = 8
+    head_dim: int = 64
+    feed_forward: int = 3072
+    window: int = 128
+    upsample: tuple[int, ...] = (2, 2)
+    decoder_dim: int = 1536
+    decoder_rates: tuple[int, ...] = (8, 8, 4, 2)
+    encoder_dim: int = 64
+    encoder_rates: tuple[int, ...] = (2, 4, 8, 8)
+    encoder_layers: int = 4
+    encoder_head_dim: int = 64
+    encoder_window: int = 512
+
+    def __post_init__(self) -> None:
+        numbers = [getattr(self, field.name) for field in fields(self)]
+        flat = [
+            n for number in numbers for n in (number if isinstance(number, tuple) else [number])
+        ]
+        if not all(isinstance(number, int) and number > 0 for number in flat):
+            raise CheckpointError("the codec's sizes must be positive")
+        if not self.decoder_rates or not self.encoder_rates:
+            raise CheckpointError("the codec needs rates")
+        if math.prod(self.decoder_rates) != math.prod(self.encoder_rates):
+            raise CheckpointError("encoder and decoder differ in their rate")
+        if self.decoder_dim % 2 ** len(self.decoder_rates):
+            raise CheckpointError("the decoder's width cannot be halved at every rate")
+        if self.head_dim % 2 or self.encoder_head_dim % 2:
+            raise CheckpointError("a rotary embedding needs heads of an even size")
+
+    @property
+    def hop_length(self) -> int:
+        """Samples of one frame."""
+        return math.prod(self.upsample) * math.prod(self.decoder_rates)
+
+    @property
+    def conv_layers(self) -> tuple[Layer, ...]:
+        """The layers after the transformer as arithmetic in time."""
+        made, rate = [], 1
+        for stride in self.upsample:
+            made.append(Layer(rate, 0, 0, stride))
+            rate *= stride
+            made.append(Layer(rate, KERNEL - 1, 0))
+        made.append(Layer(rate, KERNEL - 1, 0))
+        for stride in self.decoder_rates:
+            made.append(Layer(rate, 1, 0, stride))
+            rate *= stride
+            made.extend(Layer(rate, (KERNEL - 1) * dilation, 0) for dilation in DILATIONS)
+        made.append(Layer(rate, KERNEL - 1, 0))
+        return tuple(made)
+
+    @property
+    def transformer(self) -> TransformerSizes:
+        """``post_module`` and ``pre_module``."""
+        return TransformerSizes(
+            self.dim, self.layers, self.head_dim, self.feed_forward, self.window
+        )
+
+    @property
+    def encoder_transformer(self) -> TransformerSizes:
+        """The one at the end of the encoder's last block."""
+        dim = self.encoder_dim * 2 ** len(self.encoder_rates)
+        return TransformerSizes(
+            dim, self.encoder_layers, self.encoder_head_dim, 3 * dim, self.encoder_window
+        )
+
+    def spec(self) -> CodecSpec:
+        """What the rest of the service needs. The convolutions' receptive field is decoded again
+        with each window; what the transformer sees besides is its state.
+        """
+        left, right = receptive_field(self.conv_layers)
+        return CodecSpec(
+            sample_rate=self.sample_rate,
+            hop_length=self.hop_length,
+            codebook_sizes=(self.semantic_size, *(self.residual_size,) * self.residual_books),
+            left_frames=left,
+            right_frames=right,
+            history_frames=self.layers * (self.window - 1),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+
+
+def parse_fish_config(raw: Mapping[str, Any]) -> FishConfig:
+    """Read what ``FishConfig.as_dict`` made. Raises CheckpointError."""
+    known = {field.name for field in fields(FishConfig)}
+    if unknown := sorted(raw.keys() - known):
+        raise CheckpointError(f"the codec's configuration has unknown sizes: {', '.join(unknown)}")
+    try:
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()
+        }
+        return FishConfig(**values)
+    except TypeError as error:
+        raise CheckpointError("the codec's configuration cannot be read") from error
+
+
+# -- tensors, by the names of the published checkpoint, weight norm undone
+
+
+def codebooks(config: FishConfig) -> list[str]:
+    """The quantizers' names, the semantic one first."""
+    return [SEMANTIC, *(f"{RESIDUAL}.{index}" for index in range(config.residual_books))]
+
+
+def decoder_shapes(config: FishConfig) -> Shapes:
+    """Every tensor that decoding needs, and its shape."""
+    shapes = _quantizers(config, "out_proj")
+    shapes |= _transformer("quantizer.post_module", config.transformer)
+    for index, stride in enumerate(config.upsample):
+        name = f"quantizer.upsample.{index}"
+        shapes |= _biased(f"{name}.0.conv", (config.dim, config.dim, stride), config.dim)
+        shapes |= _convnext(f"{name}.1", config.dim)
+    width = config.decoder_dim
+    shapes |= _conv("decoder.model.0.conv", width, config.dim, KERNEL)
+    for index, rate in enumerate(config.decoder_rates, 1):
+        name, half = f"decoder.model.{index}.block", width // 2
+        shapes[f"{name}.0.alpha"] = (1, width, 1)
+        shapes |= _biased(f"{name}.1.conv", (width, half, 2 * rate), half)
+        for unit in range(2, 2 + len(DILATIONS)):
+            shapes |= _residual_unit(f"{name}.{unit}.block", half)
+        width = half
+    last = len(config.decoder_rates) + 1
+    shapes[f"decoder.model.{last}.alpha"] = (1, width, 1)
+    return shapes | _conv(f"decoder.model.{last + 1}.conv", 1, width, KERNEL)
+
+
+def encoder_shapes(config: FishConfig) -> Shapes:
+    """Every tensor that encoding needs, the quantizers' own way in and out included."""
+    width = config.encoder_dim
+    shapes = _conv("encoder.block.0.conv", width, 1, KERNEL)
+    for index, rate in enumerate(config.encoder_rates, 1):
+        name = f"encoder.block.{index}.block"
+        for unit in range(len(DILATIONS)):
+            shapes |= _residual_unit(f"{name}.{unit}.block", width)
+        shapes[f"{name}.3.alpha"] = (1, width, 1)
+        shapes |= _conv(f"{name}.4.conv", 2 * width, width, 2 * rate)
+        width *= 2
+    last = len(config.encoder_rates) + 1
+    shapes |= _transformer(f"encoder.block.{last - 1}.block.5", config.encoder_transformer)
+    shapes[f"encoder.block.{last}.alpha"] = (1, width, 1)
+    shapes |= _conv(f"encoder.block.{last + 1}.conv", config.dim, width, LAST_KERNEL)
+    for index, stride in enumerate(config.upsample):
+        name = f"quantizer.downsample.{index}"
+        shapes |= _conv(f"{name}.0.conv", config.dim, config.dim, stride)
+        shapes |= _convnext(f"{name}.1", config.dim)
+    shapes |= _transformer("quantizer.pre_module", config.transformer)
+    return shapes | _quantizers(config, "in_proj") | _quantizers(config, "out_proj")
+
+
+def _quantizers(config: FishConfig, projection: str) -> Shapes:
+    shapes: Shapes = {}
+    outer, inner = config.dim, config.codebook_dim
+    if projection == "in_proj":
+        outer, inner = inner, outer
+    for name in codebooks(config):
+        size = config.semantic_size if name == SEMANTIC else config.residual_size
+        shapes[f"{name}.codebook.weight"] = (size, config.codebook_dim)
+        shapes |= _conv(f"{name}.{projection}", outer, inner, 1)
+    return shapes
+
+
+def _transformer(name: str, sizes: TransformerSizes) -> Shapes:
+    dim, wide = sizes.dim, sizes.feed_forward
+    shapes: Shapes = {f"{name}.norm.weight": (dim,)}
+    for layer in range(sizes.layers):
+        at = f"{name}.layers.{layer}"
+        shapes |= {
+            f"{at}.attention.wqkv.weight": (3 * dim, dim),
+            f"{at}.attention.wo.weight": (dim, dim),
+            f"{at}.feed_forward.w1.weight": (wide, dim),
+            f"{at}.feed_forward.w2.weight": (dim, wide),
+            f"{at}.feed_forward.w3.weight": (wide, dim),
+            f"{at}.attention_norm.weight": (dim,),
+            f"{at}.ffn_norm.weight": (dim,),
+            f"{at}.attention_layer_scale.gamma": (dim,),
+            f"{at}.ffn_layer_scale.gamma": (dim,),
+        }
+    return shapes
+
+
+def _convnext(name: str, dim: int) -> Shapes:
+    wide = _CONVNEXT_RATIO * dim
+    shapes = _biased(f"{name}.dwconv.conv", (dim, 1, KERNEL), dim)
+    shapes |= {f"{name}.norm.weight": (dim,), f"{name}.norm.bias": (dim,), f"{name}.gamma": (dim,)}
+    shapes |= _biased(f"{name}.pwconv1", (wide, dim), wide)
+    return shapes | _biased(f"{name}.pwconv2", (dim, wide), dim)
+
+
+def _residual_unit(name: str, width: int) -> Shapes:
+    shapes: Shapes = {f"{name}.{part}.alpha": (1, width, 1) for part in (0, 2)}
+    return (
+        shapes
+        | _conv(f"{name}.1.conv", width, width, KERNEL)
+        | _conv(f"{name}.3.conv", width, width, 1)
+    )
+
+
+def _conv(name: str, outputs: int, inputs: int, kernel: int) -> Shapes:
+    return _biased(name, (outputs, inputs, kernel), outputs)
+
+
+def _biased(name: str, weight: tuple[int, ...], outputs: int) -> Shapes:
+    return {f"{name}.weight": weight, f"{name}.bias": (outputs,)}

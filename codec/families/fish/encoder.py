@@ -1,0 +1,138 @@
+"""The Fish codec's encoder: samples to codes. What a voice is cloned from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from codec.families.fish.config import FishConfig, codebooks
+from codec.families.fish.decoder import ConvNeXt
+from codec.families.fish.transformer import WindowTransformer
+from codec.family import padded_clip
+from codec.layer_ranges import DILATIONS, KERNEL, Step
+from streaming.spec import Codes, Samples
+
+_LEAST_ALPHA = 1e-9
+#: Frames whose convolutions are computed at once: about three seconds.
+_PIECE_FRAMES = 64
+
+
+class FishEncoder:
+    """Implements ``codec.family.ClipEncoder``. Stateless, so thread-safe.
+
+    ``tensors`` are those of ``config.encoder_shapes``. ``dtype`` float64 is for tests: the
+    nearest code vector is found by comparing, and rounding can decide between two.
+    """
+
+    def __init__(
+        self,
+        config: FishConfig,
+        tensors: Mapping[str, Tensor],
+        *,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self._config, self._dtype = config, dtype
+        self._device = torch.device(device)
+        self._weights = {name: t.to(self._device, dtype) for name, t in tensors.items()}
+        last = len(config.encoder_rates)
+        self._last = f"encoder.block.{last + 2}.conv", f"encoder.block.{last + 1}"
+        self._encoder_transformer = WindowTransformer(
+            config.encoder_transformer, self._weights, f"encoder.block.{last}.block.5"
+        )
+        self._transformer = WindowTransformer(
+            config.transformer, self._weights, "quantizer.pre_module"
+        )
+        self._convnexts = [
+            ConvNeXt(self._weights, f"quantizer.downsample.{index}.1")
+            for index in range(len(config.upsample))
+        ]
+
+    @torch.inference_mode()
+    def encode(self, samples: Samples) -> Codes:
+        """See ClipEncoder; the last frame is filled up with silence."""
+        whole = padded_clip(samples, self._config.hop_length)
+        x = torch.from_numpy(whole).to(self._device, self._dtype)
+        x = self._run(self._encoder_transformer, self._convolve_pieces(x))
+        name, snake = self._last
+        x = self._conv(name, self._snake(snake, x))
+        for index, stride in enumerate(self._config.upsample):
+            x = self._conv(f"quantizer.downsample.{index}.0.conv", x, stride=stride)
+            x = self._convnext(index, x)
+        x = self._run(self._transformer, x)
+        codes: Codes = self._quantise(x[0].T).cpu().numpy().astype(np.int16)
+        return codes
+
+    def _convolve_pieces(self, samples: Tensor) -> Tensor:
+        """The encoder's blocks, ``[n]`` -> ``[1, dim, n / rate]``, piece by piece: at the
+        samples' rate a long clip would need gigabytes. Each piece sees what it depends on.
+        """
+        hop, total = self._config.hop_length, len(samples)
+        rate = int(np.prod(self._config.encoder_rates))
+        context = -(-_left_samples(self._config) // hop) * hop
+        pieces = []
+        for first in range(0, total, _PIECE_FRAMES * hop):
+            begin = max(0, first - context)
+            y = self._convolve(samples[None, None, begin : first + _PIECE_FRAMES * hop])
+            pieces.append(y[:, :, (first - begin) // rate :])
+        return torch.cat(pieces, 2)
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        x = self._conv("encoder.block.0.conv", x)
+        for index, rate in enumerate(self._config.encoder_rates, 1):
+            name = f"encoder.block.{index}.block"
+            for unit, dilation in enumerate(DILATIONS):
+                x = self._residual(f"{name}.{unit}.block", x, dilation)
+            x = self._conv(f"{name}.4.conv", self._snake(f"{name}.3", x), stride=rate)
+        return x
+
+    def _residual(self, name: str, x: Tensor, dilation: int) -> Tensor:
+        y = self._conv(f"{name}.1.conv", self._snake(f"{name}.0", x), dilation=dilation)
+        return x + self._conv(f"{name}.3.conv", self._snake(f"{name}.2", y))
+
+    def _snake(self, name: str, x: Tensor) -> Tensor:
+        alpha = self._weights[f"{name}.alpha"]
+        return x + (alpha * x).sin().square() / (alpha + _LEAST_ALPHA)
+
+    def _conv(self, name: str, x: Tensor, *, stride: int = 1, dilation: int = 1) -> Tensor:
+        """A causal convolution: zeros go before what is there, none after."""
+        weight, bias = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
+        before = (weight.shape[2] - 1) * dilation + 1 - stride
+        return F.conv1d(F.pad(x, (before, 0)), weight, bias, stride=stride, dilation=dilation)
+
+    def _convnext(self, index: int, x: Tensor) -> Tensor:
+        step = Step(KERNEL - 1, 0, 0, x.shape[2])
+        return self._convnexts[index](x.transpose(1, 2), step).transpose(1, 2)
+
+    def _run(self, transformer: WindowTransformer, x: Tensor) -> Tensor:
+        y, _ = transformer.run(x.transpose(1, 2), [transformer.begin()])
+        return y.transpose(1, 2)
+
+    def _quantise(self, rest: Tensor) -> Tensor:
+        """``[T, dim]`` to codes ``[K, T]``: each codebook takes what is left by those before.
+
+        The nearest vector is that of the smallest angle; what is taken away is the vector itself.
+        """
+        codes = []
+        for name in codebooks(self._config):
+            table = self._weights[f"{name}.codebook.weight"]
+            x = self._project(f"{name}.in_proj", rest)
+            codes.append((F.normalize(x) @ F.normalize(table).T).argmax(1))
+            rest = rest - self._project(f"{name}.out_proj", table[codes[-1]])
+        return torch.stack(codes)
+
+    def _project(self, name: str, x: Tensor) -> Tensor:
+        return F.linear(x, self._weights[f"{name}.weight"][:, :, 0], self._weights[f"{name}.bias"])
+
+
+def _left_samples(config: FishConfig) -> int:
+    """How many samples before its own the encoder's blocks see for one of their outputs."""
+    reach, rate = KERNEL - 1, 1
+    for stride in config.encoder_rates:
+        reach += rate * ((KERNEL - 1) * sum(DILATIONS) + 2 * stride - 1)
+        rate *= stride
+    return reach

@@ -1,0 +1,204 @@
+"""The Higgs codec's decoder: codes to samples, each layer on the range that is needed only."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from codec import layer_ranges
+from codec.families.higgs.config import CodecConfig
+from codec.family import check_codes
+from codec.layer_ranges import DILATIONS
+from codec.layers import ConvWeights, Edge, Residual, Upsample
+from streaming.spec import CodecSpec, Codes, Samples
+from streaming.window import DecodeWindow
+
+Shape = tuple[int, int, int]
+
+
+class HiggsDecoder:
+    """Implements ``streaming.ports.CodecDecoder`` on torch. Stateless, so thread-safe.
+
+    On a CPU with one thread the samples of a frame are the same bits whatever window and
+    batch they were decoded in, as long as the contexts reach over the receptive field or
+    to the end of the stream. ``tensors`` are those of ``tensors.decoder_shapes``.
+    """
+
+    def __init__(
+        self,
+        config: CodecConfig,
+        tensors: Mapping[str, Tensor],
+        *,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.fingerprint = _fingerprint(tensors)
+        self._layers = config.layers
+        self._device = torch.device(device)
+        placed = {name: t.to(self._device, dtype) for name, t in tensors.items()}
+        self._stages = build_stages(placed, len(config.ratios))
+        tables, constant = _fold_lookup(config, tensors)
+        self._spec = replace(config.spec(), inert_codebooks=_inert(tables))
+        # UNKNOWN is the last row's index too: what is not known adds nothing
+        tables = torch.cat([tables, torch.zeros_like(tables[:, :1])], dim=1)
+        self._tables = tables.to(placed["fc2.bias"])
+        self._constant = constant.to(placed["fc2.bias"])
+
+    @property
+    def spec(self) -> CodecSpec:
+        """The loaded codec's facts."""
+        return self._spec
+
+    def decode(self, codes: Sequence[Codes]) -> list[Samples]:
+        """Decode whole sequences: ``[K, T_i]`` int16 -> ``[T_i * hop]`` float32 each."""
+        for sequence in codes:
+            check_codes(self._spec, sequence)
+        return self._decode([(sequence, (0, sequence.shape[1], 0)) for sequence in codes])
+
+    def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+        """Decode windows to the samples of their new frames, ``[new_frames * hop]`` each.
+
+        Windows of equal shape run as one batch; the caller bounds how many there are.
+        Raises CodesError before anything is decoded.
+        """
+        for window in windows:
+            check_codes(self._spec, window.codes, window.lookahead)
+        return self._decode(
+            [(w.codes, (w.left_context, w.new_frames, w.lookahead)) for w in windows]
+        )
+
+    def _decode(self, work: Sequence[tuple[Codes, Shape]]) -> list[Samples]:
+        groups: dict[Shape, list[int]] = {}
+        for index, (_, shape) in enumerate(work):
+            groups.setdefault(shape, []).append(index)
+        results: dict[int, Samples] = {}
+        for shape, indices in groups.items():
+            rows = self._run(np.stack([work[index][0] for index in indices]), shape)
+            results.update(zip(indices, rows, strict=True))
+        return [results[index] for index in range(len(work))]
+
+    @torch.inference_mode()
+    def _run(self, codes: Codes, shape: Shape) -> Samples:
+        """Decode ``[B, K, T]`` of one shape to ``[B, new * hop]``."""
+        plan = layer_ranges.plan(self._layers, *shape)
+        needed = torch.from_numpy(codes[:, :, plan.first_frame : plan.end_frame].astype(np.int64))
+        x = self._look_up(needed.to(self._device))
+        for stage, step in zip(self._stages, plan.steps, strict=True):
+            x = stage(x, step)
+        samples: Samples = x[:, :, 0].float().cpu().numpy()
+        return samples
+
+    def decode_laid_out(self, laid_out: Tensor, new_frames: int) -> Tensor:
+        """Decode rows of ``codec.buckets.lay_out``, ``[B, K * T + 2]`` int16 on the device, to
+        ``[B, new_frames * hop]``.
+
+        What lies outside a row's stream is made zero before every layer, as padding is: codes
+        that stand for nothing would not do, since biases leak past the edge. Which positions
+        these are is computed on the device, so that the work can be a CUDA graph.
+        """
+        spec, books = self._spec, self._spec.num_codebooks
+        plan = layer_ranges.plan(self._layers, spec.left_frames, new_frames, spec.right_frames)
+        codes = laid_out[:, :-2].view(len(laid_out), books, -1)
+        codes = codes[:, :, plan.first_frame : plan.end_frame]
+        bounds = laid_out[:, -2:].long()
+        x = self._look_up(codes.long())
+        for stage, step, layer, first in zip(
+            self._stages, plan.steps, self._layers, plan.firsts, strict=True
+        ):
+            at = torch.arange(first, first + x.shape[1], device=x.device)
+            edges = bounds * layer.rate
+            outside = (at < edges[:, :1]) | (at >= edges[:, 1:])
+            x = stage(x.masked_fill_(outside[:, :, None], 0), step)
+        return x[:, :, 0].float()
+
+    def decode_interior(self, codes: Tensor, new_frames: int, lookahead: int) -> Tensor:
+        """Decode ``[B, K, T]`` int16 on the device, of which the first frames are the whole left
+        context and the last ``lookahead`` ones the other, to ``[B, new_frames * hop]``.
+
+        Without a mask: zeros stand where the layers pad, as at the edges of any window.
+        """
+        plan = layer_ranges.plan(self._layers, self._spec.left_frames, new_frames, lookahead)
+        x = self._look_up(codes[:, :, plan.first_frame : plan.end_frame].long())
+        for stage, step in zip(self._stages, plan.steps, strict=True):
+            x = stage(x, step)
+        return x[:, :, 0].float()
+
+    def _look_up(self, codes: Tensor) -> Tensor:
+        """Codes ``[B, K, T]`` to what the decoder reads, ``[B, T, latent]``.
+
+        The sum runs codebook by codebook, so that its order does not depend on the shape.
+        """
+        total = self._constant.expand(codes.shape[0], codes.shape[2], -1)
+        for index in range(codes.shape[1]):
+            total = total + self._tables[index][codes[:, index]]
+        return total
+
+
+Stage = Edge | Residual | Upsample
+
+
+def build_stages(tensors: Mapping[str, Tensor], blocks: int) -> list[Stage]:
+    """The DAC decoder in order, one stage for each layer of ``layer_ranges.architecture``."""
+
+    def conv(name: str) -> ConvWeights:
+        return tensors[f"{name}.weight"], tensors[f"{name}.bias"]
+
+    def alpha(name: str) -> Tensor:
+        return tensors[f"{name}.alpha"].flatten()
+
+    decoder = "acoustic_decoder"
+    stages: list[Stage] = [Edge(*conv(f"{decoder}.conv1"))]
+    for index in range(blocks):
+        name = f"{decoder}.block.{index}"
+        stages.append(Upsample(alpha(f"{name}.snake1"), *conv(f"{name}.conv_t1")))
+        for number, dilation in enumerate(DILATIONS, 1):
+            unit = f"{name}.res_unit{number}"
+            stages.append(
+                Residual(
+                    alpha(f"{unit}.snake1"),
+                    conv(f"{unit}.conv1"),
+                    dilation,
+                    alpha(f"{unit}.snake2"),
+                    conv(f"{unit}.conv2"),
+                )
+            )
+    return [*stages, Edge(*conv(f"{decoder}.conv2"), alpha(f"{decoder}.snake1"))]
+
+
+def _inert(tables: Tensor) -> int:
+    """How many of the last codebooks have one vector alone, whatever the code."""
+    heard = len(tables)
+    while heard > 1 and torch.equal(tables[heard - 1], tables[heard - 1, :1].expand_as(tables[0])):
+        heard -= 1
+    return len(tables) - heard
+
+
+def _fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """A digest of what gives codes their meaning: code vectors and their way out."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        if name.startswith(("quantizer.", "fc2.")):
+            digest.update(name.encode())
+            digest.update(tensors[name].float().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _fold_lookup(config: CodecConfig, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Fold ``project_out`` and ``fc2`` into one table per codebook ``[K, size, latent]``.
+
+    Both are linear, so ``fc2(sum_k(project_out_k(embed_k[code])))`` is a sum of looked-up
+    rows and a constant; folded in float64, so that only one rounding is left.
+    """
+    tables, bias = [], torch.zeros(config.quantizer_dim, dtype=torch.float64)
+    fc2 = tensors["fc2.weight"].double()
+    for index in range(config.num_codebooks):
+        name = f"quantizer.quantizers.{index}"
+        project = tensors[f"{name}.project_out.weight"].double()
+        tables.append(tensors[f"{name}.codebook.embed"].double() @ (fc2 @ project).T)
+        bias += tensors[f"{name}.project_out.bias"].double()
+    return torch.stack(tables), fc2 @ bias + tensors["fc2.bias"].double()

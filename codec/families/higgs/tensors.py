@@ -1,0 +1,192 @@
+"""The Higgs codec's tensors: names, old and new, and shapes.
+
+Names that have changed:
+
+- layers: ``acoustic_decoder.block.{n}.conv_t1`` or, in the older descript layout,
+  ``acoustic_decoder.model.{n + 1}.block.1``, and so for the encoder; the semantic encoder's
+  convolutions had a module of their own, ``conv.conv``;
+- weights: weight-normed or not (``codec.checkpoint.weight_norm_names``);
+- codebooks: ``codebook.embed`` or ``codebook.weight``;
+- the original form, from before transformers had the class: ``encoder`` and ``decoder_2`` in
+  descript's layout, ``quantizer.vq.layers.{k}._codebook``, ``fc_prior`` and ``fc_post2``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from codec.checkpoint import Shapes, weight_norm_names
+from codec.families.higgs.config import CodecConfig, EncoderConfig, HubertSizes
+from codec.layer_ranges import DILATIONS, KERNEL
+
+
+def stored_names(key: str, blocks: int) -> Iterator[tuple[str, ...]]:
+    """The names under which ``key`` may be stored, each as the tensors to merge. ``blocks``:
+    how many the acoustic encoder and decoder have.
+    """
+    for name in (key, older := _older_name(key, blocks), _original_name(older)):
+        yield from weight_norm_names(name)
+        if name.endswith(".codebook.embed"):
+            yield (name.removesuffix("embed") + "weight",)
+
+
+def _older_name(key: str, blocks: int) -> str:
+    """``key`` in the older layout, which numbers layers instead of naming them."""
+    part, _, rest = key.partition(".")
+    if part in ("acoustic_decoder", "acoustic_encoder"):
+        return f"{part}.{_descript_name(part, rest, blocks)}"
+    if part == "encoder_semantic":
+        return re.sub(r"(\.conv[12]?)\.(weight|bias)$", r"\1.conv.\2", key)
+    return key
+
+
+#: Beginnings of names in the older layout, and of the same in the original form.
+_ORIGINAL_PARTS = {
+    "acoustic_encoder.": "encoder.",
+    "acoustic_decoder.": "decoder_2.",
+    "quantizer.quantizers.": "quantizer.vq.layers.",
+    "fc.": "fc_prior.",
+    "fc2.": "fc_post2.",
+}
+
+
+def _original_name(older: str) -> str:
+    """A name of the older layout in the original form."""
+    for part, original in _ORIGINAL_PARTS.items():
+        if older.startswith(part):
+            return (original + older.removeprefix(part)).replace(".codebook.", "._codebook.")
+    return older
+
+
+def _descript_name(part: str, rest: str, blocks: int) -> str:
+    """Descript's name of a layer of the acoustic encoder or decoder."""
+    decodes = part == "acoustic_decoder"
+    top = "model" if decodes else "block"
+    outer = {"conv1": 0, "snake1": blocks + 1, "conv2": blocks + 2}
+    parts = rest.split(".")
+    if parts[0] != "block":
+        return f"{top}.{outer[parts[0]]}.{parts[1]}"
+    name = f"{top}.{int(parts[1]) + 1}.block"
+    if not parts[2].startswith("res_unit"):
+        own = {"snake1": 0, "conv_t1": 1} if decodes else {"snake1": 3, "conv1": 4}
+        return f"{name}.{own[parts[2]]}.{parts[3]}"
+    inner = ("snake1", "conv1", "snake2", "conv2").index(parts[3])
+    unit = int(parts[2].removeprefix("res_unit")) + (1 if decodes else -1)
+    return f"{name}.{unit}.block.{inner}.{parts[4]}"
+
+
+def decoder_shapes(config: CodecConfig) -> Shapes:
+    """Every tensor that decoding needs, by its newest name, and its shape."""
+    wide, shapes = config.quantizer_dim, Shapes()
+    for index in range(config.num_codebooks):
+        name = f"quantizer.quantizers.{index}"
+        shapes[f"{name}.codebook.embed"] = (config.codebook_size, config.codebook_dim)
+        shapes[f"{name}.project_out.weight"] = (wide, config.codebook_dim)
+        shapes[f"{name}.project_out.bias"] = (wide,)
+    shapes["fc2.weight"] = (config.latent_dim, wide)
+    shapes["fc2.bias"] = (config.latent_dim,)
+    width, decoder = config.decoder_dim, "acoustic_decoder"
+    shapes[f"{decoder}.conv1.weight"] = (width, config.latent_dim, KERNEL)
+    shapes[f"{decoder}.conv1.bias"] = (width,)
+    for index, ratio in enumerate(config.ratios):
+        name, half = f"{decoder}.block.{index}", width // 2
+        shapes[f"{name}.snake1.alpha"] = (1, width, 1)
+        shapes[f"{name}.conv_t1.weight"] = (width, half, 2 * ratio)
+        shapes[f"{name}.conv_t1.bias"] = (half,)
+        for unit in range(1, len(DILATIONS) + 1):
+            for part, kernel in ((1, KERNEL), (2, 1)):
+                shapes[f"{name}.res_unit{unit}.snake{part}.alpha"] = (1, half, 1)
+                shapes[f"{name}.res_unit{unit}.conv{part}.weight"] = (half, half, kernel)
+                shapes[f"{name}.res_unit{unit}.conv{part}.bias"] = (half,)
+        width = half
+    shapes[f"{decoder}.snake1.alpha"] = (1, width, 1)
+    shapes[f"{decoder}.conv2.weight"] = (1, width, KERNEL)
+    shapes[f"{decoder}.conv2.bias"] = (1,)
+    return shapes
+
+
+def encoder_shapes(config: EncoderConfig) -> Shapes:
+    """Names and shapes, the quantizer's own way in and out included."""
+    codec = config.codec
+    wide = codec.quantizer_dim
+    shapes = _acoustic(config) | _semantic_blocks(config) | _hubert(config.hubert)
+    shapes |= {"fc.weight": (wide, wide), "fc.bias": (wide,)}
+    for index in range(codec.num_codebooks):
+        name = f"quantizer.quantizers.{index}"
+        shapes[f"{name}.codebook.embed"] = (codec.codebook_size, codec.codebook_dim)
+        shapes[f"{name}.project_in.weight"] = (codec.codebook_dim, wide)
+        shapes[f"{name}.project_in.bias"] = (codec.codebook_dim,)
+        shapes[f"{name}.project_out.weight"] = (wide, codec.codebook_dim)
+        shapes[f"{name}.project_out.bias"] = (wide,)
+    return shapes
+
+
+def _acoustic(config: EncoderConfig) -> Shapes:
+    width, encoder = config.encoder_dim, "acoustic_encoder"
+    shapes = _conv(f"{encoder}.conv1", width, 1, KERNEL)
+    for index, ratio in enumerate(config.ratios):
+        name = f"{encoder}.block.{index}"
+        for unit in range(1, len(DILATIONS) + 1):
+            for part, kernel in ((1, KERNEL), (2, 1)):
+                shapes[f"{name}.res_unit{unit}.snake{part}.alpha"] = (1, width, 1)
+                shapes |= _conv(f"{name}.res_unit{unit}.conv{part}", width, width, kernel)
+        shapes[f"{name}.snake1.alpha"] = (1, width, 1)
+        shapes |= _conv(f"{name}.conv1", 2 * width, width, 2 * ratio)
+        width *= 2
+    shapes[f"{encoder}.snake1.alpha"] = (1, width, 1)
+    return shapes | _conv(f"{encoder}.conv2", config.codec.latent_dim, width, 3)
+
+
+def _semantic_blocks(config: EncoderConfig) -> Shapes:
+    width, encoder = config.hubert.hidden, "encoder_semantic"
+    shapes: Shapes = {f"{encoder}.conv.weight": (width, width, config.kernel)}
+    for block in range(len(config.strides)):
+        name = f"{encoder}.conv_blocks.{block}"
+        for unit in range(len(config.dilations)):
+            shapes[f"{name}.res_units.{unit}.conv1.weight"] = (width, width, config.unit_kernel)
+            shapes[f"{name}.res_units.{unit}.conv2.weight"] = (width, width, 1)
+        shapes |= _conv(f"{name}.conv", width, width, 3)
+    return shapes
+
+
+def _hubert(sizes: HubertSizes) -> Shapes:
+    hidden, model = sizes.hidden, "semantic_model"
+    shapes: Shapes = {}
+    before = 1
+    for index, (dim, kernel) in enumerate(zip(sizes.conv_dims, sizes.conv_kernels, strict=True)):
+        name = f"{model}.feature_extractor.conv_layers.{index}"
+        shapes[f"{name}.conv.weight"] = (dim, before, kernel)
+        if sizes.conv_bias:
+            shapes[f"{name}.conv.bias"] = (dim,)
+        if not index:
+            shapes |= _norm(f"{name}.layer_norm", dim)
+        before = dim
+    if sizes.projection_norm:
+        shapes |= _norm(f"{model}.feature_projection.layer_norm", before)
+    shapes |= _linear(f"{model}.feature_projection.projection", hidden, before)
+    encoder = f"{model}.encoder"
+    group = hidden // sizes.position_groups
+    shapes |= _conv(f"{encoder}.pos_conv_embed.conv", hidden, group, sizes.position_kernel)
+    shapes |= _norm(f"{encoder}.layer_norm", hidden)
+    for layer in range(sizes.layers):
+        name = f"{encoder}.layers.{layer}"
+        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            shapes |= _linear(f"{name}.attention.{part}", hidden, hidden)
+        shapes |= _norm(f"{name}.layer_norm", hidden) | _norm(f"{name}.final_layer_norm", hidden)
+        wide = sizes.feed_forward
+        shapes |= _linear(f"{name}.feed_forward.intermediate_dense", wide, hidden)
+        shapes |= _linear(f"{name}.feed_forward.output_dense", hidden, wide)
+    return shapes
+
+
+def _conv(name: str, outputs: int, inputs: int, kernel: int) -> Shapes:
+    return {f"{name}.weight": (outputs, inputs, kernel), f"{name}.bias": (outputs,)}
+
+
+def _linear(name: str, outputs: int, inputs: int) -> Shapes:
+    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+
+def _norm(name: str, width: int) -> Shapes:
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}

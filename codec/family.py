@@ -1,0 +1,138 @@
+"""Contracts of a codec family, and what can go wrong in the codec package.
+
+A family is one architecture of codec with everything that is its own: how its checkpoint is
+recognised, its configuration, the names and shapes of its tensors, its decoder and its encoder.
+``codec.families`` has one package for each and lists them.
+
+Error texts are for operators, never for clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from streaming.ports import CodecDecoder
+from streaming.spec import CodecSpec, Codes, Samples
+from streaming.window import DecodeWindow
+
+
+class CheckpointError(Exception):
+    """The folder holds no codec that can be loaded: trying again will not help."""
+
+
+class DeviceError(Exception):
+    """There is no such device, or torch cannot use it."""
+
+
+class CodesError(ValueError):
+    """These codes can never be decoded: wrong shape, or a code outside the codebooks."""
+
+
+class ClipError(ValueError):
+    """These samples can never be encoded."""
+
+
+class ClipEncoder(Protocol):
+    """The encoder of a codec: makes codes of a clip. Thread-safe."""
+
+    def encode(self, samples: Samples) -> Codes:
+        """Encode ``[n]`` samples at the codec's rate to ``[K, T]``, ``T = ceil(n / hop)``.
+
+        Raises ClipError for samples that are not one channel of finite numbers.
+        """
+
+
+@runtime_checkable
+class StatefulDecoder(CodecDecoder, Protocol):
+    """A decoder that keeps streams' states as a cache, and computes lost ones again."""
+
+    def catch_up(self, window: DecodeWindow) -> Iterator[None]:
+        """Compute the state that a window goes on from, if it is not there, slice by slice.
+
+        Decoding does so itself, but in one go; between slices a caller can do something else.
+        Raises CodesError.
+        """
+
+
+class FoundCodec(Protocol):
+    """A codec that a family has recognised in a folder; nothing but headers has been read."""
+
+    @property
+    def family(self) -> CodecFamily:
+        """The family that knows it."""
+
+    def can_encode(self) -> bool:
+        """Whether the checkpoint holds all that encoding needs. Raises CheckpointError."""
+
+    def load_decoder(self, device: str = "cpu") -> CodecDecoder:
+        """Read the decoder's tensors. Raises CheckpointError."""
+
+    def load_encoder(self, device: str = "cpu") -> ClipEncoder:
+        """Read the encoder's tensors. Raises CheckpointError."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlan:
+    """What a converted file shall hold: tensors by name and shape, under which names each may be
+    stored (see ``codec.checkpoint``), and the file's metadata.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    names: Callable[[str], Iterator[tuple[str, ...]]]
+    metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How a family's pickle becomes safetensors: ``source`` and ``target`` are file names.
+
+    ``plan`` gets the shapes of the pickle's tensors and the folder's ``config.json``; it raises
+    CheckpointError for tensors that are not such a codec's.
+    """
+
+    source: str
+    target: str
+    plan: Callable[[dict[str, tuple[int, ...]], Mapping[str, Any]], TensorPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class CodecFamily:
+    """One architecture of codec.
+
+    ``find`` gets a folder, its ``config.json`` (empty if there is none) and how many codebooks
+    the talker speaks, if that is known; it returns None for a folder of another family, and
+    raises CheckpointError for one that is of this family and cannot be loaded. ``models`` says
+    in a few words which models it decodes. ``licence`` is what an operator must be told.
+    ``conversion`` is for models that are published as a pickle.
+    """
+
+    name: str
+    models: str
+    find: Callable[[Path, Mapping[str, Any], int | None], FoundCodec | None]
+    licence: str = ""
+    conversion: Conversion | None = None
+
+
+def check_codes(spec: CodecSpec, codes: Codes, lookahead: int = 0) -> None:
+    """Raise CodesError unless ``codes`` are ``[K, T]`` real codes with T >= 1; of the last
+    ``lookahead`` frames they may be UNKNOWN.
+    """
+    if codes.ndim != 2 or codes.shape[0] != spec.num_codebooks or not codes.shape[1]:
+        raise CodesError(f"codes of shape {codes.shape} are not [{spec.num_codebooks}, T]")
+    if not spec.are_codes(codes, lookahead):
+        ranges = ", or ".join(f"0..{size - 1}" for size in dict.fromkeys(spec.codebook_sizes))
+        raise CodesError(f"a code is not within {ranges}")
+
+
+def padded_clip(samples: Samples, hop_length: int) -> Samples:
+    """A clip filled up with silence to whole frames. Raises ClipError unless it is one channel of
+    finite samples.
+    """
+    if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
+        raise ClipError("a clip is one channel of finite samples")
+    return np.pad(samples, (0, -len(samples) % hop_length))

@@ -1,0 +1,119 @@
+"""Ranges of each layer that a chunk's samples depend on: pure integer arithmetic.
+
+Decoding a whole window to keep its middle wastes most of the work, since only the first
+layers see as far as the contexts reach. Every layer's output is therefore computed on a
+range ``[lo, hi)`` only. Ranges are found from the end: the samples wanted, then for each
+layer the inputs that those outputs read, clipped to the window::
+
+    frames   |<---- left ---->|== new ==|<- lookahead ->|      rate 1
+    conv7        [...........................]                 rate 1
+    up x8                [...............]                     rate 8
+    ...                        [....]                          rate 960, about the chunk
+
+Positions count from the window's first frame, at each layer's own rate (positions per
+frame). Where a range is clipped the layer pads its input with zeros, just as it does at the
+edge of a whole sequence. So a plan is a function of three numbers, and decoding by it equals
+decoding the window and trimming.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+#: The DAC decoder: kernels of 7, residual units with these dilations after each upsampling.
+KERNEL = 7
+DILATIONS = (1, 3, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One convolution in time. ``rate`` is input positions per frame.
+
+    With ``stride`` 1, output ``o`` reads inputs ``o - left .. o + right``. Else it is a
+    transposed convolution whose first ``cut`` outputs are cut off: output ``o`` reads inputs
+    ``q - left .. q + right`` for ``q = (o + cut) // stride``; a kernel of ``2 * stride`` has a
+    ``left`` of 1.
+    """
+
+    rate: int
+    left: int
+    right: int
+    stride: int = 1
+    cut: int = 0
+
+    def reads(self, lo: int, hi: int) -> tuple[int, int]:
+        """The range of inputs that outputs ``[lo, hi)`` read, edges ignored."""
+        first, last = (lo + self.cut) // self.stride, (hi - 1 + self.cut) // self.stride
+        return first - self.left, last + self.right + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How one layer runs: pad its input with zeros, convolve, keep ``length`` outputs.
+
+    ``skip`` counts from the start of the *unpadded* input for a convolution (where the
+    residual path begins), and of the raw output for an upsampling (what is cut off).
+    """
+
+    pad_left: int
+    pad_right: int
+    skip: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Frames ``[first_frame, end_frame)`` of the window go in, the chunk's samples come out.
+
+    ``firsts`` are the positions, one for each step, where its input begins.
+    """
+
+    first_frame: int
+    end_frame: int
+    steps: tuple[Step, ...]
+    firsts: tuple[int, ...]
+
+
+def architecture(ratios: tuple[int, ...]) -> tuple[Layer, ...]:
+    """The DAC decoder's layers in order; a residual unit counts as its dilated convolution.
+
+    Upsampling by ``s`` cuts ``ceil(s / 2)`` outputs at the left, so that T positions become
+    exactly ``T * s``.
+    """
+    half = KERNEL // 2
+    layers = [Layer(1, half, half)]
+    rate = 1
+    for ratio in ratios:
+        layers.append(Layer(rate, 1, 0, ratio, (ratio + 1) // 2))
+        rate *= ratio
+        layers.extend(Layer(rate, half * dilation, half * dilation) for dilation in DILATIONS)
+    layers.append(Layer(rate, half, half))
+    return tuple(layers)
+
+
+def receptive_field(layers: tuple[Layer, ...]) -> tuple[int, int]:
+    """How many whole frames before and after a frame can change its samples."""
+    lo, hi = 0, layers[-1].rate * layers[-1].stride
+    for layer in reversed(layers):
+        lo, hi = layer.reads(lo, hi)
+    return -lo, hi - 1
+
+
+@lru_cache(maxsize=4096)
+def plan(layers: tuple[Layer, ...], left: int, new: int, lookahead: int) -> Plan:
+    """Plan the decoding of ``new`` frames between two contexts, all counted in frames."""
+    frames = left + new + lookahead
+    hop = layers[-1].rate * layers[-1].stride
+    lo, hi = left * hop, (left + new) * hop
+    steps, firsts = [], []
+    for layer in reversed(layers):
+        want_lo, want_hi = layer.reads(lo, hi)
+        have_lo, have_hi = max(0, want_lo), min(want_hi, frames * layer.rate)
+        skip = lo - have_lo
+        if layer.stride > 1:
+            skip = lo + layer.cut - (want_lo + layer.left) * layer.stride
+        steps.append(Step(have_lo - want_lo, want_hi - have_hi, skip, hi - lo))
+        lo, hi = have_lo, have_hi
+        firsts.append(lo)
+    return Plan(lo, hi, tuple(reversed(steps)), tuple(reversed(firsts)))

@@ -1,0 +1,253 @@
+"""Windows and clips that are with the codec worker, and their callers.
+
+A decode is a pure function of its window, so every window is kept until its answer is there.
+When a worker dies, all that were out go to the next one, most urgent first. The worker says
+what it is about to decode; a window that was being decoded when a worker died gets a strike and
+goes alone next time, and one with two strikes is given up, since it is most likely what kills
+the workers. A clip that was being encoded when the worker died is given up at once, since it may
+be what killed it; the others go to the next worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from codec.messages import (
+    Cancel,
+    Decode,
+    Decoded,
+    Decoding,
+    Encode,
+    Encoded,
+    Encoding,
+    codes_of,
+    decode_message,
+    samples_of,
+)
+from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.ports import DecodeStats
+from streaming.spec import Codes, Samples
+from streaming.window import DecodeWindow
+
+log = logging.getLogger(__name__)
+#: A window that was being decoded at this many deaths is not tried again.
+MAX_STRIKES = 2
+#: Where nothing plays yet, whoever would run dry within so long goes first: a later start is
+#: better than a gap.
+BEGIN_S = 0.25
+_RETRY_AFTER_MS = 2000
+
+
+@dataclass(slots=True)
+class _PendingWindow:
+    """A window that somebody waits for, and how many samples it must bring."""
+
+    id: int
+    window: DecodeWindow
+    samples: int
+    deadline_s: float
+    asked_s: float
+    answer: asyncio.Future[tuple[Samples, DecodeStats]]
+    strikes: int = 0
+
+    @property
+    def begins(self) -> bool:
+        """Whether nobody hears its stream yet."""
+        is_first = not (self.window.left_context or self.window.first_frame)
+        return is_first and self.deadline_s <= self.asked_s
+
+    @property
+    def turn_s(self) -> float:
+        """Windows are decoded in this order."""
+        return self.asked_s + BEGIN_S if self.begins else self.deadline_s
+
+
+class PendingDecodes:
+    """Windows that are out, ``most`` at once. ``send`` must not raise."""
+
+    def __init__(self, send: Callable[[Decode | Cancel], None], most: int) -> None:
+        self._send, self._most = send, most
+        self._pending: dict[int, _PendingWindow] = {}
+        #: What the worker decodes, or did last: answered windows are not pending any more.
+        self._in_hand: frozenset[int] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    async def decode(
+        self, id: int, window: DecodeWindow, hop_length: int, deadline_s: float, patience_s: float
+    ) -> tuple[Samples, DecodeStats]:
+        """The samples of the window's new frames, ``[new_frames * hop_length]``, and what they
+        took. Cancelling drops the work. Raises CapacityError, BackendError.
+        """
+        if len(self._pending) >= self._most:
+            raise CapacityError(ErrorCode.OVERLOADED, "The speech decoder is at its limit.")
+        answer: asyncio.Future[tuple[Samples, DecodeStats]]
+        answer = asyncio.get_running_loop().create_future()
+        samples, now = window.new_frames * hop_length, time.monotonic()
+        pending = _PendingWindow(id, window, samples, deadline_s, now, answer)
+        self._pending[id] = pending
+        try:
+            self._send_off(pending)
+            async with asyncio.timeout(patience_s):
+                return await answer
+        except TimeoutError:
+            raise _failed("The speech decoder did not answer in time.") from None
+        finally:
+            if self._pending.pop(id, None) is not None:
+                self._send(Cancel(id))
+
+    def on_message(self, message: Decoding | Decoded) -> None:
+        """The worker said something about windows."""
+        if isinstance(message, Decoding):
+            self._in_hand = frozenset(message.ids)
+        elif pending := self._pending.get(message.id):
+            samples = samples_of(message)
+            if len(samples) != pending.samples:
+                self._fail(pending, "The speech decoder returned audio of the wrong length.")
+                return
+            del self._pending[pending.id]
+            if not pending.answer.done():
+                stats = DecodeStats(
+                    message.frames,
+                    pending.window.new_frames,
+                    message.queue_s,
+                    message.decode_s,
+                    message.batch,
+                    pending.deadline_s - pending.asked_s,
+                )
+                pending.answer.set_result((samples, stats))
+
+    def on_failed(self, id: int) -> bool:
+        """A window failed alone; say whether it was one of these."""
+        pending = self._pending.get(id)
+        if pending is None:
+            return False
+        self._fail(pending, "The speech decoder could not decode this audio.")
+        return True
+
+    def on_ready(self) -> None:
+        """A new worker takes work: it gets what the last one left, most urgent first."""
+        for pending in sorted(self._pending.values(), key=lambda p: (p.turn_s, p.id)):
+            self._send_off(pending)
+
+    def on_down(self) -> None:
+        """The worker died."""
+        in_hand, self._in_hand = self._in_hand, frozenset()
+        for id in in_hand & self._pending.keys():
+            pending = self._pending[id]
+            pending.strikes += 1
+            if pending.strikes >= MAX_STRIKES:
+                log.error("a window is given up: workers died of it", extra={"window": id})
+                self._fail(pending, "The speech decoder failed on this audio.")
+
+    def stop(self) -> None:
+        """No worker will come any more."""
+        for pending in list(self._pending.values()):
+            self._fail(pending, "The speech decoder is shutting down.")
+
+    def _send_off(self, pending: _PendingWindow) -> None:
+        alone = pending.strikes > 0
+        self._send(
+            decode_message(
+                pending.id, pending.window, pending.turn_s, alone=alone, begins=pending.begins
+            )
+        )
+
+    def _fail(self, pending: _PendingWindow, message: str) -> None:
+        self._pending.pop(pending.id, None)
+        if not pending.answer.done():
+            pending.answer.set_exception(_failed(message))
+
+
+@dataclass(slots=True)
+class _PendingClip:
+    clip: Encode
+    frames: int
+    answer: asyncio.Future[Codes]
+
+
+class PendingEncodes:
+    """Clips that are out, ``most`` at once. ``send`` must not raise."""
+
+    def __init__(self, send: Callable[[Encode | Cancel], None], most: int) -> None:
+        self._send, self._most = send, most
+        self._pending: dict[int, _PendingClip] = {}
+        self._in_hand: int | None = None
+
+    async def encode(self, id: int, samples: Samples, hop_length: int, patience_s: float) -> Codes:
+        """Codes ``[K, T]`` of ``[n]`` samples. Cancelling drops the work.
+
+        Raises RequestError for a clip that cannot be encoded, CapacityError, BackendError.
+        """
+        if len(self._pending) >= self._most:
+            raise CapacityError(
+                ErrorCode.OVERLOADED,
+                "Too many voices are being cloned just now.",
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
+        clip = Encode(id, samples.astype("<f4", copy=False).tobytes())
+        answer: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
+        self._pending[id] = _PendingClip(clip, -(-len(samples) // hop_length), answer)
+        try:
+            self._send(clip)
+            async with asyncio.timeout(patience_s):
+                return await answer
+        except TimeoutError:
+            raise _failed("The voice encoder did not answer in time.") from None
+        finally:
+            if self._pending.pop(id, None) is not None:
+                self._send(Cancel(id))
+
+    def on_message(self, message: Encoding | Encoded) -> None:
+        """The worker said something about a clip."""
+        if isinstance(message, Encoding):
+            self._in_hand = message.id
+        elif pending := self._pending.get(message.id):
+            codes = codes_of(message)
+            if codes.shape[1] != pending.frames:
+                self.fail(message.id, _failed("The voice encoder made something else of it."))
+                return
+            del self._pending[message.id]
+            if not pending.answer.done():
+                pending.answer.set_result(codes)
+
+    def on_failed(self, id: int, *, bad_clip: bool) -> bool:
+        """A clip failed alone; say whether it was one of these."""
+        if id not in self._pending:
+            return False
+        error: TalkwireError = _failed("The voice encoder failed on this audio.")
+        if bad_clip:
+            error = RequestError(ErrorCode.INVALID_AUDIO, "The audio cannot be encoded.")
+        self.fail(id, error)
+        return True
+
+    def on_ready(self) -> None:
+        """A new worker takes work: it gets what the last one left."""
+        for pending in list(self._pending.values()):
+            self._send(pending.clip)
+
+    def on_down(self) -> None:
+        """The worker died."""
+        if self._in_hand is not None:
+            self.fail(self._in_hand, _failed("The voice encoder failed on this audio."))
+        self._in_hand = None
+
+    def stop(self) -> None:
+        """No worker will come any more."""
+        for id in list(self._pending):
+            self.fail(id, _failed("The voice encoder is shutting down."))
+
+    def fail(self, id: int, error: TalkwireError) -> None:
+        """Tell who waits for this clip, if anybody does."""
+        pending = self._pending.pop(id, None)
+        if pending is not None and not pending.answer.done():
+            pending.answer.set_exception(error)
+
+
+def _failed(message: str) -> BackendError:
+    return BackendError(ErrorCode.CODEC_FAILED, message)

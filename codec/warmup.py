@@ -1,0 +1,93 @@
+"""Warm-up of the codec worker: decode the first windows' shapes, and measure the cost.
+
+On a CPU oneDNN makes kernels for each shape of windows, and keeps them for a while.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+
+import numpy as np
+
+from codec.batching import BatchLimits, DecodeCost, EqualShapes, Grouping
+from codec.graphs import GraphDecoder
+from streaming.ports import CodecDecoder
+from streaming.window import DecodeWindow
+
+#: Kernels that are kept: a shape of windows needs about twenty.
+_KERNELS = 4096
+#: Windows that are decoded once before anybody asks: first ones, and later ones. Lookaheads and
+#: the largest chunk are the default settings'.
+_FIRST_FRAMES, _FIRST_LOOKAHEADS = 8, (2, 4)
+_LARGEST_FRAMES, _LOOKAHEAD = 50, 4
+
+
+def keep_kernels() -> None:
+    """Let oneDNN keep the kernels of some 200 shapes of windows, about 600 MiB when all are used
+    (1024 of them: 170 MiB; measured with the embedded codec and shapes at random).
+
+    It makes kernels for each shape, which takes longer than a short window's decoding, and
+    keeps 1024 by default: those of 50 shapes, fewer than a stream has. The variable is oneDNN's
+    own and is read with the first convolution; what the operator has set wins.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_KERNELS))
+
+
+def meet_first_windows(decoder: CodecDecoder) -> None:
+    """Decode the shapes with which utterances begin: nobody should wait while their kernels are
+    made. Graphs have been recorded already.
+    """
+    if isinstance(decoder, GraphDecoder):
+        return
+    for new in range(1, _FIRST_FRAMES + 1):
+        for lookahead in sorted({min(n, decoder.spec.right_frames) for n in _FIRST_LOOKAHEADS}):
+            decoder.decode_windows([_window(decoder, 0, new, lookahead)])
+
+
+def later_windows(decoder: CodecDecoder, most_frames: int = _LARGEST_FRAMES) -> list[DecodeWindow]:
+    """The shapes with which they go on, for a worker to decode once while it has nothing to do."""
+    if isinstance(decoder, GraphDecoder):
+        return []
+    left, lookahead = decoder.spec.left_frames, min(_LOOKAHEAD, decoder.spec.right_frames)
+    return [_window(decoder, left, new, lookahead) for new in range(1, most_frames + 1)]
+
+
+def grouping_of(decoder: CodecDecoder) -> Grouping:
+    """Which windows ``decoder`` runs together."""
+    return decoder.buckets if isinstance(decoder, GraphDecoder) else EqualShapes()
+
+
+def measure_cost(
+    decoder: CodecDecoder, grouping: Grouping, limits: BatchLimits, repeats: int = 3
+) -> DecodeCost:
+    """Warm the decoder up and fit its cost, a prior for whoever schedules.
+
+    Trimming makes context cheaper than new frames, so a line through two windows of a
+    stream can start below zero; then the slope alone is raised until it covers both.
+
+    Graphs are for devices on which rows cost little beside each other, so with them the
+    larger of the two batches is a full one.
+    """
+    spec = decoder.spec
+    left, lookahead, points = spec.left_frames, min(_LOOKAHEAD, spec.right_frames), []
+    full = limits.rows if isinstance(decoder, GraphDecoder) else 1
+    for new, rows in ((2, 1), (25, full)):
+        codes = np.zeros((spec.num_codebooks, left + new + lookahead), np.int16)
+        batch, times = [DecodeWindow(codes, left, new, lookahead, left)] * rows, []
+        decoder.decode_windows(batch)
+        for _ in range(repeats):
+            began = time.monotonic()
+            decoder.decode_windows(batch)
+            times.append(time.monotonic() - began)
+        points.append((rows * grouping.frames(batch[0]), statistics.median(times)))
+    (frames1, seconds1), (frames2, seconds2) = points
+    slope = max(0.0, (seconds2 - seconds1) / (frames2 - frames1))
+    fixed = max(0.0, seconds1 - slope * frames1)
+    return DecodeCost(fixed, max((seconds - fixed) / frames for frames, seconds in points))
+
+
+def _window(decoder: CodecDecoder, left: int, new: int, lookahead: int) -> DecodeWindow:
+    codes = np.zeros((decoder.spec.num_codebooks, left + new + lookahead), np.int16)
+    return DecodeWindow(codes, left, new, lookahead, left)

@@ -1,0 +1,125 @@
+"""The recogniser and the MOS predictor, each in a process of its own: an evaluation runs without
+their packages, in another environment.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import wave
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from streaming.spec import Samples
+
+#: The interpreter that has the recogniser: requirements/dev.txt.
+PYTHON = Path(__file__).parents[2] / ".venv" / "bin" / "python"
+NAME = "Moonshine tiny-en (moonshine-voice 0.0.48, MIT)"
+MOS_NAME = "DistillMOS (distillmos 0.9.1, MIT)"
+
+
+class NoEars(Exception):
+    """There is no recogniser here."""
+
+
+class NoMosPredictor(Exception):
+    """There is no MOS predictor here; the text says why."""
+
+
+class _Process:
+    """A script that reads paths of WAV files, a line each, and answers each with a line of JSON."""
+
+    def __init__(self, python: Path, script: str, missing: type[Exception]) -> None:
+        self._missing = missing
+        self._process = subprocess.Popen(
+            [python, Path(__file__).with_name(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it ended by itself
+            self._process.stdin.close()
+        self._process.wait(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def answer(self, samples: Samples, rate: int) -> Any:
+        """The script's answer to ``[n]`` samples at ``rate``."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "speech.wav")
+            write_wav(file, samples, rate)
+            answer = ""
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(f"{file}\n")
+                self._process.stdin.flush()
+                answer = self._process.stdout.readline()
+        if not answer:
+            raise self._missing(f"{type(self).__name__} ended with {self._process.wait(30)}")
+        return json.loads(answer)
+
+
+class Recogniser(_Process):
+    """Hears speech. One process for as long as the block lasts; raises NoEars without one."""
+
+    def __init__(self, python: Path = PYTHON) -> None:
+        if not python.is_file():
+            raise NoEars("no recogniser here: make test installs it")
+        super().__init__(python, "hear.py", NoEars)
+
+    def hear(self, speeches: Sequence[Samples], rate: int) -> list[str]:
+        """The words of each of ``speeches``, ``[n]`` samples at ``rate``. Raises NoEars if the
+        recogniser ends before it has answered.
+        """
+        return [str(self.answer(samples, rate)) for samples in speeches]
+
+
+class MosPredictor(_Process):
+    """Predicts how natural listeners find speech, from 1 to 5. Raises NoMosPredictor where its
+    interpreter has no ``distillmos`` (embedded/training/requirements.txt).
+    """
+
+    def __init__(self, python: Path = PYTHON) -> None:
+        if not python.is_file():
+            raise NoMosPredictor(f"no {python}")
+        super().__init__(python, "score.py", NoMosPredictor)
+        assert self._process.stdout is not None
+        ready = self._process.stdout.readline()
+        if not ready:
+            self.__exit__(None, None, None)
+            raise NoMosPredictor(f"{python} has no distillmos")
+
+    def scores(self, speeches: Sequence[Samples], rate: int) -> list[float]:
+        """The score of each of ``speeches``, ``[n]`` samples at ``rate``; those of less than a
+        twentieth of a second are left out.
+        """
+        return [float(self.answer(s, rate)) for s in speeches if len(s) > rate // 20]
+
+
+def write_wav(file: Path, samples: Samples, rate: int) -> None:
+    """Samples within [-1, 1], as 16 bits."""
+    with wave.open(str(file), "wb") as speech:
+        speech.setnchannels(1)
+        speech.setsampwidth(2)
+        speech.setframerate(rate)
+        pcm = np.clip(np.round(samples * 32768), -32768, 32767)
+        speech.writeframes(pcm.astype("<i2").tobytes())
+
+
+def read_wav(file: Path) -> tuple[Samples, int]:
+    """(samples within [-1, 1], rate) of a WAV of one channel and 16 bits."""
+    with wave.open(str(file)) as speech:
+        rate, pcm = speech.getframerate(), speech.readframes(speech.getnframes())
+    return np.asarray(np.frombuffer(pcm, "<i2") / 32768, np.float32), rate

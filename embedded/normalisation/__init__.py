@@ -1,0 +1,1 @@
+"""English text normalisation: written text to spoken words."""

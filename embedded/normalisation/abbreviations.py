@@ -1,0 +1,174 @@
+"""Rules for abbreviations with dots, initials, Roman numerals, and plain words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from embedded.normalisation import numbers
+from embedded.normalisation.context import (
+    after,
+    before,
+    is_labelled,
+    last,
+    sentence_follows,
+    titled,
+)
+from embedded.normalisation.lexicon import (
+    ABBREVIATED,
+    ACRONYMS_TOO,
+    ALSO_WORDS,
+    COUNTED,
+    DOTTED,
+    LETTERS,
+    MEASURES_TOO,
+    NUMBERED,
+    REGNAL,
+    words_of,
+)
+from embedded.normalisation.rules import Match, Reading, Rule, stopped
+from embedded.normalisation.streets import DIRECTION, STREET, STREETS
+from embedded.normalisation.words import (
+    is_plural_acronym,
+    is_shouting,
+    read_mixed,
+    read_word,
+    spell,
+)
+
+_LATIN = {"e.g": ("for example", ","), "i.e": ("that is", ","), "a.k.a": ("also known as",)}
+_ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
+_WELL_FORMED = re.compile(r"(?=[XVIL])(?:XL|L?X{0,3})(?:IX|IV|V?I{0,3})")
+_WORD_BEFORE = re.compile(r"([A-Za-z0-9']+)[.,]?\s+$")
+#: Their dot ends a sentence at the end of the text only: a capital after it is a name's.
+_NAMED_AFTER = words_of("mr mrs ms prof vs approx incl excl")
+_JUNIOR = frozenset({"jr", "sr"})
+_PLACES = words_of("Ave Apt Ste Univ Assn Co Esq Est Tel Ext")
+#: Words, but for their capital: "see Fig 3".
+_CAPITALS = frozenset({"Fig", "Figs", "Sec"})
+_QUOTES = frozenset("'\"*_")
+
+
+def _latin(match: Match) -> Reading:
+    return [*_LATIN[match["a"].lower().replace(" ", "")]]
+
+
+def _initials(match: Match) -> Reading:
+    """U.S., Ph.D., J.R.R.: letters by their names; a stop where a sentence surely begins."""
+    return last(match, spell(re.sub(r"[^A-Za-z]", "", match[0])))
+
+
+def _initial(match: Match) -> Reading:
+    """ "J. Smith", "Mary L. called", but "option B. It is"."""
+    letter, behind = match["a"], _WORD_BEFORE.search(before(match))
+    word = behind[1] if behind else ""
+    ends = is_labelled(match, letter=True) or sentence_follows(match.string, match.end())
+    if ends and letter in _ROMAN and word.lower() in REGNAL:
+        return None  # "George V. He reigned"
+    if after(match).lstrip()[:1].islower() and (ends or not word[:1].isupper()):
+        return None
+    return [LETTERS[letter.lower()], *(["."] if ends else [])]
+
+
+def _dotted(match: Match) -> Reading:
+    said = last if match["a"] in _PLACES else titled
+    return said(match, DOTTED[match["a"]])
+
+
+def _numbered(match: Match) -> Reading:
+    """ "No. 5", "pp 7", but "no 5-star hotel" and "CH 5"."""
+    token = match["a"]
+    dotted = match.string[match.end("a") : match.end("a") + 1] == "."
+    spelled = token.isupper() and not is_shouting(match.string)
+    if not dotted and (spelled or (token.lower() in ALSO_WORDS and token not in _CAPITALS)):
+        return None
+    return [NUMBERED[token.lower()]]
+
+
+def _roman(match: Match) -> Reading:
+    """ "Henry VIII", "chapter IV", and what can be nothing else: "III"."""
+    written = match["n"]
+    if not _WELL_FORMED.fullmatch(written):
+        return None
+    value = _roman_value(written)
+    found = _WORD_BEFORE.search(before(match))
+    word = found[1] if found else ""
+    if word.lower() in REGNAL and word[0].isupper() and written not in ("I", "L"):
+        return ["the", numbers.ordinal(value)]
+    sure = written == "II" or (len(written) > 2 and not set(written) & set("LC"))
+    if sure or (word.lower() in COUNTED and written != "I"):
+        return [numbers.cardinal(value)]
+    return None
+
+
+def _roman_value(written: str) -> int:
+    values = [_ROMAN[letter] for letter in written]
+    pairs = zip(values, [*values[1:], 0], strict=True)
+    return sum(-value if value < after else value for value, after in pairs)
+
+
+def _word(match: Match) -> Reading:
+    token, next_char = match["a"], match.string[match.end() : match.end() + 1]
+    if next_char.isdigit() or before(match)[-1:].isdigit():
+        return [read_mixed(token)]
+    if token.isupper() and re.match(r"-\d", after(match)):
+        return [read_mixed(token)]  # INC-0012
+    if token.isalpha() and token.isupper() and "&" in (next_char, before(match)[-1:]):
+        return [spell(token)]  # AT&T
+    if token == "A" and not (next_char.isspace() or next_char in _QUOTES):
+        return ["ay"]
+    return [read_word(token, shouting=token.isupper() and is_shouting(match.string))]
+
+
+def _plain(match: Match) -> Reading:
+    """Most words: what the rules after this one would say too, found sooner."""
+    word = match[0]
+    return None if word in ABBREVIATED else [read_word(word)]
+
+
+def _abbreviated(match: Match) -> Reading:
+    token = match["a"].lower()
+    if match["a"].isupper() and not _abbreviates(match, token):
+        return None
+    if is_plural_acronym(match["a"]):
+        return None
+    if token in _JUNIOR:
+        return last(match, ABBREVIATED[token])
+    said = titled if token in _NAMED_AFTER else stopped
+    return said(match, ABBREVIATED[token])
+
+
+def _abbreviates(match: Match, token: str) -> bool:
+    """Whether a token in capitals is an abbreviation: "MR. X" and "5 KM", but the HR people."""
+    if token not in (MEASURES_TOO if is_shouting(match.string) else ACRONYMS_TOO):
+        return not re.match(r"-\d", after(match))
+    if re.search(r"\d\s?$", before(match)):
+        return True
+    named = token in _NAMED_AFTER or token in _JUNIOR
+    if not named or not match[0].endswith(".") or sentence_follows(match.string, match.end()):
+        return False
+    return bool(re.match(r"\s+[A-Z]", after(match)))
+
+
+def _any(words: Iterable[str]) -> str:
+    return "|".join(sorted(map(re.escape, words), key=len, reverse=True))
+
+
+_START = r"[^A-Za-z0-9]?"
+_ENDING = r"(?![A-Za-z0-9])"
+_EVER_DOTTED = _any(word for word in ABBREVIATED if word not in STREETS)
+PLAIN = Rule(r"[a-z]{2,}(?:'[a-z]+)*(?=[,?!]?(?:\s+[^\s\d]|\s*$))", _plain, behind=r"\s?")
+RULES: tuple[Rule, ...] = (
+    DIRECTION,
+    Rule(r"(?i:(?P<a>e\.\s?g|i\.\s?e|a\.k\.a)\b\.?,?)", _latin, behind=_START),
+    Rule(r"(?:[A-Z][a-z]?\.){2,}(?:[A-Z]\b\.?)?|(?:[A-Z]\.)+[A-Z]\b|(?:[a-z]\.){2,}", _initials,
+         behind=_START),
+    Rule(r"(?P<a>[A-HJ-Z])\.(?=\s+[A-Za-z])", _initial, behind=_START),
+    STREET,
+    Rule(rf"(?P<a>{_any(DOTTED)})\.", _dotted, behind=_START),
+    Rule(rf"(?i:(?P<a>{_any(NUMBERED)}))(?:\.\s*|\s+)(?=\d)", _numbered, behind=_START),
+    Rule(rf"(?i:(?P<a>{_EVER_DOTTED})){_ENDING}\.?(?![A-Za-z'])", _abbreviated, behind=_START),
+    Rule(r"(?P<n>[IVXL]{1,7})(?![A-Za-z0-9'])", _roman, behind=_START),
+    Rule(r"(?i:(?P<a>wi-fi))" + _ENDING, lambda match: ["why fie"], behind=_START),
+    Rule(r"(?P<a>[A-Za-z]+(?:'[A-Za-z]+)*)", _word),
+)  # fmt: skip

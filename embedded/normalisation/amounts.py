@@ -1,0 +1,200 @@
+"""Rules for quantities: money, percents, units, fractions, ordinals, plain numbers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from embedded.normalisation import numbers
+from embedded.normalisation.context import after, before, is_labelled
+from embedded.normalisation.numbers import amount
+from embedded.normalisation.rules import Match, Rule
+from embedded.normalisation.streets import BEFORE_STREET
+from embedded.normalisation.units import PER, UNITS
+
+NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?"
+_RANGE = rf"(?P<a>{NUMBER})(?:\s?[-–—]\s?(?P<b>{NUMBER}))?"
+_SCALE = r"(?:\s?(?P<scale>(?:thousand|million|billion|trillion|bn|mn)\b|[kKmMBT](?![A-Za-z0-9])))"
+#: Before or after a bare "5B", what makes it an amount and no name: "over 5B users".
+_COUNTING = re.compile(
+    r"(?i)(?:\b(?:about|over|nearly|almost|under|than|worth|roughly|around|approximately|another"
+    r"|raised)\s|~\s?)$"
+)
+_COUNTED = re.compile(
+    r"[\s-](?:param(?:eter)?s?|people|users?|dollars|euros|pounds|tokens|views|streams|requests|years"
+    r"|rows|records|downloads|customers|devices|to\b)"
+)
+_SCALES = {"k": "thousand", "m": "million", "mn": "million", "b": "billion", "bn": "billion",
+           "t": "trillion"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Currency:
+    """Names of a currency and of its hundredth; no ``cent``: it has none in use."""
+
+    one: str
+    many: str
+    cent: str = ""
+    cents: str = ""
+
+
+_DOLLAR = Currency("dollar", "dollars", "cent", "cents")
+_EURO = Currency("euro", "euros", "cent", "cents")
+_POUND = Currency("pound", "pounds", "penny", "pence")
+_YEN, _RUPEE = Currency("yen", "yen"), Currency("rupee", "rupees", "paisa", "paise")
+
+
+def _dollars(country: str) -> Currency:
+    return Currency(f"{country} dollar", f"{country} dollars", "cent", "cents")
+
+
+CURRENCIES = {
+    "$": _DOLLAR, "€": _EURO, "£": _POUND, "¥": _YEN, "₹": _RUPEE,
+    "₩": Currency("won", "won"), "₽": Currency("ruble", "rubles"),
+    "₿": Currency("bitcoin", "bitcoins"), "¢": Currency("cent", "cents"),
+    "US$": _dollars("you ess"), "C$": _dollars("canadian"), "CA$": _dollars("canadian"),
+    "A$": _dollars("australian"), "AU$": _dollars("australian"), "HK$": _dollars("hong kong"),
+    "USD": _dollars("you ess"), "CAD": _dollars("canadian"), "AUD": _dollars("australian"),
+    "EUR": _EURO, "GBP": _POUND, "JPY": _YEN, "INR": _RUPEE,
+    "CHF": Currency("swiss franc", "swiss francs"),
+}  # fmt: skip
+_SIGN = "|".join(re.escape(sign) for sign in sorted(CURRENCIES, key=len, reverse=True))
+UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
+#: A unit's dot is its own where the sentence goes on: "10 min. later", "5 lbs. 3 oz.".
+_UNIT_DOT = r"(?:\.(?=\s+(?:[a-z]|\d+\s?(?:in|oz|mins?|secs?)\b)))?"
+_STREET_FOLLOWS = re.compile(rf"\.?\s+{BEFORE_STREET}")
+_PER = "|".join(sorted(PER, key=len, reverse=True))
+#: The dot after "/mo." is the abbreviation's own where the sentence goes on; after "/month." not.
+_PER_IN_FULL = ")(?<!".join(word for word in PER if PER[word] == word)
+_SMALL_PARTS = {2: "half", 4: "quarter"}
+_SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "50/50": "fifty fifty"}
+
+
+def _money(match: Match) -> list[str]:
+    currency = CURRENCIES[match["cur"]]
+    if match["b"]:
+        low, high = (_count(match[name], match["scale"]) for name in ("a", "b"))
+        return [f"{amount(match['a'])} to {high}" if match["scale"] else f"{low} to {high}",
+                currency.many]  # fmt: skip
+    whole, _, cents = match["a"].partition(".")
+    whole = whole or "0"
+    if match["scale"] or not (currency.cent and len(cents) == 2):
+        return [_count(match["a"], match["scale"]), _name(currency, match["a"], match["scale"])]
+    spoken = [f"{amount(whole)} {currency.one if whole == '1' else currency.many}"]
+    if int(cents):
+        part = (
+            f"{numbers.cardinal(int(cents))} {currency.cent if cents == '01' else currency.cents}"
+        )
+        spoken = [part] if whole == "0" else [*spoken, "and", part]
+    return spoken
+
+
+def _count(written: str, scale: str | None) -> str:
+    return f"{amount(written)} {_SCALES.get(scale.lower(), scale)}" if scale else amount(written)
+
+
+def _name(currency: Currency, written: str, scale: str | None) -> str:
+    return currency.one if written == "1" and not scale else currency.many
+
+
+def _percent(match: Match) -> list[str]:
+    return [_span(match), "percent"]
+
+
+def _span(match: Match) -> str:
+    return amount(match["a"]) + (f" to {amount(match['b'])}" if match["b"] else "")
+
+
+def _unit(match: Match) -> list[str] | None:
+    unit = match["unit"]
+    if len(unit) == 1 and (is_labelled(match) or _STREET_FOLLOWS.match(after(match))):
+        return None  # seat 12L, 123 W Main St
+    one, many = UNITS[unit]
+    return [_span(match), one if match["a"] == "1" and not match["b"] else many]
+
+
+def _per(match: Match) -> list[str]:
+    return ["per", PER[match["per"]]]
+
+
+def _fraction(match: Match) -> list[str] | None:
+    top, bottom = int(match["n"]), int(match["d"])
+    if (fixed := _SET_FRACTIONS.get(f"{match['n']}/{match['d']}")) and not match["whole"]:
+        return [fixed]
+    if not 0 < top < bottom or not 1 < bottom <= 100:
+        return [*_whole(match), amount(match["n"]), "over", amount(match["d"])]
+    part = _SMALL_PARTS.get(bottom) or numbers.ordinal(bottom)
+    many = "halves" if bottom == 2 else part + "s"
+    return [*_whole(match), numbers.cardinal(top), part if top == 1 else many]
+
+
+def _whole(match: Match) -> list[str]:
+    return [amount(match["whole"]), "and"] if match["whole"] else []
+
+
+def _feet(match: Match) -> list[str]:
+    inches = int(match["inches"])
+    return [amount(match["feet"]), "foot", numbers.cardinal(inches)] if inches < 12 else []
+
+
+def _ordinal(match: Match) -> list[str] | None:
+    bare = match["n"].replace(",", "")
+    return [numbers.ordinal(int(bare))] if len(bare) <= numbers.MOST_DIGITS else None
+
+
+def _decade(match: Match) -> list[str]:
+    written = match["n"]
+    spoken = numbers.year(int(written)) if len(written) == 4 else numbers.cardinal(int(written))
+    *head, last = spoken.split()
+    return [*head, numbers.plural(last)]
+
+
+def _scaled(match: Match) -> list[str] | None:
+    if is_labelled(match) or not _is_amount(match):
+        return None
+    if match["scale"] == "K" and match["a"] in ("2", "4", "5", "8"):
+        return [amount(match["a"]), "kay"]  # a picture's size
+    return [_count(match["a"], match["scale"])]
+
+
+def _is_amount(match: Match) -> bool:
+    """Whether the letter is a scale: "10k", "5M", but of "12B" only what something says."""
+    if match["scale"] != "B" or "." in match["a"]:
+        return True
+    return bool(_COUNTING.search(before(match)) or _COUNTED.match(after(match)))
+
+
+def _version(match: Match) -> list[str]:
+    words = " point ".join(amount(part) for part in match["n"].split("."))
+    return ["version", words] if match["v"] else [words]
+
+
+def _number(match: Match) -> list[str]:
+    return [numbers.number(match[0])]
+
+
+_MONEY = Rule(rf"(?P<cur>{_SIGN})\s?{_RANGE}{_SCALE}?", _money)
+_CENTS = Rule(rf"(?P<cur>{_SIGN})(?P<a>\.\d+)(?P<b>)(?P<scale>)", _money)
+_NAMED_VERSION = Rule(r"(?P<v>v)(?P<n>\d+(?:\.\d+)*)", _version, behind=r"[^A-Za-z0-9]?")
+#: For what begins with a letter: "USD 5", "v2.1".
+LETTERS: tuple[Rule, ...] = (_MONEY, _NAMED_VERSION)
+RULES: tuple[Rule, ...] = (
+    _MONEY,
+    _CENTS,
+    Rule(rf"{_RANGE}{_SCALE}?\s?(?P<cur>[€£¥₹₩₽₿¢]|(?:USD|CAD|AUD|EUR|GBP|JPY|INR|CHF)\b)", _money),
+    Rule(rf"{_RANGE}\s?%", _percent),
+    Rule(r"(?P<feet>\d)'\s?(?P<inches>\d\d?)(?:\"|'')", _feet),
+    Rule(r"'?(?P<n>\d{1,3}0)'?s\b", _decade),
+    Rule(rf"{_RANGE}\s?-?(?P<unit>{UNIT})(?![A-Za-z0-9]){_UNIT_DOT}", _unit),
+    Rule(
+        rf"/\s?(?P<per>{_PER})\b(?:(?<!{_PER_IN_FULL})\.(?=\s+[a-z\d]|[,;:)]))?",
+        _per,
+        behind=r"[A-Za-z0-9%]",
+    ),
+    Rule(r"(?i:(?P<n>\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th))\b", _ordinal),
+    Rule(rf"(?P<a>{NUMBER})(?P<scale>bn|mn|[kKMB])(?![A-Za-z0-9])", _scaled, behind=r"[^A-Za-z]?"),
+    Rule(r"(?:(?P<whole>\d{1,3})\s{1,2})?(?P<n>\d{1,3})/(?P<d>\d{1,3})(?![\d/])", _fraction),
+    Rule(r"(?P<v>v)?(?P<n>\d+(?:\.\d+){2,})", _version),
+    Rule(rf"{NUMBER}", _number),
+    Rule(r"\.\d+", _number, behind=r"[^A-Za-z0-9.]?"),
+)

@@ -1,0 +1,80 @@
+"""What stands around a place of the text: names, labels, what a sentence begins with."""
+
+from __future__ import annotations
+
+import re
+
+from embedded.normalisation.lexicon import words_of
+from embedded.normalisation.rules import Match
+
+#: As far as a rule looks back or ahead.
+REACH = 40
+#: Words that begin a sentence after "Elm St." or "option B.", and no name that could go on.
+STARTERS = words_of(
+    """
+    the this that these those there then they their he she it we you i my your our his her its
+    a an in on at to from for by with as if when while once after before because since until
+    and but or so yet also now next just here please what where who why how is are was were do
+    does did can could would should have has had let not no yes some many most all each every
+    both another any although though however instead finally first turn take go keep continue
+    head walk drive follow cross look stay make call press say visit see ask thanks thank sorry
+    okay ok great hi hello hey dear
+    """
+)
+#: A letter or a number with a letter after one of these is its name: "seat 12B", "option C".
+LABELS = words_of(
+    """
+    seat gate room apt apartment unit suite ste bus flight row floor door platform track
+    terminal lot bay box building bldg block booth aisle section zone hall table tray locker
+    studio level stall berth cabin coach carriage line route exit pier dock class schedule
+    chapter page figure exhibit appendix item court ward wing lane
+    """
+)
+#: A letter after one of these, likewise; a number with a letter may still be an amount.
+_GRADED = words_of(
+    """
+    option plan type vitamin hepatitis choice answer part group team grade category tier version
+    model pool side column letter point step question form train stand
+    """
+)
+_LABEL = re.compile(r"([A-Za-z]+)\.?\s+#?(?:\d+[A-Za-z]?(?:,?\s(?:and|or|to)|,)\s)?$")
+_WORD = re.compile(r"[\"')\]]*\s+[\"'(\[]*([A-Z][a-z]*)(?![A-Za-z0-9.])")
+
+
+def before(match: Match) -> str:
+    """The text before a match, no more of it than a rule needs."""
+    return match.string[max(0, match.start() - REACH) : match.start()]
+
+
+def after(match: Match) -> str:
+    """The text after a match, likewise."""
+    return match.string[match.end() : match.end() + REACH]
+
+
+def sentence_follows(text: str, end: int) -> bool:
+    """Whether a new sentence surely begins after ``end``: a word that no name begins with."""
+    found = _WORD.match(text, end)
+    return found is not None and found[1].lower() in STARTERS
+
+
+def is_labelled(match: Match, *, letter: bool = False) -> bool:
+    """Whether a label stands before a number; ``letter``: before a letter by itself."""
+    found = _LABEL.search(before(match))
+    if not found:
+        return False
+    word = found[1].lower()
+    known = (LABELS | _GRADED) if letter else LABELS
+    return word in known or word.removesuffix("s") in known
+
+
+def titled(match: Match, words: str) -> list[str]:
+    """As ``stopped``, for what a name follows: its capital begins no sentence."""
+    at_end = match[0].endswith(".") and not after(match).strip(" \t\n\"')]")
+    return [words, "."] if at_end else [words]
+
+
+def last(match: Match, words: str) -> list[str]:
+    """As ``titled``, for what may be the last of a sentence, where one surely follows."""
+    if match[0].endswith(".") and sentence_follows(match.string, match.end()):
+        return [words, "."]
+    return titled(match, words)

@@ -1,0 +1,72 @@
+"""What HTML and SSML write between the words: tags, comments, and characters by their names."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from html.entities import html5
+from typing import TypeAlias
+
+from embedded.normalisation.lexicon import words_of
+
+#: ``source[start:end]`` and the text that is read in its place.
+Piece: TypeAlias = tuple[int, int, str]
+
+_PAUSE, _STOP = "; ", "\n\n"
+_PAUSES = words_of("br break li ul ol dl dt dd td th tr option")
+_STOPS = words_of(
+    """
+    p div h1 h2 h3 h4 h5 h6 hr blockquote pre section article header footer table title tbody
+    thead body figure
+    """
+)
+#: Names that make a tag of ``<name>``. Of another, "<your name>", something else must: a slash,
+#: or an attribute with its value.
+_NAMES = words_of(
+    """
+    a abbr acronym aside b big center cite code del details dfn em emphasis figcaption font head
+    html i iframe img ins kbd main mark nav p phoneme prosody q s samp say-as script small span
+    speak strike strong style sub summary sup svg tt u var voice wbr
+    """
+) | (_PAUSES | _STOPS) - {"option"}
+_FLAGS = r"(?:checked|controls|disabled|hidden|open|required|selected)(?![\w:.=-])"
+_QUOTED = r"(?:\"[^\"<>]{0,400}\"|'[^'<>]{0,400}')"
+_KEY = r"[A-Za-z_:@][\w:.@-]{0,60}\s{0,3}=\s{0,3}"
+_ATTRIBUTE = rf"(?:{_KEY}(?:{_QUOTED}|[^\s\"'<>`]{{1,400}})|{_FLAGS})"
+_ATTRIBUTES = rf"(?:\s{{1,20}}{_ATTRIBUTE}){{0,20}}"
+#: A long tag may have been parted into two utterances: its end is the second one's beginning.
+_REST_OF_TAG = rf"\A(?:{_KEY}{_QUOTED}\s{{0,20}}){{1,20}}/?>"
+_MARKUP = re.compile(
+    r"&(?P<character>#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
+    rf"|<(?P<close>/)?(?P<name>[A-Za-z][\w:-]{{0,30}})(?P<attributes>{_ATTRIBUTES})\s{{0,20}}"
+    r"(?P<end>/?>|\Z)"
+    r"|<!--[\s\S]{0,400}?-->|<[!?][A-Za-z][^<>]{0,400}>"
+    rf"|{_REST_OF_TAG}"
+)
+
+
+def pieces(source: str) -> Iterator[Piece]:
+    """The markup of ``source``, in order; what only looks like it ("a < b > c") is left out."""
+    if "<" not in source and "&" not in source and ">" not in source:
+        return
+    for match in _MARKUP.finditer(source):
+        said = _read(match)
+        if said is not None:
+            yield match.start(), match.end(), said
+
+
+def _read(match: re.Match[str]) -> str | None:
+    """The text to read instead; None: this is no markup."""
+    if name := match["character"]:
+        known = name[0] == "#" or f"{name};" in html5
+        return html.unescape(match[0]) if known else None
+    if not match["name"]:
+        return ""
+    name = match["name"].lower()
+    has_value = "=" in match["attributes"]
+    if not match["end"]:
+        return "" if has_value else None
+    if not (match["close"] or match["end"] == "/>" or has_value or name in _NAMES):
+        return None
+    return _PAUSE if name in _PAUSES else _STOP if name in _STOPS else ""

@@ -1,0 +1,79 @@
+"""Rules for telephone numbers and other groups of digits that are read one by one."""
+
+from __future__ import annotations
+
+import re
+
+from embedded.normalisation import numbers
+from embedded.normalisation.rules import Match, Reading, Rule
+from embedded.normalisation.words import read_mixed, read_word, spell
+
+_MOST_ADDRESS_PART = 255
+_LEAST_PHONE_DIGITS = 7
+_TOLL_FREE = r"8(?:00|33|44|55|66|77|88)"
+
+
+def _address(match: Match) -> Reading:
+    parts = match["host"].split(".")
+    if any(int(part) > _MOST_ADDRESS_PART for part in parts):
+        return None
+    return [" dot ".join(map(numbers.digits, parts)), *port(match["port"])]
+
+
+def port(written: str | None) -> list[str]:
+    """What follows an address's colon, if there is one."""
+    return [",", "port", numbers.amount(written)] if written else []
+
+
+def _phone(match: Match) -> Reading:
+    """Groups of digits that can only be a telephone, card or account number."""
+    groups = re.findall(r"\d+", match[0])
+    total = sum(map(len, groups))
+    separators = set(re.findall(r"(?<=\d)[ .-](?=\d)", match[0]))
+    sure = match[0][0] in "+("
+    hyphens = separators == {"-"} and (len(groups) > 2 or [len(g) for g in groups] == [3, 4])
+    dots = separators == {"."} and len(groups) > 2
+    card = len(groups) > 2 and all(len(group) == 4 for group in groups)
+    us = [len(group) for group in groups] == [3, 3, 4]
+    if total < _LEAST_PHONE_DIGITS or not (sure or hyphens or dots or card or us):
+        return None
+    plus = ["plus"] if match[0][0] == "+" else []
+    words = [part for group in groups for part in (numbers.digits(group), ",")]
+    return [*plus, *words[:-1]]
+
+
+def _code(match: Match) -> Reading:
+    return [numbers.digits(match[0])]
+
+
+def _vanity(match: Match) -> Reading:
+    """ "1-800-FLOWERS": its word is heard as one."""
+    groups = match[0].split("-")
+    if not any(map(str.isalpha, groups)):
+        return None
+    words = [part for group in groups for part in (_group(group), ",")]
+    return words[:-1]
+
+
+def _group(written: str) -> str:
+    if written.isdigit():
+        return numbers.digits(written)
+    return read_word(written, shouting=True) if written.isalpha() else read_mixed(written)
+
+
+def _lettered(match: Match) -> Reading:
+    """A paragraph of law that became a name: "401(k)", "501(c)(3)", "403b"."""
+    number = numbers.digits(match["n"]).replace("zero", "oh")
+    pieces = re.findall(r"[A-Za-z0-9]", match["piece"])
+    return [number, *(numbers.digits(p) if p.isdigit() else spell(p) for p in pieces)]
+
+
+ADDRESS = Rule(r"(?P<host>\d{1,3}(?:\.\d{1,3}){3})(?!\.?\d)(?::(?P<port>\d{1,5})(?!\d))?", _address)
+PHONES: tuple[Rule, ...] = (
+    Rule(rf"(?:1-)?{_TOLL_FREE}(?:-[A-Z0-9]{{2,10}}){{1,3}}(?![A-Za-z0-9])", _vanity),
+    Rule(r"\+?(?:\(?\d{1,4}\)?[ .-]{1,2}){1,7}\d{2,4}(?!\d|[.,]\d)", _phone),
+    Rule(r"\+\d{7,15}(?!\d)", lambda match: ["plus", numbers.digits(match[0][1:])]),
+    Rule(r"\d{13,}", _code),
+    Rule(r"(?P<n>[45]0\d)(?P<piece>(?:\([A-Za-z0-9]\)){1,3}|(?<=40[13])[kKbB](?![A-Za-z0-9]))",
+         _lettered),
+)  # fmt: skip

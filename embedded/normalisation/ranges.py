@@ -1,0 +1,57 @@
+"""The dash of a range: "9 AM–5 PM", "Monday-Friday", "$2k-$3k", "5 km – 10 km"."""
+
+from __future__ import annotations
+
+import re
+
+from embedded.normalisation.amounts import NUMBER, UNIT
+from embedded.normalisation.context import REACH, before
+from embedded.normalisation.rules import Match, Reading, Rule
+from embedded.normalisation.times import DAY_NAME, MONTH_NAME
+
+_HALF = r"\d\s?(?:[AaPp]\.\s?[Mm]\.|[AaPp][Mm])"
+_NOON = r"\b(?i:noon|midnight)"
+_MONEY = r"[$€£¥₹]"
+_SCALE = r"(?:\s?(?:thousand|million|billion|trillion|bn|mn)|[kKmMBT])"
+_DATE = rf"(?:{DAY_NAME}\.?,?\s)?(?:{MONTH_NAME}|\d\d?(?:st|nd|rd|th)?\s{MONTH_NAME})"
+_OF_UNIT = rf"(?P<unit>{UNIT}|[kKMB])"
+#: What a range goes from, at the end of the text before the dash, and to, after it.
+_TIMES = (
+    (rf"(?:{_HALF}|\d:\d\d|{_NOON})", rf"(?:\d?\d:\d\d|\d?{_HALF}|{_NOON})(?![A-Za-z0-9])"),
+    (rf"\b(?i:{DAY_NAME})\.?", rf"(?i:{DAY_NAME})"),
+    (rf"\b{MONTH_NAME}\.?(?:\s\d\d?(?:st|nd|rd|th)?)?(?:,?\s\d{{4}})?", _DATE),
+)
+_AMOUNTS = (
+    (rf"{_MONEY}\s?[\d.,]*\d{_SCALE}?", rf"{_MONEY}\.?\d"),
+    (r"\d\s?%", rf"{NUMBER}\s?%"),
+    (rf"\d\s?{_OF_UNIT}", rf"-?{NUMBER}\s?{_OF_UNIT}(?![A-Za-z0-9])"),
+)
+
+
+def _compiled(ends: tuple[tuple[str, str], ...]) -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
+    return [(re.compile(rf"(?:{left})$"), re.compile(right)) for left, right in ends]
+
+
+_OF_TIME, _OF_AMOUNT = _compiled(_TIMES), _compiled(_AMOUNTS)
+
+
+def _range(match: Match) -> Reading:
+    """ "to" between two ends of one kind; "minus" where it comes to something."""
+    text, end = match.string, match.end()
+    if _holds(_OF_TIME, match):
+        return ["to"]
+    if _holds(_OF_AMOUNT, match):
+        return ["minus" if "=" in text[end : end + REACH] else "to"]
+    return None
+
+
+def _holds(ends: list[tuple[re.Pattern[str], re.Pattern[str]]], match: Match) -> bool:
+    """Whether two ends of one kind stand around a dash; about a spaced one, in one unit."""
+    left = before(match)
+    for since, to in ends:
+        if (last := to.match(match.string, match.end())) and (first := since.search(left)):
+            return len(match[0]) == 1 or first.groupdict() == last.groupdict()
+    return False
+
+
+RANGE = Rule(r"(?:\s[-–]\s|[-–—])(?=[$€£¥₹.\-A-Za-z0-9])", _range)

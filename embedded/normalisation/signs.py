@@ -1,0 +1,107 @@
+"""Rules for punctuation and symbols."""
+
+from __future__ import annotations
+
+import re
+
+from embedded.normalisation.context import REACH
+from embedded.normalisation.rules import PAUSES, Match, Reading, Rule
+
+_NAMES = {
+    "&": "and", "@": "at", "+": "plus", "=": "equals", "%": "percent", "±": "plus or minus",
+    "×": "times", "÷": "divided by", "≈": "about", "≤": "less than or equal to",
+    "≥": "greater than or equal to", "≠": "not equal to", "²": "squared", "³": "cubed",
+    "§": "section", "°": "degrees", "$": "dollars", "€": "euros", "£": "pounds", "¥": "yen",
+    "¢": "cents", "₹": "rupees", "₩": "won", "₽": "rubles", "₿": "bitcoins",
+}  # fmt: skip
+_SLASHED = {"and/or": "and or", "w/o": "without", "w/": "with", "n/a": "not applicable",
+            "c/o": "care of", "c++": "see plus plus", "c#": "see sharp"}  # fmt: skip
+_MONEY = r"[$€£¥₹]"
+
+
+def _pause(mark: str) -> Rule:
+    return Rule(re.escape(mark), lambda match: [mark])
+
+
+def _named(match: Match) -> Reading:
+    return [_NAMES[match[0][0]]]
+
+
+def _minus(match: Match) -> Reading:
+    """A spaced dash between numbers: a subtraction if it comes to something, else a range."""
+    if "=" in match.string[match.end() : match.end() + REACH]:
+        return ["minus"]
+    return ["to"] if match[0] == " – " else [","]
+
+
+def _divided(match: Match) -> Reading:
+    """A spaced slash between numbers."""
+    return ["divided by" if "=" in match.string[match.end() : match.end() + REACH] else "over"]
+
+
+def _ellipsis(match: Match) -> Reading:
+    """A stop, or within a sentence a pause."""
+    return [","] if re.match(r"\s*[a-z]", match.string[match.end() : match.end() + 3]) else ["."]
+
+
+def _blank(match: Match) -> Reading:
+    """An empty line ends a sentence; a list's items and lines are parted by pauses."""
+    if match[0].count("\n") > 1:
+        return ["."]
+    item = re.match(r"(?:[-*+#>]|\d{1,2}[.)])\s", match.string[match.end() : match.end() + 4])
+    return [","] if "\n" in match[0] and item else []
+
+
+def _slashed(match: Match) -> Reading:
+    return [_SLASHED[match[0].lower()]]
+
+
+def says(pattern: str, words: str = "", behind: str | None = None) -> Rule:
+    """A rule that always reads the same: a pause, words, or nothing."""
+    reading = [words] if words else []
+    return Rule(pattern, lambda match: reading, behind=behind)
+
+
+_LETTER_OR_DIGIT = r"[A-Za-z0-9%]"
+RULES: tuple[Rule, ...] = (
+    # dashes
+    says(rf"[-–—](?={_MONEY}?\.?\d)", "to", behind=r"[\d%°]"),
+    says(rf"[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(=<>*/+]?"),
+    Rule(r"\s[-–]\s(?=\d)", _minus, behind=r"\d"),
+    says(r"-(?=[A-Za-z0-9])", "", behind=_LETTER_OR_DIGIT),
+    says(r"[-–—]+", ","),
+    Rule(r"\s/\s(?=\d)", _divided, behind=r"\d"),
+    says(r"\s\*\*\s(?=\d)", "to the power of", behind=r"[A-Za-z0-9)]"),
+    Rule(r"\s+", _blank),
+    # slashes, stars and the like
+    says(r"/(?=\d)", "slash", behind=r"\d"),
+    says(r"/(?=[A-Za-z0-9])", "slash", behind=r"[A-Za-z0-9]"),
+    says(r"\*\*(?=\d)", "to the power of", behind=r"[\d)]"),
+    says(r"(?<![A-Za-z0-9][A-Za-z])\*\*(?=\d)", "to the power of", behind=r"[A-Za-z]"),
+    says(r"[*×](?=\s?\d)", "times", behind=r"[\d\s]"),
+    says(r"\^(?=\d)", "to the power of", behind=r"[A-Za-z0-9)]"),
+    says(r"~(?=\s?\d)", "about"),
+    says(r"#(?=\s?\d)", "number"),
+    says(r"#(?=[A-Za-z])", "hashtag", behind=r"[\s(]?"),
+    says(r"<=", "less than or equal to"),
+    says(r">=", "greater than or equal to"),
+    says(r"!=|=/=", "not equal to"),
+    says(r"<(?=\s?\d)", "less than"),
+    says(r">(?=\s?\d)", "greater than"),
+    says(r"[-=]+>|<[-=]+", ","),
+    says(r"={2,}", "equals"),
+    # marks
+    says(r"\]\(https?://[^)\s]{0,400}\)", ","),
+    says(r"[:;]-?[)(DPp](?!\w)"),
+    Rule(r"\.{2,}|\.\s\.\s\.", _ellipsis),
+    says(r"\.(?=[a-z0-9])", "dot", behind=r"[A-Za-z0-9]"),
+    says(r":(?=\d)", "to", behind=r"\d"),
+    says(r"\(s\)", "", behind=r"[a-z]"),
+    says(r"[:;()\[\]{}|]", ","),
+    Rule(r"[&@+=%±×÷≈≤≥≠§°$€£¥¢₹₩₽₿]", _named),
+    Rule(r"(?<![A-Za-z]{3})[²³]", _named, behind=r"[A-Za-z0-9)]"),
+    *map(_pause, PAUSES),
+)
+#: Short forms with a sign in them, tried before words.
+SLASHED = Rule(r"(?i:and/or|w/o|w/|n/a|c/o)(?![A-Za-z0-9/])|(?i:w/)(?=\w)|C\+\+|[Cc]#", _slashed,
+               behind=r"[^A-Za-z0-9]?")  # fmt: skip

@@ -1,0 +1,95 @@
+""" "St." and "Dr.", which stand before a name and after one, and the letters of directions."""
+
+from __future__ import annotations
+
+import re
+
+from embedded.normalisation.context import STARTERS, after, before, sentence_follows, titled
+from embedded.normalisation.lexicon import words_of
+from embedded.normalisation.rules import Match, Reading, Rule, stopped
+from embedded.normalisation.words import is_shouting
+
+#: An abbreviation of these is a title where a name follows, and a street after a name.
+STREETS = {"st": ("saint", "street"), "dr": ("doctor", "drive")}
+_DIRECTIONS = {
+    "n": "north", "e": "east", "s": "south", "w": "west", "ne": "northeast", "nw": "northwest",
+    "se": "southeast", "sw": "southwest",
+}  # fmt: skip
+#: Names after "St." that make it a saint even where a name stands before it: "Fort St. John".
+_SAINTS = words_of(
+    """
+    paul louis john johns peter patrick mary andrew andrews george james thomas joseph michael
+    helens helena helier lucia lucie kitts petersburg augustine francis anthony nicholas nick
+    martin tropez moritz albans pancras catharines vincent clair cloud charles lawrence stephen
+    stephens david davids bernard jude luke mark matthew anne elizabeth monica barts ives croix
+    """
+)
+_NAME = re.compile(r"(?:^|[^\w'])([JS]r\.|[A-Z][\w']*)\s+$")
+_ORDINAL = re.compile(r"\b(?:First|Second|Third|Fourth|Fifth|Sixth|Seventh|Eighth|Ninth|Tenth)\s+$")
+_NUMBERED = re.compile(r"\d\s+(?:[A-Z][\w']*\.?\s+){1,3}$|\d(?:st|nd|rd|th)\s+$")
+#: "on Elm St. Jane is my neighbor", but "at Mount St. Helens".
+_ON_STREET = re.compile(
+    r"(?i:\b(?:on|down|along|onto|off|across|via|corner\sof)\s+)"
+    r"(?!(?:Mount|Lake|Port|Fort|Cape|Point|North|South|East|West)\s+$)(?:[A-Z][\w']*\s+){1,2}$"
+)
+_GOES_ON = re.compile(r",?\s+(?:Apt|Ste|Suite|Unit|Floor|Room|Bldg|NE|NW|SE|SW|[NSEW]\b)")
+_NEXT = re.compile(r"\s+([A-Z][a-z]*)")
+_KIND = (
+    r"(?:St|Ave|Rd|Blvd|Dr|Ln|Ct|Pl|Hwy|Pkwy|Street|Avenue|Road|Boulevard|Drive|Lane|Court|Place"
+    r"|Highway|Parkway|Way)\b"
+)
+
+
+def _street(match: Match) -> Reading:
+    """ "St. John", "Dr. Smith", but "Main St.", "12 Maple Dr."."""
+    written = match["a"]
+    title, street = STREETS[written.lower()]
+    if _is_street(match, written):
+        if _GOES_ON.match(after(match)):
+            return [street]
+        return stopped(match, street)
+    if written.isupper() and not match[0].endswith(".") and not is_shouting(match.string):
+        return None  # the DR plan
+    if title == "saint" and not _NEXT.match(after(match)):
+        return stopped(match, street)
+    return titled(match, title)
+
+
+def _is_street(match: Match, written: str) -> bool:
+    """By the name before it and the word after it."""
+    behind = before(match)
+    name = _NAME.search(behind)
+    ends = sentence_follows(match.string, match.end())
+    if written.lower() == "st" and (ends or _ORDINAL.search(behind)):
+        return True
+    if name and (name[1].lower() in STARTERS or name[1] in ("AM", "PM")):
+        return False
+    if _NUMBERED.search(behind):
+        return True
+    if not name:
+        return False
+    following = _NEXT.match(after(match))
+    if not following:
+        if not written.isupper() or match[0].endswith("."):
+            return True
+        return name[1].isupper() and bool(re.match(r"\s*(?:,|$)", after(match)))  # MAIN ST
+    if ends:
+        return bool(_ON_STREET.search(behind)) or name.start() > 0
+    if following[1].lower() in _SAINTS and written.lower() == "st":
+        return False
+    if _ON_STREET.search(behind):
+        return True
+    return written.lower() == "st" and not match[0].endswith(".")
+
+
+def _direction(match: Match) -> Reading:
+    """ "123 W Main St", "on N. 5th St."."""
+    return [_DIRECTIONS[match["a"].lower()]]
+
+
+STREET = Rule(r"(?P<a>[Ss]t|[Dd]r|ST|DR)(?:\.|(?![A-Za-z0-9'&]))", _street, behind=r"[^A-Za-z0-9]?")
+#: A direction before the name of a street, wherever the name ends in its kind.
+BEFORE_STREET = rf"(?:[A-Z][a-z']+|\d{{1,3}}(?:st|nd|rd|th))\s+(?:[A-Z][a-z']+\s+){{0,2}}?{_KIND}"
+DIRECTION = Rule(
+    rf"(?P<a>[NSEW]|[NS][EW])\.?(?=\s+{BEFORE_STREET})", _direction, behind=r"[^A-Za-z0-9.]?"
+)

@@ -1,0 +1,192 @@
+"""Rules for times of day and dates."""
+
+from __future__ import annotations
+
+import re
+
+from embedded.normalisation import numbers
+from embedded.normalisation.context import after, before
+from embedded.normalisation.lexicon import DAYS, MONTHS
+from embedded.normalisation.phones import ADDRESS
+from embedded.normalisation.rules import Match, Reading, Rule, stopped
+
+_HALF = r"(?:(?P<half>[AaPp])(?:\.\s?[Mm]\.|[Mm]\b))"
+_ANY_CASE = "jan(?:uary)?|feb(?:ruary)?|apr(?:il)?|june?|july?|aug(?:ust)?|sept?(?:ember)?" \
+    "|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?"  # fmt: skip
+#: "may" and "march" are months with a capital only.
+MONTH = rf"(?P<month>(?i:{_ANY_CASE})|M(?:ar(?:ch)?|ay|AR|ARCH|AY))\b\.?"
+_DAY = r"(?P<day>[12]\d|3[01]|0?[1-9])(?P<th>st|nd|rd|th)?"
+_YEAR = r"(?P<year>1\d\d\d|20\d\d)"
+#: A word before "5/11" that makes it a date, and what makes it a fraction all the same.
+_DATED = re.compile(
+    r"(?i)\b(?:on|by|until|before|after|since|from|dated?|due|(?:mon|tues|wednes|thurs|fri|satur"
+    r"|sun)day|mon|tues?|wed|thu|thurs?|fri|sat|sun)[:,.]?\s"
+    r"(?:\d\d?/\d\d?,?\s(?:and|or|to|through)\s)?$"
+)
+_PARTED = re.compile(
+    r"(?i)\b(?:increas|decreas|reduc|rais|cut|grew|grow|f[ae]ll|drop|r[io]s|shr[aiu]nk|multipl"
+    r"|divid|up|down|off)[a-z]*\s(?:[a-z]+\s){0,3}by\s$"
+)
+_PART_OF = re.compile(
+    r"(?i)\s?(?:(?:to|or|and)\s\d\d?/\d\d?\s)?(?:of|cups?|inch(?:es)?|miles?|tsp|tbsp|teaspoons?|tablespoons?|pounds?|lbs?|oz"
+    r"|hours?|the|an?)\b"
+)
+_DAYS = "Mon|Tues?|Wed|Thu|Thurs?|Fri|Sat|Sun"
+DAY_NAME = rf"(?:{_DAYS}|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?)\b"
+MONTH_NAME = (
+    r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?"
+    r"|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\b"
+)
+_FROM_DAY = re.compile(rf"\b{DAY_NAME}\.?\s?[-–—]\s?$")
+_TO_DAY = re.compile(rf"\s?[-–—]\s?{DAY_NAME}")
+#: "Mar." as the month and no name: what stands before it, or after.
+_BEFORE_MAR = re.compile(
+    rf"(?:\b(?:in|to|of|by|from|since|until|till|through|and|or|last|next|this)\s"
+    rf"|{MONTH_NAME}\.?\s?[-–—]\s?)$"
+)
+_AFTER_MAR = re.compile(rf"(?:(?<=\.)\s+[a-z\d]|\s?[-–—]\s?{MONTH_NAME})")
+#: What follows "3 p.m." with a capital and begins no sentence.
+_OF_THE_TIME = re.compile(
+    r"\s+\(?(?:[AECMPH][SD]?T|AK[SD]T|GMT|UTC|BST|CES?T|IST|JST|KST|AE[SD]T|Eastern|Central"
+    rf"|Mountain|Pacific|Greenwich|{DAY_NAME}|{MONTH_NAME}\.?\s+\d)\b"
+)
+
+
+def _time(match: Match) -> Reading:
+    hour, minute = int(match["h"]), int(match["m"])
+    if hour > 24:
+        return None
+    words = numbers.cardinal(hour)
+    if minute:
+        words += f" {'oh ' if minute < 10 else ''}{numbers.cardinal(minute)}"
+    elif not match["half"] and not match["s"]:
+        words = {0: "midnight"}.get(hour) or words + (" o'clock" if hour <= 12 else " hundred")
+    if match["s"]:
+        second = int(match["s"])
+        words += " oh oh" if not minute else ""
+        words += f" {'oh ' if second < 10 else ''}{numbers.cardinal(second)}"
+    return [words, *_half(match)]
+
+
+def _hour(match: Match) -> Reading:
+    hour = int(match["h"])
+    return [numbers.cardinal(hour), *_half(match)] if 1 <= hour <= 12 else None
+
+
+def _half(match: Match) -> list[str]:
+    if not match["half"]:
+        return []
+    words = "ay em" if match["half"] in "aA" else "pee em"
+    return [words] if _OF_THE_TIME.match(after(match)) else stopped(match, words)
+
+
+def month_name(written: str) -> str:
+    """The month that a name or its first letters mean."""
+    return next(name for name in MONTHS if name.startswith(written[:3].lower()))
+
+
+def _month_day(match: Match) -> Reading:
+    words = [month_name(match["month"]), numbers.ordinal(int(match["day"]))]
+    if match["to"]:
+        words += ["to", numbers.ordinal(int(match["to"]))]
+    return [*words, *_year(match)]
+
+
+def _year(match: Match) -> list[str]:
+    return [",", numbers.year(int(match["year"]))] if match["year"] else []
+
+
+def _day_month(match: Match) -> Reading:
+    day, month = numbers.ordinal(int(match["day"])), month_name(match["month"])
+    said = before(match)[-4:].lower() == "the "
+    words = [*([] if said or match["of"] else ["the"]), day, "of", month, *_year(match)]
+    # "3 Jan. at noon", but nobody abbreviates May.
+    in_full = match["month"].lower() == month
+    return [*words, "."] if in_full and match[0].endswith(".") else stopped(match, *words)
+
+
+def _month_year(match: Match) -> Reading:
+    return [month_name(match["month"]), numbers.year(int(match["year"]))]
+
+
+def _month(match: Match) -> Reading:
+    return stopped(match, month_name(match["month"]))
+
+
+def _mar(match: Match) -> Reading:
+    """ "Mar. 15" is read with its day; "Del Mar" is none."""
+    sure = _AFTER_MAR.match(match.string, match.end()) or _BEFORE_MAR.search(before(match))
+    return stopped(match, "march") if sure else None
+
+
+def _iso_date(match: Match) -> Reading:
+    words = _date(int(match["y"]), int(match["m"]), int(match["d"]))
+    return [*words, ","] if words and match[0].endswith("T") else words
+
+
+def _slash_date(match: Match) -> Reading:
+    """Month first, as in America, unless it can only be the day."""
+    first, second, written = int(match["a"]), int(match["b"]), match["y"]
+    if not written and not _is_day(match, first, second):
+        return None  # a fraction
+    year = int(written) if written else None
+    if written and len(written) == 2:
+        year = int(written) + (2000 if int(written) < 50 else 1900)
+    month, day = (second, first) if first > 12 else (first, second)
+    return _date(year, month, day)
+
+
+def _is_day(match: Match, first: int, second: int) -> bool:
+    """Whether "5/11", without a year, is a date and no fraction."""
+    if _PART_OF.match(after(match)) or _PARTED.search(before(match)):
+        return False
+    if _DATED.search(before(match)) or "0" in (match["a"][0], match["b"][0]):
+        return True
+    return second > 12 and first > 1  # "1/16" is a sixteenth
+
+
+def _date(year: int | None, month: int, day: int) -> Reading:
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return None
+    words = [MONTHS[month - 1], numbers.ordinal(day)]
+    return words if year is None else [*words, ",", numbers.year(year)]
+
+
+def _weekday(match: Match) -> Reading:
+    return [DAYS[match["day"].lower()]]
+
+
+def _end_of_range(match: Match) -> Reading:
+    """ "Sat–Friday": a day by the other one."""
+    sure = _TO_DAY.match(match.string, match.end()) or _FROM_DAY.search(before(match))
+    return stopped(match, DAYS[match["day"].lower()]) if sure else None
+
+
+def _weekdays(match: Match) -> Reading:
+    return stopped(match, DAYS[match["day"].lower()], "to", DAYS[match["to"].lower()])
+
+
+DATES: tuple[Rule, ...] = (
+    Rule(rf"{MONTH}\s+{_DAY}(?:\s?[-–]\s?(?P<to>[12]\d|3[01]|[1-9])(?:st|nd|rd|th)?)?"
+         rf"(?![\d:%]|[.,]\d|\s?[AaPp]\.?[Mm]\b)(?:,?\s+{_YEAR}\b)?", _month_day),
+    Rule(rf"{MONTH},?\s+{_YEAR}\b", _month_year),
+    Rule(r"(?P<month>Jan|Feb|Apr|Aug|Sept?|Oct|Nov|Dec)\b\.?", _month),
+    Rule(r"(?<!Del )(?P<month>Mar)\b\.?", _mar),
+    Rule(rf"(?P<day>{_DAYS})\.?(?:\s?[-–]\s?|—)(?P<to>{_DAYS})\b\.?", _weekdays),
+    Rule(rf"(?P<day>{_DAYS})\b\.?", _end_of_range),
+    Rule(r"(?P<day>Mon|Tues?|Wed|Thu|Thurs?|Fri)\b(?:\.(?=\s+[a-z\d])|(?=[,.–-]|\s+\d))",
+         _weekday),
+    Rule(rf"(?P<day>Sat|Sun)\b\.?(?=,?\s+(?:\d|{MONTH_NAME}))", _weekday),
+    Rule(r"(?<![Tt]he )(?P<day>Sat|Sun)\.(?=,?\s+[a-z])", _weekday, behind=r"\s?"),
+)  # fmt: skip
+TIMES: tuple[Rule, ...] = (
+    Rule(rf"(?P<h>\d\d?):(?P<m>[0-5]\d)(?::(?P<s>[0-5]\d))?(?![\d:])(?:\s?{_HALF})?", _time),
+    Rule(rf"(?P<h>\d\d?)\s?{_HALF}", _hour),
+    Rule(r"(?P<y>[12]\d{3})-(?P<m>\d\d)-(?P<d>\d\d)(?!\d)(?:T(?=\d))?", _iso_date),
+    Rule(r"(?P<y>(?:19|20)\d\d)/(?P<m>\d\d?)/(?P<d>\d\d?)(?![\d/])", _iso_date),
+    Rule(r"(?P<a>\d\d?)/(?P<b>\d\d?)/(?P<y>\d{4}|\d\d)(?![\d/])", _slash_date),
+    Rule(r"(?P<a>\d\d?)-(?P<b>\d\d?)-(?P<y>(?:19|20)\d\d)(?!-?\d)", _slash_date),
+    Rule(r"(?P<a>1[0-2]|0?[1-9])/(?P<b>[12]\d|3[01]|0?[1-9])(?P<y>)(?![\d/]|\.\d)", _slash_date),
+    Rule(rf"{_DAY}\s+(?P<of>of\s+)?{MONTH}(?:,?\s+{_YEAR}\b)?", _day_month),
+    ADDRESS,
+)

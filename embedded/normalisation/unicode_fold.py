@@ -1,0 +1,106 @@
+"""Writing folded to ASCII and a few signs, with every character's place in the source."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+
+from embedded.normalisation.markup import pieces
+
+#: Signs beyond ASCII that have a reading of their own.
+SIGNS = frozenset("€£¥₹₩₽₿¢°–—±×÷≈≤≥≠²³§")
+_REPLACED = {
+    "‘": "'", "’": "'", "‛": "'", "ʼ": "'", "′": "'", "`": " ", "´": "'",
+    "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "″": '"',
+    "‐": "-", "‑": "-", "−": "-", "‒": "–", "―": "—",
+    "⁄": "/", "∕": "/", "•": "\n- ", "‣": "\n- ", "…": "...", "∞": " infinity ",
+    "ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O",
+    "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ł": "l", "Ł": "L",
+    "ı": "i", "™": "", "®": "", "©": "", "。": ". ", "，": ", ", "、": ", ", "！": "! ",
+    "？": "? ", "μ": "u", "µ": "u", "Ω": "ohm", "¿": "", "¡": "",
+}  # fmt: skip
+#: Emoji, flags and other pictures: dropped before decomposition would make letters of them.
+_PICTURES = frozenset({"So", "Sk", "Co", "Cn", "Cs"})
+_JOINED = frozenset({"Mn", "Me", "Cf"})
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """``text`` with ``starts[i]`` and ``ends[i]``, the source range of its character i."""
+
+    text: str
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+
+
+def fold(source: str) -> Folded:
+    """Fold accents, widths, quotes and dashes, and read markup; everything else becomes a space.
+
+    Marks and invisible characters belong to the character before them, tags to none.
+    """
+    folding = _Folding()
+    at = 0
+    for start, end, said in pieces(source):
+        folding.add(source[at:start], at)
+        for char in said:
+            folding.put(char, start, end)
+        at = end
+    folding.add(source[at:], at)
+    return folding.finish()
+
+
+class _Folding:
+    """Collects folded characters with their places."""
+
+    def __init__(self) -> None:
+        self._chars: list[str] = []
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, text: str, start: int) -> None:
+        """Fold text that is read as it is written; ``start`` is its place in the source."""
+        chars, starts, ends = self._chars, self._starts, self._ends
+        for at, char in enumerate(text, start):
+            if char.isascii():
+                chars.append(char)
+                starts.append(at)
+                ends.append(at + 1)
+            else:
+                self.put(char, at, at + 1)
+
+    def put(self, char: str, start: int, end: int) -> None:
+        """Fold one character, which stands for ``[start, end)`` of the source."""
+        if char.isascii():
+            new = char
+        elif unicodedata.category(char) in _JOINED and char not in _REPLACED:
+            if self._ends and self._ends[-1] == start:
+                self._ends[-1] = end
+            return
+        else:
+            new = _fold_one(char)
+            if "/" in new:  # a vulgar fraction, and no part of the digits around it
+                new = f" {new} "
+        for one in new:
+            self._chars.append(one)
+            self._starts.append(start)
+            self._ends.append(end)
+
+    def finish(self) -> Folded:
+        """All of it."""
+        return Folded("".join(self._chars), tuple(self._starts), tuple(self._ends))
+
+
+def _fold_one(char: str) -> str:
+    if char in SIGNS:
+        return char
+    if char in _REPLACED:
+        return _REPLACED[char]
+    if unicodedata.category(char) in _PICTURES and char not in "℃℉№":
+        return " "
+    folded = ""
+    for part in unicodedata.normalize("NFKD", char):
+        if part.isascii() or part in SIGNS:
+            folded += part
+        elif part in _REPLACED:
+            folded += _REPLACED[part]
+    return folded or " "

@@ -1,0 +1,135 @@
+"""Words, acronyms and mixtures of letters and digits, as spoken words."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from embedded.normalisation import numbers
+from embedded.normalisation.lexicon import (
+    ABBREVIATED,
+    ACRONYMS_TOO,
+    LETTERS,
+    MEASURES_TOO,
+    SHORT_WORDS,
+    SOUNDS,
+    SPELLED,
+    SPELLED_ALONE,
+    WORDS,
+    words_of,
+)
+
+_ONSETS = words_of(
+    """
+    b bl br c ch cl cr chr d dr dw f fl fr g gh gl gn gr h j k kl kn kr l m n p ph pl pr q qu r
+    rh s sc sch scr sh shr sk sl sm sn sp sph spl spr squ st str sw t th thr tr ts tw v w wh wr
+    x y z
+    """
+)
+_CODAS = words_of(
+    """
+    b bs c ch ck cks cs ct cts d ds dth f ff ffs fs ft fts g gh ghs ght gs h hn hns k ks l ld
+    lds lf lk lks ll lls lm lms ln lp lps ls lt lth lts lve m mb mbs mp mps mpt ms n nc nch nct
+    nd nds ng ngs ngth nk nks nn ns nt nth nts p ps pt pts r rb rbs rc rch rd rds rf rfs rg rk
+    rks rl rls rm rms rn rns rp rps rr rs rse rsh rst rt rth rts s sh sk sks sm sms sp sps ss st
+    sts t tch th ths ts tt tts v w wd wk wl wls wn wns ws
+    x xt z zz
+    """
+)
+#: "y" is a vowel wherever it does not begin the word.
+_PARTS = re.compile(r"[aeiou]+|(?<!^)y+|^y|[b-df-hj-np-tv-xz]+")
+_VOWEL = re.compile(r"[aeiouy]")
+_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+#: Names whose inner capital is no seam.
+_NAME = re.compile(r"(?:Mc|Mac|De|Di|Du|La|Le|Van|Von|Fitz|O')[A-Z][a-z]+")
+_PLURAL = re.compile(r"([A-Z]{2,})s")
+_PIECES = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|\d+")
+
+
+def spell(letters: str) -> str:
+    """The letters' names: ``spell("FBI")`` is "eff bee eye"."""
+    return " ".join(LETTERS[letter] for letter in letters.lower())
+
+
+def read_word(token: str, *, shouting: bool = False) -> str:
+    """One written word, of letters and inner apostrophes, as spoken.
+
+    ``shouting``: the text around it is in capitals, so capitals do not mean an acronym.
+    What comes out is read as itself: ``read_word(read_word(x)) == read_word(x)``, word by word.
+    """
+    base, apostrophe, ending = token.partition("'")
+    if ending.lower() == "s" and base:
+        return f"{read_word(base, shouting=shouting)}'s"
+    if apostrophe:
+        return token.lower()
+    lower = token.lower()
+    is_acronym = token.isupper() and lower in (MEASURES_TOO if shouting else ACRONYMS_TOO)
+    is_acronym = is_acronym or is_plural_acronym(token)
+    if lower in ABBREVIATED and not is_acronym:
+        return ABBREVIATED[lower]
+    if lower in WORDS:
+        return WORDS[lower]
+    if len(token) == 1:
+        return lower if lower in "ai" else LETTERS[lower]
+    if token.isupper():
+        return lower if _is_word_in_capitals(lower, shouting) else spell(lower)
+    if lower == token or lower[1:] == token[1:] or _NAME.fullmatch(token):
+        return lower if _VOWEL.search(lower) or lower in SOUNDS else spell(lower)
+    if plural := _PLURAL.fullmatch(token):
+        return read_word(plural[1], shouting=shouting) + "s"
+    return " ".join(read_word(part) for part in _CAMEL.findall(token))
+
+
+def is_plural_acronym(token: str) -> bool:
+    """Whether a token is several of what is an abbreviation too: "MRs"."""
+    return token[-1:] == "s" and token[:-1].isupper() and token[:-1].lower() in ACRONYMS_TOO
+
+
+def read_mixed(token: str) -> str:
+    """Letters and digits without a space between them: "MP3", "4K", "B2B", "x86"."""
+    words = []
+    for piece in _PIECES.findall(token):
+        if piece.isdigit():
+            words.append(numbers.amount(piece))
+        elif piece.lower() in WORDS:
+            words.append(WORDS[piece.lower()])
+        elif piece in ("a", "A") or not _is_readable(piece.lower()):
+            words.append(spell(piece) if piece.isalpha() else read_word(piece))
+        else:
+            words.append(read_word(piece))
+    return " ".join(words)
+
+
+def _is_readable(lower: str) -> bool:
+    """Whether letters beside digits are a word: never an abbreviation, "INC0012345"."""
+    return is_pronounceable(lower) and lower not in ABBREVIATED
+
+
+@functools.lru_cache(maxsize=2)
+def is_shouting(text: str) -> bool:
+    """Whether a text of several words is mostly in capitals."""
+    capitals = sum(map(str.isupper, text))
+    small = sum(map(str.islower, text))
+    return capitals > 3 * small and len(text.split()) > 2 and capitals > 12
+
+
+def is_pronounceable(lower: str) -> bool:
+    """Whether small letters look like an English word: vowels, and consonants as they go."""
+    parts = _PARTS.findall(lower)
+    if not any(_VOWEL.match(part) for part in parts) or any(len(part) > 3 for part in parts):
+        return False
+    if not any(vowel in lower for vowel in "aeiou") and ("yy" in lower or len(lower) < 4):
+        return lower in SHORT_WORDS  # "sky", but "py" and "nyc"
+    first, last = parts[0], parts[-1]
+    begins = first[0] in "aeiou" or first in _ONSETS
+    return begins and (bool(_VOWEL.match(last)) or last in _CODAS or last[-1] == "y")
+
+
+def _is_word_in_capitals(lower: str, shouting: bool) -> bool:
+    if lower in SPELLED:
+        return False
+    if lower in SHORT_WORDS and lower not in SPELLED_ALONE:
+        return True
+    if shouting and (lower in SPELLED_ALONE or is_pronounceable(lower)):
+        return True
+    return len(lower) > 3 and is_pronounceable(lower)

@@ -1,1 +1,0 @@
-"""How English writing is read aloud: the parts of ``embedded.text``."""

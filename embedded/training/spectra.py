@@ -1,0 +1,60 @@
+"""What a frame of 40 ms sounds like, as numbers: four smoothed log-mel spectra."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embedded.training.pitch import HOP, RATE
+
+SUBFRAMES, CEPSTRA, BANDS = 4, 30, 80
+WIDTH = SUBFRAMES * CEPSTRA
+#: Samples between spectra.
+STEP = HOP // SUBFRAMES
+_FFT, _WINDOW = 1024, 720
+_LOWEST_HZ, _HIGHEST_HZ = 40.0, 12_000.0
+_FLOOR = 1e-5
+
+
+def mel_bands(count: int, size: int) -> Tensor:
+    """``[count, size // 2 + 1]``: triangles evenly wide on the mel scale, each of sum 1."""
+    edges = 700 * np.expm1(
+        np.linspace(np.log1p(_LOWEST_HZ / 700), np.log1p(_HIGHEST_HZ / 700), count + 2)
+    )
+    bins = np.fft.rfftfreq(size, 1 / RATE)[None]
+    low, middle, high = (edges[i : i + count, None] for i in range(3))
+    rise, fall = (bins - low) / (middle - low), (high - bins) / (high - middle)
+    triangles = np.clip(np.minimum(rise, fall), 0, None)
+    return torch.from_numpy(
+        (triangles / np.maximum(triangles.sum(1, keepdims=True), 1e-6)).astype(np.float32)
+    )
+
+
+def _cosines() -> Tensor:
+    rows = torch.outer(torch.arange(CEPSTRA), torch.arange(BANDS) + 0.5) * torch.pi / BANDS
+    table: Tensor = torch.cos(rows) * (2 / BANDS) ** 0.5
+    table[0] *= 0.5**0.5
+    return table
+
+
+_MEL, _COSINES = mel_bands(BANDS, _FFT), _cosines()
+_HANN = torch.nn.functional.pad(torch.hann_window(_WINDOW), ((_FFT - _WINDOW) // 2,) * 2)
+
+
+def spectra(samples: Tensor) -> Tensor:
+    """Smoothed log-mel spectra of a waveform.
+
+    Args:
+        samples: ``[T * HOP]`` at 24 kHz.
+
+    Returns:
+        ``[T, WIDTH]``: of each frame four spectra, as the first ``CEPSTRA`` coefficients of an
+        orthonormal cosine transform.
+    """
+    padded = torch.nn.functional.pad(samples, (_FFT // 2 - STEP // 2, _FFT))
+    frames = padded.unfold(0, _FFT, STEP)[: len(samples) // STEP]
+    power = torch.fft.rfft(frames * _HANN).abs().pow(2)
+    log = 0.5 * (power @ _MEL.T + _FLOOR).log()
+    found: Tensor = log @ _COSINES.T
+    return found.reshape(-1, WIDTH)

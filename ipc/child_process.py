@@ -1,0 +1,268 @@
+"""One run of a child process: launch it, exchange messages, find it hung, clean up after it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ipc.framing import Alive, Fatal, FramingError, MessageReader, Progress
+from ipc.output import OutputLogger
+from ipc.watchdog import Watchdog, read_vitals
+
+log = logging.getLogger(__name__)
+M = TypeVar("M")
+_READ_BYTES = 1 << 18
+#: How often a running child is looked at, and how soon again one that seems to hang.
+_LOOK_S, _CONFIRM_S = 0.2, 0.05
+#: How long messages and output of a child that has ended are waited for.
+_DRAIN_S = 0.5
+
+
+#: What the name of a child's folder for temporary files begins with.
+_SCRATCH = "talkwire-"
+
+
+class ChildDown(Exception):
+    """There is no running child to send to."""
+
+
+class ChildFailed(Exception):
+    """The child cannot start, or was stopped before it did. The text is for operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How patient the supervisor is, in seconds.
+
+    A silent child that idles is hung after ``still_timeout_s``, one that is at work after
+    ``hang_timeout_s``; one that is stopped is found sooner (``ipc.watchdog``).
+    """
+
+    start_timeout_s: float = 300.0
+    hang_timeout_s: float = 20.0
+    still_timeout_s: float = 5.0
+    stop_timeout_s: float = 5.0
+    #: A child that worked for this long resets the back-off.
+    healthy_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Program(Generic[M]):
+    """What to run, and the callbacks for what it sends; see ``ipc.supervisor.Supervisor``."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    inbound: Any
+    ready: type[Any]
+    on_message: Callable[[M], None]
+    on_ready: Callable[[Any], None]
+    on_down: Callable[[], None]
+    on_progress: Callable[[str, float], None]
+
+    @property
+    def name(self) -> str:
+        """The module, as the log calls the child."""
+        return self.argv[2]
+
+
+class ChildProcess(Generic[M]):
+    """A child process that is started once."""
+
+    def __init__(self, program: Program[M], watch: Watch) -> None:
+        self._program, self._watch = program, watch
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._last_heard = 0.0
+        #: Whether it has said that it can work, and has not ended since.
+        self.is_up = False
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, while there is a process."""
+        return self._process.pid if self._process else None
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes for it. Raises ChildDown while there is no connection."""
+        if self._writer is None:
+            raise ChildDown
+        self._writer.write(data)
+
+    async def run(self) -> None:
+        """Run it from its launch to its end. What it leaves in its folder for temporary files,
+        which is its own, goes with it.
+
+        Raises:
+            ChildFailed: It cannot be launched, or says that it cannot start.
+        """
+        try:
+            scratch = tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True)
+        except OSError as error:
+            raise ChildFailed(f"it has no folder for temporary files: {error}") from error
+        with scratch as folder:
+            await self._run({**self._program.env, "TMPDIR": folder})
+
+    async def _run(self, env: Mapping[str, str]) -> None:
+        """Raises ChildFailed."""
+        output = OutputLogger(self._program.name)
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise ChildFailed(f"it cannot be launched: {error}") from error
+        try:
+            with theirs:
+                process = self._process = await self._launch(theirs, output, env)
+        except BaseException as error:
+            ours.close()
+            await _to_the_end(output.close(0))
+            if not isinstance(error, OSError):
+                raise
+            raise ChildFailed(f"it cannot be launched: {error}") from error
+        try:
+            self._last_heard = time.monotonic()
+            stream, self._writer = await asyncio.open_unix_connection(sock=ours)
+            await self._until_ended(stream, process)
+        finally:
+            if self._writer is None:
+                ours.close()
+            await self._clean_up(process, output)
+
+    async def _launch(
+        self, link: socket.socket, output: OutputLogger, env: Mapping[str, str]
+    ) -> asyncio.subprocess.Process:
+        with await output.open() as written:
+            return await asyncio.create_subprocess_exec(
+                *self._program.argv,
+                *("--socket", str(link.fileno())),
+                env=env,
+                pass_fds=(link.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+                # A terminal's Ctrl-C goes to its whole process group, and only the
+                # parent should act on it. (uvloop does not know process_group=.)
+                start_new_session=True,
+            )
+
+    async def _until_ended(
+        self, stream: asyncio.StreamReader, process: asyncio.subprocess.Process
+    ) -> None:
+        read = asyncio.create_task(self._read(stream))
+        exited = asyncio.create_task(process.wait())
+        tasks = (read, exited, asyncio.create_task(self._find_hang(process.pid)))
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if exited.done() and not read.done():
+                # An answer, or why it cannot start, may still lie in the socket.
+                await asyncio.wait([read], timeout=_DRAIN_S)
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        for result in results:
+            if isinstance(result, ChildFailed):
+                raise result
+            if isinstance(result, Exception):
+                log.error("watching a child failed", exc_info=result)
+
+    async def _clean_up(self, process: asyncio.subprocess.Process, output: OutputLogger) -> None:
+        was_up, self.is_up = self.is_up, False
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._process = None
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        if was_up:
+            self._report(self._program.on_down)
+        await _to_the_end(self._wait_for_end(process, output))
+
+    async def _wait_for_end(
+        self, process: asyncio.subprocess.Process, output: OutputLogger
+    ) -> None:
+        """Wait for a killed process, and end what is left of it."""
+        await process.wait()
+        # What the child has started itself (it leads a session) must not outlive it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await output.close(_DRAIN_S)
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        messages: MessageReader[Any] = MessageReader(self._program.inbound)
+        while True:
+            try:
+                data = await stream.read(_READ_BYTES)
+            except OSError:
+                return  # the child has ended, as it has at the end of its stream
+            if not data:
+                return
+            self._last_heard = time.monotonic()
+            try:
+                received = messages.feed(data)
+            except FramingError:
+                log.exception("link to child broke", extra={"child": self._program.name})
+                return
+            for message in received:
+                self._dispatch(message)
+
+    def _dispatch(self, message: Any) -> None:
+        if isinstance(message, Alive):
+            return
+        if isinstance(message, Progress):
+            self._report(self._program.on_progress, message.phase, message.seconds)
+        elif isinstance(message, Fatal):
+            raise ChildFailed(message.message)
+        elif isinstance(message, self._program.ready):
+            self.is_up = True
+            self._program.on_ready(message)
+        else:
+            self._program.on_message(message)
+
+    def _report(self, callback: Callable[..., None], *args: object) -> None:
+        """Call what only reports: a mistake in it must not end the child or its supervisor."""
+        try:
+            callback(*args)
+        except Exception:
+            log.exception("a callback failed", extra={"child": self._program.name})
+
+    async def _find_hang(self, pid: int) -> None:
+        """Return when the child hangs."""
+        mine = self._watch
+        interval_s = min(_LOOK_S, mine.hang_timeout_s / 4)
+        watchdog, is_suspect = Watchdog(interval_s), False
+        while True:
+            # What it has said meanwhile is read during this time.
+            await asyncio.sleep(_CONFIRM_S if is_suspect else interval_s)
+            now, is_up = time.monotonic(), self.is_up
+            reason = watchdog.look(
+                now,
+                self._last_heard,
+                mine.hang_timeout_s if is_up else mine.start_timeout_s,
+                mine.still_timeout_s if is_up else mine.start_timeout_s,
+                read_vitals(pid),
+            )
+            if reason is not None and is_suspect:
+                silent_s = round(now - self._last_heard, 3)
+                told = {"child": self._program.name, "reason": reason, "silent_s": silent_s}
+                log.error("child hangs", extra=told)
+                return
+            is_suspect = reason is not None
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Finish ``work`` even when cancelled meanwhile: nobody else would."""
+    working = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await working
+        raise

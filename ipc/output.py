@@ -1,0 +1,78 @@
+"""What a child process prints, read from a pipe and logged line by line.
+
+A child that printed to the service's own stderr would be held up, or ended by an exception, as soon
+as whoever reads it stops or goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from typing import BinaryIO
+
+log = logging.getLogger(__name__)
+#: Longer lines are logged in parts.
+_LINE_BYTES = 8192
+_BREAK = re.compile(rb"[\r\n]+")
+
+
+class OutputLogger(asyncio.Protocol):
+    """Logs what is written to a pipe as warnings with the child's ``name``.
+
+    Children print warnings and errors only, so there is no level to be read from their lines.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._rest = b""
+        self._transport: asyncio.BaseTransport | None = None
+        self._ended = asyncio.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the pipe was read to its end or given up, and is closed."""
+        return self._ended.is_set()
+
+    async def open(self) -> BinaryIO:
+        """Begin to read; returns the end to write to. Raises OSError."""
+        reading, writing = os.pipe()
+        written = os.fdopen(writing, "wb", 0)
+        try:
+            loop = asyncio.get_running_loop()
+            pipe = os.fdopen(reading, "rb", 0)
+            self._transport, _ = await loop.connect_read_pipe(lambda: self, pipe)
+        except BaseException:
+            written.close()
+            raise
+        return written
+
+    async def close(self, timeout_s: float) -> None:
+        """Stop reading when all has been read, or after ``timeout_s``; then the pipe is closed."""
+        if self._transport is None:
+            return
+        try:
+            await asyncio.wait_for(self._ended.wait(), timeout_s)
+        except TimeoutError:
+            self._transport.close()
+            await self._ended.wait()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        *lines, self._rest = _BREAK.split(self._rest + data)
+        if len(self._rest) > _LINE_BYTES:
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            self._log(line)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._log(self._rest)
+        self._rest = b""
+        self._ended.set()
+
+    def _log(self, line: bytes) -> None:
+        for at in range(0, len(line), _LINE_BYTES):
+            text = line[at : at + _LINE_BYTES].decode("utf-8", "backslashreplace")
+            log.warning("%s", text, extra={"child": self._name})

@@ -1,0 +1,222 @@
+"""A session over the native protocol: speaks as an agent would, and records what arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+
+from loadtest.plan import Plan
+from loadtest.records import REFUSALS, TurnRecord
+from loadtest.session import API_KEY, Sink, StallTimeout, judge_unfinished, new_record
+from loadtest.workload import Turn
+from talkwire_client import Client, ClientError, PlaybackClock, RefusedError, ServerError, Speech
+from talkwire_client.playback import LeadingSilence
+
+#: A cancelled context's metrics come after the answer: so often they are looked for, every so
+#: many seconds; and so long is waited after them for audio that should not come.
+_METRICS_LOOKS, _LOOK_S, _AFTER_S = 100, 0.01, 0.25
+
+
+async def converse(
+    plan: Plan, number: int, turns: Sequence[Turn], begin_s: float, zero_s: float, sink: Sink
+) -> None:
+    """Carry out session ``number``, which was to begin at ``begin_s`` after ``zero_s`` (monotonic).
+
+    Hands a record to ``sink`` for each turn that was due before the plan's end, also when it
+    is itself cancelled. A turn that was refused or failed ends the session: its caller hangs up.
+    """
+    due_s = begin_s
+    record = new_record(number, 0, turns[0], due_s, zero_s)
+    try:
+        opened = Client(plan.url, api_key=API_KEY, open_timeout_s=plan.turn_limit_s)
+        # The group: what may still come of cancelled turns, while the next ones go on.
+        async with opened as client, asyncio.TaskGroup() as settling:
+            for index, turn in enumerate(turns):
+                if index:
+                    if due_s >= plan.duration_s:
+                        return
+                    await asyncio.sleep(due_s + zero_s - time.monotonic())
+                    record = new_record(number, index, turn, due_s, zero_s)
+                speech = _Speech(plan, turn, record, zero_s)
+                try:
+                    await speech.run(client)
+                finally:
+                    speech.hand_over(settling, sink)
+                if record.outcome not in ("complete", "cancelled"):
+                    return
+                due_s = speech.silent_s() + turn.think_s
+    except (ClientError, asyncio.CancelledError) as error:
+        if not record.ended_s:  # the socket did not open: no turn has told of it
+            _conclude(record, error, zero_s)
+            sink(record)
+        if isinstance(error, asyncio.CancelledError):
+            raise
+
+
+def _conclude(record: TurnRecord, error: BaseException | None, zero_s: float) -> None:
+    """Record how a turn ended."""
+    record.ended_s = time.monotonic() - zero_s
+    if isinstance(error, asyncio.CancelledError):
+        judge_unfinished(record)
+    elif error is None:
+        record.outcome = "complete" if record.cancelled_s is None else "cancelled"
+    elif isinstance(error, TimeoutError):
+        record.outcome, record.code = "failed", "timeout"
+    elif isinstance(error, ClientError):
+        record.code = _code(error)
+        # What is refused is refused before any sound; later the same code is a broken promise.
+        refused = record.code in REFUSALS and not record.arrivals
+        record.outcome = "refused" if refused else "failed"
+
+
+def _code(error: ClientError) -> str:
+    if isinstance(error, ServerError):
+        return str(error.code)
+    if isinstance(error, RefusedError):
+        return f"http_{error.status}"
+    return type(error).__name__
+
+
+class _Speech:
+    """One turn on an open socket. Times are the run's, in seconds from ``zero_s``."""
+
+    def __init__(self, plan: Plan, turn: Turn, record: TurnRecord, zero_s: float) -> None:
+        self._plan, self._turn, self._record, self._zero_s = plan, turn, record, zero_s
+        self._playback = PlaybackClock(record.sample_rate)
+        self._silence = LeadingSilence()
+        self._barge_at: float | None = None
+        self._cutting: asyncio.Task[None] | None = None
+        self._speech: Speech | None = None
+        self._stall = StallTimeout(plan.turn_limit_s)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._zero_s
+
+    def silent_s(self) -> float:
+        """When the listener has heard the last of it: played to the end, or cut off."""
+        end_s = max(self._playback.dry_at, self._record.intended_s)
+        if self._barge_at is not None and self._barge_at < end_s:
+            return max(self._barge_at, self._record.intended_s)
+        return end_s
+
+    async def run(self, client: Client) -> None:
+        """Speak, listen, perhaps barge in, and record it. Raises CancelledError alone."""
+        record = self._record
+        record.sample_rate = client.server.sample_rate
+        self._playback = PlaybackClock(record.sample_rate)
+        error: BaseException | None = None
+        try:
+            async with self._stall:
+                await self._speak(client)
+        except (ClientError, TimeoutError, asyncio.CancelledError) as caught:
+            error = caught
+            if isinstance(caught, asyncio.CancelledError):
+                raise
+        finally:
+            record.silence = self._silence.samples
+            _conclude(record, error, self._zero_s)
+
+    def hand_over(self, settling: asyncio.TaskGroup, sink: Sink) -> None:
+        """Give the record to ``sink``: at once, or when all has come that may after a cancel."""
+        if self._record.outcome != "cancelled":
+            sink(self._record)
+            return
+
+        def settled(task: asyncio.Task[None]) -> None:
+            self._read_server()
+            sink(self._record)
+
+        settling.create_task(self._settle()).add_done_callback(settled)
+
+    async def _settle(self) -> None:
+        """Until the metrics are there (for a while at most), and a little longer."""
+        for _ in range(_METRICS_LOOKS):
+            if self._is_settled():
+                break
+            await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_AFTER_S)
+
+    def _is_settled(self) -> bool:
+        return self._speech is None or self._speech.metrics is not None
+
+    async def _speak(self, client: Client) -> None:
+        record = self._record
+        opened = client.speak(
+            context_id=record.context_id,
+            sample_rate=record.sample_rate,
+            max_lead_ms=self._plan.max_lead_ms,
+        )
+        async with opened as speech:
+            self._speech = speech
+            record.opened_s = self._now()
+            helpers = [asyncio.create_task(self._feed(speech))]
+            if self._plan.report_every_s:
+                helpers.append(asyncio.create_task(self._report(speech)))
+            try:
+                await self._listen(speech)
+            finally:
+                helpers += [self._cutting] if self._cutting else []
+                for task in helpers:
+                    task.cancel()
+                await asyncio.wait(helpers)
+                self._read_server()
+
+    async def _listen(self, speech: Speech) -> None:
+        record = self._record
+        async for chunk in speech:
+            self._stall.progress()
+            at = chunk.arrived_s - self._zero_s
+            if chunk.samples and not record.arrivals and self._turn.barge_in_s is not None:
+                self._barge_at = at + self._turn.barge_in_s
+                self._cutting = asyncio.create_task(self._barge_in(speech, self._barge_at))
+            if chunk.samples:
+                record.arrivals.append((at, chunk.samples))
+                self._silence.push(chunk.data)
+                self._playback.on_audio(chunk.samples, at)
+        if self._cutting is not None and record.cancel_s is not None:
+            await self._cutting  # the answer is there; let it be written down
+        if speech.errors:
+            raise speech.errors[0]
+
+    def _read_server(self) -> None:
+        record, speech = self._record, self._speech
+        if speech is None:
+            return
+        if speech.last_audio_s is not None:
+            record.last_audio_s = speech.last_audio_s - self._zero_s
+        if speech.metrics is not None:
+            record.rtf = speech.metrics.rtf
+            record.underrun_ms = speech.metrics.underrun_ms
+
+    async def _feed(self, speech: Speech) -> None:
+        """The text, each piece when it is due: one that is late does not delay the next."""
+        with contextlib.suppress(ClientError):  # the listener is told of it, too
+            for piece in self._turn.pieces:
+                wait_s = self._record.intended_s + piece.at_s - self._now()
+                self._stall.progress(wait_s)  # what waits for its text does not stand still
+                await asyncio.sleep(wait_s)
+                if speech.is_over or self._record.cancel_s is not None:
+                    return
+                await speech.append(piece.text)
+            await speech.end()
+
+    async def _report(self, speech: Speech) -> None:
+        """Playback reports while something plays."""
+        with contextlib.suppress(ClientError):
+            while not speech.is_over and self._record.cancel_s is None:
+                await asyncio.sleep(self._plan.report_every_s)
+                played = self._playback.played_samples(self._now())
+                if played and not speech.is_over and self._record.cancel_s is None:
+                    await speech.report_playback(played)
+
+    async def _barge_in(self, speech: Speech, at: float) -> None:
+        await asyncio.sleep(at - self._now())
+        if speech.is_over:
+            return
+        played_ms = 1000 * self._playback.played_samples(self._now()) / self._record.sample_rate
+        self._record.cancel_s = self._now()
+        with contextlib.suppress(ClientError):
+            if await speech.cancel(played_ms) is not None:
+                self._record.cancelled_s = self._now()

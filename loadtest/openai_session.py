@@ -1,0 +1,237 @@
+"""A session over OpenAI's HTTP API: each turn is a request, whose answer is PCM.
+
+The API takes whole texts, so a turn's request leaves when the last piece of its text is due, and
+``sentence_s`` of the record is that moment. To barge in is to close the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+import h11
+
+from loadtest.plan import Plan
+from loadtest.records import REFUSALS, TurnRecord
+from loadtest.session import API_KEY, Sink, StallTimeout, judge_unfinished, new_record
+from loadtest.workload import Turn
+from talkwire_client import ErrorCode, PlaybackClock
+from talkwire_client.playback import LeadingSilence
+
+SPEECH_PATH = "/v1/audio/speech"
+_NATIVE_PATH = "/v1/tts/stream"
+_SCHEMES = {"ws": "http", "wss": "https"}
+_SAMPLE_RATE, _SAMPLE_BYTES = 24_000, 2
+_READ_BYTES, _ERROR_BYTES, _OK = 1 << 16, 1 << 14, 200
+
+
+class Refused(Exception):
+    """The answer is another status than 200; ``code`` as in its body, or the status."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Broken(Exception):
+    """The connection ended before the answer did."""
+
+    code = "broken_off"
+
+
+class Address(NamedTuple):
+    """A host and port to connect to, and the path of the API there."""
+
+    host: str
+    port: int
+    tls: bool
+    path: str
+
+
+def address(url: str) -> Address:
+    """Find the API at ``url``, which may be the same server's WebSocket. Raises ValueError."""
+    parts: SplitResult = urlsplit(url)
+    scheme = _SCHEMES.get(parts.scheme, parts.scheme)
+    if scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"not an HTTP address: {url}")
+    tls = scheme == "https"
+    path = SPEECH_PATH if parts.path in ("", "/", _NATIVE_PATH) else parts.path
+    return Address(parts.hostname, parts.port or (443 if tls else 80), tls, path)
+
+
+async def converse(
+    plan: Plan, number: int, turns: Sequence[Turn], begin_s: float, zero_s: float, sink: Sink
+) -> None:
+    """See ``loadtest.native_session.converse``."""
+    where, due_s = address(plan.url), begin_s
+    for index, turn in enumerate(turns):
+        if index:
+            if due_s >= plan.duration_s:
+                return
+            await asyncio.sleep(due_s + zero_s - time.monotonic())
+        record = new_record(number, index, turn, due_s, zero_s)
+        record.sentence_s = due_s + turn.pieces[-1].at_s
+        speech = _Speech(plan, where, turn, record, zero_s)
+        try:
+            await speech.run()
+        finally:
+            sink(record)
+        if record.outcome not in ("complete", "cancelled"):
+            return
+        due_s = speech.silent_s() + turn.think_s
+
+
+class _Speech:
+    """One turn. Times are the run's, in seconds from ``zero_s``."""
+
+    def __init__(
+        self, plan: Plan, where: Address, turn: Turn, record: TurnRecord, zero_s: float
+    ) -> None:
+        self._plan, self._where, self._turn = plan, where, turn
+        self._record, self._zero_s = record, zero_s
+        self._playback = PlaybackClock(_SAMPLE_RATE)
+        self._silence = LeadingSilence()
+        self._barge_at: float | None = None
+        self._cutting: asyncio.TimerHandle | None = None
+        self._stall = StallTimeout(plan.turn_limit_s)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._zero_s
+
+    def silent_s(self) -> float:
+        """When the listener has heard the last of it: played to the end, or cut off."""
+        end_s = max(self._playback.dry_at, self._record.intended_s)
+        return end_s if self._barge_at is None else min(self._barge_at, end_s)
+
+    async def run(self) -> None:
+        """Ask, listen, perhaps barge in, and record it. Raises CancelledError alone."""
+        record = self._record
+        record.sample_rate = _SAMPLE_RATE
+        try:
+            await asyncio.sleep(record.sentence_s - self._now())
+            async with self._stall:
+                await self._speak()
+            record.outcome = "complete" if record.cancel_s is None else "cancelled"
+        except (Refused, Broken) as error:
+            record.code = error.code
+            refused = record.code in REFUSALS and not record.arrivals
+            record.outcome = "refused" if refused else "failed"
+        except TimeoutError:
+            record.outcome, record.code = "failed", "timeout"
+        except OSError as error:
+            record.outcome, record.code = "failed", type(error).__name__
+        finally:
+            record.silence = self._silence.samples
+            record.ended_s = self._now()
+            judge_unfinished(record)
+
+    async def _speak(self) -> None:
+        record, where = self._record, self._where
+        reader, writer = await asyncio.open_connection(
+            where.host, where.port, ssl=where.tls or None
+        )
+        connected_s = self._now()
+
+        def accepted() -> None:
+            record.opened_s = connected_s
+
+        try:
+            text = "".join(piece.text for piece in self._turn.pieces)
+            pcm = b""
+            async for data in _answer(reader, writer, _request(where, text), accepted):
+                self._stall.progress()
+                pcm = self._hear(pcm + data, writer.close)
+        except (Broken, OSError):
+            if record.cancel_s is None:
+                raise
+        finally:
+            if self._cutting is not None:
+                self._cutting.cancel()
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    def _hear(self, pcm: bytes, hang_up: Callable[[], None]) -> bytes:
+        """Record whole samples of ``pcm``; returns the rest of one."""
+        record, at = self._record, self._now()
+        samples = len(pcm) // _SAMPLE_BYTES
+        record.last_audio_s = at
+        if not samples or record.cancel_s is not None:
+            return pcm
+        if not record.arrivals and self._turn.barge_in_s is not None:
+            self._barge_at = at + self._turn.barge_in_s
+            loop = asyncio.get_running_loop()
+            self._cutting = loop.call_later(self._turn.barge_in_s, self._barge_in, hang_up)
+        record.arrivals.append((at, samples))
+        whole = samples * _SAMPLE_BYTES
+        self._silence.push(pcm[:whole])
+        self._playback.on_audio(samples, at)
+        return pcm[whole:]
+
+    def _barge_in(self, hang_up: Callable[[], None]) -> None:
+        self._record.cancel_s = self._now()
+        hang_up()
+
+
+def _request(where: Address, text: str) -> tuple[h11.Request, h11.Data]:
+    """Make the request of OpenAI's own clients, with their names of a model and a voice."""
+    body = {"model": "tts-1", "voice": "alloy", "input": text, "response_format": "pcm"}
+    data = json.dumps(body).encode()
+    headers = [
+        ("host", f"{where.host}:{where.port}"),
+        ("content-type", "application/json"),
+        ("content-length", str(len(data))),
+        ("connection", "close"),
+    ]
+    if API_KEY is not None:
+        headers.append(("authorization", f"Bearer {API_KEY}"))
+    return h11.Request(method="POST", target=where.path, headers=headers), h11.Data(data=data)
+
+
+async def _answer(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    request: tuple[h11.Request, h11.Data],
+    accepted: Callable[[], None],
+) -> AsyncIterator[bytes]:
+    """The body, as it comes, after ``accepted`` for a 200. Raises Refused, Broken, OSError."""
+    http = h11.Connection(h11.CLIENT)
+    for event in (*request, h11.EndOfMessage()):
+        writer.write(http.send(event) or b"")
+    status, refusal = _OK, bytearray()
+    try:
+        while True:
+            got = http.next_event()
+            if got is h11.NEED_DATA:
+                http.receive_data(await reader.read(_READ_BYTES))
+            elif isinstance(got, h11.Response):
+                status = got.status_code
+                if status == _OK:
+                    accepted()
+            elif isinstance(got, h11.Data):
+                if status == _OK:
+                    yield bytes(got.data)
+                elif len(refusal) < _ERROR_BYTES:
+                    refusal += got.data
+            elif isinstance(got, h11.EndOfMessage):
+                break
+            elif not isinstance(got, h11.InformationalResponse):  # the answer follows a 1xx
+                raise Broken
+    except h11.RemoteProtocolError:
+        raise Broken from None
+    if status != _OK:
+        raise Refused(_code(status, bytes(refusal)))
+
+
+def _code(status: int, body: bytes) -> str:
+    """An error's own code where it has one of ours, else its status: others' words differ too
+    much.
+    """
+    with suppress(ValueError, KeyError, TypeError):
+        return ErrorCode(json.loads(body)["error"]["code"]).value
+    return f"http_{status}"

@@ -1,0 +1,117 @@
+"""The plan of a run: its load, and when each session arrives.
+
+Arrivals are drawn before the run, whatever the server does during it: the loop is open. A
+generator that waits for an answer before it asks again slows down with the server, and so leaves
+out exactly the waits that it was to measure.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Literal
+
+from msgspec import Struct
+
+from loadtest.workload import Workload
+
+_UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
+
+#: What a service is spoken to in; ``openai`` has neither leads nor playback reports.
+Protocol = Literal["native", "openai"]
+
+
+class Plan(Struct, frozen=True):
+    """The parameters of a run, from which all workers draw the same sessions.
+
+    ``rate_per_s`` sessions arrive as a Poisson process for ``duration_s``. Those that would have
+    come within ``under_way_s`` before it, and not be over, take part from the first turn that is
+    due after the beginning, so that the load is there from then on. Or ``streams`` is
+    set: then so many sessions begin evenly over the warm-up and speak turn after turn until
+    ``duration_s``, so that as many streams run at any time. Turns that are due before
+    ``warmup_s`` are not measured. The run ends ``grace_s`` after ``duration_s`` at the latest.
+
+    A turn fails when nothing has gone on in it for ``turn_limit_s``: no text sent, no audio come.
+    """
+
+    url: str
+    duration_s: float
+    warmup_s: float
+    rate_per_s: float = 0.0
+    streams: int = 0
+    workload: Workload = Workload()
+    seed: int = 1
+    processes: int = 1
+    max_sessions: int = 20_000
+    max_open: int = 2_000
+    max_lead_ms: int | None = 2_000
+    report_every_s: float = 0.5
+    turn_limit_s: float = 60.0
+    grace_s: float = 30.0
+    protocol: Protocol = "native"
+    under_way_s: float = 0.0
+
+
+def warmup_within(warmup_s: float, duration_s: float) -> float:
+    """Check a warm-up against the run. Raises ValueError if it leaves nothing to measure."""
+    if warmup_s >= duration_s:
+        raise ValueError(
+            f"the warm-up of {warmup_s:g} s is as long as the run; nothing would be measured"
+        )
+    return warmup_s
+
+
+def parse_rate(text: str) -> float:
+    """Parse ``2/s``, ``90/min`` or ``0.5`` (a second) into a rate per second. Raises ValueError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(?:/\s*(s|sec|min|h))?\s*", text)
+    if found is None or not float(found[1]):
+        raise ValueError(f"a rate is like 2/s, 90/min or 0.5, not {text!r}")
+    return float(found[1]) / _UNITS[found[2] or "s"]
+
+
+def parse_share(text: str) -> float:
+    """Parse ``30%`` or ``0.3`` into 0.3. Raises ValueError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(%?)\s*", text)
+    if found is None:
+        raise ValueError(f"a share is like 30% or 0.3, not {text!r}")
+    return float(found[1]) / (100 if found[2] else 1)
+
+
+def poisson(rate_per_s: float, duration_s: float, seed: int, most: int) -> tuple[float, ...]:
+    """Draw the arrival times of a Poisson process on ``[0, duration_s)``, at most ``most``.
+
+    The same seed gives the same times; a longer duration only adds to them.
+    """
+    if rate_per_s <= 0 or duration_s < 0:
+        raise ValueError("the rate must be positive and the duration not negative")
+    draw = random.Random(f"arrivals:{seed}")
+    times: list[float] = []
+    at = draw.expovariate(rate_per_s)
+    while at < duration_s and len(times) < most:
+        times.append(at)
+        at += draw.expovariate(rate_per_s)
+    return tuple(times)
+
+
+def arrivals(plan: Plan) -> tuple[float, ...]:
+    """Draw when each session begins; before 0, it is under way when the run begins."""
+    if plan.streams:
+        return evenly(plan.streams, plan.warmup_s)
+    whole_s = plan.under_way_s + plan.duration_s
+    times = poisson(plan.rate_per_s, whole_s, plan.seed, plan.max_sessions)
+    return tuple(at - plan.under_way_s for at in times)
+
+
+def evenly(count: int, over_s: float) -> tuple[float, ...]:
+    """Space ``count`` arrivals evenly in ``[0, over_s)``, for a fixed number of streams."""
+    return tuple(index * over_s / count for index in range(count))
+
+
+def steps(lowest: float, highest: float, count: int) -> tuple[float, ...]:
+    """Space ``count`` loads from ``lowest`` to ``highest`` in equal ratios, both included."""
+    if count < 1 or not 0 < lowest <= highest:
+        raise ValueError("a sweep goes from a load above 0 to one not below it")
+    if count == 1:
+        return (highest,)
+    ratio = (highest / lowest) ** (1 / (count - 1))
+    return (*(lowest * ratio**index for index in range(count - 1)), highest)

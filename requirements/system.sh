@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Install the system packages without which some tests are skipped (Debian, Ubuntu; as root):
+#
+#     requirements/system.sh
+set -euo pipefail
+
+packages=(
+  libopus0      # opuslib: Opus packets by the system's library
+  prometheus    # promtool: make check-monitoring
+  chromium      # make test-page
+)
+missing=()
+for package in "${packages[@]}"; do
+  dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+echo "talkwire: installing ${missing[*]}"
+apt-get -qq update
+DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "${missing[@]}" >/dev/null

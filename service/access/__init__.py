@@ -1,0 +1,1 @@
+"""Access control: routes, hosts and origins."""

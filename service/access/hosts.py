@@ -1,0 +1,200 @@
+"""Checks of the Host and Origin headers: names the service answers to, pages it serves.
+
+CORS does not cover WebSockets; :class:`OriginGuard` does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Collection, Sequence
+from urllib.parse import urlsplit
+
+from fastapi import Request, WebSocket
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from streaming.errors import ErrorCode, RequestError
+
+ANY = "*"
+_WILDCARDS = ("0.0.0.0", "::")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches what listens on, or is called, ``host``."""
+    name = host.strip("[]").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_hosts(value: object) -> object:
+    """The setting as it comes from a file (a list) or the environment (commas between them).
+
+    Raises ValueError; what is no list of texts is left to whoever checks the types.
+    """
+    entries = value.split(",") if isinstance(value, str) else value
+    if not isinstance(entries, list | tuple):
+        return entries
+    found = []
+    for entry in entries:
+        if not isinstance(entry, str):
+            return entries
+        if entry.strip():
+            name = host_name(entry)
+            misplaced = name != ANY and ANY in name.removeprefix("*.")
+            if not name or misplaced or "/" in entry or "@" in entry:
+                raise ValueError(f"not a host name like speech.example.org: {entry!r}")
+            found.append(name)
+    return tuple(found)
+
+
+def host_name(host: str) -> str:
+    """The name in a ``Host`` header: without its port, in small letters."""
+    text = host.strip().lower()
+    if text.startswith("["):
+        address, _, rest = text[1:].partition("]")
+        # what stands behind the bracket is a port, or makes it another name
+        return address if re.fullmatch(r"(:\d*)?", rest) else text
+    name = text if text.count(":") > 1 else text.partition(":")[0]
+    return name.rstrip(".")
+
+
+def called_by_address(hosts: Sequence[str]) -> bool:
+    """Whether a request was sent to an address instead of a name, which no page can give itself."""
+    try:
+        return bool(hosts) and all(ipaddress.ip_address(host_name(host)) for host in hosts)
+    except ValueError:
+        return False
+
+
+def is_known(hosts: Sequence[str], bound: str, allowed: Collection[str]) -> bool:
+    """Whether a request with these ``Host`` headers may go on.
+
+    Names of this machine itself are always known, and so is the address that the service is bound
+    to; bound to all of them without an ``allowed`` list, it cannot know its names and takes any.
+    """
+    if ANY in allowed or (bound in _WILDCARDS and not allowed):
+        return True
+    return bool(hosts) and all(_is_one_known(host_name(host), bound, allowed) for host in hosts)
+
+
+def _is_one_known(name: str, bound: str, allowed: Collection[str]) -> bool:
+    if is_loopback(name) or name == bound.strip("[]").lower() or name in allowed:
+        return True
+    suffixes = (entry[1:] for entry in allowed if entry.startswith("*."))
+    return any(name.endswith(suffix) for suffix in suffixes)
+
+
+_PORTS = {"http": 80, "https": 443}
+#: A name or an address, and a port: what urlsplit takes besides is nobody's.
+_PLACE = re.compile(r"(\[[0-9a-f:.]+\]|[^][@:/\s\x00-\x1f\x7f-\x9f]+)(:\d*)?")
+
+
+def parse_origin(text: str) -> str:
+    """An entry of the allow-list in the form that browsers send. Raises ValueError."""
+    origin = text.strip().lower()
+    if origin in (ANY, "null"):
+        return origin
+    parts = urlsplit(origin)
+    # urlsplit passes over tabs and line ends: what is not in the text is not in the origin
+    place = _PLACE.fullmatch(parts.netloc) if origin.isprintable() else None
+    if parts.scheme not in _PORTS or not parts.hostname or place is None:
+        raise ValueError(f"not an origin like https://example.org: {text!r}")
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError(f"an origin has no path: {text!r}")
+    if ANY in origin:
+        raise ValueError(f"each origin is named whole, or {ANY} for all: {text!r}")
+    return _joined(parts.scheme, parts.hostname, parts.port)
+
+
+def parse_origins(value: object) -> object:
+    """The allow-list as it comes from a file (a list) or the environment (commas between them).
+
+    Raises ValueError; what is no list of texts is left to whoever checks the types.
+    """
+    entries = (
+        [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    )
+    if not isinstance(entries, list | tuple):
+        return entries
+    return tuple(parse_origin(entry) if isinstance(entry, str) else entry for entry in entries)
+
+
+def is_allowed(origins: Sequence[str], host: str | None, allowed: Collection[str]) -> bool:
+    """Whether a handshake with these ``Origin`` headers and this ``Host`` may go on.
+
+    The scheme is not compared with the service's own: TLS may end before it.
+    """
+    return all(_is_one_allowed(origin, host, allowed) for origin in origins)
+
+
+def _is_one_allowed(origin: str, host: str | None, allowed: Collection[str]) -> bool:
+    if ANY in allowed:
+        return True
+    try:
+        origin = parse_origin(origin)
+        if origin in allowed:
+            return True
+        scheme = urlsplit(origin).scheme
+        own = parse_origin(f"{scheme}://{host}")
+    except ValueError:
+        return False
+    return bool(host) and origin == own
+
+
+def _joined(scheme: str, hostname: str, port: int | None) -> str:
+    name = f"[{hostname}]" if ":" in hostname else hostname
+    return f"{scheme}://{name}" + (f":{port}" if port not in (None, _PORTS[scheme]) else "")
+
+
+def require_own_page(request: Request, allowed: Collection[str]) -> None:
+    """Raise RequestError if a foreign page asks: a browser lets any page send a form, or fetch
+    sound and pictures, from anywhere, and tells whose page it is.
+    """
+    headers = request.headers
+    origins = headers.getlist("origin")
+    if not origins and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        parts = urlsplit(headers.get("referer", ""))
+        origins = [f"{parts.scheme}://{parts.netloc}" if parts.netloc else "null"]
+    if not is_allowed(origins, headers.get("host"), allowed):
+        raise RequestError(
+            ErrorCode.FORBIDDEN_ORIGIN,
+            "Pages of this origin may not ask for that; see the setting allowed_origins.",
+        )
+
+
+class OriginGuard:
+    """Refuses WebSocket handshakes from foreign pages with 403, whatever their route.
+
+    ``on_refused`` is called for each.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        allowed: Collection[str],
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._app, self._allowed = app, frozenset(allowed)
+        self._on_refused = on_refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the ASGI specification."""
+        if scope["type"] == "websocket":
+            websocket = WebSocket(scope, receive, send)
+            headers = websocket.headers
+            if not is_allowed(headers.getlist("origin"), headers.get("host"), self._allowed):
+                self._on_refused()
+                await websocket.send_denial_response(_refusal())
+                return
+        await self._app(scope, receive, send)
+
+
+def _refusal() -> JSONResponse:
+    message = "Pages of this origin may not connect; see the setting allowed_origins."
+    error = {"code": ErrorCode.FORBIDDEN_ORIGIN.value, "message": message, "retryable": False}
+    return JSONResponse({"error": error}, 403)

@@ -1,0 +1,92 @@
+"""Access rules: what a route asks of its callers, declared by the router that the route is on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from fastapi import APIRouter
+from starlette.routing import BaseRoute
+
+from service.auth.keys import Scope
+from service.dialects.errors import Refusal
+
+_RULE = "__access_rule__"
+#: Where browsers put a key that they cannot put into a header: of a handshake, of an address.
+BROWSER_QUERY = ("api_key", "access_token")
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+
+class Access(Enum):
+    """Who may come in where no scope of a key decides."""
+
+    #: Anybody, by whatever name of the host: it tells nothing but whether the service is well.
+    PROBE = "probe"
+    #: Anybody, by an address or a name that the server goes by: scrapers ask by a pod's address.
+    SCRAPE = "scrape"
+    #: Anybody.
+    OPEN = "open"
+    #: Holders of a valid key, whatever its scopes.
+    ANY_KEY = "any key"
+    #: Anybody if the setting ``metrics_public`` says so, else keys with the scope ``admin``.
+    METRICS = "metrics"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a route takes.
+
+    Args:
+        access: Who may come in.
+        refusal: The answer to others.
+        query: Parameters of the query that may hold the key, for clients without headers.
+        scheme: The name in OpenAPI of the header that its clients send the key in, beside
+            ``Authorization: Bearer``.
+    """
+
+    access: Access | Scope
+    refusal: Refusal
+    query: tuple[str, ...] = ()
+    scheme: str | None = None
+
+
+class GuardedRouter(APIRouter):
+    """Routes that share one rule; routes of a router included here keep their own."""
+
+    def __init__(self, rule: Rule, **options: Any) -> None:
+        super().__init__(**options)
+        self._rule = rule
+
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        """See APIRouter."""
+        super().add_api_route(path, declare(endpoint, self._rule), **options)
+
+    def add_api_websocket_route(
+        self, path: str, endpoint: Callable[..., Any], name: str | None = None, **options: Any
+    ) -> None:
+        """See APIRouter."""
+        super().add_api_websocket_route(path, declare(endpoint, self._rule), name, **options)
+
+
+def declare(endpoint: Endpoint, rule: Rule) -> Endpoint:
+    """Give an endpoint its rule, unless it has one."""
+    if not hasattr(endpoint, _RULE):
+        setattr(endpoint, _RULE, rule)
+    return endpoint
+
+
+def rule_of(route: BaseRoute) -> Rule | None:
+    """The rule of a route; None where nobody declared one."""
+    rule = getattr(getattr(route, "endpoint", None), _RULE, None)
+    return rule if isinstance(rule, Rule) else None
+
+
+def rules_of(routes: Sequence[BaseRoute]) -> dict[tuple[str, str], Rule | None]:
+    """The rules of routes by method (``WS`` for WebSockets) and path."""
+    return {
+        (method, str(getattr(route, "path", route))): rule_of(route)
+        for route in routes
+        for method in sorted(getattr(route, "methods", None) or {"WS"})
+    }

@@ -1,0 +1,281 @@
+"""Compressed files written while the audio is made: FLAC, MP3, Ogg Opus, AAC in ADTS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import cast
+
+import av
+import numpy as np
+from av.audio.stream import AudioStream
+
+from service.audio.encoder import AudioEncoder, Packet
+from service.audio.opus import OPUS_BIT_RATE, OPUS_RATES
+from service.audio.pcm import tell_wav_length, to_s16
+from streaming.spec import Samples
+
+#: MP3 has fixed steps for each of its generations: MPEG-1, MPEG-2 and MPEG-2.5.
+_MP3_1 = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
+_MP3_2 = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+_MP3_25 = (8, 16, 24, 32, 40, 48, 56, 64)
+_MPEG_1_FROM, _MPEG_2_FROM = 32_000, 16_000
+#: libopus takes no more than this for one channel.
+_OPUS = range(6_000, 256_001)
+_AAC_LEAST, _AAC_BITS_PER_SAMPLE = 8_000, 6
+
+Choice = range | tuple[int, ...]
+
+
+def mp3_bit_rates(sample_rate: int) -> Choice:
+    """All that MP3 has at this sample rate."""
+    steps: tuple[int, ...]
+    if sample_rate >= _MPEG_1_FROM:
+        steps = _MP3_1
+    else:
+        steps = _MP3_2 if sample_rate >= _MPEG_2_FROM else _MP3_25
+    return tuple(1000 * step for step in steps)
+
+
+def opus_bit_rates(sample_rate: int) -> Choice:
+    """From narrowband speech to as much as libopus can use."""
+    return _OPUS
+
+
+def aac_bit_rates(sample_rate: int) -> Choice:
+    """AAC's frames have room for six bits per sample."""
+    return range(_AAC_LEAST, _AAC_BITS_PER_SAMPLE * sample_rate + 1)
+
+
+def worded(choice: Choice) -> str:
+    """For a message: a list, or a range."""
+    if isinstance(choice, range):
+        return f"from {choice.start} to {choice[-1]}"
+    return ", ".join(map(str, choice))
+
+
+_ANY_RATE = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+_WIDE = 32_000
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """How ffmpeg's libraries are to write a format: everything as soon as it can be."""
+
+    muxer: str
+    codec: str
+    sample_format: str
+    rates: tuple[int, ...] = _ANY_RATE
+    #: What a decoder gives before the audio, where the file does not tell it to drop that.
+    delay_samples: int = 0
+    #: Bits per second below and from 32 kHz; 0 where the codec is lossless.
+    bit_rates: tuple[int, int] = (0, 0)
+    muxer_options: dict[str, str] = field(default_factory=dict)
+    codec_options: dict[str, str] = field(default_factory=dict)
+
+
+FLAC = FileFormat(
+    "flac",
+    "flac",
+    "s16",
+    # Without room for tags to be written later. Level 2 has blocks of 24 ms, level 5 of 96.
+    muxer_options={"metadata_header_padding": "0"},
+    codec_options={"compression_level": "2"},
+)
+MP3 = FileFormat(
+    "mp3",
+    "libmp3lame",
+    "fltp",
+    delay_samples=1105,
+    bit_rates=(64_000, 128_000),
+    # No tag before the first frame: it would hold a length that is not known yet.
+    muxer_options={"id3v2_version": "0", "write_xing": "0"},
+    codec_options={"reservoir": "0"},
+)
+OGG_OPUS = FileFormat(
+    "ogg",
+    "libopus",
+    "flt",
+    OPUS_RATES,
+    bit_rates=(OPUS_BIT_RATE, OPUS_BIT_RATE),
+    # Microseconds: a page per packet, where a second's worth is usual.
+    muxer_options={"page_duration": "20000"},
+    codec_options={"frame_duration": "20"},
+)
+AAC = FileFormat("adts", "aac", "fltp", delay_samples=1024, bit_rates=(64_000, 96_000))
+
+
+class _Written:
+    """A file that cannot seek and keeps what was written until it is taken."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        data, self._parts = b"".join(self._parts), []
+        return data
+
+
+class FileEncoder:
+    """One file: its header comes with the first packet, its end from ``flush``.
+
+    Where a decoder plays the format's delay and what fills its last block, because the file does
+    not tell it to drop them, they are the packets' ``padding``::
+
+        decoded   |delay|  the samples  |fill|
+        packets   |        |        |        |
+    """
+
+    inline = False
+
+    def __init__(self, format_: FileFormat, sample_rate: int, bit_rate: int | None = None) -> None:
+        self._format, self.sample_rate = format_, sample_rate
+        self._bit_rate = bit_rate or format_.bit_rates[sample_rate >= _WIDE]
+        self.delay_samples = format_.delay_samples
+        self._written = _Written()
+        self._container: av.container.OutputContainer | None = None
+        self._taken = self._made = 0
+        self._told_made = self._told_audio = 0
+        self._is_over = False
+
+    def encode(self, samples: Samples) -> list[Packet]:
+        """See AudioEncoder. Raises ValueError after ``flush``: the file has ended."""
+        if self._is_over:
+            raise ValueError("the file has ended")
+        if not len(samples):
+            return []
+        container, stream = self._open()
+        frame = av.AudioFrame.from_ndarray(
+            self._packed(samples)[np.newaxis], format=self._format.sample_format, layout="mono"
+        )
+        frame.sample_rate, frame.pts = self.sample_rate, self._taken
+        frame.time_base = Fraction(1, self.sample_rate)
+        self._taken += len(samples)
+        self._mux(container, stream, frame)
+        return self._packets()
+
+    def flush(self) -> list[Packet]:
+        """The file's end; without any audio before it, an empty file."""
+        if self._is_over:
+            return []
+        container, stream = self._open()
+        self._is_over = True
+        if self._taken:
+            self._mux(container, stream, None)
+        container.close()
+        return self._packets()
+
+    def _mux(
+        self,
+        container: av.container.OutputContainer,
+        stream: AudioStream,
+        frame: av.AudioFrame | None,
+    ) -> None:
+        blocks = stream.encode(frame)
+        self._made += len(blocks) * (stream.codec_context.frame_size or 0)
+        container.mux(blocks)
+
+    def _packed(self, samples: Samples) -> Samples | np.ndarray[tuple[int], np.dtype[np.int16]]:
+        return to_s16(samples) if self._format.sample_format == "s16" else samples.clip(-1.0, 1.0)
+
+    def _open(self) -> tuple[av.container.OutputContainer, AudioStream]:
+        """The container and its stream, opened at first use: that is no work for a loop."""
+        if self._container is None:
+            self._container = av.open(
+                self._written,
+                "w",
+                format=self._format.muxer,
+                container_options={"flush_packets": "1", **self._format.muxer_options},
+            )
+            options = dict(self._format.codec_options)
+            stream = self._container.add_stream(self._format.codec, self.sample_rate, options)
+            stream = cast(AudioStream, stream)
+            stream.layout, stream.format = "mono", self._format.sample_format
+            stream.codec_context.thread_count = 1
+            if self._bit_rate:
+                stream.bit_rate = self._bit_rate
+            self._container.start_encoding()
+        return self._container, self._container.streams.audio[0]
+
+    def _packets(self) -> list[Packet]:
+        """What was written since. Its samples are those taken since the last packet, or what a
+        decoder makes of its blocks where that is more than these in the end.
+        """
+        data = self._written.take()
+        if not data:
+            return []
+        delay = self._format.delay_samples
+        made = self._made if delay else self._taken
+        audio = min(self._taken, max(0, made - delay))
+        samples, spoken = made - self._told_made, audio - self._told_audio
+        self._told_made, self._told_audio = made, audio
+        return [Packet(data, samples, samples - spoken)]
+
+
+class RestartingEncoder:
+    """Files one after another: what follows a ``flush`` is a new one.
+
+    An MP3 decoder plays them as one stream, with a short silence where they meet: the encoder's
+    delay and what fills its last block, which the packets' ``padding`` counts (some 30 ms at
+    44.1 kHz, 60 at 22.05). An Ogg decoder sees a chained file.
+    """
+
+    def __init__(self, make: Callable[[], AudioEncoder]) -> None:
+        self._make, self._encoder = make, make()
+        self._is_empty = True
+
+    @property
+    def delay_samples(self) -> int:
+        """See AudioEncoder."""
+        return self._encoder.delay_samples
+
+    @property
+    def sample_rate(self) -> int:
+        """See AudioEncoder."""
+        return self._encoder.sample_rate
+
+    @property
+    def inline(self) -> bool:
+        """See AudioEncoder."""
+        return self._encoder.inline
+
+    def encode(self, samples: Samples) -> list[Packet]:
+        """See AudioEncoder."""
+        if not len(samples):
+            return []
+        self._is_empty = False
+        return self._encoder.encode(samples)
+
+    def flush(self) -> list[Packet]:
+        """The end of this file; nothing if it has not begun."""
+        if self._is_empty:
+            return []
+        packets = self._encoder.flush()
+        self._encoder, self._is_empty = self._make(), True
+        return packets
+
+
+#: In a FLAC file: the mark and the header of the first block, then that block's sizes. The
+#: number of samples is the last 36 bits of the eight bytes from there on.
+_FLAC_COUNT_AT, _FLAC_COUNT_BYTES, _FLAC_COUNT_BITS = 18, 8, 36
+
+
+def tell_length(name: str, file: bytearray, samples: int) -> None:
+    """Put the length into ``file``, all that the encoder ``name`` of ``factory.py`` has made of
+    ``samples`` samples at its output's rate. Other formats than WAV and FLAC do not tell one.
+    """
+    if name == "wav":
+        tell_wav_length(file, len(file))
+    elif name == "flac":
+        _tell_flac_length(file, samples)
+
+
+def _tell_flac_length(file: bytearray, samples: int) -> None:
+    place = slice(_FLAC_COUNT_AT, _FLAC_COUNT_AT + _FLAC_COUNT_BYTES)
+    other = int.from_bytes(file[place], "big") >> _FLAC_COUNT_BITS << _FLAC_COUNT_BITS
+    file[place] = (other | samples).to_bytes(_FLAC_COUNT_BYTES, "big")

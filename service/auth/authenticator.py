@@ -1,0 +1,212 @@
+"""Authentication of requests: where a request carries its key, and whether the key is valid."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from service.auth.caller import ANYBODY, Caller, network_of
+from service.auth.keys import ApiKey, KeyFileError, KeyRing, Scope, read_keys
+from service.auth.limits import Accounts
+from service.auth.tokens import TokenSigner
+from streaming.errors import CapacityError, ErrorCode, RequestError
+
+#: What a browser offers beside the native subprotocol.
+KEY_SUBPROTOCOL = "talkwire.key."
+_SCHEMES = ("bearer", "token")
+_HEADERS = (b"xi-api-key", b"x-api-key", b"api-key")
+_MOST_CHARS = 512
+
+
+def presented_key(
+    headers: Iterable[tuple[bytes, bytes]],
+    subprotocols: Sequence[str] = (),
+    query: bytes = b"",
+    query_names: Collection[str] = (),
+) -> str | None:
+    """The key that a request brings, if it brings one; the first, if several."""
+    pairs = [(name.lower(), value.decode("latin-1")) for name, value in headers]
+    found = [key for name, value in pairs if (key := _in_header(name, value))]
+    found += [key for key in (_in_subprotocols(subprotocols),) if key]
+    if not found and query_names:
+        asked = parse_qsl(query.decode("latin-1"))
+        found = [value for name, value in asked if name in query_names and value]
+    return found[0][:_MOST_CHARS] if found else None
+
+
+def answered_subprotocol(offered: Sequence[str]) -> str | None:
+    """What to answer to an offer that holds a key: browsers drop a socket that answers none."""
+    return offered[0] if len(offered) > 1 and offered[0].lower() in _SCHEMES else None
+
+
+def _in_header(name: bytes, value: str) -> str | None:
+    if name in _HEADERS:
+        return value.strip()
+    if name != b"authorization":
+        return None
+    scheme, _, key = value.strip().partition(" ")
+    return key.strip() if scheme.lower() in _SCHEMES else None
+
+
+def _in_subprotocols(offered: Sequence[str]) -> str | None:
+    for name in offered:
+        if name.startswith(KEY_SUBPROTOCOL):
+            return name.removeprefix(KEY_SUBPROTOCOL)
+    return offered[1] if answered_subprotocol(offered) else None
+
+
+_ADDRESSES = 4096
+_MINUTE_S = 60.0
+
+
+class Failures:
+    """Counts by address, of which the last 4096 are remembered."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute = per_minute
+        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def add(self, address: str, now: float) -> float:
+        """A wrong key came. Seconds that this address should wait; 0 while it need not."""
+        spent, at = self._spent.pop(address, (0.0, now))
+        spent = max(0.0, spent - max(0.0, now - at) * self._per_minute / _MINUTE_S)
+        over = spent + 1 > self._per_minute
+        self._spent[address] = (spent if over else spent + 1, now)
+        while len(self._spent) > _ADDRESSES:
+            self._spent.popitem(last=False)
+        return (spent + 1 - self._per_minute) * _MINUTE_S / self._per_minute if over else 0.0
+
+
+log = logging.getLogger(__name__)
+#: A changed file is noticed after so long at the latest; SIGHUP does not wait.
+RELOAD_S = 2.0
+#: What tells a file from another: of a Kubernetes volume the inode changes, of others the time.
+_State = tuple[int, int, int]
+
+
+class Authority:
+    """All methods belong to one event loop. Without ``path`` no keys are asked for.
+
+    Raises KeyFileError if the file cannot be used at the start. Later such a file changes nothing:
+    the keys that were read last go on to hold, and the log tells.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        failures_per_minute: int = 30,
+        reload_s: float = RELOAD_S,
+        tokens: TokenSigner | None = None,
+    ) -> None:
+        self._path, self._reload_s = path, reload_s
+        self._tokens = tokens or TokenSigner()
+        self._state = None if path is None else _state(path)
+        self._ring = KeyRing() if path is None else read_keys(path).ring()
+        self._failures = Failures(failures_per_minute)
+        self._asked = asyncio.Event()
+        #: Whether the file could be used when it was read last.
+        self.is_current = True
+        self.accounts = Accounts(lambda: self._ring)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether keys are asked for."""
+        return self._path is not None
+
+    @property
+    def key_count(self) -> int:
+        """Keys that open something now."""
+        return sum(key.is_valid(time.time()) for key in self._ring.keys.values())
+
+    def admit(self, secret: str | None, needed: Scope | None, address: str) -> Caller:
+        """Who brings ``secret``, and may do what ``needed`` says.
+
+        Raises RequestError (``unauthorized``, ``forbidden``), CapacityError (``rate_limited``).
+        """
+        if not self.is_on:
+            return replace(ANYBODY, network=network_of(address))
+        if not secret:
+            raise RequestError(ErrorCode.UNAUTHORIZED, "An API key is needed.")
+        now = time.time()
+        token_of = self._ring.get(self._tokens.key_of(secret, now) or "")
+        key = token_of or self._ring.find(secret)
+        if key is None or not key.is_valid(now):
+            self._count_failure(key, address)
+            raise RequestError(ErrorCode.UNAUTHORIZED, "This API key is not valid.")
+        if needed is not None and needed not in key.scopes:
+            raise RequestError(ErrorCode.FORBIDDEN, f"This API key has not the scope {needed}.")
+        if token_of is None:
+            return Caller(key.id, key.tenant, key.scopes)
+        if needed not in (None, Scope.SPEAK):
+            raise RequestError(ErrorCode.FORBIDDEN, f"A token has not the scope {needed}.")
+        return Caller(key.id, key.tenant, frozenset((Scope.SPEAK,)), by_token=True)
+
+    def issue_token(self, caller: Caller, ttl_s: int) -> str:
+        """A token that speaks for a caller for so long. Raises RequestError (``forbidden``) for
+        one that has but a token itself.
+        """
+        if caller.by_token:
+            raise RequestError(ErrorCode.FORBIDDEN, "A token cannot make tokens.")
+        return self._tokens.issue(caller.key_id, ttl_s, time.time())
+
+    def is_welcome(self, caller: Caller) -> bool:
+        """Whether a caller that was admitted once would still be."""
+        if caller.key_id is None:
+            return True
+        key = self._ring.get(caller.key_id)
+        return key is not None and key.tenant == caller.tenant and key.is_valid(time.time())
+
+    def _count_failure(self, key: ApiKey | None, address: str) -> None:
+        wait_s = self._failures.add(address, time.monotonic())
+        if wait_s:
+            raise CapacityError(
+                ErrorCode.RATE_LIMITED,
+                "Too many API keys were wrong.",
+                retry_after_ms=max(1000, round(1000 * wait_s)),
+            )
+        log.info("key refused", extra={"key": key.id if key else "unknown", "address": address})
+
+    # -- the file
+
+    def reload_soon(self) -> None:
+        """Read the file again, changed or not."""
+        self._asked.set()
+
+    async def watch(self) -> None:
+        """Read the file again whenever it changes, for ever."""
+        while self._path is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), self._reload_s)
+            was_asked = self._asked.is_set()
+            self._asked.clear()
+            state = await asyncio.to_thread(_state, self._path)
+            if was_asked or state != self._state:
+                self._state = state
+                await self._reload(self._path)
+
+    async def _reload(self, path: Path) -> None:
+        try:
+            content = await asyncio.to_thread(read_keys, path)
+        except KeyFileError as error:
+            self.is_current = False
+            log.error("the file of keys was not taken: %s", error)
+            return
+        self._ring, self.is_current = content.ring(), True
+        self.accounts.forget_strangers()
+        log.info("keys read", extra={"keys": self.key_count, "tenants": len(self._ring.tenants)})
+
+
+def _state(path: Path) -> _State | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

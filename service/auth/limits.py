@@ -1,0 +1,191 @@
+"""What tenants and keys use now, against what they may use. No I/O; ``now`` is an argument.
+
+A tenant's limits hold for all its keys together, a key's own for it alone; both must be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from service.auth.caller import Caller
+from service.auth.keys import KeyRing, Limits, least
+from streaming.errors import CapacityError, ErrorCode
+
+_MINUTE_S = 60.0
+_HINT_MS = 1000
+
+
+class Allowance:
+    """Characters per minute. What is in hand never exceeds a minute's worth; a text is taken as
+    long as anything is, and may leave a debt, so that a long one is never unservable.
+    """
+
+    def __init__(self) -> None:
+        self._spent, self._at = 0.0, 0.0
+
+    def wait_s(self, per_minute: int, now: float) -> float:
+        """Seconds until a text is taken; 0 for now."""
+        self._settle(per_minute, now)
+        excess = self._spent - per_minute
+        return 0.0 if excess < 0 else (excess + 1) * _MINUTE_S / per_minute
+
+    def spend(self, characters: int) -> None:
+        """Take so many, or give them back."""
+        self._spent = max(0.0, self._spent + characters)
+
+    def _settle(self, per_minute: int, now: float) -> None:
+        passed, self._at = max(0.0, now - self._at), now
+        self._spent = max(0.0, self._spent - passed * per_minute / _MINUTE_S)
+
+
+class Account:
+    """One tenant's or key's use."""
+
+    def __init__(self) -> None:
+        self.contexts = self.connections = 0
+        self.characters = self.refusals = 0
+        self.allowance = Allowance()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it is under way."""
+        return not (self.contexts or self.connections)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An account, what it may use, and whose it is, for people."""
+
+    account: Account
+    limits: Limits
+    whose: str
+
+
+class Accounts:
+    """All accounts. ``ring`` gives the keys as they are now."""
+
+    def __init__(self, ring: Callable[[], KeyRing]) -> None:
+        self._ring = ring
+        self._tenants: dict[str, Account] = {}
+        self._keys: dict[str, Account] = {}
+
+    # -- contexts and connections
+
+    def require_context(self, caller: Caller, capacity: int) -> None:
+        """Raise CapacityError (``rate_limited``) if one context more, of the ``capacity`` that the
+        server carries, were too many.
+        """
+        for held in self._held(caller):
+            self._require(held, held.account.contexts, held.limits.contexts(capacity), "contexts")
+
+    def open_context(self, caller: Caller) -> None:
+        """Count one context more."""
+        for held in self._held(caller):
+            held.account.contexts += 1
+
+    def close_context(self, caller: Caller) -> None:
+        """Count one context less."""
+        for held in self._held(caller):
+            held.account.contexts -= 1
+
+    def require_connection(self, caller: Caller) -> None:
+        """Raise CapacityError (``rate_limited``) if one connection more were too many."""
+        for held in self._held(caller):
+            most = held.limits.max_connections
+            self._require(held, held.account.connections, most, "connections")
+
+    @contextmanager
+    def connection(self, caller: Caller) -> Iterator[None]:
+        """Count one connection more while the block runs. Raises CapacityError
+        (``rate_limited``).
+        """
+        self.require_connection(caller)
+        for held in self._held(caller):
+            held.account.connections += 1
+        try:
+            yield
+        finally:
+            for held in self._held(caller):
+                held.account.connections -= 1
+
+    # -- text
+
+    def take_text(self, caller: Caller, characters: int, now: float) -> None:
+        """Count a text. Raises CapacityError (``rate_limited``), and counts nothing then."""
+        self.require_text(caller, characters, now)
+        self._spend(caller, characters)
+
+    def require_text(self, caller: Caller, characters: int, now: float) -> None:
+        """Raise CapacityError (``rate_limited``) if a text is not taken now."""
+        for held in self._held(caller):
+            per_minute = held.limits.characters_per_minute
+            if per_minute is None or not characters:
+                continue
+            wait_s = held.account.allowance.wait_s(per_minute, now)
+            if wait_s > 0:
+                message = f"{held.whose} may speak {per_minute} characters per minute."
+                raise _refusal(message, round(1000 * wait_s))
+
+    def give_text_back(self, caller: Caller, characters: int) -> None:
+        """It was not spoken after all."""
+        self._spend(caller, -characters)
+
+    def _spend(self, caller: Caller, characters: int) -> None:
+        for held in self._held(caller):
+            # without a limit there is nothing in hand, nor later a debt of what was said before
+            if held.limits.characters_per_minute is None:
+                held.account.allowance = Allowance()
+            else:
+                held.account.allowance.spend(characters)
+            held.account.characters += characters
+
+    # -- how it stands
+
+    def on_refusal(self, caller: Caller) -> None:
+        """A caller was told that a limit of its tenant or of its key forbids something."""
+        if caller.tenant is not None:
+            self._tenants.setdefault(caller.tenant, Account()).refusals += 1
+
+    def limits(self, caller: Caller) -> Limits:
+        """The tightest of what holds for a caller."""
+        every = [held.limits for held in self._held(caller)]
+        shares = [limits.max_share for limits in every if limits.max_share is not None]
+        return Limits(
+            least(*(limits.max_contexts for limits in every)),
+            min(shares, default=None),
+            least(*(limits.max_connections for limits in every)),
+            least(*(limits.characters_per_minute for limits in every)),
+            least(*(limits.max_voices for limits in every)),
+        )
+
+    def tenants(self) -> Iterator[tuple[str, Account]]:
+        """Every configured tenant's account, by name; only those, so that there is an end."""
+        for name in sorted(self._ring().tenants):
+            yield name, self._tenants.setdefault(name, Account())
+
+    def forget_strangers(self) -> None:
+        """Drop the accounts of tenants and keys that are not configured any more."""
+        ring = self._ring()
+        for accounts, known in ((self._tenants, ring.tenants), (self._keys, ring.keys)):
+            for name in [n for n, a in accounts.items() if n not in known and a.is_idle]:
+                del accounts[name]
+
+    def _held(self, caller: Caller) -> Iterator[_Held]:
+        if caller.tenant is None or caller.key_id is None:
+            return
+        ring = self._ring()
+        limits = ring.tenants.get(caller.tenant, Limits())
+        yield _Held(self._tenants.setdefault(caller.tenant, Account()), limits, "This tenant")
+        key = ring.get(caller.key_id)
+        limits = Limits() if key is None else key.limits
+        yield _Held(self._keys.setdefault(caller.key_id, Account()), limits, "This key")
+
+    def _require(self, held: _Held, used: int, most: int | None, what: str) -> None:
+        if most is not None and used >= most:
+            raise _refusal(f"{held.whose} may have {most} {what} at once.", _HINT_MS)
+
+
+def _refusal(message: str, retry_after_ms: int) -> CapacityError:
+    return CapacityError(ErrorCode.RATE_LIMITED, message, retry_after_ms=retry_after_ms)

@@ -1,0 +1,547 @@
+"""Speak every line of a file into a folder: the command ``talkwire batch``.
+
+Engines in this process or a running service speak; both take the same request and give the same
+audio. The folder's ``results.jsonl`` says what is complete. An audio file has its name only once it
+is whole and on the disk, so a run that was killed is taken up where it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import fcntl
+import hashlib
+import http.client
+import json
+import os
+import socket
+import ssl
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+from pydantic import ValidationError
+
+from service.audio.pcm import tell_wav_length
+from service.build import build_runtime
+from service.contexts.driver import Prepare
+from service.contexts.speech_context import Audio, SpeechContext
+from service.dialects.openai.request import SpeechBody, speech_plan
+from service.logs import set_up
+from service.runtime import Runtime
+from service.server import start_failure
+from service.settings import Settings
+from service.transport.http_response import OutputQueue, open_response
+from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.events import Done
+from talkwire_client import DEFAULT_URL
+
+_RESULTS = "results.jsonl"
+_HEADER_BYTES = 44
+_PIECE_BYTES = 64 * 1024
+#: Before the first byte of an answer: a text is decoded in one piece for each sentence.
+_TIMEOUT_S = 600.0
+_TRIES, _RETRY_S, _MOST_RETRY_S = 5, 1.0, 30.0
+#: How long a process that ends waits for whoever reads its log.
+_LAST_LINES_S = 1.0
+#: A service that is full or starting: worth another try.
+_LATER = (429, 503)
+_MAX_ERROR_BYTES = 64 * 1024
+#: Takes pieces of a WAV file whose header does not tell its length.
+Write = Callable[[bytes], None]
+
+
+class BatchError(Exception):
+    """The batch cannot go on; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """What to speak, how, and where to.
+
+    Attributes:
+        out: The folder for the audio and the results; it is made if need be.
+        ref_audio: A clip to speak like, instead of a voice.
+        ref_text: What is said in it.
+        concurrency: Texts spoken at a time.
+        model: Whose voice it is, for telling whether a result still holds.
+    """
+
+    out: Path
+    voice: str | None = None
+    ref_audio: bytes | None = field(default=None, repr=False)
+    ref_text: str | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    concurrency: int = 4
+    model: str | None = None
+
+    def body(self, text: str) -> dict[str, Any]:
+        """The request for one text, as ``POST /v1/audio/speech`` takes it."""
+        clip = self.ref_audio
+        fields = {
+            "input": text,
+            "voice": self.voice,
+            "ref_audio": None if clip is None else base64.b64encode(clip).decode(),
+            "ref_text": self.ref_text,
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "response_format": "wav",
+            "mode": "whole",
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def digest(self, text: str) -> str:
+        """What tells a text spoken with these options from any other."""
+        clip = None if self.ref_audio is None else hashlib.sha256(self.ref_audio).hexdigest()
+        said = [text, self.voice, clip, self.ref_text, self.temperature, self.seed, self.model]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A text and the number of its line, from 1."""
+
+    line: int
+    text: str
+
+    @property
+    def file(self) -> str:
+        """The name of its audio."""
+        return f"{self.line:05d}.wav"
+
+
+def read_items(data: bytes) -> list[Item]:
+    """The lines that are not blank. Raises BatchError."""
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise BatchError("the texts are not UTF-8") from error
+    items = [Item(number, text) for number, line in enumerate(lines, 1) if (text := line.strip())]
+    if not items:
+        raise BatchError("there is no text: one is expected on each line")
+    return items
+
+
+class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the results. ``status``: ``success``, ``error``, or ``kept`` for one that an
+    earlier run has made.
+    """
+
+    line: int
+    status: str
+    digest: str
+    file: str | None = None
+    bytes: int = 0
+    audio_s: float = 0.0
+    code: str | None = None
+    message: str | None = None
+
+
+class Results:
+    """The results of a folder, on the disk. Only one run at a time has them."""
+
+    def __init__(self, out: Path, file: BinaryIO, known: dict[int, Result]) -> None:
+        self._out, self._file, self._known = out, file, known
+
+    @classmethod
+    @contextmanager
+    def open(cls, out: Path) -> Iterator[Results]:
+        """Read what earlier runs did, and keep others out. Raises BatchError."""
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            file = (out / _RESULTS).open("a+b")
+        except OSError as error:
+            raise BatchError(f"cannot write to {out}: {error.strerror}") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise BatchError(f"another run writes to {out}") from error
+            for partial in out.glob(".*.wav.partial"):
+                partial.unlink(missing_ok=True)
+            file.seek(0)
+            data = file.read()
+            if data and not data.endswith(b"\n"):  # a killed run did not finish its line
+                file.write(b"\n")
+            yield cls(out, file, _known(data))
+
+    def kept(self, item: Item, digest: str) -> Result | None:
+        """The result of an earlier run, if its audio is there and is this text's."""
+        known = self._known.get(item.line)
+        if known is None or known.status != "success" or known.digest != digest:
+            return None
+        with contextlib.suppress(OSError):
+            if (self._out / item.file).stat().st_size == known.bytes:
+                return msgspec.structs.replace(known, status="kept")
+        return None
+
+    def add(self, result: Result) -> None:
+        """Write a result; it is on the disk when this returns. Raises OSError."""
+        self._file.write(msgspec.json.encode(result) + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _known(data: bytes) -> dict[int, Result]:
+    known = {}
+    for line in data.splitlines():
+        with contextlib.suppress(msgspec.MsgspecError):  # half a line, see ``open``
+            result = msgspec.json.decode(line, type=Result)
+            known[result.line] = result
+    return known
+
+
+class PartialWav:
+    """A WAV file under another name until it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._partial = path, path.with_name(f".{path.name}.partial")
+        self._file = self._partial.open("w+b")
+        self.bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """The next piece. Raises OSError."""
+        self._file.write(data)
+        self.bytes += len(data)
+
+    def complete(self) -> float:
+        """Tell its length, and give it its name once it is on the disk; returns the seconds of
+        its audio. Raises OSError.
+        """
+        self._file.seek(0)
+        header = bytearray(self._file.read(_HEADER_BYTES))
+        tell_wav_length(header, self.bytes)
+        self._file.seek(0)
+        self._file.write(header)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._partial.replace(self._path)
+        rate = int.from_bytes(header[24:28], "little")
+        return (self.bytes - _HEADER_BYTES) / 2 / rate
+
+    def discard(self) -> None:
+        """Remove it, unless it is complete."""
+        self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+
+class Speaker(Protocol):
+    """What speaks."""
+
+    async def speak(self, text: str, write: Write) -> None:
+        """Write one text's audio. Raises TalkwireError where this text cannot be spoken, or not
+        now, BatchError where none can.
+        """
+
+
+async def run_batch(
+    items: Sequence[Item],
+    options: BatchOptions,
+    speaker: Speaker,
+    results: Results,
+    on_result: Callable[[Result], None],
+) -> int:
+    """Speak what is not complete; returns how many texts failed.
+
+    Args:
+        items: The texts.
+        options: How, and where to.
+        speaker: Speaks them.
+        results: Of the folder of ``options``.
+        on_result: Called with each result, in the order in which they come.
+
+    Raises:
+        BatchError: No more can be spoken or written; what is complete stays.
+    """
+    todo, failed = iter(items), 0
+
+    async def work() -> None:
+        nonlocal failed
+        for item in todo:
+            result = results.kept(item, options.digest(item.text))
+            if result is None:
+                result = await _make(item, options, speaker)
+                results.add(result)
+            failed += result.status == "error"
+            on_result(result)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(options.concurrency):
+                tasks.create_task(work())
+    except ExceptionGroup as group:
+        error = _first(group)
+        if isinstance(error, BatchError):
+            raise error from None
+        if isinstance(error, OSError):
+            raise BatchError(f"cannot write to {options.out}: {error.strerror}") from error
+        raise
+    return failed
+
+
+def _first(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _make(item: Item, options: BatchOptions, speaker: Speaker) -> Result:
+    """Speak one text. What can be served later is asked for again."""
+    digest = options.digest(item.text)
+    tried = 0
+    while True:
+        tried += 1
+        wav = PartialWav(options.out / item.file)
+        try:
+            await speaker.speak(item.text, wav.write)
+            audio_s = round(wav.complete(), 3)
+            return Result(item.line, "success", digest, item.file, wav.bytes, audio_s)
+        except TalkwireError as error:
+            if tried >= _TRIES or not error.retryable:
+                code, message = error.code.value, error.message
+                return Result(item.line, "error", digest, code=code, message=message)
+            later_s = (error.retry_after_ms or 0) / 1000
+        finally:
+            wav.discard()
+        await asyncio.sleep(min(_MOST_RETRY_S, max(_RETRY_S, later_s)))
+
+
+class EngineSpeaker:
+    """Speaks with engines of this process. ``prepare``: how to make the clip's reference."""
+
+    def __init__(
+        self, runtime: Runtime, options: BatchOptions, prepare: Prepare | None = None
+    ) -> None:
+        self._runtime, self._options, self._prepare = runtime, options, prepare
+
+    @classmethod
+    @asynccontextmanager
+    async def start(
+        cls, settings: Settings, options: BatchOptions, on_progress: Callable[[str, str], None]
+    ) -> AsyncIterator[EngineSpeaker]:
+        """Start the engines, without a socket, and stop them at the end.
+
+        Raises what starting them raises, and RequestError for a clip that cannot be used.
+        """
+        runtime = build_runtime(settings, lambda worker, phase, _: on_progress(worker, phase))
+        try:
+            await runtime.start()
+            yield await cls.of(runtime, options)
+        finally:
+            await runtime.stop()
+
+    @classmethod
+    async def of(cls, runtime: Runtime, options: BatchOptions) -> EngineSpeaker:
+        """With engines that run. Raises RequestError for a clip that cannot be used."""
+        if options.ref_audio is None:
+            return cls(runtime, options)
+        runtime.cloner.require_able("ref_audio")
+        reference = await runtime.cloner.one_off(options.ref_audio, options.ref_text)
+
+        async def known() -> Any:
+            return reference
+
+        return cls(runtime, options, known)
+
+    async def speak(self, text: str, write: Write) -> None:
+        """See Speaker."""
+        runtime = self._runtime
+        fields = {k: v for k, v in self._options.body(text).items() if not k.startswith("ref_")}
+        plan = speech_plan(
+            SpeechBody.model_validate(fields),
+            runtime,
+            uuid.uuid4().hex,
+            buffered=True,
+            prepare=lambda body, runtime: self._prepare,
+        )
+        lease = runtime.admission.acquire()
+        async with asyncio.TaskGroup() as tasks:
+            speech, outputs = open_response(runtime, tasks, plan, lease)
+            error = await _spoken(speech, outputs, text, write)
+        if error is not None:
+            raise error
+
+
+async def _spoken(
+    speech: SpeechContext, outputs: OutputQueue, text: str, write: Write
+) -> TalkwireError | None:
+    """Write a text's audio; returns why it was not spoken to its end."""
+    try:
+        speech.append(text)
+        speech.end()
+        while not isinstance(output := await outputs.get(), Done):
+            if isinstance(output, Audio):
+                write(output.data)
+    except TalkwireError as error:
+        return error
+    finally:
+        speech.close()
+    return output.error
+
+
+class ServerSpeaker:
+    """Speaks with a running service, over OpenAI's API. Raises BatchError for a bad address."""
+
+    def __init__(self, url: str, api_key: str | None, options: BatchOptions) -> None:
+        try:
+            parts = urlsplit(url)
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise BatchError(f"not an address: {url}") from error
+        if parts.scheme not in ("http", "https", "ws", "wss") or not self._host:
+            raise BatchError(f"not an address: {url}")
+        self._url, self._is_tls = url, parts.scheme in ("https", "wss")
+        self._options = options
+        self._headers = {"content-type": "application/json"}
+        if api_key is not None:
+            self._headers["authorization"] = f"Bearer {api_key}"
+
+    async def speak(self, text: str, write: Write) -> None:
+        """See Speaker."""
+        connection = self._connection()
+        try:
+            body = json.dumps(self._options.body(text)).encode()
+            answer = await asyncio.to_thread(self._ask, connection, body)
+            if answer.status != http.client.OK:
+                told = await asyncio.to_thread(answer.read, _MAX_ERROR_BYTES)
+                raise _refused(answer.status, told, answer.headers.get("retry-after-ms"))
+            while data := await asyncio.to_thread(answer.read, _PIECE_BYTES):
+                write(data)
+        except ConnectionRefusedError as error:
+            raise BatchError(f"no server answers at {self._url}") from error
+        except http.client.IncompleteRead as error:  # it has no other word for a late failure
+            broken = "The server broke the audio off."
+            raise BackendError(ErrorCode.ENGINE_FAILED, broken) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise BatchError(f"the server at {self._url} is gone: {error}") from error
+        finally:
+            _close(connection)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._is_tls:
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(
+                self._host, self._port, timeout=_TIMEOUT_S, context=context
+            )
+        return http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
+
+    def _ask(self, connection: http.client.HTTPConnection, body: bytes) -> http.client.HTTPResponse:
+        connection.request("POST", "/v1/audio/speech", body, self._headers)
+        return connection.getresponse()
+
+
+def _close(connection: http.client.HTTPConnection) -> None:
+    """Close it, and wake the thread that may still read from it."""
+    if connection.sock is not None:
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+def _refused(status: int, body: bytes, retry_after_ms: str | None) -> TalkwireError | BatchError:
+    """What a refusal means: this text's failure, or the batch's."""
+    try:
+        error = json.loads(body)["error"]
+        code, message = ErrorCode(error["code"]), str(error["message"])
+    except (ValueError, KeyError, TypeError):
+        return BatchError(f"the server answered {status}, and not as Talkwire does")
+    if code in (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN, ErrorCode.DRAINING):
+        return BatchError(message)
+    if status in _LATER:
+        hint = retry_after_ms or ""
+        hint_ms = int(hint) if hint.isdecimal() else None
+        return CapacityError(code, message, retry_after_ms=hint_ms)
+    return RequestError(code, message) if status < 500 else BackendError(code, message)
+
+
+def run_command(
+    items: Sequence[Item],
+    options: BatchOptions,
+    settings: Settings | None,
+    url: str | None,
+    api_key: str | None,
+) -> int:
+    """Run ``talkwire batch``: results on stdout, a progress bar on stderr.
+
+    Args:
+        items: The texts.
+        options: How, and where to.
+        settings: Of the engines; None: the service at ``url`` speaks.
+        url: The service's address.
+        api_key: For it.
+
+    Returns:
+        How many texts failed.
+
+    Raises:
+        BatchError: It cannot go on.
+    """
+    try:
+        SpeechBody.model_validate(options.body("text"))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise BatchError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
+    with Results.open(options.out) as results:
+        if settings is not None and all(
+            results.kept(item, options.digest(item.text)) for item in items
+        ):
+            settings = None  # nothing is left to be spoken: no engines are needed
+        return asyncio.run(_command(items, options, settings, url, api_key, results))
+
+
+async def _command(
+    items: Sequence[Item],
+    options: BatchOptions,
+    settings: Settings | None,
+    url: str | None,
+    api_key: str | None,
+    results: Results,
+) -> int:
+    async with contextlib.AsyncExitStack() as stack:
+        if settings is None:
+            speaker: Speaker = ServerSpeaker(url or DEFAULT_URL, api_key, options)
+        else:
+            speaker = await stack.enter_async_context(_started(settings, options))
+        bar = stack.enter_context(
+            typer.progressbar(length=len(items), label="Speaking", file=sys.stderr)
+        )
+
+        def on_result(result: Result) -> None:
+            sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+            sys.stdout.flush()
+            bar.update(1)
+
+        return await run_batch(items, options, speaker, results, on_result)
+
+
+@asynccontextmanager
+async def _started(settings: Settings, options: BatchOptions) -> AsyncIterator[Speaker]:
+    """Engines for as long as the block runs. Raises BatchError."""
+    # the usual level would run through the progress bar
+    log = set_up("error" if settings.log_level == "info" else settings.log_level, "auto")
+    is_ready = False
+
+    def on_progress(worker: str, phase: str) -> None:
+        if not is_ready:
+            log.write(f"  {worker}: {phase}")
+
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(log.close, _LAST_LINES_S)
+        try:
+            speaker = await stack.enter_async_context(
+                EngineSpeaker.start(settings, options, on_progress)
+            )
+        except Exception as error:
+            raise BatchError(start_failure(error)) from error
+        is_ready = True
+        yield speaker

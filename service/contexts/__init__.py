@@ -1,0 +1,1 @@
+"""Contexts: from what a client asks for to audio, words and their end."""

@@ -1,0 +1,125 @@
+"""Acknowledgement tracking: how far a socket's client has read, from its pongs.
+
+TCP takes a minute and more of audio for a client that does not read. So a WebSocket ping
+follows the audio: its pong says that everything before it has been read, by the client's own
+library, whatever kernels and proxies hold in between (RFC 6455, 5.5.2 and 5.5.3).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from service.transport.uvicorn_protocols import PAYLOAD_BYTES
+
+#: So much audio may go out without a ping while more is waiting.
+_PING_BYTES = 32 * 1024
+
+#: Told how many of its audio's samples, as they were sent, the client has read.
+OnRead = Callable[[int], None]
+
+
+class Pinging(Protocol):
+    """A socket that can be asked how far its client is."""
+
+    on_pong: Callable[[bytes], None] | None
+
+    def ping(self, payload: bytes) -> None:
+        """Send a ping after all that was sent before."""
+
+    def abort_in(self, seconds: float) -> None:
+        """Drop the connection then, if it is still there, with all that has not been taken."""
+
+
+class AckTracker:
+    """One socket's audio: what was written of each context, and what has been read.
+
+    ``link`` is None where nothing can be known; then nobody is told anything and nobody is
+    ever stuck. ``now`` is monotonic seconds.
+    """
+
+    def __init__(self, link: Pinging | None = None) -> None:
+        self._link = link
+        self._followers: dict[int, OnRead] = {}
+        self._written: dict[int, int] = {}
+        self._unpinged: dict[int, int] = {}
+        self._unpinged_bytes = 0
+        self._pings: deque[tuple[bytes, dict[int, int]]] = deque()
+        self._count = 0
+        self._waiting_since: float | None = None
+        self._has_ponged = False
+        if link is not None:
+            link.on_pong = self._on_pong
+
+    def follow(self, handle: int, on_read: OnRead) -> None:
+        """Tell ``on_read`` of the context with this handle from now on; it is called by the
+        connection, not by a task of the caller's.
+        """
+        if self._link is not None:
+            self._followers[handle] = on_read
+            self._written[handle] = 0
+            on_read(0)
+
+    def forget(self, handle: int) -> None:
+        """The context is over."""
+        self._followers.pop(handle, None)
+        self._written.pop(handle, None)
+
+    def on_written(
+        self, handle: int | None, samples: int, size: int, now: float, *, more: bool
+    ) -> None:
+        """A message was written, audio if it has ``samples``; ``more`` waits already. A ping
+        follows audio, at the latest behind the last message that is there: nothing else may come
+        before its pong does.
+        """
+        if self._link is None:
+            return
+        if handle in self._written:
+            self._written[handle] += samples
+            self._unpinged[handle] = self._written[handle]
+        if samples or self._unpinged_bytes:
+            self._unpinged_bytes += size
+        if not self._unpinged_bytes or (more and self._unpinged_bytes < _PING_BYTES):
+            return
+        self._count += 1
+        payload = self._count.to_bytes(PAYLOAD_BYTES, "big")
+        self._pings.append((payload, self._unpinged))
+        self._unpinged, self._unpinged_bytes = {}, 0
+        if self._waiting_since is None:
+            self._waiting_since = now
+        self._link.ping(payload)
+
+    def _on_pong(self, payload: bytes) -> None:
+        """Pongs may be left out for all but the last ping; unknown ones say nothing."""
+        if not any(sent == payload for sent, _ in self._pings):
+            return
+        self._has_ponged = True
+        read: dict[int, int] = {}
+        while True:
+            sent, samples = self._pings.popleft()
+            read |= samples
+            if sent == payload:
+                break
+        for handle, count in read.items():
+            if on_read := self._followers.get(handle):
+                on_read(count)
+
+    def stuck_s(self, now: float) -> float:
+        """For how long the client has not read on though there was something to read."""
+        if self._has_ponged or not self._pings:
+            self._has_ponged = False
+            self._waiting_since = now if self._pings else None
+        return 0.0 if self._waiting_since is None else now - self._waiting_since
+
+    def pardon(self, now: float) -> None:
+        """Count from ``now`` on how long the client has not read: nobody was there to see it."""
+        if self._waiting_since is not None:
+            self._waiting_since = now
+
+    def give_up_in(self, seconds: float) -> None:
+        """Drop a connection that is being closed, if its client has not taken all by then: the
+        transport would wait for ever.
+        """
+        if self._link is not None:
+            self._link.abort_in(seconds)

@@ -1,0 +1,427 @@
+"""The driver of one context: carries out its session's commands and feeds back their results."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Protocol
+
+from service.auth.caller import ANYBODY, Caller
+from service.runtime import Runtime
+from service.timers import align_deadline
+from service.tracing import ContextTrace
+from streaming.errors import BackendError, ErrorCode, RequestError, TalkwireError
+from streaming.events import (
+    AudioDecoded,
+    Cancelled,
+    Command,
+    Decode,
+    Done,
+    Event,
+    Failed,
+    Flushed,
+    NothingToSay,
+    PauseTalker,
+    PlaybackReported,
+    ResumeTalker,
+    RowsReceived,
+    SendAudio,
+    SetTimer,
+    StartTalker,
+    StopTalker,
+    StopWork,
+    TakeRows,
+    TalkerAsked,
+    TextAppended,
+    TimerFired,
+    TurnCame,
+    WordsSent,
+)
+from streaming.ports import (
+    Arrival,
+    Reference,
+    RowDemand,
+    RowGenerator,
+    SpeechRequest,
+    TalkerRows,
+)
+from streaming.session import Session, State
+from streaming.word_timing import WordTiming
+
+log = logging.getLogger(__name__)
+
+#: Makes the reference that a context is to be spoken with. Raises TalkwireError.
+Prepare = Callable[[], Awaitable[Reference]]
+
+
+class TalkerRequests:
+    """The talker's requests of one context, one for each utterance: ``template`` with its text.
+
+    What comes of them goes to ``post``. They wait for the reference that ``prepare`` makes.
+    """
+
+    def __init__(
+        self, runtime: Runtime, template: SpeechRequest, post: Callable[[Event], None]
+    ) -> None:
+        self._runtime, self._template, self._post = runtime, template, post
+        self._preparing: asyncio.Task[Reference | TalkwireError] | None = None
+        self._demand: RowDemand | None = None
+        self._is_wanted, self._is_stopped = asyncio.Event(), False
+        self._row_s = 0.0  # what a row took of late
+        self._has_rows = False
+
+    def prepare(self, prepare: Prepare, tasks: asyncio.TaskGroup) -> None:
+        """Have a reference made, by a task of ``tasks``."""
+        self._preparing = tasks.create_task(self._prepare(prepare))
+
+    def take(self, demand: RowDemand) -> None:
+        """Take the next rows as ``demand`` says."""
+        self._demand = demand._replace(delay_s=align_deadline(demand.delay_s, time.monotonic()))
+
+    def pause(self) -> None:
+        """Take no more rows. The talker pauses, and its engine goes on with others."""
+        self._is_wanted.clear()
+
+    def resume(self) -> None:
+        """Take rows again, as they come."""
+        self._demand = None
+        self._is_wanted.set()
+
+    def stop(self) -> None:
+        """The context is over: its reference is of no use any more, and the talker need not
+        remember its conversation.
+        """
+        self._is_stopped = True
+        if self._template.conversation is not None:
+            self._runtime.talker.forget(self._template.conversation)
+        if self._preparing is not None:
+            self._preparing.cancel()
+
+    async def speak(self, utterance: int, text: str, delivery: str = "") -> None:
+        """Have one utterance spoken; all that comes of it is posted."""
+        request = dataclasses.replace(
+            self._template,
+            request_id=f"{self._template.request_id}-{utterance}",
+            text=text,
+            delivery=delivery,
+        )
+        if self._preparing is not None:
+            prepared = await asyncio.shield(self._preparing)  # others may still want it
+            if isinstance(prepared, TalkwireError):
+                self._post(Failed(prepared))
+                return
+            request = dataclasses.replace(request, reference=prepared)
+            self._post(TalkerAsked(utterance))
+        try:
+            await self._take_rows_when_up(utterance, request)
+        except TalkwireError as error:
+            if isinstance(error, RequestError) and error.code is ErrorCode.INVALID_TEXT:
+                self._post(NothingToSay(utterance))
+            else:
+                self._post(Failed(error))
+        except Exception:
+            log.exception("talker request broke", extra={"request_id": request.request_id})
+            self._post(Failed(internal()))
+
+    async def _take_rows_when_up(self, utterance: int, request: SpeechRequest) -> None:
+        """Take them from a talker that has been started again, too, where nothing of the context
+        has been heard that could break off. Raises TalkwireError.
+        """
+        try:
+            await self._take_rows(utterance, request)
+        except BackendError as error:
+            if error.code is not ErrorCode.ENGINE_RESTARTING or self._has_rows:
+                raise
+            if not await self._runtime.wait_for_restart():
+                raise
+            await self._take_rows(utterance, request)
+
+    async def _take_rows(self, utterance: int, request: SpeechRequest) -> None:
+        """Raises TalkwireError."""
+        pace = self._runtime.pace.open()
+        self.resume()
+        try:
+            self._runtime.talker.check(request)
+            async with aclosing(self._runtime.talker.generate(request)) as batches:
+                while True:
+                    batch = await self._next(batches)
+                    self._has_rows = True
+                    pace.observe_all(batch.came or (Arrival(len(batch.rows), time.monotonic()),))
+                    self._row_s = pace.row_s or self._row_s
+                    row_s = self._row_s if batch.came else 0.0
+                    self._post(RowsReceived(utterance, batch, row_s))
+                    if batch.finish is not None or self._is_stopped:
+                        break
+                    if not self._is_wanted.is_set():
+                        pace.pause()
+                        await self._is_wanted.wait()
+        finally:
+            pace.close()
+
+    async def _next(self, batches: RowGenerator) -> TalkerRows:
+        """Raises TalkwireError."""
+        demand, self._demand = self._demand, None
+        try:
+            return await batches.asend(demand)
+        except StopAsyncIteration:
+            raise BackendError(ErrorCode.ENGINE_FAILED, "The talker stopped too soon.") from None
+
+    async def _prepare(self, prepare: Prepare) -> Reference | TalkwireError:
+        """What ``prepare`` makes, or why it does not."""
+        try:
+            return await prepare()
+        except TalkwireError as error:
+            return error
+        except Exception:
+            log.exception("cloning broke", extra={"request_id": self._template.request_id})
+            return internal()
+
+
+def internal() -> BackendError:
+    """A mistake of ours, of which clients are told no more than that."""
+    return BackendError(ErrorCode.INTERNAL, "Something went wrong in the server.")
+
+
+#: Two times nearer than this are the same to a timer. uvloop counts in these, from the last whole
+#: one, and rounds: without one more it would ring too soon, and again and again until it is time.
+_TIMER_STEP_S = 0.001
+#: A client that is still writing a text pauses for less than this between two pieces of it.
+_WRITING_S = 1.0
+
+
+class ContextSink(Protocol):
+    """Takes what a session says.
+
+    Called on the event loop; must not block. After ``on_cancelled`` or ``on_done`` nothing
+    more is called.
+    """
+
+    def on_audio(self, audio: SendAudio, words: Sequence[WordTiming]) -> None:
+        """Samples to send, and the words whose speech ends in them, where the template of the
+        context's requests asks for these (``SpeechRequest.word_timings``).
+        """
+
+    def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
+        """Words of earlier audio that are known only now."""
+
+    def on_flushed(self, flushed: Flushed) -> None:
+        """A flush is done."""
+
+    def on_cancelled(self, cancelled: Cancelled) -> None:
+        """The context was cancelled."""
+
+    def on_done(self, done: Done) -> None:
+        """The context is closed."""
+
+
+#: Returns when the client has room for more audio: how many samples it has taken in all if
+#: that had to be waited for, else None.
+Room = Callable[[], Awaitable[int | None]]
+
+
+class ContextDriver:
+    """Owns a Session and the tasks that work for it.
+
+    ``request`` is the template of the talker's requests; each utterance fills in its text. Its
+    ``conversation``, if it has one, is this context's own and ends with it.
+    ``room`` is waited for before each window is decoded; without it audio is taken always.
+    ``prepare`` is begun at once, and the first utterance waits for it. ``protocol`` is what the
+    trace calls the dialect. Text counts against the limits of ``caller``.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        session: Session,
+        request: SpeechRequest,
+        sink: ContextSink,
+        tasks: asyncio.TaskGroup,
+        room: Room | None = None,
+        prepare: Prepare | None = None,
+        protocol: str = "native",
+        caller: Caller = ANYBODY,
+    ) -> None:
+        self._caller = caller
+        self._runtime, self._session, self._sink, self._tasks = runtime, session, sink, tasks
+        self._request, self._room = request, room
+        self._working: set[asyncio.Task[None]] = set()
+        self._speaking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self.touched_at = time.monotonic()
+        self._text_at = -math.inf
+        #: Since when there has been nothing to speak; None while there is.
+        self._resting_since: float | None = self.touched_at
+        runtime.open_contexts.add(self)
+        self._trace: ContextTrace | None = None
+        if runtime.tracing is not None:
+            self._trace = runtime.tracing.open(protocol, request.request_id, self.touched_at)
+        self._talker = TalkerRequests(runtime, request, self.post)
+        if prepare is not None:
+            self._talker.prepare(prepare, tasks)
+        session.hold()
+        runtime.set_ups.put(partial(self.post, TurnCame()))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the context is over."""
+        return self._session.state is State.CLOSED
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do but wait for the client."""
+        return self.is_closed or self._session.is_idle
+
+    @property
+    def has_pending_text(self) -> bool:
+        """Whether there is text whose sentence has not ended."""
+        return self._session.is_idle and not self._session.is_settled
+
+    def is_settled(self, now: float) -> bool:
+        """Whether a server that ends need not wait for it: all text has been spoken, and none has
+        come of late, as it does while somebody writes.
+        """
+        if self.is_closed:
+            return True
+        return self._session.is_settled and now - self._text_at >= _WRITING_S
+
+    def idle_s(self, now: float) -> float:
+        """Seconds since anything happened, or 0 while there is work to do."""
+        return now - self.touched_at if self.is_idle else 0.0
+
+    def resting_s(self, now: float) -> float:
+        """Seconds since there was anything to speak; 0 while there is. Unlike ``idle_s`` nothing
+        that the client sends without speech coming of it begins them anew.
+        """
+        return 0.0 if self._resting_since is None else now - self._resting_since
+
+    def post(self, event: Event) -> None:
+        """Let something happen. Raises RequestError if the context's state forbids it, and
+        CapacityError for text that its caller's limits forbid.
+        """
+        now = self.touched_at = time.monotonic()
+        if isinstance(event, TextAppended):
+            self._text_at = now
+        commands = self._handled(event, now)
+        if not self.is_idle:
+            self._resting_since = None
+        elif self._resting_since is None:
+            self._resting_since = now
+        self._carry_out_all(commands)
+        if self._trace is not None:
+            self._trace.note(event, commands, now, time.monotonic())
+
+    def _handled(self, event: Event, now: float) -> list[Command]:
+        """What the session decides. Text counts against what its sender may have spoken."""
+        if not isinstance(event, TextAppended):
+            return self._session.handle(event, now)
+        accounts, caller = self._runtime.accounts, self._caller
+        accounts.take_text(caller, len(event.text), now)
+        try:
+            return self._session.handle(event, now)
+        except TalkwireError:
+            accounts.give_text_back(caller, len(event.text))
+            raise
+
+    def _carry_out_all(self, commands: Sequence[Command]) -> None:
+        """Carry out commands in order. Words go with the audio before them."""
+        audio: SendAudio | None = None
+        words: list[WordTiming] = []
+        for command in commands:
+            if audio is not None:
+                if isinstance(command, WordsSent):
+                    words += command.timings
+                    continue
+                self._sink.on_audio(audio, words)
+                audio, words = None, []
+            if isinstance(command, SendAudio):
+                audio = command
+            else:
+                self._carry_out(command)
+        if audio is not None:
+            self._sink.on_audio(audio, words)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case StartTalker(utterance, text, delivery=delivery):
+                self._speaking = self._work(self._talker.speak(utterance, text, delivery))
+            case StopTalker():
+                if self._speaking is not None:
+                    self._speaking.cancel()
+            case TakeRows(demand=demand):
+                self._talker.take(demand)
+            case PauseTalker():
+                self._talker.pause()
+            case ResumeTalker():
+                self._talker.resume()
+            case Decode():
+                self._work(self._decode(command))
+            case SetTimer(at):
+                self._set_timer(at)
+            case StopWork():
+                self._stop_work()
+            case WordsSent(timings):
+                self._sink.on_word_timings(timings)
+            case Flushed():
+                self._sink.on_flushed(command)
+            case Cancelled():
+                self._runtime.open_contexts.discard(self)
+                self._sink.on_cancelled(command)
+            case Done():
+                self._runtime.open_contexts.discard(self)
+                self._sink.on_done(command)
+
+    def _set_timer(self, at: float) -> None:
+        """Most events ask for the time that is set already: that costs nothing."""
+        if self._timer is not None:
+            if abs(at - self._timer_at) < _TIMER_STEP_S:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        delay_s = _TIMER_STEP_S * max(0, math.ceil((at - time.monotonic()) / _TIMER_STEP_S) + 1)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.post(TimerFired())
+
+    def _stop_work(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        # A task that is itself reporting the end finishes by itself.
+        for task in self._working - {asyncio.current_task()}:
+            task.cancel()
+        self._talker.stop()
+
+    def _work(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._tasks.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        return task
+
+    async def _decode(self, command: Decode) -> None:
+        try:
+            deadline = await self._when_wanted(command.deadline)
+            samples, stats = await self._runtime.codec.decode(command.window, deadline)
+            self._runtime.on_decoded(stats)
+            self.post(AudioDecoded(command.utterance, samples, stats))
+        except TalkwireError as error:
+            self.post(Failed(error))
+        except Exception:
+            log.exception("decoding broke", extra={"request_id": self._request.request_id})
+            self.post(Failed(internal()))
+
+    async def _when_wanted(self, deadline: float) -> float:
+        """Wait for room. A client that made us wait has played no more than it has taken, and
+        its windows are not more urgent than others' for its slowness.
+        """
+        if self._room is None or (taken := await self._room()) is None:
+            return deadline
+        self.post(PlaybackReported(taken, at_most=True))
+        return max(deadline, time.monotonic())

@@ -1,0 +1,127 @@
+"""Settings of one context: its client's options, else the server's, within the codec's needs."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from functools import partial
+
+from service.auth.caller import current_caller
+from service.contexts.chunking import schedule_settings
+from service.dialects.voice_aliases import resolve_voice
+from service.runtime import Runtime
+from streaming.errors import ErrorCode, RequestError
+from streaming.ports import Sampling, SpeechRequest
+from streaming.protocol.field_errors import unknown_choice
+from streaming.protocol.messages import ContextCreate
+from streaming.segmenter import SegmentSettings
+from streaming.session import SessionSettings
+from streaming.turns import TurnSettings, chars_within
+from streaming.utterance_queue import QueueSettings
+
+#: What a text that cannot be spoken is heard as, where that is no error.
+_SILENCE_S = 0.2
+#: Protocols whose clients take such a text for a reason to give up.
+_LENIENT = frozenset(("openai", "elevenlabs", "cartesia", "deepgram"))
+
+
+def session_settings(
+    runtime: Runtime, create: ContextCreate, *, buffered: bool = False, protocol: str = ""
+) -> SessionSettings:
+    """What a new context's Session is made with.
+
+    Args:
+        runtime: Its settings and engines.
+        create: What the client asks for.
+        buffered: Whether the audio is kept until all of it is there; nobody plays it meanwhile, so
+            no lead limits it.
+        protocol: The dialect: some get silence for text that cannot be spoken.
+
+    Raises:
+        RequestError: An option is out of range.
+    """
+    mine, spec, speed = runtime.settings, runtime.codec.spec, create.audio.speed
+    lead_ms = create.max_lead_ms or min(mine.default_lead_ms, mine.max_lead_ms)
+    if lead_ms > mine.max_lead_ms:
+        raise RequestError(
+            ErrorCode.INVALID_PARAMETER,
+            f"max_lead_ms may be {mine.max_lead_ms} at most.",
+            param="max_lead_ms",
+        )
+    if create.mode == "whole" and create.chunking.chunk_ms is not None:
+        raise RequestError(
+            ErrorCode.INVALID_PARAMETER, "chunk_ms needs the mode chunked.", param="mode"
+        )
+    layout = runtime.talker.row_layout
+    line = QueueSettings(
+        codec=spec,
+        schedule=schedule_settings(mine, spec, create.chunking, speed, layout),
+        bounds=partial(runtime.engine_pace.bounds, speed),
+        mode=create.mode,
+        max_lead_s=math.inf if buffered else lead_ms / 1000,
+        speed=speed,
+        layout=layout,
+    )
+    segments = SegmentSettings(runtime.segment_chars, spoken_lengths=runtime.talker.spoken_lengths)
+    is_lenient = protocol in _LENIENT and mine.unspeakable_text == "silence"
+    silence_s = _SILENCE_S if is_lenient else 0.0
+    turns = turn_settings(runtime, create.sampling.max_frames)
+    return SessionSettings(line, segments, turns, mine.max_text_chars, silence_s)
+
+
+def turn_settings(runtime: Runtime, max_frames: int | None) -> TurnSettings:
+    """How much of a complete text is one generation: as much as ``max_frames`` or the talker's own
+    limit can hold; nothing but single pieces where these are limited in length.
+    """
+    talker, most = runtime.talker, 0
+    if runtime.settings.max_segment_chars is None and talker.segment_chars is None:
+        frames = min(max_frames or talker.max_frames, talker.max_frames)
+        most = max(2, chars_within(frames, runtime.codec.spec.frame_s))
+    return TurnSettings(most, talker.delivery_tags)
+
+
+def require_model(runtime: Runtime, name: str | None) -> None:
+    """Raise RequestError (``unknown_model``) unless ``name`` is None or served."""
+    names = runtime.settings.model_names
+    if name is not None and name not in names:
+        raise unknown_choice("model", name, names, ErrorCode.UNKNOWN_MODEL)
+
+
+def speech_request(runtime: Runtime, create: ContextCreate, request_id: str) -> SpeechRequest:
+    """The template of a context's talker requests. Raises RequestError."""
+    require_model(runtime, create.model)
+    if create.language is not None:  # no family has a place for it in its prompts
+        raise RequestError(
+            ErrorCode.UNSUPPORTED,
+            "No served model takes a language: they follow the text's.",
+            param="language",
+        )
+    sampling, voice = create.sampling, resolve_voice(create.voice, runtime)
+    most = sampling.max_frames
+    return SpeechRequest(
+        request_id=request_id,
+        text="",
+        voice=runtime.library.resolve(voice, current_caller().tenant),
+        sampling=Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed),
+        max_frames=None if most is None else most + runtime.codec.spec.delay_rows,
+        word_timings=create.timestamps,
+        conversation=_conversation(runtime, create),
+        scene=create.scene,
+    )
+
+
+def continuity(runtime: Runtime) -> list[str]:
+    """What ``continuity`` a context may ask for; the first is the default."""
+    return ["context", "none"] if runtime.talker.has_continuity else ["none"]
+
+
+def _conversation(runtime: Runtime, create: ContextCreate) -> str | None:
+    possible = continuity(runtime)
+    asked = create.continuity or possible[0]
+    if asked not in possible:
+        raise RequestError(
+            ErrorCode.UNSUPPORTED,
+            "This model cannot go on from what it said before.",
+            param="continuity",
+        )
+    return uuid.uuid4().hex if asked == "context" else None

@@ -1,0 +1,87 @@
+"""The outbox of one socket: bounded, ordered, and revocable for a cancel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+from service.contexts.ack_tracker import AckTracker
+
+
+class Item(NamedTuple):
+    """One WebSocket message. Audio has its context's handle and its number of samples; what
+    must go with it has the handle too.
+    """
+
+    data: str | bytes
+    handle: int | None = None
+    samples: int = 0
+
+
+class Outbox:
+    """A queue with a bound in bytes; writers put without waiting, one reader takes. ``acks``
+    tracks what the client has read of what was taken.
+    """
+
+    def __init__(self, max_bytes: int, acks: AckTracker | None = None) -> None:
+        self.acks = acks or AckTracker()
+        self._items: deque[Item] = deque()
+        self._bytes, self._max_bytes = 0, max_bytes
+        self._changed = asyncio.Event()
+        self._closed = False
+        self.overflowed = asyncio.Event()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait."""
+        return self._bytes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._items
+
+    def put(self, item: Item) -> None:
+        """Add one message. Over the bound everything is dropped, and ``overflowed`` is set:
+        a stream with a hole is worth nothing. After ``close`` nothing is taken.
+        """
+        if self._closed or self.overflowed.is_set():
+            return
+        if self._bytes + len(item.data) > self._max_bytes:
+            self._items.clear()
+            self._bytes = 0
+            self.overflowed.set()
+            return
+        self._items.append(item)
+        self._bytes += len(item.data)
+        self._changed.set()
+
+    def drop_audio(self, handle: int) -> int:
+        """Take back a context's audio that has not been written, and what goes with it; return
+        its samples.
+        """
+        kept = [item for item in self._items if item.handle != handle]
+        dropped = sum(item.samples for item in self._items if item.handle == handle)
+        self._items = deque(kept)
+        self._bytes = sum(len(item.data) for item in kept)
+        return dropped
+
+    def close(self, last_words: Item | None = None) -> None:
+        """Let the reader have what is there, ``last_words``, and then the end."""
+        if last_words is not None:
+            self._items.append(last_words)
+            self._bytes += len(last_words.data)
+        self._closed = True
+        self._changed.set()
+
+    async def get(self) -> Item | None:
+        """The next message; None after the last one."""
+        while not self._items:
+            if self._closed:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        item = self._items.popleft()
+        self._bytes -= len(item.data)
+        return item

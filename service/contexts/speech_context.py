@@ -1,0 +1,571 @@
+"""One stream of speech, from text to encoded audio, for every dialect.
+
+A SpeechContext owns a context's session, driver, admission lease, encoder and figures. It emits a
+stream of outputs, which go to a socket (SocketOutput, by way of the dialect's Renderer) or to an
+HTTP response (service.transport.http_response). A dialect parses what its clients send and renders
+the outputs; everything else is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+import numpy as np
+
+from service.admission import Lease
+from service.audio.encoder import AudioEncoder, Packet
+from service.audio.pump import EncoderPump
+from service.audio.timeline import Timeline, later
+from service.auth.caller import current_caller, serving
+from service.contexts.driver import ContextDriver, ContextSink, Prepare, Room
+from service.contexts.options import session_settings, speech_request
+from service.contexts.outbox import Item, Outbox
+from service.dialects.errors import count_error
+from service.runtime import Runtime
+from streaming.errors import CapacityError, ErrorCode, TalkwireError
+from streaming.events import (
+    AudioRead,
+    CancelAsked,
+    Cancelled,
+    Done,
+    EndAsked,
+    Failed,
+    FlushAsked,
+    Flushed,
+    PlaybackReported,
+    SendAudio,
+    TextAppended,
+)
+from streaming.playback import PlaybackClock
+from streaming.ports import SpeechRequest
+from streaming.protocol import messages as wire
+from streaming.report import ContextReport
+from streaming.session import Session
+from streaming.spec import Samples
+from streaming.word_timing import WordTiming
+
+_NOTHING = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first audio is being encoded, at ``sample_rate`` Hz. What a decoder makes of it lags
+    behind by ``delay_samples``.
+    """
+
+    sample_rate: int
+    delay_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words of the audio that came before. Their times are the codec's; a decoder of the encoded
+    audio makes them ``delay_ms`` later.
+    """
+
+    timings: tuple[WordTiming, ...]
+    delay_ms: float
+
+    def heard(self) -> list[WordTiming]:
+        """The words by the time of what a decoder makes of their audio."""
+        return later(self.timings, self.delay_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """What the encoder made of ``codec_samples`` of the codec's, which may be nothing yet, and the
+    words whose speech ends in it.
+
+    ``is_last``: of the context, as far as is known; ``late``: the listener ran dry before it.
+    """
+
+    packets: tuple[Packet, ...]
+    codec_samples: int
+    words: Words
+    is_last: bool = False
+    late: bool = False
+
+    @property
+    def data(self) -> bytes:
+        """All packets, one after another."""
+        return b"".join(packet.data for packet in self.packets)
+
+    @property
+    def samples(self) -> int:
+        """How many samples a decoder makes of it."""
+        return sum(packet.samples for packet in self.packets)
+
+
+#: What a context says, in order; nothing follows ``Cancelled`` or ``Done``.
+Output = Started | Audio | Words | Flushed | Cancelled | Done
+
+
+class OutputSink(Protocol):
+    """Takes a context's outputs. Called on the event loop; must not block."""
+
+    def put(self, output: Output) -> None:
+        """The next output."""
+
+    def revoke(self) -> int:
+        """Take back all audio that has not been written; return how many samples were, as sent."""
+
+    def close(self) -> None:
+        """The context is over."""
+
+
+class FlushEncoder(Enum):
+    """When the encoder is made to give what it holds back. At the end of the context it always is,
+    unless that has failed.
+    """
+
+    EACH_UTTERANCE = auto()
+    #: Where nothing more waits to be spoken: for encoders whose flush is heard.
+    EACH_PAUSE = auto()
+    #: With each of the client's flushes.
+    EACH_FLUSH = auto()
+    #: For files, which end with it.
+    AT_END = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechPlan:
+    """What a context is opened with.
+
+    ``protocol`` is the metrics' label. ``buffered``: see ``session_settings``. With
+    ``is_lenient`` text without anything that can be spoken is no error; agents' models write
+    emoji. The dialects that are not lenient count their errors where they render them.
+    """
+
+    protocol: str
+    session: Session
+    request: SpeechRequest
+    encoder: AudioEncoder
+    prepare: Prepare | None = None
+    buffered: bool = False
+    flush_encoder: FlushEncoder = FlushEncoder.EACH_UTTERANCE
+    is_lenient: bool = True
+
+
+def plan_speech(
+    runtime: Runtime,
+    protocol: str,
+    request_id: str,
+    create: wire.ContextCreate,
+    encoder: AudioEncoder,
+    *,
+    prepare: Prepare | None = None,
+    buffered: bool = False,
+    flush_encoder: FlushEncoder = FlushEncoder.EACH_UTTERANCE,
+    is_lenient: bool = True,
+) -> SpeechPlan:
+    """Check that a context can be served, and plan it. Raises RequestError, CapacityError."""
+    runtime.require_ready(or_restarting=True)
+    session = Session(session_settings(runtime, create, buffered=buffered, protocol=protocol))
+    request = speech_request(runtime, create, request_id)
+    runtime.talker.check_options(request)
+    return SpeechPlan(
+        protocol, session, request, encoder, prepare, buffered, flush_encoder, is_lenient
+    )
+
+
+class SpeechContext(ContextSink):
+    """Speaks what it is given until its end, which releases ``lease`` and calls ``closed``.
+
+    Args:
+        sink: Takes the outputs.
+        closed: Called once, after the last output.
+        room: Waited for before each window is decoded; see ``ContextDriver``.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tasks: asyncio.TaskGroup,
+        plan: SpeechPlan,
+        lease: Lease,
+        sink: OutputSink,
+        closed: Callable[[], None] = lambda: None,
+        room: Room | None = None,
+    ) -> None:
+        self._runtime, self._plan, self._lease = runtime, plan, lease
+        lease.user = self
+        self._sink, self._closed = sink, closed
+        encoder = plan.encoder
+        self._heard_rate = runtime.codec.spec.sample_rate * lease.speed
+        self._timeline = Timeline(self._heard_rate, encoder.sample_rate, encoder.delay_samples)
+        self._clock = PlaybackClock(self._heard_rate)
+        self._pump = EncoderPump(encoder, tasks, self.fail)
+        if room is None and plan.buffered:  # nothing else would hold the codec back
+            room = self._pump.room
+        self._driver = ContextDriver(
+            runtime,
+            plan.session,
+            plan.request,
+            self,
+            tasks,
+            room,
+            plan.prepare,
+            plan.protocol,
+            lease.caller,
+        )
+        #: Of the codec's, in all; they may still be in the encoder.
+        self.given_samples = 0
+        self._words_delay_ms = 0.0
+        self._has_unflushed = self._is_over = False
+        self._done: Done | None = None
+        self._cancel_asked_at: float | None = None
+        self._gaps = runtime.metrics.gaps(plan.protocol)
+
+    # -- what the client wants
+
+    def append(self, text: str) -> None:
+        """More text. Raises RequestError, CapacityError."""
+        if not self.is_closed:
+            self._require_slot()
+        self._driver.post(TextAppended(text))
+
+    def flush(self, flush_id: str) -> None:
+        """Speak what is there. Raises RequestError once the context was ended."""
+        self._keep_slot()
+        self._driver.post(FlushAsked(flush_id))
+
+    def end(self) -> None:
+        """No more text. Raises RequestError once the context was ended."""
+        self._keep_slot()
+        self._driver.post(EndAsked())
+
+    def _require_slot(self) -> None:
+        """Take a slot again, where the context's was given to another while there was nothing to
+        speak. Raises CapacityError.
+        """
+        if not self._lease.is_held:
+            self._lease = self._runtime.admission.acquire(self._lease.caller, self._lease.speed)
+            self._lease.user = self
+
+    def _keep_slot(self) -> None:
+        """The same for text that waits; where there is no slot, the context fails."""
+        if self._driver.has_pending_text:
+            try:
+                self._require_slot()
+            except CapacityError as error:
+                self.fail(error)
+
+    def touch(self) -> None:
+        """The client keeps the context alive."""
+        self._driver.touched_at = time.monotonic()
+
+    def on_played(self, sent_samples: int) -> None:
+        """The listener has heard so many of the samples that were sent."""
+        self._driver.post(PlaybackReported(self._timeline.to_codec(sent_samples)))
+
+    def on_read(self, sent_samples: int) -> None:
+        """The client has read so many of the samples that were sent. Called by the connection."""
+        with serving(self._lease.caller):
+            self._driver.post(AudioRead(self._timeline.to_codec(sent_samples)))
+
+    def fail(self, error: TalkwireError) -> None:
+        """Nothing more can be spoken: end with ``error``."""
+        self._driver.post(Failed(error))
+
+    def cancel(self, played_ms: float | None = None) -> None:
+        """Stop now, and take back what has not been written. ``played_ms``: what the listener has
+        heard, as the client says.
+        """
+        if self._is_over:
+            return
+        self._cancel_asked_at = time.monotonic()
+        written = self._revoke()
+        if self._done is None:
+            self._post_cancel(written, played_ms)
+        else:  # all was spoken; only its encoding was left
+            report, sent_s = self._done.report, written / self._heard_rate
+            self._sink.put(Cancelled(report.generated_s, sent_s, sent_s, "", "", report))
+            self._end(self._done.reason, report)
+
+    def close(self) -> None:
+        """Stop now: the client has left."""
+        if self._is_over:
+            return
+        written = self._revoke()
+        if self._done is None:
+            self._post_cancel(written, None)
+        else:
+            self._finish()
+
+    def _revoke(self) -> int:
+        """Take back what has not been written; returns what was, in the codec's samples."""
+        self._pump.drop()
+        return self._timeline.to_codec(self._sink.revoke())
+
+    def _post_cancel(self, written: int, played_ms: float | None) -> None:
+        played: int | None = None
+        if played_ms is not None:
+            sent = played_ms * self._plan.encoder.sample_rate / 1000
+            played = self._timeline.to_codec(int(min(sent, self._timeline.sent_samples)))
+        self._driver.post(CancelAsked(played, self.given_samples - written))
+
+    # -- how it stands
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more text. Audio may still be on its way through the encoder."""
+        return self._driver.is_closed
+
+    def is_settled(self, now: float) -> bool:
+        """Whether a server that ends need not wait for it."""
+        is_quiet = self._done is None and not self._pump.is_busy
+        return self._is_over or (is_quiet and self._driver.is_settled(now))
+
+    def resting_s(self, now: float) -> float:
+        """See service.admission.SlotUser."""
+        return self._driver.resting_s(now)
+
+    def idle_s(self, now: float) -> float:
+        """Seconds since anything happened, or 0 while there is work to do."""
+        return self._driver.idle_s(now)
+
+    @property
+    def audio_s(self) -> float:
+        """Seconds of audio so far, as heard."""
+        return self._clock.sent_samples / self._heard_rate
+
+    def silent_s(self, now: float) -> float:
+        """Seconds since the listener has heard all that there is; 0 while there is work to do,
+        and before the first audio.
+        """
+        if not self._clock.sent_samples or not self._driver.is_idle:
+            return 0.0
+        return max(0.0, now - max(self._clock.dry_at, self._driver.touched_at))
+
+    # -- what the session says: see ContextSink
+
+    def on_audio(self, audio: SendAudio, words: Sequence[WordTiming]) -> None:
+        """See ContextSink."""
+        now = time.monotonic()
+        self._gaps.note(now)
+        # what the client says of its playback is not believed here: others would pay for it
+        gap_s = min(audio.gap_s, now - self._clock.dry_at) if self._clock.sent_samples else 0.0
+        audio_s = len(audio.samples) / self._heard_rate
+        self._runtime.on_sent(id(self), audio_s, gap_s)
+        self._clock.on_sent(len(audio.samples), now)
+        self.given_samples += len(audio.samples)
+        if audio.is_first:
+            encoder = self._plan.encoder
+            self._sink.put(Started(encoder.sample_rate, encoder.delay_samples))
+        flush = audio.ends_utterance and self._is_flushed_now()
+        self._encode(audio.samples, words, flush=flush, is_last=audio.is_last, late=audio.late)
+
+    def _is_flushed_now(self) -> bool:
+        """Whether the encoder is flushed at the end of an utterance."""
+        match self._plan.flush_encoder:
+            case FlushEncoder.EACH_UTTERANCE:
+                return True
+            case FlushEncoder.EACH_PAUSE:
+                return self._driver.is_idle
+            case _:
+                return False
+
+    def _encode(
+        self,
+        samples: Samples,
+        timings: Sequence[WordTiming] = (),
+        *,
+        flush: bool,
+        is_last: bool = False,
+        late: bool = False,
+    ) -> None:
+        self._has_unflushed = not flush
+
+        def encoded(packets: list[Packet]) -> None:
+            self._words_delay_ms = 1000 * self._timeline.late_s  # of these samples' words
+            words = Words(tuple(timings), self._words_delay_ms)
+            audio = Audio(tuple(packets), len(samples), words, is_last, late)
+            self._sink.put(audio)
+            self._timeline.add(len(samples), audio.samples, ends_utterance=flush)
+
+        self._pump.encode(samples, encoded, flush=flush)
+
+    def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
+        """See ContextSink."""
+        self._after_audio(lambda: Words(tuple(timings), self._words_delay_ms))
+
+    def on_flushed(self, flushed: Flushed) -> None:
+        """See ContextSink."""
+        if self._plan.flush_encoder is FlushEncoder.EACH_FLUSH:
+            self._encode(_NOTHING, flush=True)
+        self._after_audio(lambda: flushed)
+
+    def _after_audio(self, output: Callable[[], Output]) -> None:
+        """Emit when all audio so far has been."""
+        self._pump.after(lambda: self._sink.put(output()))
+
+    def on_cancelled(self, cancelled: Cancelled) -> None:
+        """See ContextSink."""
+        self._pump.drop()
+        if self._cancel_asked_at is not None:
+            taken = time.monotonic() - self._cancel_asked_at
+            self._runtime.metrics.cancel.labels(self._plan.protocol).observe(taken)
+        self._sink.put(cancelled)
+        self._end("cancelled", cancelled.report, cancelled)
+
+    def on_done(self, done: Done) -> None:
+        """See ContextSink."""
+        if self._has_unflushed and done.error is None:
+            self._encode(_NOTHING, flush=True)
+        self._done = done
+        self._pump.after(self._finish)
+
+    def _finish(self) -> None:
+        done = self._done
+        assert done is not None
+        error, reason = done.error, done.reason
+        if error is None and self._pump.failure is not None:  # it came after the session's end
+            error, reason = self._pump.failure, "error"
+        if self._plan.is_lenient and error is not None:
+            if error.code is ErrorCode.INVALID_TEXT:
+                error, reason = None, "complete"
+            else:
+                request_id = self._plan.request.request_id
+                count_error(self._runtime, error, request_id, self._plan.protocol)
+        self._sink.put(Done(reason, done.report, error))
+        self._end(reason, done.report)
+
+    def _end(self, outcome: str, report: ContextReport, cancelled: Cancelled | None = None) -> None:
+        self._is_over = True
+        self._sink.close()
+        metrics = self._runtime.metrics
+        metrics.on_context_closed(self._plan.protocol, outcome, report, cancelled)
+        self._lease.release()
+        self._closed()
+
+
+# -- on a socket
+
+
+@dataclass(frozen=True, slots=True)
+class Revocable:
+    """A message that a cancel takes back: audio of ``samples`` samples, or what goes with it."""
+
+    data: str | bytes
+    samples: int = 0
+
+
+Message = str | bytes | Revocable
+
+
+class Renderer(Protocol):
+    """How a dialect tells its client what happens to one context."""
+
+    def render(self, output: Output) -> Sequence[Message]:
+        """The messages for an output, in order."""
+
+
+class SocketOutput:
+    """Puts a context's outputs, as its dialect renders them, into the outbox of its socket."""
+
+    def __init__(self, outbox: Outbox, handle: int, renderer: Renderer) -> None:
+        self._outbox, self._handle, self._renderer = outbox, handle, renderer
+        self._put_samples = 0
+
+    def put(self, output: Output) -> None:
+        """See OutputSink."""
+        for message in self._renderer.render(output):
+            if isinstance(message, Revocable):
+                self._outbox.put(Item(message.data, self._handle, message.samples))
+                self._put_samples += message.samples
+            else:
+                self._outbox.put(Item(message))
+
+    def revoke(self) -> int:
+        """See OutputSink."""
+        return self._put_samples - self._outbox.drop_audio(self._handle)
+
+    def close(self) -> None:
+        """See OutputSink."""
+        self._outbox.acks.forget(self._handle)
+
+
+def open_context(
+    runtime: Runtime,
+    outbox: Outbox,
+    tasks: asyncio.TaskGroup,
+    plan: SpeechPlan,
+    handle: int,
+    renderer: Renderer,
+    closed: Callable[[], None],
+) -> SpeechContext:
+    """Open a context on a socket. ``handle`` is its number among those of the outbox.
+
+    Raises:
+        CapacityError: There is no slot for it; then nothing has changed.
+    """
+    lease = runtime.admission.acquire(current_caller(), plan.session.speed)
+    output = SocketOutput(outbox, handle, renderer)
+    context = SpeechContext(runtime, tasks, plan, lease, output, closed)
+    if not plan.buffered:  # else what was written last says nothing of what has been heard
+        outbox.acks.follow(handle, context.on_read)
+    return context
+
+
+#: Audio in one text message, in whole samples of any size.
+_PIECE_BYTES = 48 * 1024
+
+
+class TextRenderer:
+    """A Renderer whose messages are all text: what a dialect of JSON messages overrides."""
+
+    def speech(self, audio: bytes, words: Sequence[WordTiming]) -> list[str]:
+        """Audio, and the words whose speech ends in it; either may be missing."""
+        raise NotImplementedError
+
+    def flushed(self, flush_id: str) -> list[str]:
+        """Everything before that flush was sent."""
+        raise NotImplementedError
+
+    def done(self, error: TalkwireError | None) -> list[str]:
+        """Everything was sent, or ``error`` says why not. Text without anything that can be
+        spoken is no error here.
+        """
+        raise NotImplementedError
+
+    def cancelled(self) -> list[str]:
+        """The client has had it stopped."""
+        raise NotImplementedError
+
+    def render(self, output: Output) -> Sequence[Message]:
+        """See Renderer."""
+        match output:
+            case Audio():
+                return list(self._pieces(output))
+            case Words():
+                return [Revocable(message) for message in self.speech(b"", output.heard())]
+            case Flushed(flush_id):
+                return self.flushed(flush_id)
+            case Cancelled():
+                return self.cancelled()
+            case Done(error=error):
+                return self.done(error)
+            case Started():
+                return []
+
+    def _pieces(self, audio: Audio) -> Iterator[Revocable]:
+        """Messages of bounded size; the words go with the first, and each piece's samples count
+        once its last message is written.
+        """
+        data, samples, words = audio.data, audio.samples, audio.words.heard()
+        if not (data or words):
+            return
+        left = samples
+        for at in range(0, max(1, len(data)), _PIECE_BYTES):
+            piece = data[at : at + _PIECE_BYTES]
+            mine = left if at + _PIECE_BYTES >= len(data) else samples * len(piece) // len(data)
+            left -= mine
+            messages = self.speech(piece, words)
+            yield from map(Revocable, messages[:-1])
+            yield from (Revocable(last, mine) for last in messages[-1:])
+            words = []

@@ -1,0 +1,1 @@
+"""Wire protocols: one module or folder for each."""

@@ -1,0 +1,328 @@
+"""Cartesia's requests and messages, checked and translated to and from the core's terms."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from service.audio.encoder import AudioEncoder
+from service.audio.factory import MEDIA_TYPES, make_stream_encoder
+from service.contexts.speech_context import TextRenderer
+from service.dialects.cartesia.errors import error_event
+from service.dialects.errors import invalid_field, missing_field, validation_error
+from service.runtime import Runtime
+from streaming.errors import ErrorCode, RequestError, TalkwireError
+from streaming.protocol import messages as wire
+from streaming.word_timing import WordTiming
+
+NAME = "cartesia"
+_WAV = {
+    "pcm_s16le": "wav",
+    "pcm_f32le": "wav_f32le",
+    "pcm_mulaw": "wav_mulaw",
+    "pcm_alaw": "wav_alaw",
+}
+_SPEED_WORDS = (None, "normal", 0)
+_CALM = (None, "neutral")
+#: Fields of a request that no served model takes.
+LANGUAGE_FIELDS = ("language", "locale")
+_ContextId = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class OutputFormat(BaseModel):
+    """Container, encoding and rate."""
+
+    model_config = ConfigDict(extra="ignore")
+    container: Literal["raw", "wav", "mp3"] = Field(description="On the socket and as SSE: `raw`.")
+    encoding: Literal["pcm_s16le", "pcm_f32le", "pcm_mulaw", "pcm_alaw"] = Field(
+        "pcm_s16le", description="Of `raw` and `wav`."
+    )
+    sample_rate: Annotated[int, Field(ge=1, le=2**31)]
+    bit_rate: Annotated[int, Field(ge=1, le=2**31)] | None = Field(
+        None, description="Of `mp3`, in bits per second."
+    )
+
+    @property
+    def name(self) -> str:
+        """The encoder's."""
+        if self.container == "raw":
+            return self.encoding
+        return "mp3" if self.container == "mp3" else _WAV[self.encoding]
+
+    @property
+    def media_type(self) -> str:
+        """Of the bytes over HTTP."""
+        return MEDIA_TYPES[self.name]
+
+    def make_encoder(self, codec_rate: int, speed: float) -> AudioEncoder:
+        """For one context. Raises RequestError (``unsupported``)."""
+        bit_rate = self.bit_rate if self.container == "mp3" else None
+        try:
+            return make_stream_encoder(
+                self.name, codec_rate, self.sample_rate, bit_rate=bit_rate, speed=speed
+            )
+        except RequestError as error:
+            param = "generation_config.speed" if error.param == "speed" else "output_format"
+            raise RequestError(error.code, error.message, param=param) from error
+
+
+class VoiceObject(BaseModel):
+    """A voice by its id."""
+
+    model_config = ConfigDict(extra="ignore")
+    id: str | None = None
+    mode: str = "id"
+
+
+class GenerationConfig(BaseModel):
+    """Knobs of Cartesia's models. Of them, only ``speed`` is one here."""
+
+    model_config = ConfigDict(extra="ignore")
+    speed: Annotated[float, Field(ge=0.25, le=4)] | None = Field(
+        None, description="How many times as fast, at the same pitch."
+    )
+    volume: float | None = Field(None, description="Only 1 is served.")
+    emotion: Any = Field(None, description="Only `neutral` is served.")
+
+
+class SpeechBody(BaseModel):
+    """The body of the HTTP requests. Cartesia's other fields are taken, without effect."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    transcript: str = Field("", description="The text to speak.")
+    voice: str | VoiceObject | None = Field(None, description='A name, or `{"id": name}`.')
+    output_format: OutputFormat | None = None
+    model_id: str | None = Field(None, description="Any name; the served model speaks.")
+    language: str | None = Field(None, description="Without effect, and named as ignored.")
+    locale: str | None = Field(None, description="The same.")
+    generation_config: GenerationConfig | None = Field(
+        None, description="Only `speed` has an effect."
+    )
+    speed: Any = Field(None, description="Only `normal`; see `generation_config`.")
+    pronunciation_dict_id: str | None = Field(None, description="Not served.")
+    add_timestamps: bool | None = Field(
+        None, description="Words with their times, where the model has them."
+    )
+    add_phoneme_timestamps: bool | None = Field(None, description="Not served.")
+    save: bool | None = Field(None, description="Not served.")
+    context_id: _ContextId | None = None
+
+    @property
+    def pace(self) -> float:
+        """How many times as fast as the voice's own."""
+        config = self.generation_config
+        return config.speed if config is not None and config.speed else 1.0
+
+    def require_format(self, *containers: str) -> OutputFormat:
+        """Raises RequestError unless one of ``containers`` is asked for."""
+        if self.output_format is None:
+            raise missing_field("output_format")
+        if self.output_format.container not in containers:
+            raise invalid_field(
+                "output_format.container",
+                self.output_format.container,
+                f"{' or '.join(containers)} here",
+                ErrorCode.UNSUPPORTED,
+            )
+        return self.output_format
+
+
+class ContextRequest(SpeechBody):
+    """A message on the socket: text for a context, or its cancelling."""
+
+    continue_: bool | None = Field(None, alias="continue")
+    flush: bool | None = None
+    cancel: bool | None = None
+    max_buffer_delay_ms: Annotated[int, Field(ge=0, le=5000)] | None = None
+
+
+def context_create(
+    body: SpeechBody, runtime: Runtime, context_id: str, max_lead_ms: int | None = None
+) -> wire.ContextCreate:
+    """What ``body`` asks for. Raises RequestError."""
+    _refuse_what_is_not_served(body)
+    return wire.ContextCreate(
+        context_id,
+        voice=_voice(body.voice),
+        audio=wire.AudioOptions(speed=body.pace),
+        max_lead_ms=max_lead_ms,
+        timestamps=bool(body.add_timestamps) and runtime.talker.has_word_timings,
+    )
+
+
+def _voice(voice: str | VoiceObject | None) -> str:
+    if isinstance(voice, VoiceObject):
+        if voice.mode != "id":
+            raise _unsupported("voice", "A voice is named by its id.")
+        voice = voice.id
+    if not voice:
+        raise missing_field("voice")
+    return voice
+
+
+def _refuse_what_is_not_served(body: SpeechBody) -> None:
+    config = body.generation_config
+    if body.speed not in _SPEED_WORDS:
+        raise _unsupported("speed", "The speed is set in generation_config.")
+    if config is not None and config.volume not in (None, 1):
+        raise _unsupported("generation_config.volume", "This server speaks at one volume.")
+    if config is not None and config.emotion not in _CALM:
+        raise _unsupported("generation_config.emotion", "This server's voices have no emotions.")
+    if body.pronunciation_dict_id:
+        raise _unsupported("pronunciation_dict_id", "This server has no dictionaries.")
+    if body.add_phoneme_timestamps:
+        raise _unsupported("add_phoneme_timestamps", "This server has no phonemes.")
+    if body.save:
+        raise _unsupported("save", "This server keeps no audio.")
+
+
+def _unsupported(param: str, message: str) -> RequestError:
+    return RequestError(ErrorCode.UNSUPPORTED, message, param=param)
+
+
+#: Flushes that the client did not ask for are not told.
+OWN_FLUSH = "own"
+_PARTIAL, _ALL = 206, 200
+
+
+def parse_message(text: str) -> ContextRequest:
+    """Read one message. Raises RequestError (``invalid_json``, ``invalid_message``)."""
+    try:
+        return ContextRequest.model_validate_json(text)
+    except ValidationError as error:
+        raise validation_error(error.errors(), rooted=False) from error
+
+
+def context_of(text: str) -> str | None:
+    """The context of a message that could not be read, if that can be."""
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    context_id = message.get("context_id") if isinstance(message, dict) else None
+    return context_id if isinstance(context_id, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a context that has expired leaves to one of the same id, since they are the same to
+    the client: ``heard_s`` is where its audio ends on the clock that the client counts words on,
+    ``flush_id`` how many of its flushes were told, and one.
+    """
+
+    heard_s: float = 0.0
+    flush_id: int = 1
+
+
+#: Where a context begins that goes on from no other.
+AFRESH = Standing()
+
+
+class EventRenderer:
+    """Messages of one context as objects, which goes on from ``began``."""
+
+    def __init__(self, context_id: str | None, request_id: str, began: Standing = AFRESH) -> None:
+        self._id, self._request_id, self._began_s = context_id, request_id, began.heard_s
+        self._stepped_at = time.monotonic()
+        #: How many flushes were told, and one.
+        self.flush_id = began.flush_id
+
+    def _event(self, kind: str, *, done: bool = False, status: int = _PARTIAL) -> dict[str, Any]:
+        event = {"type": kind, "done": done, "status_code": status}
+        return event if self._id is None else {**event, "context_id": self._id}
+
+    def chunk(self, audio: bytes) -> dict[str, Any]:
+        """Audio."""
+        now = time.monotonic()
+        step_ms, self._stepped_at = 1000 * (now - self._stepped_at), now
+        data = base64.b64encode(audio).decode()
+        return {**self._event("chunk"), "data": data, "step_time": round(step_ms, 3)}
+
+    def timestamps(self, words: Sequence[WordTiming]) -> dict[str, Any]:
+        """Words in the audio; seconds from the context's first sample."""
+        times = {
+            "words": [word.text for word in words],
+            "start": [round(self._began_s + word.start_ms / 1000, 3) for word in words],
+            "end": [round(self._began_s + word.end_ms / 1000, 3) for word in words],
+        }
+        return {**self._event("timestamps"), "word_timestamps": times}
+
+    def flush_done(self) -> dict[str, Any]:
+        """All before that flush was sent."""
+        flush_id, self.flush_id = self.flush_id, self.flush_id + 1
+        return {**self._event("flush_done"), "flush_done": True, "flush_id": flush_id}
+
+    def end(self) -> dict[str, Any]:
+        """All was sent."""
+        return self._event("done", done=True, status=_ALL)
+
+    def error(self, error: TalkwireError) -> dict[str, Any]:
+        """Why not all was sent."""
+        return error_event(error, self._id, self._request_id)
+
+
+class SocketRenderer(TextRenderer):
+    """See TextRenderer."""
+
+    def __init__(self, context_id: str, request_id: str, began: Standing) -> None:
+        self._events = EventRenderer(context_id, request_id, began)
+        #: Whether the context ends without a word: it has only expired.
+        self.is_quiet = False
+
+    @property
+    def flush_id(self) -> int:
+        """How many flushes were told, and one."""
+        return self._events.flush_id
+
+    def speech(self, audio: bytes, words: Sequence[WordTiming]) -> list[str]:
+        """Words before the audio that they are in: clients lay them over what comes next."""
+        events, flush_id = [], self._events.flush_id
+        if words:
+            events.append(self._events.timestamps(words))
+        if audio:
+            events.append(self._events.chunk(audio))
+        return [_worded({**event, "flush_id": flush_id}) for event in events]
+
+    def flushed(self, flush_id: str) -> list[str]:
+        """``flush_done``, for a flush that the client has asked for."""
+        return [] if flush_id == OWN_FLUSH else [_worded(self._events.flush_done())]
+
+    def done(self, error: TalkwireError | None) -> list[str]:
+        """The context's last message."""
+        if self.is_quiet:
+            return []
+        return [_worded(self._events.end() if error is None else self._events.error(error))]
+
+    def cancelled(self) -> list[str]:
+        """Nothing: a cancelled context says no more, and clients take a ``done`` of a context
+        that they have forgotten for another's.
+        """
+        return []
+
+
+def done_message(context_id: str) -> str:
+    """For a context that has nothing to say."""
+    return _worded(EventRenderer(context_id, "").end())
+
+
+def flush_message(context_id: str, began: Standing) -> str:
+    """For a context that has nothing to say, of a flush."""
+    return _worded(EventRenderer(context_id, "", began).flush_done())
+
+
+def _worded(event: dict[str, Any]) -> str:
+    return json.dumps(event, separators=(",", ":"))
+
+
+def closed_error() -> RequestError:
+    """The context was ended by its client."""
+    return RequestError(
+        ErrorCode.CONTEXT_CLOSED, "The context was ended; it takes no more transcripts."
+    )

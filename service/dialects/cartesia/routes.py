@@ -1,0 +1,215 @@
+"""Cartesia's HTTP API (docs/reference/dialects.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response, WebSocket
+from pydantic import BaseModel, Field
+
+from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule
+from service.auth.caller import current_caller
+from service.auth.keys import Scope
+from service.auth.tokens import MAX_TTL_S
+from service.contexts.speech_context import SpeechPlan
+from service.dialects.cartesia.errors import ERRORS, CartesiaRoute, refusal
+from service.dialects.cartesia.messages import (
+    LANGUAGE_FIELDS,
+    NAME,
+    EventRenderer,
+    SpeechBody,
+    context_create,
+)
+from service.dialects.cartesia.socket import CartesiaDialect
+from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
+from service.runtime import Runtime
+from service.transport.http_response import HttpSpeech, PlainRenderer, plan_response
+from service.transport.http_routes import ignored_header
+from service.transport.websocket import Dialect, Socket, serve_socket
+from streaming.errors import TalkwireError
+from streaming.events import Done
+from streaming.word_timing import WordTiming
+
+_EVENTS = "text/event-stream"
+
+
+class Voice(BaseModel):
+    """A voice, in Cartesia's shape."""
+
+    id: str
+    name: str
+    description: str
+    language: str
+    created_at: str
+    tagline: str = ""
+    locales: list[dict[str, Any]] = []
+    is_owner: bool = False
+    is_public: bool = True
+    access: str = "public"
+    visibility: str = "all"
+
+
+class VoicePage(BaseModel):
+    """Some of the voices; the first of all is the default."""
+
+    data: list[Voice]
+    has_more: bool
+    next_page: str | None
+
+
+class TokenBody(BaseModel):
+    """The body of `POST /access-token`. Every token may speak and nothing else, whatever its
+    grants.
+    """
+
+    expires_in: int = Field(60, ge=1, le=MAX_TTL_S, description="Seconds that it is valid for.")
+    grants: dict[str, bool] | None = Field(None, description="Only `tts` has a meaning here.")
+
+
+class Token(BaseModel):
+    """To be sent as `Authorization: Bearer`, or as the query's `access_token`."""
+
+    token: str
+
+
+class SpeechEvents(PlainRenderer):
+    """Server-sent events, the same as the socket's messages."""
+
+    def __init__(self, events: EventRenderer, refusal: Callable[[TalkwireError], Response]) -> None:
+        super().__init__(_EVENTS, refusal)
+        self._events = events
+        self._words = b""
+
+    def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
+        """Words of the audio that comes next."""
+        self._words += _sse(self._events.timestamps(timings))
+
+    def audio(self, data: bytes) -> bytes:
+        """Words that came before it, and a ``chunk``."""
+        words, self._words = self._words, b""
+        return words + _sse(self._events.chunk(data))
+
+    def done(self, done: Done) -> bytes:
+        """``done``."""
+        return self._words + _sse(self._events.end())
+
+    def broken(self, error: TalkwireError) -> bytes | None:
+        """An ``error``, which ends the stream."""
+        return _sse(self._events.error(error))
+
+
+def _sse(event: dict[str, Any]) -> bytes:
+    return f"event: {event['type']}\ndata: {json.dumps(event, separators=(',', ':'))}\n\n".encode()
+
+
+def cartesia_router(runtime: Runtime) -> GuardedRouter:
+    """All routes of this dialect."""
+    rule = Rule(Scope.SPEAK, refusal, scheme="x_api_key")
+    router = GuardedRouter(rule, route_class=CartesiaRoute, responses=ERRORS, tags=[NAME])
+    sockets = GuardedRouter(replace(rule, query=BROWSER_QUERY))
+
+    def dialect(socket: Socket, tasks: asyncio.TaskGroup) -> Dialect:
+        return CartesiaDialect(runtime, socket.outbox, tasks)
+
+    @sockets.websocket("/tts/websocket")
+    async def websocket(websocket: WebSocket) -> None:
+        # each message may name them, and has no header of its own
+        await serve_socket(websocket, runtime, dialect, refusal, ignored=LANGUAGE_FIELDS)
+
+    router.include_router(sockets)
+    _add_speech(router, runtime)
+    _add_voices(router, runtime)
+
+    @router.post("/access-token")
+    async def access_token(body: TokenBody) -> Token:
+        """A token that a browser may use instead of the key for a while."""
+        return Token(token=runtime.authority.issue_token(current_caller(), body.expires_in))
+
+    return router
+
+
+def _add_speech(router: APIRouter, runtime: Runtime) -> None:
+    @router.post("/tts/bytes", response_class=Response)
+    async def speech(body: SpeechBody, request: Request) -> Response:
+        """Speak a text. The audio is sent while it is made."""
+        format_ = body.require_format("raw", "wav", "mp3")
+        plan = _plan(body, runtime, request, timestamps=False)
+        refuse = partial(refusal, request_id=request.state.request_id)
+        renderer = PlainRenderer(format_.media_type, refuse)
+        return _response(HttpSpeech(runtime, plan, body.transcript, renderer), body)
+
+    @router.post("/tts/sse", response_class=Response)
+    async def events(body: SpeechBody, request: Request) -> Response:
+        """The same as server-sent events, with words where the model has them."""
+        body.require_format("raw")
+        plan = _plan(body, runtime, request, timestamps=True)
+        request_id = request.state.request_id
+        renderer = SpeechEvents(
+            EventRenderer(body.context_id, request_id), partial(refusal, request_id=request_id)
+        )
+        speech = HttpSpeech(runtime, plan, body.transcript, renderer, renderer.on_word_timings)
+        return _response(speech, body)
+
+
+def _response(speech: HttpSpeech, body: SpeechBody) -> HttpSpeech:
+    """The same, with a header that names what has no effect."""
+    ignored = [name for name in LANGUAGE_FIELDS if getattr(body, name)]
+    speech.headers.update(ignored_header(ignored))
+    return speech
+
+
+def _plan(body: SpeechBody, runtime: Runtime, request: Request, *, timestamps: bool) -> SpeechPlan:
+    """Raises RequestError, CapacityError."""
+    runtime.require_ready()
+    request_id = request.state.request_id
+    if not timestamps:
+        body = body.model_copy(update={"add_timestamps": False})
+    create = context_create(body, runtime, request_id, runtime.settings.max_lead_ms)
+    format_ = body.require_format("raw", "wav", "mp3")
+    encoder = format_.make_encoder(runtime.codec.spec.sample_rate, body.pace)
+    return plan_response(runtime, NAME, request_id, create, encoder)
+
+
+def _add_voices(router: APIRouter, runtime: Runtime) -> None:
+    started = time.time()
+
+    def shaped(voice: ListedVoice) -> Voice:
+        made = datetime.fromtimestamp(voice.created_at or started, UTC)
+        return Voice(
+            id=voice.id,
+            name=voice.name,
+            description=voice.description or "",
+            language=voice.language or "en",
+            created_at=made.isoformat(),
+        )
+
+    @router.get("/voices")
+    async def voices(
+        limit: Annotated[int, Query(ge=1, le=100)] = 100,
+        starting_after: str | None = None,
+        ending_before: str | None = None,
+        q: str = "",
+    ) -> VoicePage:
+        """The voices that can be asked for, in pages."""
+        every = [shaped(voice) for voice in list_voices(runtime)]
+        found = [voice for voice in every if q.lower() in voice.name.lower()]
+        ids = [voice.id for voice in found]
+        if ending_before in ids:
+            found = found[: ids.index(ending_before)][-limit:]
+            return VoicePage(data=found, has_more=False, next_page=None)
+        first = ids.index(starting_after) + 1 if starting_after in ids else 0
+        page = found[first : first + limit]
+        has_more = len(found) > first + limit
+        return VoicePage(data=page, has_more=has_more, next_page=page[-1].id if has_more else None)
+
+    @router.get("/voices/{voice_id}")
+    async def voice(voice_id: str) -> Voice:
+        """One of them."""
+        return shaped(find_voice(voice_id, runtime))

@@ -1,0 +1,277 @@
+"""Cartesia's WebSocket: many contexts, JSON both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+
+from service.contexts.outbox import Item, Outbox
+from service.contexts.speech_context import open_context, plan_speech
+from service.dialects.cartesia.errors import error_message
+from service.dialects.cartesia.messages import (
+    AFRESH,
+    NAME,
+    OWN_FLUSH,
+    ContextRequest,
+    SocketRenderer,
+    Standing,
+    closed_error,
+    context_create,
+    context_of,
+    done_message,
+    flush_message,
+    parse_message,
+)
+from service.dialects.errors import count_error
+from service.runtime import Runtime
+from service.transport.websocket import GOING_AWAY, SocketClosing
+from streaming.errors import ErrorCode, RequestError, TalkwireError
+
+_ASKED_FLUSH = "asked"
+_BUFFER_DELAY_MS = 3000
+#: A context is forgotten so long after its listener has heard it all.
+_EXPIRES_S = 1.0
+
+
+class CartesiaContext:
+    """``first`` is the request that opens it; later ones are read for their text alone, since
+    clients send other voices and formats with them. ``began``: see EventRenderer.
+
+    Raises RequestError, CapacityError.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        outbox: Outbox,
+        tasks: asyncio.TaskGroup,
+        first: ContextRequest,
+        handle: int,
+        context_id: str,
+        request_id: str,
+        began: Standing,
+        closed: Callable[[], None],
+    ) -> None:
+        codec_rate = runtime.codec.spec.sample_rate
+        plan = plan_speech(
+            runtime,
+            NAME,
+            request_id,
+            context_create(first, runtime, request_id),
+            first.require_format("raw").make_encoder(codec_rate, first.pace),
+        )
+        self._renderer = SocketRenderer(context_id, request_id, began)
+        self._closed = closed
+        self._began_s = began.heard_s
+        self._delay_ms = _BUFFER_DELAY_MS
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_ended = False
+        self._idle_limit_s = runtime.settings.context_idle_s
+        self.speech = open_context(
+            runtime, outbox, tasks, plan, handle, self._renderer, self._on_closed
+        )
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether it was forgotten, not ended by its client, who may go on with it."""
+        return self._renderer.is_quiet
+
+    @property
+    def standing(self) -> Standing:
+        """Where one of its id would go on."""
+        return Standing(self._began_s + self.speech.audio_s, self._renderer.flush_id)
+
+    def take(self, request: ContextRequest) -> None:
+        """Text, a flush, the end: whatever is in it. Raises RequestError."""
+        if self._is_ended:
+            raise closed_error()
+        self.speech.touch()
+        if request.transcript:
+            self.speech.append(request.transcript)
+        self._stop_timer()
+        if request.max_buffer_delay_ms is not None:
+            self._delay_ms = request.max_buffer_delay_ms
+        if not request.continue_:
+            self._end()
+        elif request.flush or (not self._delay_ms and not _is_blank(request)):
+            self.speech.flush(_ASKED_FLUSH)
+        else:
+            self._start_timer()
+
+    def refuse(self, *, is_new: bool, is_last: bool) -> None:
+        """Its request was not carried out: nothing is left of a new context, and after a last
+        request what there is will be spoken.
+        """
+        if is_new:
+            self.speech.cancel()
+        elif is_last and not self._is_ended:
+            self._stop_timer()
+            self._end()
+
+    def _end(self) -> None:
+        self._is_ended = True
+        self.speech.end()
+
+    def expire(self, now: float) -> None:
+        """Forget it if its listener has heard it all; end it if it waits in vain for text."""
+        if self._is_ended or self._timer is not None:
+            return
+        if self.speech.silent_s(now) > _EXPIRES_S:
+            self._renderer.is_quiet = True
+            self._end()
+        elif self.speech.idle_s(now) > self._idle_limit_s:
+            self._end()
+
+    # -- text that waits for more
+
+    def _start_timer(self) -> None:
+        """Half a sentence is not held back for longer than its client wants."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._delay_ms / 1000, self._speak_what_waits)
+
+    def _speak_what_waits(self) -> None:
+        self._timer = None
+        self.speech.flush(OWN_FLUSH)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_closed(self) -> None:
+        self._stop_timer()
+        self._closed()
+
+
+def _is_blank(request: ContextRequest) -> bool:
+    return not request.transcript.strip()
+
+
+_REMEMBERED = 256
+
+
+class CartesiaDialect:
+    """See service.transport.websocket.Dialect. No error closes the socket; an error of a context
+    ends that context alone.
+    """
+
+    def __init__(self, runtime: Runtime, outbox: Outbox, tasks: asyncio.TaskGroup) -> None:
+        self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
+        self._session_id = uuid.uuid4().hex
+        self._contexts: dict[str, CartesiaContext] = {}
+        #: Of contexts that have expired: who goes on with one counts from there.
+        self._expired: OrderedDict[str, Standing] = OrderedDict()
+        self._handles = itertools.count()
+        self._heard_at = time.monotonic()
+
+    def open(self) -> None:
+        """Nothing is said before the client does."""
+
+    def on_text(self, text: str) -> None:
+        """Carry out one message; what is wrong with it is told, never fatal."""
+        self._heard_at = time.monotonic()
+        try:
+            request = parse_message(text)
+        except RequestError as error:
+            self._tell(error, context_of(text))
+            return
+        context_id = request.context_id or uuid.uuid4().hex
+        is_new = context_id not in self._contexts
+        try:
+            self._carry_out(context_id, request)
+        except TalkwireError as error:
+            if (context := self._contexts.get(context_id)) is not None:
+                context.refuse(is_new=is_new, is_last=not request.continue_)
+            self._tell(error, context_id, done=context_id not in self._contexts)
+
+    def on_bytes(self, data: bytes) -> None:
+        """Clients send no binary messages."""
+        self._tell(RequestError(ErrorCode.INVALID_MESSAGE, "Clients send JSON text."), None)
+
+    def _carry_out(self, context_id: str, request: ContextRequest) -> None:
+        context = self._contexts.get(context_id)
+        if request.cancel:
+            self._expired.pop(context_id, None)
+            if context is not None:
+                context.speech.cancel()
+        elif context is not None:
+            context.take(request)
+        elif request.transcript.strip():
+            self._open(context_id, request).take(request)
+        elif not request.continue_:  # the end of what has expired, or never was
+            self._expired.pop(context_id, None)
+            self._outbox.put(Item(done_message(context_id)))
+        elif request.flush:
+            began = self._expired.get(context_id, AFRESH)
+            self._outbox.put(Item(flush_message(context_id, began)))
+            self._remember(context_id, replace(began, flush_id=began.flush_id + 1))
+
+    def _open(self, context_id: str, request: ContextRequest) -> CartesiaContext:
+        limit = self._runtime.settings.max_contexts_per_session
+        if len(self._contexts) >= limit:
+            raise RequestError(
+                ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
+            )
+        self._runtime.require_slot()
+        handle = next(self._handles)
+        context = CartesiaContext(
+            self._runtime,
+            self._outbox,
+            self._tasks,
+            request,
+            handle,
+            context_id,
+            f"{self._session_id}-{handle}",
+            self._expired.get(context_id, AFRESH),
+            lambda: self._on_closed(context_id),
+        )
+        self._contexts[context_id] = context
+        return context
+
+    def _on_closed(self, context_id: str) -> None:
+        context = self._contexts.pop(context_id)
+        self._heard_at = time.monotonic()
+        self._expired.pop(context_id, None)
+        if context.is_expired:
+            self._remember(context_id, context.standing)
+
+    def _remember(self, context_id: str, standing: Standing) -> None:
+        self._expired[context_id] = standing
+        self._expired.move_to_end(context_id)
+        while len(self._expired) > _REMEMBERED:
+            self._expired.popitem(last=False)
+
+    def on_tick(self, now: float) -> None:
+        """Forget contexts that are over, and close what has been idle for too long."""
+        for context in list(self._contexts.values()):
+            context.expire(now)
+        if not self._contexts and now - self._heard_at > self._runtime.settings.session_idle_s:
+            raise SocketClosing(GOING_AWAY)
+
+    def on_drain(self, deadline_ms: int) -> None:
+        """There are no words for it; new contexts are refused."""
+
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return all(context.speech.is_settled(now) for context in self._contexts.values())
+
+    def render_error(
+        self, error: TalkwireError, context_id: str | None = None, *, done: bool = True
+    ) -> str:
+        """An ``error`` message; its request id finds it in the logs."""
+        request_id = uuid.uuid4().hex
+        count_error(self._runtime, error, request_id, NAME)
+        return error_message(error, context_id, request_id, done=done)
+
+    def _tell(self, error: TalkwireError, context_id: str | None, *, done: bool = True) -> None:
+        self._outbox.put(Item(self.render_error(error, context_id, done=done)))
+
+    def close(self) -> None:
+        """Cancel every context."""
+        for context in list(self._contexts.values()):
+            context.speech.cancel()

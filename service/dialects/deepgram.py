@@ -1,0 +1,585 @@
+"""Deepgram's speech API, version 1 (docs/reference/dialects.md): ``POST`` and ``WS /v1/speak``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fastapi import Request, Response, WebSocket
+from pydantic import BaseModel, Field
+
+from service import __version__
+from service.access.rules import GuardedRouter, Rule
+from service.audio.encoder import AudioEncoder
+from service.audio.factory import make_stream_encoder
+from service.auth.authenticator import answered_subprotocol
+from service.auth.caller import current_caller
+from service.auth.keys import Scope
+from service.auth.tokens import MAX_TTL_S
+from service.contexts.options import speech_request
+from service.contexts.outbox import Item, Outbox
+from service.contexts.speech_context import (
+    Audio,
+    Message,
+    Output,
+    Revocable,
+    SpeechContext,
+    open_context,
+    plan_speech,
+)
+from service.dialects.errors import (
+    TRY_AGAIN,
+    ErrorTable,
+    Refusal,
+    count_error,
+    invalid_field,
+    missing_field,
+    unknown_field,
+)
+from service.runtime import Runtime
+from service.transport.http_response import HttpSpeech, PlainRenderer, plan_response
+from service.transport.http_routes import SpeechRoute, documented
+from service.transport.websocket import (
+    GOING_AWAY,
+    NORMAL,
+    Dialect,
+    Socket,
+    SocketClosing,
+    serve_socket,
+)
+from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.events import Done, Flushed
+from streaming.protocol import messages as wire
+from streaming.segmenter import CLOSERS, OPENERS, SPACED_MARKS
+
+NAME = "deepgram"
+#: Accepted without effect: they are about Deepgram's own books.
+_IGNORED = frozenset(("mip_opt_out", "tag"))
+_KNOWN = frozenset(("model", "encoding", "container", "sample_rate", "bit_rate", "speed"))
+_SLOWEST, _FASTEST = 0.25, 4.0
+_UNSUPPORTED = ErrorCode.UNSUPPORTED
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A pair of encoding and container: our name, Deepgram's defaults, and the media type."""
+
+    name: str
+    sample_rate: int | None
+    media_type: str
+    bit_rate: int | None = None
+
+
+_SOCKET = {
+    "linear16": _Choice("pcm_s16le", 24_000, ""),
+    "mulaw": _Choice("pcm_mulaw", 8_000, ""),
+    "alaw": _Choice("pcm_alaw", 8_000, ""),
+}
+#: By encoding and container; the first container of an encoding is its default.
+_HTTP = {
+    ("mp3", "none"): _Choice("mp3", 22_050, "audio/mpeg", 48_000),
+    ("linear16", "wav"): _Choice("wav", 24_000, "audio/wav"),
+    ("linear16", "none"): _Choice("pcm_s16le", 24_000, "audio/l16;rate={rate};channels=1"),
+    ("mulaw", "wav"): _Choice("wav_mulaw", 8_000, "audio/wav"),
+    ("mulaw", "none"): _Choice("pcm_mulaw", 8_000, "audio/mulaw;rate={rate};channels=1"),
+    ("alaw", "wav"): _Choice("wav_alaw", 8_000, "audio/wav"),
+    ("alaw", "none"): _Choice("pcm_alaw", 8_000, "audio/alaw;rate={rate};channels=1"),
+    ("opus", "ogg"): _Choice("ogg_opus", 48_000, "audio/ogg;codecs=opus"),
+    ("flac", "none"): _Choice("flac", None, "audio/flac"),
+    ("aac", "none"): _Choice("aac", 22_050, "audio/aac"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakOptions:
+    """What is to be made of each text. ``model`` is the name as the client knows it."""
+
+    model: str
+    voice: str
+    speed: float
+    media_type: str
+    _choice: _Choice
+    _sample_rate: int | None
+    _bit_rate: int | None
+
+    def encoder(self, codec_rate: int) -> AudioEncoder:
+        """A new one. Raises RequestError (``unsupported``)."""
+        return make_stream_encoder(
+            self._choice.name,
+            codec_rate,
+            self._sample_rate,
+            bit_rate=self._bit_rate,
+            speed=self.speed,
+        )
+
+    def create(self, context_id: str, max_lead_ms: int | None = None) -> wire.ContextCreate:
+        """The context in the core's words."""
+        return wire.ContextCreate(
+            context_id,
+            voice=self.voice,
+            audio=wire.AudioOptions(speed=self.speed),
+            max_lead_ms=max_lead_ms,
+        )
+
+
+def socket_options(query: Mapping[str, str], runtime: Runtime) -> SpeakOptions:
+    """What a socket's query says. Raises RequestError."""
+    encoding, container = query.get("encoding", "linear16"), query.get("container", "none")
+    choice = _SOCKET.get(encoding) if container == "none" else None
+    if choice is None:
+        if container != "none":
+            raise invalid_field("container", container, "none on a socket", _UNSUPPORTED)
+        raise invalid_field("encoding", encoding, "linear16, mulaw or alaw", _UNSUPPORTED)
+    return _options(query, choice, runtime)
+
+
+def http_options(query: Mapping[str, str], runtime: Runtime) -> SpeakOptions:
+    """What a request's query says. Raises RequestError."""
+    encoding = query.get("encoding", "mp3")
+    containers = [container for name, container in _HTTP if name == encoding]
+    if not containers:
+        names = ", ".join(dict.fromkeys(name for name, _ in _HTTP))
+        raise invalid_field("encoding", encoding, f"one of {names}", _UNSUPPORTED)
+    container = query.get("container", containers[0])
+    choice = _HTTP.get((encoding, container))
+    if choice is None:
+        allowed = f"{' or '.join(containers)} for {encoding}"
+        raise invalid_field("container", container, allowed, _UNSUPPORTED)
+    return _options(query, choice, runtime)
+
+
+def _options(query: Mapping[str, str], choice: _Choice, runtime: Runtime) -> SpeakOptions:
+    for name in query:
+        if name not in _KNOWN | _IGNORED:
+            known = sorted(_KNOWN | _IGNORED)
+            raise unknown_field(name, known, "parameter", code=_UNSUPPORTED)
+    rate = _whole(query, "sample_rate", choice.sample_rate)
+    model = query.get("model", "")
+    voice = runtime.voices[0] if model in ("", *runtime.settings.model_names) else model
+    options = SpeakOptions(
+        model=model or voice,
+        voice=voice,
+        speed=_speed(query),
+        media_type=choice.media_type.format(rate=rate),
+        _choice=choice,
+        _sample_rate=rate,
+        _bit_rate=_whole(query, "bit_rate", choice.bit_rate),
+    )
+    # A handshake or a request is the time to refuse what cannot be served.
+    options.encoder(runtime.codec.spec.sample_rate)
+    runtime.talker.check_options(speech_request(runtime, options.create("probe"), "probe"))
+    return options
+
+
+def _speed(query: Mapping[str, str]) -> float:
+    speed = _number(query, "speed", 1.0)
+    if not _SLOWEST <= speed <= _FASTEST:
+        raise _invalid("speed", speed, f"from {_SLOWEST} to {_FASTEST}")
+    return speed
+
+
+def _whole(query: Mapping[str, str], name: str, default: int | None) -> int | None:
+    """A whole number; the official client writes 24000.0."""
+    if name not in query:
+        return default
+    number = _number(query, name, 0.0)
+    if number != int(number):
+        raise _invalid(name, query[name], "a whole number")
+    return int(number)
+
+
+def _number(query: Mapping[str, str], name: str, default: float) -> float:
+    if name not in query:
+        return default
+    try:
+        number = float(query[name])
+    except ValueError:
+        number = float("nan")
+    if not abs(number) < 2**31:
+        raise _invalid(name, query[name], "a number")
+    return number
+
+
+def _invalid(name: str, value: object, allowed: str) -> RequestError:
+    return invalid_field(name, value, allowed, ErrorCode.INVALID_PARAMETER)
+
+
+TABLE = ErrorTable(
+    NAME,
+    {ErrorCode.UNKNOWN_VOICE: 400},
+    {"voice": "model", "bitrate": "bit_rate"},
+    full_close=TRY_AGAIN,
+)
+close_code = TABLE.close_code
+
+
+def _code(error: TalkwireError) -> str:
+    """Codes are in capitals there."""
+    return error.code.value.upper()
+
+
+def header_value(text: str) -> str:
+    """What of ``text`` a header may hold; a client may call things anything."""
+    return "".join(char if " " <= char <= "~" else "?" for char in text)
+
+
+def _body(error: TalkwireError, request_id: str) -> dict[str, Any]:
+    return {"err_code": _code(error), "err_msg": TABLE.message(error), "request_id": request_id}
+
+
+def _headers(error: TalkwireError, request_id: str) -> dict[str, str]:
+    return {"dg-request-id": request_id, "dg-error": header_value(TABLE.message(error))}
+
+
+refusal = Refusal(TABLE, _body, _headers)
+
+
+def error_message(error: TalkwireError, request_id: str) -> str:
+    """After it the socket closes."""
+    return json.dumps(
+        {
+            "type": "Error",
+            "code": _code(error),
+            "description": TABLE.message(error),
+            "request_id": request_id,
+        }
+    )
+
+
+def warning_message(error: TalkwireError) -> str:
+    """Something was not done; the socket goes on."""
+    message = TABLE.message(error)
+    fields = {"code": _code(error), "description": message, "warn_msg": message}
+    return json.dumps({"type": "Warning", **fields})
+
+
+class DeepgramErrorBody(BaseModel):
+    """The body of a refusal."""
+
+    err_code: str
+    err_msg: str
+    request_id: str
+
+
+#: For OpenAPI.
+ERRORS = documented(DeepgramErrorBody)
+
+
+class DeepgramRoute(SpeechRoute):
+    """Answers in Deepgram's shape."""
+
+    refusal = refusal
+
+
+def joined(before: str, text: str) -> tuple[str, str]:
+    """``text`` with the spaces that it lacks, and the ``before`` of the next piece.
+
+    A space goes in front of it where a sentence mark came before and no lower-case letter,
+    nor the rest of a number, follows. One goes behind it where it is a whole sentence of
+    several words, since nothing else may come for long.
+    """
+    added = text
+    if _ends_sentence(before) and _begins_sentence(before, text):
+        added = " " + text
+    if len(text.split()) > 1 and _ends_sentence(text) and not _ends_number(text):
+        added += " "
+    return added, (before + added)[-8:]
+
+
+def _ends_sentence(text: str) -> bool:
+    bare = text.rstrip("".join(CLOSERS))
+    return bare[-1:] in SPACED_MARKS if bare else False
+
+
+def _ends_number(text: str) -> bool:
+    bare = text.rstrip("".join(CLOSERS | SPACED_MARKS))
+    return bare[-1:].isdigit()
+
+
+def _begins_sentence(before: str, text: str) -> bool:
+    first = text[:1]
+    if first.isdigit():
+        return not _ends_number(before)
+    return (first.isalpha() and not first.islower()) or first in OPENERS
+
+
+_BINARY_REFUSED = 1003
+
+
+class SpeakDialect:
+    """See service.transport.websocket.Dialect. ``finish`` closes the socket once all is written."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        outbox: Outbox,
+        tasks: asyncio.TaskGroup,
+        options: SpeakOptions,
+        finish: Callable[[int], None],
+    ) -> None:
+        self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
+        self._options, self._finish = options, finish
+        self._request_id = str(uuid.uuid4())
+        self._turn: SpeechContext | None = None
+        self._turns = self._sequence = self._flushes = 0
+        self._tail = ""
+        self._has_unflushed = False
+        self._heard_at = time.monotonic()
+
+    # -- the socket
+
+    def open(self) -> None:
+        """Say who speaks."""
+        self._say(
+            {
+                "type": "Metadata",
+                "request_id": self._request_id,
+                "model_name": self._options.model,
+                "model_version": __version__,
+                "model_uuid": str(uuid.uuid5(uuid.NAMESPACE_DNS, self._options.voice)),
+            }
+        )
+
+    def on_text(self, text: str) -> None:
+        """A message came. One that is none closes the socket, as Deepgram does."""
+        self._heard_at = time.monotonic()
+        try:
+            self._dispatch(text)
+        except TalkwireError as error:
+            self._outbox.put(Item(self.render_error(error)))
+            raise SocketClosing(close_code(error)) from error
+
+    def on_bytes(self, data: bytes) -> None:
+        """Clients send no binary messages."""
+        wrong = RequestError(ErrorCode.INVALID_MESSAGE, "Send JSON text, not binary messages.")
+        self._outbox.put(Item(self.render_error(wrong)))
+        raise SocketClosing(_BINARY_REFUSED)
+
+    def on_tick(self, now: float) -> None:
+        """Close what has been idle for too long."""
+        settings = self._runtime.settings
+        if self._turn is not None and self._turn.idle_s(now) > settings.context_idle_s:
+            self._clear()
+            self._warn(
+                CapacityError(
+                    ErrorCode.IDLE_TIMEOUT, "Text waited too long for a Flush and was dropped."
+                )
+            )
+        if self._turn is None and now - self._heard_at > settings.session_idle_s:
+            idle = CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long.")
+            self._outbox.put(Item(self.render_error(idle)))
+            raise SocketClosing(GOING_AWAY)
+
+    def on_drain(self, deadline_ms: int) -> None:
+        """Tell the client to go elsewhere."""
+        self._warn(CapacityError(ErrorCode.DRAINING, "The server is shutting down."))
+
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return self._turn is None or self._turn.is_settled(now)
+
+    def render_error(self, error: TalkwireError) -> str:
+        """An ``Error`` message."""
+        count_error(self._runtime, error, self._request_id, NAME)
+        return error_message(error, self._request_id)
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        if self._turn is not None:
+            self._turn.cancel()
+
+    # -- messages
+
+    def _dispatch(self, text: str) -> None:
+        try:
+            message = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RequestError(ErrorCode.INVALID_JSON, "The message is not JSON.") from error
+        kind = message.get("type") if isinstance(message, dict) else None
+        match kind:
+            case "Speak":
+                self._speak(message.get("text"))
+            case "Flush":
+                self._flush()
+            case "Clear":
+                self._clear()
+                self._count("Cleared")
+            case "Close":
+                raise SocketClosing(NORMAL)
+            case _:
+                raise RequestError(
+                    ErrorCode.UNKNOWN_MESSAGE,
+                    "The messages are Speak, Flush, Clear and Close.",
+                    param="type",
+                )
+
+    def _speak(self, text: object) -> None:
+        if text is None:
+            raise missing_field("text")
+        if not isinstance(text, str):
+            raise invalid_field("text", text, "a string")
+        if not text or (self._turn is None and not text.strip()):
+            return
+        turn = self._turn or self._begin()
+        try:
+            text, self._tail = joined(self._tail, text)
+            turn.append(text)
+            self._has_unflushed |= bool(text.strip())  # a line break is nothing to wait for
+        except RequestError as error:
+            if error.code is not ErrorCode.TEXT_TOO_LONG:
+                raise
+            self._warn(error)  # it was not added; the turn goes on without it
+
+    def _begin(self) -> SpeechContext:
+        runtime, number = self._runtime, self._turns
+        runtime.require_slot()
+        request_id = f"{self._request_id}-{number}"
+        plan = plan_speech(
+            runtime,
+            NAME,
+            request_id,
+            self._options.create(request_id),
+            self._options.encoder(runtime.codec.spec.sample_rate),
+        )
+        self._turn = open_context(
+            runtime, self._outbox, self._tasks, plan, number, self, lambda: self._on_closed(number)
+        )
+        self._turns, self._tail, self._flushes = number + 1, "", 0
+        return self._turn
+
+    def _flush(self) -> None:
+        if self._turn is None:
+            self._count("Flushed")  # there was nothing to speak
+            return
+        self._has_unflushed, self._tail = False, ""
+        self._flushes += 1
+        self._turn.flush(str(self._flushes))
+
+    def _clear(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+        self._has_unflushed = False
+
+    def _on_closed(self, number: int) -> None:
+        if number == self._turns - 1:
+            self._turn = None
+        self._heard_at = time.monotonic()
+
+    # -- what the turn says
+
+    def render(self, output: Output) -> Sequence[Message]:
+        """See service.contexts.speech_context.Renderer."""
+        match output:
+            case Audio():
+                return [Revocable(packet.data, packet.samples) for packet in output.packets]
+            case Flushed():
+                return [self._flushed()]
+            case Done(error=error) if error is not None:
+                # a turn that fails ends the socket: its clients come again
+                asyncio.get_running_loop().call_soon(self._finish, close_code(error))
+                return [error_message(error, self._request_id)]
+            case _:
+                return []
+
+    def _flushed(self) -> str:
+        """After the last flush nothing is left of the turn."""
+        self._flushes -= 1
+        if not self._flushes and not self._has_unflushed:
+            asyncio.get_running_loop().call_soon(self._end, self._turn)
+        return self._counted("Flushed")
+
+    def _end(self, turn: SpeechContext | None) -> None:
+        """Let a turn go that has said everything; the next text begins another."""
+        if turn is not None and turn is self._turn and not self._flushes + self._has_unflushed:
+            self._turn = None
+            turn.end()
+
+    # -- saying
+
+    def _counted(self, kind: str) -> str:
+        number, self._sequence = self._sequence, self._sequence + 1
+        return json.dumps({"type": kind, "sequence_id": number})
+
+    def _count(self, kind: str) -> None:
+        self._outbox.put(Item(self._counted(kind)))
+
+    def _warn(self, error: TalkwireError) -> None:
+        count_error(self._runtime, error, self._request_id, NAME)
+        self._outbox.put(Item(warning_message(error)))
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self._outbox.put(Item(json.dumps(message)))
+
+
+_SPEAK = "/v1/speak"
+
+
+class SpeakBody(BaseModel):
+    """The body of `POST /v1/speak`."""
+
+    text: str = Field(description="The text to speak.")
+
+
+#: For how long a token is valid, in seconds, unless a client says.
+_GRANT_S = 30
+
+
+class GrantBody(BaseModel):
+    """The body of `POST /v1/auth/grant`."""
+
+    ttl_seconds: int = Field(_GRANT_S, ge=1, le=MAX_TTL_S, description="For how long it is valid.")
+
+
+class Grant(BaseModel):
+    """A token, to be sent as `Authorization: Bearer`."""
+
+    access_token: str
+    expires_in: int
+
+
+def deepgram_router(runtime: Runtime) -> GuardedRouter:
+    """All routes of this dialect."""
+    rule = Rule(Scope.SPEAK, refusal, scheme="deepgram_token")
+    router = GuardedRouter(rule, route_class=DeepgramRoute, responses=ERRORS, tags=[NAME])
+
+    def dialect(websocket: WebSocket, socket: Socket, tasks: asyncio.TaskGroup) -> Dialect:
+        options = socket_options(websocket.query_params, runtime)
+        return SpeakDialect(runtime, socket.outbox, tasks, options, socket.finish)
+
+    @router.websocket(_SPEAK)
+    async def speak_socket(websocket: WebSocket) -> None:
+        subprotocol = answered_subprotocol(websocket.scope.get("subprotocols", []))
+        await serve_socket(websocket, runtime, partial(dialect, websocket), refusal, subprotocol)
+
+    @router.post(_SPEAK, response_class=Response)
+    async def speak(body: SpeakBody, request: Request) -> Response:
+        """Speak a text. The query says how: `model` (a voice), `encoding` (mp3), `container`,
+        `sample_rate`, `bit_rate`, `speed`. The audio is sent while it is made.
+        """
+        runtime.require_ready()
+        request_id = request.state.request_id
+        options = http_options(request.query_params, runtime)
+        create = options.create(request_id, runtime.settings.max_lead_ms)
+        encoder = options.encoder(runtime.codec.spec.sample_rate)
+        plan = plan_response(runtime, NAME, request_id, create, encoder)
+        renderer = PlainRenderer(options.media_type, partial(refusal, request_id=request_id))
+        response = HttpSpeech(runtime, plan, body.text, renderer)
+        response.headers["dg-request-id"] = request_id
+        response.headers["dg-model-name"] = header_value(options.model)
+        response.headers["dg-char-count"] = str(len(body.text))
+        return response
+
+    @router.post("/v1/auth/grant")
+    async def grant(body: GrantBody | None = None) -> Grant:
+        """A token that a browser may use instead of the key for a while."""
+        ttl_s = _GRANT_S if body is None else body.ttl_seconds
+        token = runtime.authority.issue_token(current_caller(), ttl_s)
+        return Grant(access_token=token, expires_in=ttl_s)
+
+    return router

@@ -1,0 +1,1 @@
+"""ElevenLabs' speech API."""

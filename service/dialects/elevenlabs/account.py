@@ -1,0 +1,219 @@
+"""ElevenLabs' account routes: voices, models, user, subscription and tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from service.auth.caller import current_caller
+from service.dialects.errors import invalid_field
+from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
+from service.runtime import Runtime
+from streaming.errors import ErrorCode
+
+#: For how long ElevenLabs' own tokens are valid, in seconds.
+_TOKEN_S = 15 * 60
+_TOKEN_KINDS = ("tts_websocket", "tts_websocket_multi")
+
+
+class VoiceSettings(BaseModel):
+    """Knobs of a voice, at their defaults. Of them only ``speed`` has an effect."""
+
+    stability: float = 0.5
+    similarity_boost: float = 0.75
+    style: float = 0.0
+    use_speaker_boost: bool = True
+    speed: float = 1.0
+
+
+class Voice(BaseModel):
+    """A voice, in ElevenLabs' shape."""
+
+    voice_id: str
+    name: str
+    category: Literal["premade", "cloned"]
+    description: str | None
+    labels: dict[str, str]
+
+
+class VoiceList(BaseModel):
+    """All voices; the first is the default."""
+
+    voices: list[Voice]
+
+
+class VoicePage(BaseModel):
+    """Some of the voices. ``next_page_token`` asks for those that follow."""
+
+    voices: list[Voice]
+    has_more: bool
+    total_count: int
+    next_page_token: str | None
+
+
+class Price(BaseModel):
+    """An amount of money."""
+
+    amount: str = "0"
+    currency: str = "usd"
+
+
+class Subscription(BaseModel):
+    """What the key may use. Limits that this server does not have are as large as can be."""
+
+    tier: str = "talkwire"
+    status: str = "active"
+    character_count: int = 0
+    character_limit: int = 2**31 - 1
+    max_credit_limit_extension: str | int = "unlimited"
+    can_extend_character_limit: bool = False
+    allowed_to_extend_character_limit: bool = False
+    voice_slots_used: int
+    professional_voice_slots_used: int = 0
+    professional_voice_slots_used_in_workspace: int = 0
+    voice_limit: int
+    voice_add_edit_counter: int = 0
+    professional_voice_limit: int = 0
+    can_extend_voice_limit: bool = False
+    can_use_instant_voice_cloning: bool
+    can_use_professional_voice_cloning: bool = False
+    current_overage: Price = Price()
+
+
+class User(BaseModel):
+    """The key and its tenant, in ElevenLabs' shape."""
+
+    user_id: str
+    workspace_id: str
+    subscription: Subscription
+    is_new_user: bool = False
+    can_use_delayed_payment_methods: bool = False
+    is_onboarding_completed: bool = True
+    is_onboarding_checklist_completed: bool = True
+    created_at: int
+    seat_type: str = "workspace_member"
+
+
+class Token(BaseModel):
+    """To be sent as the query's `single_use_token`."""
+
+    token: str
+
+
+def elevenlabs_models(names: Sequence[str]) -> list[dict[str, Any]]:
+    """``GET /v1/models`` as ElevenLabs' clients read it, by the names of the served model."""
+    return [
+        {
+            "model_id": name,
+            "name": name,
+            "can_do_text_to_speech": True,
+            "can_do_voice_conversion": False,
+            "can_be_finetuned": False,
+            "can_use_style": False,
+            "can_use_speaker_boost": False,
+            "serves_pro_voices": False,
+            "token_cost_factor": 1.0,
+            "languages": [{"language_id": "en", "name": "English"}],
+        }
+        for name in names
+    ]
+
+
+def add_account(router: APIRouter, runtime: Runtime) -> None:
+    """Add the routes."""
+    started = int(time.time())
+    _add_voices(router, runtime)
+
+    def subscription() -> Subscription:
+        caller = current_caller()
+        most = runtime.accounts.limits(caller).max_voices
+        return Subscription(
+            voice_slots_used=len(runtime.library.own_names(caller.tenant)),
+            voice_limit=runtime.settings.max_voices if most is None else most,
+            can_use_instant_voice_cloning=runtime.codec.can_encode,
+        )
+
+    @router.get("/v1/user")
+    async def user() -> User:
+        """Who asks."""
+        caller = current_caller()
+        return User(
+            user_id=caller.key_id or "anybody",
+            workspace_id=caller.tenant or "talkwire",
+            subscription=subscription(),
+            created_at=started,
+        )
+
+    @router.get("/v1/user/subscription")
+    async def user_subscription() -> Subscription:
+        """What may be used."""
+        return subscription()
+
+    @router.post("/v1/single-use-token/{token_type}")
+    async def token(token_type: str) -> Token:
+        """A token that a browser may use instead of the key for 15 minutes, on sockets."""
+        if token_type not in _TOKEN_KINDS:
+            allowed = " or ".join(_TOKEN_KINDS)
+            raise invalid_field("token_type", token_type, allowed, ErrorCode.UNSUPPORTED)
+        return Token(token=runtime.authority.issue_token(current_caller(), _TOKEN_S))
+
+
+def _add_voices(router: APIRouter, runtime: Runtime) -> None:
+    @router.get("/v1/voices")
+    async def voices() -> VoiceList:
+        """The voices that can be asked for."""
+        return VoiceList(voices=[_shaped(voice) for voice in list_voices(runtime)])
+
+    @router.get("/v2/voices")
+    async def voices_page(
+        page_size: Annotated[int, Query(ge=1, le=100)] = 10,
+        next_page_token: str | None = None,
+        search: str = "",
+        voice_ids: Annotated[list[str] | None, Query()] = None,
+    ) -> VoicePage:
+        """The same in pages."""
+        found = [
+            voice
+            for voice in list_voices(runtime)
+            if search.lower() in voice.name.lower() and (not voice_ids or voice.id in voice_ids)
+        ]
+        ids = [voice.id for voice in found]
+        first = ids.index(next_page_token) + 1 if next_page_token in ids else 0
+        page = found[first : first + page_size]
+        has_more = len(found) > first + page_size
+        return VoicePage(
+            voices=[_shaped(voice) for voice in page],
+            has_more=has_more,
+            total_count=len(found),
+            next_page_token=page[-1].id if has_more else None,
+        )
+
+    @router.get("/v1/voices/settings/default")
+    async def default_settings() -> VoiceSettings:
+        """The knobs of any voice, as they stand."""
+        return VoiceSettings()
+
+    @router.get("/v1/voices/{voice_id}/settings")
+    async def voice_settings(voice_id: str) -> VoiceSettings:
+        """The knobs of one voice, as they stand."""
+        find_voice(voice_id, runtime)
+        return VoiceSettings()
+
+    @router.get("/v1/voices/{voice_id}")
+    async def voice(voice_id: str) -> Voice:
+        """One of the voices."""
+        return _shaped(find_voice(voice_id, runtime))
+
+
+def _shaped(voice: ListedVoice) -> Voice:
+    return Voice(
+        voice_id=voice.id,
+        name=voice.name,
+        category="premade" if voice.created_at is None else "cloned",
+        description=voice.description,
+        labels={"language": voice.language} if voice.language else {},
+    )

@@ -1,0 +1,199 @@
+"""ElevenLabs' requests, checked and translated to the core's terms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.audio.containers import RestartingEncoder
+from service.audio.encoder import AudioEncoder
+from service.audio.factory import MEDIA_TYPES, make_stream_encoder
+from service.contexts.options import speech_request
+from service.dialects.errors import invalid_field
+from service.runtime import Runtime
+from streaming.errors import ErrorCode, RequestError
+from streaming.protocol import messages as wire
+
+NAME = "elevenlabs"
+#: What their clients call ``output_format``, without one.
+DEFAULT_FORMAT = "mp3_44100_128"
+_FORMAT = re.compile(r"(mp3|pcm|ulaw|alaw|opus|wav)_(\d{4,6})(?:_(\d{1,3}))?")
+_ENCODINGS = {
+    "mp3": "mp3",
+    "pcm": "pcm_s16le",
+    "ulaw": "pcm_mulaw",
+    "alaw": "pcm_alaw",
+    "opus": "ogg_opus",
+    "wav": "wav",
+}
+_WITH_BIT_RATE = ("mp3", "opus")
+_OPUS_RATE = 48_000
+_TIMEOUT_S, _MAX_TIMEOUT_S = 20.0, 180.0
+_Speed = Annotated[float, Field(ge=0.25, le=4)]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """``codec_rate_bitrate``, taken apart. ``sample_rate`` None: whatever the encoder likes."""
+
+    encoding: str
+    sample_rate: int | None
+    bit_rate: int | None
+
+    @property
+    def media_type(self) -> str:
+        """Of the bytes over HTTP."""
+        return MEDIA_TYPES[self.encoding]
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a flush ends it, and is heard."""
+        return self.encoding in ("mp3", "ogg_opus")
+
+    def make_encoder(self, codec_rate: int, speed: float) -> AudioEncoder:
+        """For one context. Raises RequestError (``unsupported``)."""
+
+        def make() -> AudioEncoder:
+            return make_stream_encoder(
+                self.encoding, codec_rate, self.sample_rate, bit_rate=self.bit_rate, speed=speed
+            )
+
+        try:
+            return RestartingEncoder(make) if self.is_file else make()
+        except RequestError as error:
+            param = "speed" if error.param == "speed" else "output_format"
+            raise RequestError(error.code, error.message, param=param) from error
+
+
+def parse_format(name: str) -> OutputFormat:
+    """Raises RequestError (``unsupported``) for what is no such name."""
+    match = _FORMAT.fullmatch(name)
+    if match is None or (match[3] is not None) != (match[1] in _WITH_BIT_RATE):
+        raise invalid_field(
+            "output_format",
+            name,
+            "mp3_<rate>_<kbit/s>, opus_48000_<kbit/s>, pcm_<rate>, ulaw_8000, alaw_8000 or, over "
+            "HTTP, wav_<rate>",
+            ErrorCode.UNSUPPORTED,
+        )
+    kind, rate = match[1], int(match[2])
+    if kind == "opus":
+        if rate != _OPUS_RATE:
+            allowed = "opus_48000_<kbit/s> for Opus"
+            raise invalid_field("output_format", name, allowed, ErrorCode.UNSUPPORTED)
+        return OutputFormat(_ENCODINGS[kind], None, 1000 * int(match[3]))
+    bit_rate = 1000 * int(match[3]) if match[3] else None
+    return OutputFormat(_ENCODINGS[kind], rate, bit_rate)
+
+
+class VoiceSettings(BaseModel):
+    """Knobs of ElevenLabs' models. Of them, only ``speed`` is one here."""
+
+    model_config = ConfigDict(extra="ignore")
+    speed: _Speed | None = Field(None, description="How many times as fast, at the same pitch.")
+
+
+class SpeechBody(BaseModel):
+    """The body of the HTTP requests. ElevenLabs' other fields are taken, without effect."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    text: str = Field(description="The text to speak.")
+    model_id: str | None = Field(None, description="Any name; the served model speaks.")
+    language_code: str | None = Field(None, description="Without effect, and named as ignored.")
+    voice_settings: VoiceSettings | None = Field(None, description="Only `speed` has an effect.")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = Field(
+        None, description="The same seed and text give the same audio."
+    )
+    pronunciation_dictionary_locators: list[Any] | None = Field(
+        None, description="Only an empty list is served."
+    )
+    audio_effects: dict[str, Any] | None = Field(None, description="Not served.")
+
+
+def speech_create(
+    body: SpeechBody, voice: str, runtime: Runtime, context_id: str, *, timestamps: bool
+) -> wire.ContextCreate:
+    """What ``body`` asks for. Raises RequestError."""
+    refuse_dictionaries(body.pronunciation_dictionary_locators)
+    if body.audio_effects:
+        raise _unsupported("audio_effects", "This server has no audio effects.")
+    speed = body.voice_settings.speed if body.voice_settings else None
+    return wire.ContextCreate(
+        context_id,
+        voice=voice,
+        audio=wire.AudioOptions(speed=speed or 1.0),
+        sampling=wire.SamplingOptions(seed=body.seed),
+        max_lead_ms=runtime.settings.max_lead_ms,
+        timestamps=timestamps and runtime.talker.has_word_timings,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a socket's address asks for. ``voice`` is as the client names it."""
+
+    voice: str
+    format: OutputFormat
+    seed: int | None
+    auto_mode: bool
+    sync_alignment: bool
+    inactivity_s: float
+
+    def create(self, context_id: str, runtime: Runtime, speed: float) -> wire.ContextCreate:
+        """A context on this socket."""
+        return wire.ContextCreate(
+            context_id,
+            voice=self.voice,
+            audio=wire.AudioOptions(speed=speed),
+            sampling=wire.SamplingOptions(seed=self.seed),
+            timestamps=runtime.talker.has_word_timings,
+        )
+
+
+def stream_options(voice: str, query: Mapping[str, str], runtime: Runtime) -> StreamOptions:
+    """Read a socket's address. Raises RequestError for what no context on it could be served."""
+    if _is_true(query, "enable_ssml_parsing"):
+        raise _unsupported("enable_ssml_parsing", "This server reads no SSML.")
+    options = StreamOptions(
+        voice,
+        parse_format(query.get("output_format", DEFAULT_FORMAT)),
+        _whole(query, "seed"),
+        _is_true(query, "auto_mode"),
+        _is_true(query, "sync_alignment"),
+        min(_MAX_TIMEOUT_S, _whole(query, "inactivity_timeout") or _TIMEOUT_S),
+    )
+    if options.format.encoding == "wav":
+        raise _unsupported("output_format", "A socket has no WAV files.")
+    options.format.make_encoder(runtime.codec.spec.sample_rate, 1.0)
+    runtime.talker.check_options(speech_request(runtime, options.create("", runtime, 1.0), ""))
+    return options
+
+
+def refuse_dictionaries(locators: list[Any] | None) -> None:
+    """Raise RequestError unless there are none."""
+    if locators:
+        raise _unsupported(
+            "pronunciation_dictionary_locators", "This server has no pronunciation dictionaries."
+        )
+
+
+def _is_true(query: Mapping[str, str], name: str) -> bool:
+    return query.get(name, "").lower() in ("true", "1")
+
+
+def _whole(query: Mapping[str, str], name: str) -> int | None:
+    value = query.get(name)
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit() and len(value) <= 10):
+        raise invalid_field(name, value, "a whole number", ErrorCode.INVALID_PARAMETER)
+    return int(value)
+
+
+def _unsupported(param: str, message: str) -> RequestError:
+    return RequestError(ErrorCode.UNSUPPORTED, message, param=param)

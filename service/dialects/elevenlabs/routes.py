@@ -1,0 +1,241 @@
+"""ElevenLabs' HTTP API (docs/reference/dialects.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from fastapi import APIRouter, Query, Request, Response, WebSocket
+
+from service.access.rules import GuardedRouter, Rule
+from service.audio.pcm import tell_wav_length
+from service.audio.timeline import later
+from service.auth.keys import Scope
+from service.contexts.speech_context import SpeechPlan
+from service.dialects.elevenlabs.account import add_account
+from service.dialects.elevenlabs.errors import ERRORS, ElevenLabsRoute, refusal
+from service.dialects.elevenlabs.messages import Aligner, CharTimes
+from service.dialects.elevenlabs.request import (
+    DEFAULT_FORMAT,
+    NAME,
+    OutputFormat,
+    SpeechBody,
+    parse_format,
+    speech_create,
+    stream_options,
+)
+from service.dialects.elevenlabs.sockets import MultiStreamDialect, SingleStreamDialect
+from service.runtime import Runtime
+from service.transport.http_response import HttpSpeech, PlainRenderer, plan_response
+from service.transport.http_routes import ignored_header
+from service.transport.websocket import Dialect, MakeDialect, Socket, serve_socket
+from streaming.errors import TalkwireError
+from streaming.events import Done
+from streaming.word_timing import WordTiming
+
+_JSON = "application/json"
+_OPENING = b'{"audio_base64": "'
+#: What base64 makes four characters of.
+_GROUP_BYTES = 3
+#: Whole groups that hold a WAV file's header, which can be told the length only at the end.
+_HEAD_BYTES = 48
+
+
+class TimedLines(PlainRenderer):
+    """One JSON object per line: audio and the characters that end in it. Times are from the
+    beginning, of what a decoder makes of the audio: ``late_ms`` after the words' own.
+    """
+
+    def __init__(
+        self,
+        aligner: Aligner,
+        refusal: Callable[[TalkwireError], Response],
+        late_ms: float = 0.0,
+    ) -> None:
+        super().__init__(_JSON, refusal)
+        self._aligner, self._late_ms = aligner, late_ms
+        self._words: list[WordTiming] = []
+
+    def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
+        """Words of the audio that comes next."""
+        self._words += later(timings, self._late_ms)
+
+    def audio(self, data: bytes) -> bytes:
+        """A line."""
+        return b"".join((_OPENING, base64.b64encode(data), _closing(self._times()), b"\n"))
+
+    def done(self, done: Done) -> bytes:
+        """Words whose audio the encoder gave before, and the text behind the last of them."""
+        times = self._times(is_last=True)
+        return b"" if times is None else b"".join((_OPENING, _closing(times), b"\n"))
+
+    def _times(self, *, is_last: bool = False) -> CharTimes | None:
+        """The characters of the words so far."""
+        times, self._words = self._aligner.take(self._words), []
+        if is_last and (tail := self._aligner.finish()) is not None:
+            times = tail if times is None else times + tail
+        return times
+
+
+def _closing(times: CharTimes | None) -> bytes:
+    """What follows the audio: the characters, under both names."""
+    alignment = json.dumps(None if times is None else times.in_seconds())
+    return f'", "alignment": {alignment}, "normalized_alignment": {alignment}}}'.encode()
+
+
+class TimedWhole(TimedLines):
+    """One JSON object for everything, when everything is there. The audio is put into base64 as
+    it comes: all of it at once would keep the event loop from others. With ``is_wav`` its header
+    is told the length.
+    """
+
+    def __init__(
+        self,
+        aligner: Aligner,
+        refusal: Callable[[TalkwireError], Response],
+        late_ms: float = 0.0,
+        *,
+        is_wav: bool = False,
+    ) -> None:
+        super().__init__(aligner, refusal, late_ms)
+        self._is_wav, self._size = is_wav, 0
+        self._head, self._rest = bytearray(), bytearray()
+        self._encoded: list[bytes] = []
+
+    def audio(self, data: bytes) -> bytes:
+        """Nothing yet."""
+        self._size += len(data)
+        missing = _HEAD_BYTES - len(self._head)
+        self._head += data[:missing]
+        self._rest += data[missing:]
+        groups = len(self._rest) - len(self._rest) % _GROUP_BYTES
+        self._encoded.append(base64.b64encode(self._rest[:groups]))
+        del self._rest[:groups]
+        return b""
+
+    def done(self, done: Done) -> bytes:
+        """All of it."""
+        if self._is_wav:
+            tell_wav_length(self._head, self._size)
+        head, rest = map(base64.b64encode, (self._head, self._rest))
+        return b"".join((_OPENING, head, *self._encoded, rest, _closing(self._times(is_last=True))))
+
+
+#: Where browsers put what a handshake cannot carry in a header.
+_TOKEN_QUERY = ("single_use_token", "authorization", "xi_api_key")
+_SPEECH = "/v1/text-to-speech/{voice_id}"
+
+
+def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
+    """All routes of this dialect."""
+    rule = Rule(Scope.SPEAK, refusal, scheme="xi_api_key")
+    router = GuardedRouter(rule, route_class=ElevenLabsRoute, responses=ERRORS, tags=[NAME])
+    sockets = GuardedRouter(replace(rule, query=_TOKEN_QUERY))
+    _add_sockets(sockets, runtime)
+    router.include_router(sockets)
+    _add_speech(router, runtime)
+    add_account(router, runtime)
+    return router
+
+
+def _add_sockets(router: APIRouter, runtime: Runtime) -> None:
+    def multi(websocket: WebSocket, socket: Socket, tasks: asyncio.TaskGroup) -> Dialect:
+        options = stream_options(_voice(websocket), websocket.query_params, runtime)
+        return MultiStreamDialect(runtime, socket.outbox, tasks, options, socket.finish)
+
+    def single(websocket: WebSocket, socket: Socket, tasks: asyncio.TaskGroup) -> Dialect:
+        options = stream_options(_voice(websocket), websocket.query_params, runtime)
+        return SingleStreamDialect(runtime, socket.outbox, tasks, options, socket.finish)
+
+    async def serve(websocket: WebSocket, make: MakeDialect) -> None:
+        ignored = ignored_fields(websocket.query_params.get("language_code"))
+        await serve_socket(websocket, runtime, make, refusal, ignored=ignored)
+
+    @router.websocket(_SPEECH + "/multi-stream-input")
+    async def multi_stream_input(websocket: WebSocket) -> None:
+        await serve(websocket, partial(multi, websocket))
+
+    @router.websocket(_SPEECH + "/stream-input")
+    async def stream_input(websocket: WebSocket) -> None:
+        await serve(websocket, partial(single, websocket))
+
+
+def ignored_fields(language_code: str | None) -> list[str]:
+    """What a request asks for and does not get."""
+    return ["language_code"] if language_code else []
+
+
+def _voice(websocket: WebSocket) -> str:
+    return str(websocket.path_params["voice_id"])
+
+
+def _add_speech(router: APIRouter, runtime: Runtime) -> None:
+    format_query = Query(DEFAULT_FORMAT, description="`codec_rate_bitrate`.")
+
+    @router.post(_SPEECH, response_class=Response)
+    @router.post(_SPEECH + "/stream", response_class=Response)
+    async def speech(
+        voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
+    ) -> Response:
+        """Speak a text. The audio is sent while it is made."""
+        format_ = parse_format(output_format)
+        plan = _plan(body, voice_id, format_, runtime, request, timestamps=False)
+        refuse = partial(refusal, request_id=request.state.request_id)
+        renderer = PlainRenderer(format_.media_type, refuse)
+        response = HttpSpeech(runtime, plan, body.text, renderer)
+        response.headers.update(ignored_header(ignored_fields(body.language_code)))
+        return response
+
+    @router.post(_SPEECH + "/stream/with-timestamps", response_class=Response)
+    async def timed_stream(
+        voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
+    ) -> Response:
+        """The same in lines of JSON, with the times of characters where the model has them."""
+        return _timed(voice_id, body, request, output_format, is_whole=False)
+
+    @router.post(_SPEECH + "/with-timestamps", response_class=Response)
+    async def timed(
+        voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
+    ) -> Response:
+        """The same in one piece of JSON."""
+        return _timed(voice_id, body, request, output_format, is_whole=True)
+
+    def _timed(
+        voice_id: str, body: SpeechBody, request: Request, name: str, *, is_whole: bool
+    ) -> Response:
+        format_ = parse_format(name)
+        plan = _plan(body, voice_id, format_, runtime, request, timestamps=True, buffered=is_whole)
+        aligner = Aligner(lends=False)
+        aligner.append(body.text)
+        refuse = partial(refusal, request_id=request.state.request_id)
+        late_ms = 1000 * plan.encoder.delay_samples / plan.encoder.sample_rate
+        renderer = (
+            TimedWhole(aligner, refuse, late_ms, is_wav=format_.encoding == "wav")
+            if is_whole
+            else TimedLines(aligner, refuse, late_ms)
+        )
+        response = HttpSpeech(runtime, plan, body.text, renderer, renderer.on_word_timings)
+        response.headers.update(ignored_header(ignored_fields(body.language_code)))
+        return response
+
+
+def _plan(
+    body: SpeechBody,
+    voice_id: str,
+    format_: OutputFormat,
+    runtime: Runtime,
+    request: Request,
+    *,
+    timestamps: bool,
+    buffered: bool = False,
+) -> SpeechPlan:
+    """Raises RequestError, CapacityError."""
+    runtime.require_ready()
+    request_id = request.state.request_id
+    create = speech_create(body, voice_id, runtime, request_id, timestamps=timestamps)
+    encoder = format_.make_encoder(runtime.codec.spec.sample_rate, create.audio.speed)
+    return plan_response(runtime, NAME, request_id, create, encoder, buffered=buffered)

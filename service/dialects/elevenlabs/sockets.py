@@ -1,0 +1,347 @@
+"""ElevenLabs' sockets: ``stream-input`` (one context) and ``multi-stream-input`` (several)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from typing import NoReturn
+
+from service.contexts.outbox import Item, Outbox
+from service.contexts.speech_context import FlushEncoder, Renderer, open_context, plan_speech
+from service.dialects.elevenlabs.errors import close_code, error_message
+from service.dialects.elevenlabs.messages import (
+    Aligner,
+    ClientMessage,
+    SingleRenderer,
+    StreamRenderer,
+    final_message,
+    parse_message,
+)
+from service.dialects.elevenlabs.request import NAME, StreamOptions, refuse_dictionaries
+from service.dialects.errors import count_error
+from service.runtime import Runtime
+from service.transport.websocket import NORMAL, SocketClosing
+from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
+
+_FLUSH = "flush"
+
+#: Makes the renderer of a context from its aligner.
+MakeRenderer = Callable[[Aligner], Renderer]
+
+
+class StreamContext:
+    """``first`` is the message that opens it. Raises RequestError, CapacityError."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        outbox: Outbox,
+        tasks: asyncio.TaskGroup,
+        options: StreamOptions,
+        first: ClientMessage,
+        handle: int,
+        request_id: str,
+        renderer: MakeRenderer,
+        closed: Callable[[], None],
+    ) -> None:
+        runtime.require_slot()
+        refuse_dictionaries(first.pronunciation_dictionary_locators)
+        settings = first.voice_settings
+        speed = settings.speed if settings is not None and settings.speed else 1.0
+        self._aligner = Aligner()
+        is_file = options.format.is_file
+        plan = plan_speech(
+            runtime,
+            NAME,
+            request_id,
+            options.create(request_id, runtime, speed),
+            options.format.make_encoder(runtime.codec.spec.sample_rate, speed),
+            flush_encoder=(FlushEncoder.EACH_PAUSE if is_file else FlushEncoder.EACH_UTTERANCE),
+        )
+        self._auto_mode = options.auto_mode
+        self._is_flushed = self._has_text = False
+        #: No more text will come, and what has come is still being spoken.
+        self.is_draining = False
+        self.speech = open_context(
+            runtime, outbox, tasks, plan, handle, renderer(self._aligner), closed
+        )
+
+    def take(self, text: str | None, *, flush: bool) -> None:
+        """Text, a flush, or both. An empty text only keeps the context alive.
+
+        Raises RequestError.
+        """
+        if self.is_draining:
+            raise RequestError(
+                ErrorCode.CONTEXT_CLOSED, "The context was closed; it takes no more text."
+            )
+        self.speech.touch()
+        if text and (self._has_text or not text.isspace()):
+            self._append(text)
+        if flush:
+            self.speech.flush(_FLUSH)
+            self._is_flushed = True
+
+    def _append(self, text: str) -> None:
+        """In auto mode each message is a phrase, to be spoken at once: whoever sends phrases
+        leaves out the space between them, and would hear two words as one.
+        """
+        if self._auto_mode and not text[-1].isspace():
+            text += " "
+        self.speech.append(text)
+        self._aligner.append(text)
+        self._has_text, self._is_flushed = True, False
+        if self._auto_mode:
+            self.speech.flush(_FLUSH)
+
+    def close(self) -> None:
+        """What was flushed is spoken to its end, unless it is closed once more; what was not is
+        not wanted any more: this is how these clients interrupt.
+        """
+        if self._is_flushed and not self.is_draining:
+            self.end()
+        else:
+            self.speech.cancel()
+
+    def end(self) -> None:
+        """No more text; what there is will be spoken."""
+        if not self.is_draining:
+            self.is_draining = True
+            self.speech.end()
+
+
+class _StreamDialect:
+    """What both sockets share; see service.transport.websocket.Dialect. ``finish`` closes the
+    socket, with a code, once all was written.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        outbox: Outbox,
+        tasks: asyncio.TaskGroup,
+        options: StreamOptions,
+        finish: Callable[[int], None],
+    ) -> None:
+        self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
+        self._options, self._finish = options, finish
+        self._heard_at = time.monotonic()
+
+    def open(self) -> None:
+        """Nothing is said before the client does."""
+
+    def on_bytes(self, data: bytes) -> None:
+        """Clients send no binary messages."""
+        self._give_up(RequestError(ErrorCode.INVALID_MESSAGE, "Clients send JSON text."))
+
+    def on_drain(self, deadline_ms: int) -> None:
+        """There is no message for it; new contexts are refused."""
+
+    def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
+        """An error message; without ``context_id`` it is about the socket."""
+        count_error(self._runtime, error, uuid.uuid4().hex, NAME)
+        return error_message(error, context_id)
+
+    def _tell(self, error: TalkwireError, context_id: str | None = None) -> None:
+        self._outbox.put(Item(self.render_error(error, context_id)))
+
+    def _give_up(self, error: TalkwireError) -> NoReturn:
+        """Tell the error and close the socket with its code."""
+        self._tell(error)
+        raise SocketClosing(close_code(error))
+
+
+class SingleStreamDialect(_StreamDialect):
+    """``stream-input``: an empty text ends the context, and every error ends the socket."""
+
+    _context: StreamContext | None = None
+    _renderer: SingleRenderer | None = None
+    _is_ended = False
+
+    def on_text(self, text: str) -> None:
+        """Carry out one message; none has a meaning after the end."""
+        self._heard_at = time.monotonic()
+        if self._is_ended:
+            return
+        try:
+            message = parse_message(text)
+            if message.text == "":
+                self._end()
+            elif self._context is None:
+                self._open(message)
+            else:
+                self._context.take(message.text, flush=bool(message.flush))
+        except TalkwireError as error:
+            self._give_up(error)
+
+    def _open(self, message: ClientMessage) -> None:
+        def renderer(aligner: Aligner) -> SingleRenderer:
+            self._renderer = SingleRenderer(aligner, sync=self._options.sync_alignment)
+            return self._renderer
+
+        self._context = StreamContext(
+            self._runtime,
+            self._outbox,
+            self._tasks,
+            self._options,
+            message,
+            0,
+            uuid.uuid4().hex,
+            renderer,
+            self._on_closed,
+        )
+        self._context.take(message.text, flush=bool(message.flush))
+
+    def _end(self) -> None:
+        self._is_ended = True
+        if self._context is not None:
+            self._context.end()
+        else:
+            self._outbox.put(Item(final_message(None)))
+            self._finish(NORMAL)
+
+    def _on_closed(self) -> None:
+        self._is_ended = True
+        failure = self._renderer.failure if self._renderer is not None else None
+        self._finish(NORMAL if failure is None else close_code(failure))
+
+    def on_tick(self, now: float) -> None:
+        """Close a socket that its client has left alone for too long."""
+        context = self._context
+        idle_s = now - self._heard_at if context is None else context.speech.idle_s(now)
+        if not self._is_ended and idle_s > self._options.inactivity_s:
+            self._give_up(
+                CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long.")
+            )
+
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return self._context is None or self._context.speech.is_settled(now)
+
+    def close(self) -> None:
+        """Cancel the context."""
+        if self._context is not None:
+            self._context.speech.cancel()
+
+    def _give_up(self, error: TalkwireError) -> NoReturn:
+        self._is_ended = True
+        super()._give_up(error)
+
+
+#: Contexts that take text, and all with those that are still being spoken.
+MAX_OPEN, MAX_ALL = 5, 10
+_DEFAULT_ID = "default"
+#: After these a context goes on.
+_HARMLESS = (ErrorCode.TEXT_TOO_LONG, ErrorCode.CONTEXT_CLOSED)
+
+
+class MultiStreamDialect(_StreamDialect):
+    """``multi-stream-input``.
+
+    An error of one context is told with its id and ends that context alone; what is no message
+    at all closes the socket.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        outbox: Outbox,
+        tasks: asyncio.TaskGroup,
+        options: StreamOptions,
+        finish: Callable[[int], None],
+    ) -> None:
+        super().__init__(runtime, outbox, tasks, options, finish)
+        self._session_id = uuid.uuid4().hex
+        self._contexts: dict[str, StreamContext] = {}
+        self._handles = itertools.count()
+        self._is_closing = False
+
+    def on_text(self, text: str) -> None:
+        """Carry out one message."""
+        self._heard_at = time.monotonic()
+        if self._is_closing:
+            return
+        try:
+            message = parse_message(text)
+        except RequestError as error:
+            self._give_up(error)
+        self._carry_out(message)
+
+    def _carry_out(self, message: ClientMessage) -> None:
+        context_id = message.context_id or _DEFAULT_ID
+        context = self._contexts.get(context_id)
+        try:
+            if message.close_socket:
+                self._close_socket()
+            elif message.close_context:
+                if context is not None:
+                    context.close()
+            elif context is not None:
+                context.take(message.text, flush=bool(message.flush))
+            elif message.text:
+                self._open(context_id, message)
+        except TalkwireError as error:
+            self._tell(error, context_id)
+            if (at_fault := self._contexts.get(context_id)) is None:  # it could not be opened
+                self._outbox.put(Item(final_message(context_id)))
+            elif error.code not in _HARMLESS:
+                at_fault.speech.cancel()
+
+    def _open(self, context_id: str, message: ClientMessage) -> None:
+        taking = sum(not context.is_draining for context in self._contexts.values())
+        if taking >= MAX_OPEN or len(self._contexts) >= MAX_ALL:
+            raise RequestError(
+                ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {MAX_OPEN} open contexts."
+            )
+        handle = next(self._handles)
+        context = StreamContext(
+            self._runtime,
+            self._outbox,
+            self._tasks,
+            self._options,
+            message,
+            handle,
+            f"{self._session_id}-{handle}",
+            lambda aligner: StreamRenderer(context_id, aligner, sync=self._options.sync_alignment),
+            lambda: self._on_closed(context_id),
+        )
+        self._contexts[context_id] = context
+        context.take(message.text, flush=bool(message.flush))
+
+    def _on_closed(self, context_id: str) -> None:
+        del self._contexts[context_id]
+        self._heard_at = time.monotonic()
+        if self._is_closing and not self._contexts:
+            self._finish(NORMAL)
+
+    def _close_socket(self) -> None:
+        """What was flushed is spoken to its end; then the socket closes."""
+        self._is_closing = True
+        for context in list(self._contexts.values()):
+            if not context.is_draining:
+                context.close()
+        if not self._contexts:
+            self._finish(NORMAL)
+
+    def on_tick(self, now: float) -> None:
+        """End what the client has left alone for too long."""
+        timeout_s = self._options.inactivity_s
+        for context in list(self._contexts.values()):
+            if context.speech.idle_s(now) > timeout_s:
+                context.end()
+        if not self._contexts and now - self._heard_at > timeout_s:
+            self._give_up(
+                CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long.")
+            )
+
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return all(context.speech.is_settled(now) for context in self._contexts.values())
+
+    def close(self) -> None:
+        """Cancel every context."""
+        for context in list(self._contexts.values()):
+            context.speech.cancel()

@@ -1,0 +1,330 @@
+"""The error table of all dialects, and messages about requests that are not valid.
+
+A dialect's own module keeps what only it has: the shape of the body. Statuses, close codes, names
+of fields and the words of a message are decided here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Response
+from fastapi.responses import JSONResponse
+
+from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.protocol.field_errors import (
+    FieldError,
+    describe,
+    invalid_field,
+    kind_of,
+    missing_field,
+    shown_name,
+    unknown_field,
+)
+
+if TYPE_CHECKING:
+    from service.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+#: RFC 6455's codes for sockets that cannot go on, and its registry's "try again later".
+POLICY, INTERNAL, TRY_AGAIN = 1008, 1011, 1013
+TOO_MANY, UNAVAILABLE = 429, 503
+_FAILED = 500
+_RETRY_MS = 1000
+#: What a socket's errors may cost at once, and what they may cost in a second for good.
+_MOST_LINES, _LINES_PER_S = 20.0, 1.0
+_MOST_MISTAKES, _MISTAKES_PER_S = 200.0, 5.0
+
+#: The HTTP status of every code. Where a vendor's clients know another, its table says so.
+STATUS: dict[ErrorCode, int] = {
+    ErrorCode.INVALID_JSON: 400,
+    ErrorCode.INVALID_MESSAGE: 400,
+    ErrorCode.UNKNOWN_MESSAGE: 400,
+    ErrorCode.INVALID_TEXT: 400,
+    ErrorCode.INVALID_PARAMETER: 400,
+    ErrorCode.UNSUPPORTED: 400,
+    ErrorCode.TEXT_TOO_LONG: 413,
+    ErrorCode.UNKNOWN_CONTEXT: 400,
+    ErrorCode.CONTEXT_EXISTS: 400,
+    ErrorCode.CONTEXT_CLOSED: 400,
+    ErrorCode.TOO_MANY_CONTEXTS: TOO_MANY,
+    ErrorCode.UNKNOWN_MODEL: 404,
+    ErrorCode.UNKNOWN_VOICE: 404,
+    ErrorCode.INVALID_AUDIO: 400,
+    ErrorCode.CONSENT_REQUIRED: 400,
+    ErrorCode.VOICE_EXISTS: 409,
+    ErrorCode.TOO_MANY_VOICES: 409,
+    ErrorCode.STORAGE_FAILED: 507,
+    ErrorCode.UNAUTHORIZED: 401,
+    ErrorCode.FORBIDDEN: 403,
+    ErrorCode.FORBIDDEN_ORIGIN: 403,
+    ErrorCode.RATE_LIMITED: TOO_MANY,
+    ErrorCode.OVERLOADED: TOO_MANY,
+    ErrorCode.NOT_READY: UNAVAILABLE,
+    ErrorCode.DRAINING: UNAVAILABLE,
+    ErrorCode.IDLE_TIMEOUT: 408,  # over HTTP: a body that came too slowly
+    ErrorCode.SLOW_CONSUMER: _FAILED,
+    ErrorCode.ENGINE_FAILED: _FAILED,
+    ErrorCode.ENGINE_RESTARTING: UNAVAILABLE,
+    ErrorCode.CODEC_FAILED: _FAILED,
+    ErrorCode.INTERNAL: _FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ErrorTable:
+    """How one API numbers errors and names fields.
+
+    Args:
+        dialect: The name in logs and metrics.
+        statuses: Where its clients know another HTTP status than ``STATUS``.
+        fields: Its names for what the core calls otherwise.
+        full_close: The close code of a socket that there is no room for now.
+    """
+
+    dialect: str
+    statuses: Mapping[ErrorCode, int] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+    full_close: int = POLICY
+
+    def status(self, error: TalkwireError) -> int:
+        """The HTTP status of an error."""
+        return self.statuses.get(error.code, STATUS[error.code])
+
+    def close_code(self, error: TalkwireError) -> int:
+        """The code with which a socket closes that cannot go on."""
+        if isinstance(error, BackendError):
+            return INTERNAL
+        is_full = isinstance(error, CapacityError) and error.code is not ErrorCode.SLOW_CONSUMER
+        return self.full_close if is_full else POLICY
+
+    def field(self, error: TalkwireError) -> str | None:
+        """The field at fault, by the client's name for it."""
+        if error.param is None or isinstance(error, FieldError):
+            return error.param
+        name = error.param.removeprefix("sampling.")
+        return self.fields.get(name, self.fields.get(bare := name.removeprefix("audio."), bare))
+
+    def message(self, error: TalkwireError) -> str:
+        """The sentence for people, which names the field."""
+        name = self.field(error)
+        if name is None or name in error.message:
+            return error.message
+        return f"{shown_name(name)}: {error.message}"
+
+    def headers(self, error: TalkwireError, request_id: str) -> dict[str, str]:
+        """The headers of a refusal: its id in the logs, and when to come again."""
+        headers = {"x-request-id": request_id} if request_id else {}
+        if self.status(error) in (TOO_MANY, UNAVAILABLE):
+            headers["retry-after"] = str(math.ceil(retry_ms(error) / 1000))
+        return headers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refusal:
+    """The answer to a request or a handshake that cannot be served, in one API's shape.
+
+    Args:
+        table: Its statuses and names.
+        body: Makes the JSON body of an error and the request's id.
+        headers: Makes what headers this API has beside those of all.
+    """
+
+    table: ErrorTable
+    body: Callable[[TalkwireError, str], dict[str, Any]]
+    headers: Callable[[TalkwireError, str], Mapping[str, str]] | None = None
+
+    def __call__(self, error: TalkwireError, request_id: str = "") -> Response:
+        """The response. ``request_id`` finds the refusal in the logs."""
+        headers = self.table.headers(error, request_id)
+        if self.headers is not None:
+            headers |= self.headers(error, request_id)
+        return JSONResponse(self.body(error, request_id), self.table.status(error), headers)
+
+
+def retry_ms(error: TalkwireError) -> int:
+    """In how many milliseconds the same request may be served."""
+    return error.retry_after_ms or _RETRY_MS
+
+
+class ErrorBudget:
+    """What a connection's errors may cost: so many lines of log, and so many mistakes before the
+    connection is ended. Both are filled up again at a steady rate.
+    """
+
+    def __init__(self) -> None:
+        now = time.monotonic()
+        self._lines, self._mistakes = _MOST_LINES, _MOST_MISTAKES
+        self._filled_at = now
+        #: Errors that were told to the client and not logged.
+        self.unlogged = 0
+
+    def note(self, error: TalkwireError) -> bool:
+        """Count an error; returns whether it may be logged."""
+        now = time.monotonic()
+        passed_s, self._filled_at = now - self._filled_at, now
+        self._lines = min(_MOST_LINES, self._lines + _LINES_PER_S * passed_s)
+        self._mistakes = min(_MOST_MISTAKES, self._mistakes + _MISTAKES_PER_S * passed_s)
+        self._mistakes -= isinstance(error, RequestError)
+        if self._lines < 1:
+            self.unlogged += 1
+            return False
+        self._lines -= 1
+        return True
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Count the errors that are told while the block runs."""
+        token = _budget.set(self)
+        try:
+            yield
+        finally:
+            _budget.reset(token)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the client makes too many mistakes to go on."""
+        return self._mistakes < 0
+
+
+#: Of the connection that is served now; None where each error is logged.
+_budget: ContextVar[ErrorBudget | None] = ContextVar("error_budget", default=None)
+
+
+def limit_errors() -> ErrorBudget:
+    """Have the errors of this connection, told from here on, counted in a budget."""
+    budget = ErrorBudget()
+    _budget.set(budget)
+    return budget
+
+
+def count_error(runtime: Runtime, error: TalkwireError, request_id: str, dialect: str = "") -> None:
+    """Count an error that a client is told of, and log it under the id that the client has. The
+    log tells the field and what kind of value was in it, never the value.
+    """
+    runtime.on_error(error.code)
+    budget = _budget.get()
+    if budget is not None and not budget.note(error):
+        return
+    fields = {"code": error.code.value, "request_id": request_id}
+    if dialect:
+        fields["dialect"] = dialect
+    if error.param is not None and (kind := getattr(error, "kind", None)) != "unknown":
+        fields["field"] = error.param
+        if kind is not None:
+            fields["value_kind"] = kind
+    log.info("client error", extra=fields)
+
+
+#: What a value must be, by pydantic's type of fault.
+_MUST_BE = {
+    "string_type": "a string",
+    "string_unicode": "valid Unicode",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of ordinary size",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+#: The same for faults with a limit.
+_LIMITS = {
+    "greater_than_equal": ("ge", "at least {}"),
+    "greater_than": ("gt", "above {}"),
+    "less_than_equal": ("le", "at most {}"),
+    "less_than": ("lt", "below {}"),
+    "string_too_short": ("min_length", "at least {} characters long"),
+    "string_too_long": ("max_length", "at most {} characters long"),
+    "too_short": ("min_length", "a list of at least {}"),
+    "too_long": ("max_length", "a list of at most {}"),
+    "literal_error": ("expected", "{}"),
+}
+#: pydantic puts the tried member of a union into the path.
+_MEMBERS = frozenset(("str", "int", "float", "bool"))
+
+
+def validation_error(
+    faults: Sequence[Mapping[str, Any]], known: Iterable[str] = (), *, rooted: bool = True
+) -> RequestError:
+    """The first of pydantic's faults as one of our errors.
+
+    Args:
+        faults: As ``ValidationError.errors()`` gives them.
+        known: The fields that there are, for one that there is not.
+        rooted: Whether paths begin with where the value came from, as FastAPI's do.
+    """
+    first = faults[0]
+    if first["type"] == "json_invalid":
+        return RequestError(ErrorCode.INVALID_JSON, "The body is not valid JSON.")
+    paths = [_path(fault["loc"][1 if rooted else 0 :]) for fault in faults]
+    if not paths[0]:
+        value = first.get("input")
+        got = "" if value is None else f", not {kind_of(value)}"
+        message = f"The body must be a JSON object{got}."
+        return RequestError(ErrorCode.INVALID_MESSAGE, message)
+    # Of a union's members the one that got furthest is the one that was meant.
+    mine = [(p, f) for p, f in zip(paths, faults, strict=True) if p[:1] == paths[0][:1]]
+    path, fault = max(mine, key=lambda one: len(one[0]))
+    name = ".".join(path)
+    if fault["type"] == "missing":
+        return missing_field(name)
+    if fault["type"] == "extra_forbidden":
+        return unknown_field(name, sorted(known) if len(path) == 1 else ())
+    ways = [_must_be(f) for p, f in mine if p == path]
+    return invalid_field(name, fault.get("input"), " or ".join(dict.fromkeys(ways)))
+
+
+def _path(place: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(
+        str(part)
+        for at, part in enumerate(place)
+        if at == 0 or not (isinstance(part, str) and _is_member(part))
+    )
+
+
+def _is_member(part: str) -> bool:
+    """Whether a part of a path names a union's member: a type or a model, as no field is named."""
+    return part in _MEMBERS or part[:1].isupper() or "-" in part or "[" in part
+
+
+def _must_be(fault: Mapping[str, Any]) -> str:
+    kind = fault["type"]
+    if kind in _LIMITS:
+        name, words = _LIMITS[kind]
+        return words.format(str(fault.get("ctx", {}).get(name, "")).replace("'", ""))
+    return _MUST_BE.get(kind, "of the documented form")
+
+
+__all__ = [
+    "INTERNAL",
+    "POLICY",
+    "STATUS",
+    "TOO_MANY",
+    "TRY_AGAIN",
+    "UNAVAILABLE",
+    "ErrorTable",
+    "FieldError",
+    "Refusal",
+    "count_error",
+    "describe",
+    "invalid_field",
+    "missing_field",
+    "retry_ms",
+    "unknown_field",
+    "validation_error",
+]

@@ -1,0 +1,474 @@
+"""The native protocol, ``talkwire.tts.v1`` (docs/reference/protocol.md).
+
+One socket carries many contexts: JSON messages for control, binary messages for audio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, TypeVar
+
+from fastapi import WebSocket
+from msgspec import UNSET, UnsetType
+
+from service.access.rules import GuardedRouter, Rule
+from service.audio.encoder import AudioEncoder
+from service.audio.factory import SAMPLE_RATES, make_stream_encoder
+from service.auth.caller import current_caller
+from service.auth.keys import Scope
+from service.contexts.driver import Prepare
+from service.contexts.options import continuity
+from service.contexts.outbox import Item, Outbox
+from service.contexts.speech_context import (
+    Audio,
+    Message,
+    Output,
+    Revocable,
+    SpeechContext,
+    Started,
+    Words,
+    open_context,
+    plan_speech,
+)
+from service.dialects.errors import UNAVAILABLE, ErrorTable, Refusal, count_error
+from service.runtime import Runtime
+from service.transport.websocket import (
+    GOING_AWAY,
+    NORMAL,
+    SocketClosing,
+    refuse,
+    serve_socket,
+)
+from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.events import Cancelled, Done, Flushed
+from streaming.protocol import messages as wire
+from streaming.protocol.binary import AudioFlags, AudioHeader, encode_message, parse_client_message
+from streaming.protocol.messages import ContextCreate
+from streaming.report import ContextReport
+from streaming.spec import Encoding
+
+NAME = "native"
+TABLE = ErrorTable(NAME, {ErrorCode.OVERLOADED: UNAVAILABLE})
+
+
+def _body(error: TalkwireError, _: str) -> dict[str, Any]:
+    body = {"code": error.code.value, "message": error.message, "retryable": error.retryable}
+    return {"error": body}
+
+
+#: The answer to a handshake, or to a request to the service itself.
+refusal = Refusal(TABLE, _body)
+#: How audio travels; see wire.SessionConfigure.
+Framing = Literal["header", "raw", "json"]
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    """Seconds as milliseconds with one decimal."""
+    return None if seconds is None else round(1000 * seconds, 1)
+
+
+def make_context_encoder(audio: wire.AudioOptions, codec_rate: int) -> AudioEncoder:
+    """The encoder for ``audio``. Raises RequestError (``unsupported``)."""
+    try:
+        return make_stream_encoder(
+            audio.encoding,
+            codec_rate,
+            audio.sample_rate,
+            audio.frame_ms,
+            bit_rate=audio.bitrate,
+            speed=audio.speed,
+            fade_in_ms=audio.fade_in_ms,
+        )
+    except RequestError as error:
+        raise RequestError(error.code, error.message, param=f"audio.{error.param}") from error
+
+
+class NativeRenderer:
+    """See service.contexts.speech_context.Renderer. ``render_error`` makes the message about an
+    error of the context.
+    """
+
+    def __init__(
+        self,
+        create: ContextCreate,
+        handle: int,
+        framing: Framing,
+        render_error: Callable[[TalkwireError, str], str],
+    ) -> None:
+        self._id, self._encoding = create.context_id, create.audio.encoding
+        self._handle, self._framing, self._render_error = handle, framing, render_error
+        self._sequence = self._offset = 0
+
+    def render(self, output: Output) -> Sequence[Message]:
+        """See Renderer."""
+        match output:
+            case Started(sample_rate, delay_samples):
+                started = wire.AudioStarted(self._id, self._encoding, sample_rate, delay_samples)
+                return [encode_message(started)]
+            case Audio():
+                return [*self._frames(output), *self._words(output.words)]
+            case Words():
+                return self._words(output)
+            case Flushed(flush_id):
+                return [encode_message(wire.FlushDone(self._id, flush_id))]
+            case Cancelled():
+                return [self._cancelled(output), self._metrics(output.report)]
+            case Done(reason, report, error):
+                told = [] if error is None else [self._render_error(error, self._id)]
+                done = encode_message(wire.ContextDone(self._id, reason))
+                return [*told, self._metrics(report), done]
+
+    def _frames(self, audio: Audio) -> Iterator[Revocable]:
+        flags = AudioFlags.DISCONTINUITY if audio.late else AudioFlags.NONE
+        for number, packet in enumerate(audio.packets):
+            if audio.is_last and number == len(audio.packets) - 1:
+                flags |= AudioFlags.LAST
+            if not self._sequence:
+                flags |= AudioFlags.FIRST
+            header = AudioHeader(self._handle, self._sequence, self._offset, flags)
+            yield Revocable(self._framed(header, packet.data), packet.samples)
+            self._sequence += 1
+            self._offset += packet.samples
+            flags = AudioFlags.NONE
+
+    def _framed(self, header: AudioHeader, data: bytes) -> str | bytes:
+        match self._framing:
+            case "header":
+                return header.pack() + data
+            case "raw":
+                return data
+            case "json":
+                wrapped = AudioHeader.unpack(header.pack())  # counts wrap as in the header
+                return encode_message(wire.Audio(self._id, *wrapped, audio=data))
+
+    def _words(self, words: Words) -> list[Message]:
+        if not words.timings:
+            return []
+        told = [wire.Word(w.text, w.start, w.end, w.start_ms, w.end_ms) for w in words.timings]
+        return [Revocable(encode_message(wire.Timestamps(self._id, told)))]
+
+    def _cancelled(self, cancelled: Cancelled) -> str:
+        return encode_message(
+            wire.ContextCancelled(
+                self._id,
+                generated_ms=round(1000 * cancelled.generated_s, 1),
+                sent_ms=round(1000 * cancelled.sent_s, 1),
+                played_ms=round(1000 * cancelled.played_s, 1),
+                text_spoken=cancelled.text_spoken,
+                text_remaining=cancelled.text_remaining,
+            )
+        )
+
+    def _metrics(self, report: ContextReport) -> str:
+        return encode_message(
+            wire.Metrics(
+                self._id,
+                queue_ms=milliseconds(report.queue_s),
+                ttfa_ms=milliseconds(report.ttfa_s),
+                leading_silence_ms=milliseconds(report.leading_silence_s),
+                audio_ms=round(1000 * report.audio_s, 1),
+                rtf=None if report.rtf is None else round(report.rtf, 4),
+                underrun_ms=round(1000 * report.underrun_s, 1),
+            )
+        )
+
+
+_REMEMBERED_CLOSED = 256
+_HANDLES = 1 << 16
+
+
+class NativeContexts:
+    """The contexts of one socket. ``render_error`` makes the message about an error of a context;
+    ``framing`` is that of the contexts to come.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        outbox: Outbox,
+        tasks: asyncio.TaskGroup,
+        session_id: str,
+        render_error: Callable[[TalkwireError, str], str],
+    ) -> None:
+        self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
+        self._session_id, self._render_error = session_id, render_error
+        #: By their ids: handles and contexts.
+        self._contexts: dict[str, tuple[int, SpeechContext]] = {}
+        self._closed: OrderedDict[str, None] = OrderedDict()
+        self._next_handle = 0
+        self.framing: Framing = "header"
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    def __iter__(self) -> Iterator[SpeechContext]:
+        """Those that are open or have more to send; closing some meanwhile does no harm."""
+        return iter([context for _, context in self._contexts.values()])
+
+    def find(self, context_id: str) -> SpeechContext:
+        """An open context. Raises RequestError."""
+        _, context = self._contexts.get(context_id, (0, None))
+        if context is not None and not context.is_closed:
+            return context
+        if context is not None or context_id in self._closed:
+            raise RequestError(ErrorCode.CONTEXT_CLOSED, "The context is closed.")
+        raise RequestError(
+            ErrorCode.UNKNOWN_CONTEXT, "There is no context of this id.", param="context_id"
+        )
+
+    def open(self, create: ContextCreate) -> int:
+        """Open a context; returns the handle that stands for it in binary headers.
+
+        Raises RequestError, CapacityError, BackendError: then nothing has changed.
+        """
+        self._check(create)
+        context_id, handle = create.context_id, self._free_handle()
+        encoder = make_context_encoder(create.audio, self._runtime.codec.spec.sample_rate)
+        plan = plan_speech(
+            self._runtime,
+            NAME,
+            f"{self._session_id}-{handle}",
+            create,
+            encoder,
+            prepare=self._clone(create),
+            is_lenient=False,
+        )
+        context = open_context(
+            self._runtime,
+            self._outbox,
+            self._tasks,
+            plan,
+            handle,
+            NativeRenderer(create, handle, self.framing, self._render_error),
+            lambda: self._on_closed(context_id),
+        )
+        self._contexts[context_id] = handle, context
+        self._next_handle = (handle + 1) % _HANDLES
+        self._closed.pop(context_id, None)
+        return handle
+
+    def warning(self, create: ContextCreate) -> str | None:
+        """What will be worse than it could be in a context that was opened."""
+        clip = create.reference
+        return None if clip is None else self._runtime.cloner.text_warning(clip.text)
+
+    def _clone(self, create: ContextCreate) -> Prepare | None:
+        """How to make the reference that the context brings, if it brings one."""
+        if create.reference is None:
+            return None
+        if create.voice is not None:
+            raise RequestError(
+                ErrorCode.INVALID_PARAMETER,
+                "Give a voice or a reference, not both.",
+                param="reference",
+            )
+        reference = create.reference
+        return self._runtime.cloner.prepare(reference.audio, reference.text, "reference.audio")
+
+    def _check(self, create: ContextCreate) -> None:
+        limit = 1 if self.framing == "raw" else self._runtime.settings.max_contexts_per_session
+        if create.context_id in self._contexts:
+            raise RequestError(
+                ErrorCode.CONTEXT_EXISTS,
+                "This context is open already; it goes on undisturbed.",
+                param="context_id",
+            )
+        if len(self._contexts) >= limit:
+            raise RequestError(
+                ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
+            )
+        if create.timestamps and not self._runtime.talker.has_word_timings:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED, "This model has no word timings.", param="timestamps"
+            )
+        self._runtime.require_slot()
+
+    def _free_handle(self) -> int:
+        used = {handle for handle, _ in self._contexts.values()}
+        handle = self._next_handle
+        while handle in used:
+            handle = (handle + 1) % _HANDLES
+        return handle
+
+    def _on_closed(self, context_id: str) -> None:
+        del self._contexts[context_id]
+        self._closed[context_id] = None
+        while len(self._closed) > _REMEMBERED_CLOSED:
+            self._closed.popitem(last=False)
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def _or_unset(value: T | None) -> T | UnsetType:
+    return UNSET if value is None else value
+
+
+class NativeDialect:
+    """See service.transport.websocket.Dialect. One error of one context never closes the socket."""
+
+    def __init__(self, runtime: Runtime, outbox: Outbox, tasks: asyncio.TaskGroup) -> None:
+        self._runtime, self._outbox = runtime, outbox
+        self._session_id = uuid.uuid4().hex
+        self._contexts = NativeContexts(runtime, outbox, tasks, self._session_id, self.render_error)
+        self._heard_at = time.monotonic()
+
+    # -- the socket
+
+    def open(self) -> None:
+        """Say what this server is and allows."""
+        runtime, settings = self._runtime, self._runtime.settings
+        mine = runtime.accounts.limits(current_caller())
+        limits = wire.Limits(
+            max_contexts=settings.max_contexts_per_session,
+            max_text_chars=settings.max_text_chars,
+            max_message_bytes=settings.max_message_bytes,
+            max_lead_ms=settings.max_lead_ms,
+            context_idle_s=settings.context_idle_s,
+            session_idle_s=settings.session_idle_s,
+            max_session_s=settings.max_session_s,
+            key_contexts=mine.contexts(runtime.admission.capacity),
+            key_connections=mine.max_connections,
+            characters_per_minute=mine.characters_per_minute,
+        )
+        self._say(
+            wire.SessionCreated(
+                self._session_id,
+                wire.SUBPROTOCOL,
+                model=settings.model_name,
+                voices=list(runtime.voices),
+                sample_rate=runtime.codec.spec.sample_rate,
+                encodings=[encoding.value for encoding in Encoding],
+                limits=limits,
+                sample_rates=sorted({*SAMPLE_RATES, runtime.codec.spec.sample_rate}),
+                word_timings=runtime.talker.has_word_timings,
+                continuity=continuity(runtime),
+            )
+        )
+
+    def on_text(self, text: str) -> None:
+        """Carry out one message; what is wrong with it is told, never fatal."""
+        self._heard_at = time.monotonic()
+        context_id: str | None = None
+        try:
+            message = parse_client_message(text)
+            context_id = getattr(message, "context_id", None)
+            self._dispatch(message)
+        except TalkwireError as error:
+            self._tell(error, context_id)
+
+    def on_bytes(self, data: bytes) -> None:
+        """Clients send no binary messages."""
+        self._heard_at = time.monotonic()
+        self._tell(
+            RequestError(ErrorCode.INVALID_MESSAGE, "Clients send JSON text, not binary messages.")
+        )
+
+    def on_tick(self, now: float) -> None:
+        """Close what has been idle for too long."""
+        settings = self._runtime.settings
+        for context in self._contexts:
+            if context.idle_s(now) > settings.context_idle_s:
+                idle = CapacityError(ErrorCode.IDLE_TIMEOUT, "The context was idle for too long.")
+                context.fail(idle)
+        if not self._contexts and now - self._heard_at > settings.session_idle_s:
+            self._tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long."))
+            raise SocketClosing(GOING_AWAY)
+
+    def on_drain(self, deadline_ms: int) -> None:
+        """Tell the client to go elsewhere with its next context."""
+        self._say(wire.GoingAway(deadline_ms))
+
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return all(context.is_settled(now) for context in self._contexts)
+
+    def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
+        """An ``error`` message; its request id finds it in the logs."""
+        request_id = uuid.uuid4().hex
+        count_error(self._runtime, error, request_id, NAME)
+        return encode_message(
+            wire.Error(
+                error.code,
+                TABLE.message(error),
+                request_id,
+                retryable=error.retryable,
+                param=_or_unset(error.param),
+                context_id=_or_unset(context_id),
+                retry_after_ms=_or_unset(error.retry_after_ms),
+            )
+        )
+
+    def _tell(self, error: TalkwireError, context_id: str | None = None) -> None:
+        self._outbox.put(Item(self.render_error(error, context_id)))
+
+    def close(self) -> None:
+        """Cancel every context without a word: nobody listens any more."""
+        for context in self._contexts:
+            context.close()
+
+    def _say(self, message: wire.ServerMessage) -> None:
+        self._outbox.put(Item(encode_message(message)))
+
+    # -- messages
+
+    def _dispatch(self, message: wire.ClientMessage) -> None:
+        match message:
+            case wire.ContextCreate():
+                handle = self._contexts.open(message)
+                warning = self._contexts.warning(message)
+                self._say(wire.ContextCreated(message.context_id, handle, warning))
+            case wire.TextAppend(context_id, text):
+                self._contexts.find(context_id).append(text)
+            case wire.ContextFlush(context_id, flush_id):
+                self._contexts.find(context_id).flush(flush_id)
+            case wire.ContextEnd(context_id):
+                self._contexts.find(context_id).end()
+            case wire.ContextCancel(context_id, played_ms):
+                self._contexts.find(context_id).cancel(played_ms)
+            case wire.Playback(context_id, played_samples):
+                self._contexts.find(context_id).on_played(played_samples)
+            case wire.SessionConfigure(framing):
+                self._configure(framing)
+            case wire.Ping(id):
+                self._say(wire.Pong(id))
+            case wire.SessionClose():
+                raise SocketClosing(NORMAL)
+
+    def _configure(self, framing: Framing) -> None:
+        if self._contexts:
+            raise RequestError(
+                ErrorCode.INVALID_MESSAGE, "Configure the session before its first context."
+            )
+        self._contexts.framing = framing
+
+
+def native_router(runtime: Runtime) -> GuardedRouter:
+    """``WS /v1/tts/stream``."""
+    router = GuardedRouter(Rule(Scope.SPEAK, refusal))
+
+    @router.websocket("/v1/tts/stream")
+    async def stream(websocket: WebSocket) -> None:
+        """The native protocol (docs/protocol.md)."""
+        offered = websocket.scope.get("subprotocols", [])
+        if offered and wire.SUBPROTOCOL not in offered:
+            message = f"Offer the subprotocol {wire.SUBPROTOCOL}."
+            error = RequestError(ErrorCode.UNSUPPORTED, message)
+            await refuse(websocket, runtime, error, refusal)
+            return
+        await serve_socket(
+            websocket,
+            runtime,
+            lambda socket, tasks: NativeDialect(runtime, socket.outbox, tasks),
+            refusal,
+            wire.SUBPROTOCOL if offered else None,
+        )
+
+    return router

@@ -1,0 +1,92 @@
+"""Errors in OpenAI's shape, which also answer where no route is."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from service.dialects.errors import (
+    TOO_MANY,
+    UNAVAILABLE,
+    ErrorTable,
+    Refusal,
+    count_error,
+    retry_ms,
+)
+from service.transport import http_routes as http_route
+from streaming.errors import ErrorCode, RequestError, TalkwireError
+
+_FAILED = 500
+TABLE = ErrorTable(
+    "openai",
+    {ErrorCode.UNKNOWN_VOICE: 400},
+    {"text": "input", "encoding": "response_format", "sample_rate": "response_format"},
+)
+_NO_ROUTE = {
+    404: "There is nothing at this address.",
+    405: "This address does not take that method.",
+}
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str = Field(description="For people.")
+    type: str = Field(description="invalid_request_error, rate_limit_error or server_error.")
+    param: str | None = Field(description="The field at fault.")
+    code: str = Field(description="For programs: a code of docs/reference/protocol.md.")
+
+
+class ErrorBody(BaseModel):
+    """OpenAI's shape of an error."""
+
+    error: ErrorDetail
+
+
+def error_body(error: TalkwireError, _: str = "") -> dict[str, Any]:
+    """``{"error": {...}}``."""
+    status = TABLE.status(error)
+    kind = "invalid_request_error" if status < _FAILED else "server_error"
+    if status == TOO_MANY:
+        kind = "rate_limit_error"
+    name = TABLE.field(error)
+    if name is None and error.code is ErrorCode.INVALID_TEXT:
+        name = "input"
+    detail = ErrorDetail(message=TABLE.message(error), type=kind, param=name, code=error.code.value)
+    return {"error": detail.model_dump()}
+
+
+def _retry_header(error: TalkwireError, _: str) -> dict[str, str]:
+    """Milliseconds, which OpenAI's clients read before the whole seconds."""
+    is_temporary = TABLE.status(error) in (TOO_MANY, UNAVAILABLE)
+    return {"retry-after-ms": str(retry_ms(error))} if is_temporary else {}
+
+
+refusal = Refusal(TABLE, error_body, _retry_header)
+#: Where the address names the voice.
+resource_refusal = Refusal(replace(TABLE, statuses={}), error_body, _retry_header)
+
+
+async def no_route(request: Request, error: Exception) -> Response:
+    """The answer where no route is, or none for that method, whatever dialect was meant."""
+    assert isinstance(error, HTTPException)
+    message = _NO_ROUTE.get(error.status_code)
+    if message is None:
+        return await http_exception_handler(request, error)
+    refused, request_id = RequestError(ErrorCode.UNSUPPORTED, message), uuid.uuid4().hex
+    count_error(request.app.state.runtime, refused, request_id, "none")
+    headers = {**(error.headers or {}), "x-request-id": request_id}
+    return JSONResponse(error_body(refused), error.status_code, headers)
+
+
+class OpenAiRoute(http_route.SpeechRoute):
+    """Answers in OpenAI's shape."""
+
+    refusal = refusal

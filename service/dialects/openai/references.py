@@ -1,0 +1,133 @@
+"""Reference clips of a request, in OpenAI's extensions by vLLM-Omni and by SGLang-Omni."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.contexts.driver import Prepare
+from service.runtime import Runtime
+from streaming.errors import ErrorCode, RequestError
+from streaming.ports import Reference
+
+_PATH = "references.0.audio_path"
+#: vLLM-Omni's.
+TaskType = Literal["CustomVoice", "Base"]
+
+
+class ReferenceClip(BaseModel):
+    """A clip to speak like, as SGLang-Omni's clients send it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    audio: str | None = Field(None, description="The clip in base64, or as a `data:` address.")
+    audio_path: Annotated[str, Field(max_length=4096)] | None = Field(
+        None, description="A file under the server's `references_dir`, if it has one."
+    )
+    text: Annotated[str, Field(max_length=4000)] | None = Field(
+        None, description="What is said in it, word for word."
+    )
+
+
+def check_task_type(task_type: TaskType | None, ref_audio: str | None) -> None:
+    """Raise RequestError if vLLM-Omni's ``task_type`` contradicts the rest."""
+    if task_type is not None and (task_type == "Base") != (ref_audio is not None):
+        raise RequestError(
+            ErrorCode.INVALID_PARAMETER,
+            "The task_type Base goes with ref_audio, CustomVoice with a voice.",
+            param="task_type",
+        )
+
+
+def prepare_ref_audio(
+    ref_audio: str | None, ref_text: str | None, voice: object, runtime: Runtime
+) -> Prepare | None:
+    """How to make the reference of vLLM-Omni's fields; None where there is none.
+
+    Raises:
+        RequestError: The clip cannot be used, or stands beside a ``voice``; there is a text alone.
+    """
+    if ref_audio is None:
+        if ref_text is not None:
+            raise RequestError(
+                ErrorCode.INVALID_PARAMETER, "ref_text goes with ref_audio.", param="ref_text"
+            )
+        return None
+    if voice is not None:
+        raise RequestError(
+            ErrorCode.INVALID_PARAMETER, "Give a voice or ref_audio, not both.", param="ref_audio"
+        )
+    return runtime.cloner.prepare(ref_audio, ref_text, "ref_audio")
+
+
+def warning_header(
+    ref_audio: str | None,
+    ref_text: str | None,
+    references: Sequence[ReferenceClip] | None,
+    runtime: Runtime,
+) -> dict[str, str]:
+    """The header that tells of a clip without its text, where nothing here can hear it."""
+    texts = [clip.text for clip in references or ()]
+    if ref_audio is not None:
+        texts.append(ref_text)
+    warning = next(filter(None, map(runtime.cloner.text_warning, texts)), None)
+    return {} if warning is None else {"x-talkwire-warning": warning}
+
+
+def prepare_clip(clip: ReferenceClip, runtime: Runtime) -> Prepare:
+    """How to make the reference. Raises RequestError."""
+    if (clip.audio is None) == (clip.audio_path is None):
+        raise RequestError(
+            ErrorCode.INVALID_PARAMETER,
+            "references.0 has either audio or audio_path.",
+            param="references.0",
+        )
+    if clip.audio is not None:
+        return runtime.cloner.prepare(clip.audio, clip.text, "references.0.audio")
+    runtime.cloner.require_able(_PATH)
+    folder = runtime.settings.references_dir
+    if folder is None:
+        raise RequestError(
+            ErrorCode.UNSUPPORTED,
+            "This server reads no files of its own for a client; send the clip as audio.",
+            param=_PATH,
+        )
+    path, text = Path(clip.audio_path or ""), (clip.text or "").strip() or None
+
+    async def prepare() -> Reference:
+        most = runtime.cloner.max_clip_bytes
+        data = await asyncio.to_thread(read_under, folder, path, most)
+        return await runtime.cloner.one_off(data, text)
+
+    return prepare
+
+
+def read_under(folder: Path, path: Path, max_bytes: int) -> bytes:
+    """A file's bytes, if it is in ``folder`` or below, wherever links lead.
+
+    Raises RequestError, the same for a file that is elsewhere, is none or is not there, so that
+    nobody learns what this machine has.
+    """
+    wrong = RequestError(
+        ErrorCode.INVALID_PARAMETER,
+        "audio_path must be a clip under the server's folder of references.",
+        param=_PATH,
+    )
+    root = folder.resolve()
+    try:
+        found = (root / path).resolve(strict=True)
+        if not (found.is_relative_to(root) and found.is_file()):
+            raise wrong
+        with found.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except (OSError, ValueError) as error:
+        raise wrong from error
+    if len(data) > max_bytes:
+        raise RequestError(
+            ErrorCode.INVALID_AUDIO, f"A clip has {max_bytes} bytes at most.", param=_PATH
+        )
+    return data

@@ -1,0 +1,265 @@
+"""OpenAI's requests, checked and translated to the core's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.audio.factory import make_stream_encoder
+from service.contexts.driver import Prepare
+from service.contexts.options import require_model
+from service.contexts.speech_context import SpeechPlan
+from service.dialects.errors import unknown_field
+from service.dialects.openai.references import (
+    ReferenceClip,
+    TaskType,
+    check_task_type,
+    prepare_clip,
+    prepare_ref_audio,
+)
+from service.dialects.voice_aliases import is_replaced
+from service.runtime import Runtime
+from service.transport.http_response import plan_response
+from streaming.errors import ErrorCode, RequestError
+from streaming.protocol import messages as wire
+
+NAME = "openai"
+#: Names that OpenAI's clients must choose from; here each is the default voice, unless this
+#: server has a voice of that name.
+OPENAI_VOICES = frozenset(
+    (
+        "alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx",
+        "sage", "shimmer", "verse",
+    )
+)  # fmt: skip
+#: OpenAI's names of formats and ours.
+FORMATS = {
+    "mp3": "mp3",
+    "opus": "ogg_opus",
+    "aac": "aac",
+    "flac": "flac",
+    "wav": "wav",
+    "pcm": "pcm_s16le",
+}
+#: What OpenAI promises of ``pcm``, which has no header to say so.
+_PCM_RATE = 24_000
+_MOST_FRAMES = 8192
+#: Fields of the API that no served model knows.
+_WITHOUT_EFFECT = ("instructions", "language")
+_Int = Annotated[int, Field(strict=True)]
+_Float = Annotated[float, Field(strict=True)]
+_Bool = Annotated[bool, Field(strict=True)]
+_Name = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class VoiceId(BaseModel):
+    """A voice by its id."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: _Name = Field(description="The voice's name.")
+
+
+class SpeechBody(BaseModel):
+    """The body of `POST /v1/audio/speech`. Fields that are not listed have no effect: the answer's
+    header `x-talkwire-ignored` names them. A server may refuse them instead.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    input: str = Field(description="The text to speak.")
+    model: _Name | None = Field(
+        None,
+        description="A name of `GET /v1/models`: the served model's or an alias. "
+        "Without it, the served model.",
+    )
+    voice: _Name | VoiceId | None = Field(
+        None,
+        description='A name of `GET /v1/audio/voices`, also as `{"id": name}`. OpenAI\'s own '
+        "names (alloy, ash, ...) stand for the default voice.",
+    )
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] | None = Field(
+        None,
+        description="`opus` is Ogg Opus; `pcm` is s16le, mono, 24 kHz, without a header. "
+        "Without it, the server's default, which is `mp3` unless it is set.",
+    )
+    speed: _Float = Field(
+        1.0, ge=0.25, le=4.0, description="How many times as fast, at the same pitch."
+    )
+    bitrate: _Int | None = Field(
+        None,
+        ge=1,
+        description="Bits per second of mp3, opus and aac. Without it, the format's own.",
+    )
+    stream_format: Literal["audio", "sse"] = Field(
+        "audio",
+        description="`audio`: the body is the audio. `sse`: server-sent events, "
+        "`speech.audio.delta` with base64 audio and at last `speech.audio.done`.",
+    )
+    stream: _Bool = Field(
+        True, description="Accepted, without effect: the body is always sent as it is made."
+    )
+    instructions: str | None = Field(None, description="Without effect, and named as ignored.")
+    language: _Name | None = Field(None, description="Without effect, and named as ignored.")
+    seed: _Int | None = Field(
+        None, ge=0, lt=2**53, description="The same seed and text give the same audio."
+    )
+    temperature: _Float | None = Field(
+        None, ge=0, le=2, description="0 is greedy; without it, the model's own."
+    )
+    top_p: _Float | None = Field(None, gt=0, le=1, description="Without it, the model's own.")
+    top_k: _Int | None = Field(None, ge=1, le=1024, description="Without it, the model's own.")
+    max_frames: _Int | None = Field(
+        None, ge=1, le=_MOST_FRAMES, description="The most codec frames that one sentence may have."
+    )
+    ref_audio: str | None = Field(
+        None,
+        description="A clip to speak like, instead of a voice: WAV, FLAC, MP3 or Ogg, 1 to 30 s, "
+        "at most 10 MiB; in base64, bare or as a `data:` address. It is not stored.",
+    )
+    ref_text: Annotated[str, Field(max_length=4000)] | None = Field(
+        None, description="What is said in `ref_audio`, word for word."
+    )
+    references: Annotated[list[ReferenceClip], Field(max_length=1)] | None = Field(
+        None, description="SGLang-Omni's name for `ref_audio` and `ref_text`: a list of one clip."
+    )
+    initial_codec_chunk_frames: _Int | None = Field(
+        None,
+        ge=0,
+        description="Codec frames of the first chunk; without it, or 0, the server's own.",
+    )
+    max_new_tokens: _Int | None = Field(
+        None, ge=1, description="vLLM-Omni's name for `max_frames`; more than 8192 is 8192."
+    )
+    task_type: TaskType | None = Field(
+        None,
+        description="vLLM-Omni's: `Base` goes with `ref_audio`, `CustomVoice` with a voice.",
+    )
+    chunk_ms: _Int | None = Field(
+        None,
+        ge=1,
+        le=wire.MAX_CHUNK_MS,
+        description="Chunks of so many milliseconds, where the mode is `chunked`; "
+        "without it, the server's own.",
+    )
+    fade_in_ms: _Int = Field(
+        0, ge=0, le=wire.MAX_FADE_MS, description="Over how much audio the beginning fades in."
+    )
+    scene: Annotated[str, Field(min_length=1, max_length=wire.MAX_SCENE_CHARS)] | None = Field(
+        None, description="Where and how it is spoken, for models that take a scene."
+    )
+    mode: Literal["chunked", "whole"] = Field(
+        "chunked", description="`whole` decodes each sentence in one piece before it is sent."
+    )
+
+
+def prepare_reference(body: SpeechBody, runtime: Runtime) -> Prepare | None:
+    """How to make the reference that the body brings, if it brings one. Raises RequestError."""
+    if not body.references:
+        return prepare_ref_audio(body.ref_audio, body.ref_text, body.voice, runtime)
+    if body.ref_audio is not None or body.ref_text is not None:
+        raise RequestError(
+            ErrorCode.INVALID_PARAMETER,
+            "Give references or ref_audio, not both.",
+            param="references",
+        )
+    return prepare_clip(body.references[0], runtime)
+
+
+def speech_plan(
+    body: SpeechBody,
+    runtime: Runtime,
+    request_id: str,
+    *,
+    buffered: bool = False,
+    prepare: Callable[[SpeechBody, Runtime], Prepare | None] = prepare_reference,
+) -> SpeechPlan:
+    """Plan what ``body`` asks for (``buffered``: see ``session_settings``).
+
+    Raises:
+        RequestError: It cannot be served.
+        CapacityError: The engines are not ready.
+    """
+    if runtime.settings.unknown_fields == "refuse":
+        _refuse_ignored(body)
+    _check_vllm_omni(body)
+    require_model(runtime, body.model)
+    runtime.require_ready()
+    create = _create(body, runtime, request_id)
+    format_ = response_format(body, runtime)
+    rate = _PCM_RATE if format_ == "pcm" else None
+    encoder = make_stream_encoder(
+        FORMATS[format_],
+        runtime.codec.spec.sample_rate,
+        rate,
+        bit_rate=body.bitrate,
+        speed=body.speed,
+        fade_in_ms=body.fade_in_ms,
+    )
+    reference = prepare(body, runtime)
+    return plan_response(
+        runtime, NAME, request_id, create, encoder, prepare=reference, buffered=buffered
+    )
+
+
+def response_format(body: SpeechBody, runtime: Runtime) -> str:
+    """The format that is asked for, or else the server's default."""
+    return body.response_format or runtime.settings.default_response_format
+
+
+def ignored_fields(body: SpeechBody, runtime: Runtime) -> list[str]:
+    """What a body asks for and does not get."""
+    ignored = [name for name in _WITHOUT_EFFECT if getattr(body, name)]
+    if not body.references and is_replaced(_voice(body.voice, runtime), runtime):
+        ignored.append("voice")
+    return ignored + sorted(body.model_extra or ())
+
+
+def _refuse_ignored(body: SpeechBody) -> None:
+    """Raise RequestError for what would have no effect."""
+    if body.model_extra:
+        raise unknown_field(min(body.model_extra), sorted(SpeechBody.model_fields))
+    for name in _WITHOUT_EFFECT:
+        if getattr(body, name):
+            raise _unsupported(name, f"This server's voices take no {name}.")
+
+
+def _check_vllm_omni(body: SpeechBody) -> None:
+    """Raise RequestError if what its clients add contradicts the rest."""
+    check_task_type(body.task_type, body.ref_audio)
+    if body.max_new_tokens is not None and body.max_frames is not None:
+        raise RequestError(
+            ErrorCode.INVALID_PARAMETER,
+            "max_new_tokens is another name for max_frames; give one of them.",
+            param="max_new_tokens",
+        )
+
+
+def _create(body: SpeechBody, runtime: Runtime, request_id: str) -> wire.ContextCreate:
+    most = body.max_frames
+    if body.max_new_tokens is not None:
+        most = min(body.max_new_tokens, _MOST_FRAMES)
+    first = body.initial_codec_chunk_frames or None
+    return wire.ContextCreate(
+        request_id,
+        voice=None if body.references else _voice(body.voice, runtime),
+        audio=wire.AudioOptions(speed=body.speed),
+        sampling=wire.SamplingOptions(body.temperature, body.top_p, body.top_k, body.seed, most),
+        mode=body.mode,
+        chunking=wire.ChunkingOptions(
+            first_chunk_frames=first and min(first, _MOST_FRAMES), chunk_ms=body.chunk_ms
+        ),
+        max_lead_ms=runtime.settings.max_lead_ms,
+        scene=body.scene,
+    )
+
+
+def _voice(voice: str | VoiceId | None, runtime: Runtime) -> str | None:
+    name = voice.id if isinstance(voice, VoiceId) else voice
+    known = (*runtime.voices, *runtime.settings.voice_aliases)
+    return None if name in OPENAI_VOICES and name not in known else name
+
+
+def _unsupported(param: str, message: str) -> RequestError:
+    return RequestError(ErrorCode.UNSUPPORTED, message, param=param)

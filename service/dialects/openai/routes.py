@@ -1,0 +1,228 @@
+"""OpenAI's speech API over HTTP (docs/reference/http.md)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field, ValidationError
+
+from service.access.hosts import require_own_page
+from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule
+from service.audio.factory import MEDIA_TYPES
+from service.auth.keys import Scope
+from service.contexts.options import require_model
+from service.dialects.elevenlabs.account import elevenlabs_models
+from service.dialects.openai.batch import BatchAnswer, BatchBody, batch_response
+from service.dialects.openai.errors import ErrorBody, OpenAiRoute, error_body, refusal
+from service.dialects.openai.references import warning_header
+from service.dialects.openai.request import (
+    FORMATS,
+    SpeechBody,
+    ignored_fields,
+    response_format,
+    speech_plan,
+)
+from service.runtime import Runtime
+from service.transport.http_response import HttpSpeech, PlainRenderer
+from service.transport.http_routes import documented, ignored_header
+from streaming.errors import TalkwireError
+from streaming.events import Done
+
+_EVENTS = "text/event-stream"
+#: Query parameters that are no fields: keys, and Azure's version.
+_NO_FIELDS = frozenset((*BROWSER_QUERY, "api-version"))
+
+
+class EventRenderer(PlainRenderer):
+    """Server-sent events. ``frame_s``: seconds of audio, as heard, that count as one token."""
+
+    def __init__(self, frame_s: float, request_id: str) -> None:
+        super().__init__(_EVENTS, partial(refusal, request_id=request_id))
+        self._frame_s = frame_s
+
+    def audio(self, data: bytes) -> bytes:
+        """A ``speech.audio.delta``; base64 of the encoded audio."""
+        return _event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
+
+    def done(self, done: Done) -> bytes:
+        """``speech.audio.done``. A token is a character of the text or a frame of audio."""
+        came, made = done.report.characters, round(done.report.audio_s / self._frame_s)
+        usage = {"input_tokens": came, "output_tokens": made, "total_tokens": came + made}
+        return _event({"type": "speech.audio.done", "usage": usage})
+
+    def broken(self, error: TalkwireError) -> bytes | None:
+        """An ``error`` event, which ends the stream."""
+        return _event({"type": "error", **error_body(error)})
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+class Model(BaseModel):
+    """A model, in OpenAI's shape."""
+
+    id: str
+    object: str = "model"
+    created: int = Field(description="When this server started, in seconds since 1970.")
+    owned_by: str = "talkwire"
+
+
+class ModelList(BaseModel):
+    """The served model, and the names that stand for it."""
+
+    object: str = "list"
+    data: list[Model]
+
+
+#: What samples without a header of their own are, in the words of SGLang-Omni.
+_PCM_HEADERS = {"x-sample-rate": "24000", "x-channels": "1", "x-bit-depth": "16"}
+_ERRORS = documented(ErrorBody)
+_AUDIO: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The audio, sent as it is made.",
+        "content": {
+            media_type: {"schema": {"type": "string", "format": "binary"}}
+            for media_type in (*(MEDIA_TYPES[name] for name in FORMATS.values()), _EVENTS)
+        },
+    }
+}
+
+
+class _SpeechRoute(OpenAiRoute):
+    """Takes clips, for ``ref_audio`` and ``references``."""
+
+    takes_clips = True
+
+
+class AudioModel(BaseModel):
+    """A model by its name."""
+
+    id: str
+    name: str
+
+
+class AudioModels(BaseModel):
+    """The names of the served model."""
+
+    models: list[AudioModel]
+
+
+def query_body(request: Request) -> SpeechBody:
+    """The body that a query's parameters stand for. Raises RequestValidationError."""
+    asked = {
+        name: _typed(name, value)
+        for name, value in request.query_params.items()
+        if name not in _NO_FIELDS
+    }
+    try:
+        return SpeechBody.model_validate(asked)
+    except ValidationError as error:
+        faults = [{**fault, "loc": ("query", *fault["loc"])} for fault in error.errors()]
+        raise RequestValidationError(faults) from error
+
+
+def _typed(name: str, value: str) -> object:
+    """A parameter as JSON would have it; one that is of the wrong type stays a text."""
+    field = SpeechBody.model_fields.get(name)
+    kinds = "" if field is None else str(field.annotation)
+    if not any(kind in kinds for kind in ("int", "float", "bool")):
+        return value
+    try:
+        return json.loads(value.lower())
+    except (ValueError, RecursionError):
+        return value
+
+
+def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Response:
+    """The answer that speaks. Raises RequestError, CapacityError."""
+    plan = speech_plan(body, runtime, request_id)
+    format_ = response_format(body, runtime)
+    if body.stream_format == "sse":
+        frame_s = runtime.codec.spec.frame_s / body.speed
+        response = HttpSpeech(runtime, plan, body.input, EventRenderer(frame_s, request_id))
+    else:
+        refuse = partial(refusal, request_id=request_id)
+        renderer = PlainRenderer(MEDIA_TYPES[FORMATS[format_]], refuse)
+        response = HttpSpeech(runtime, plan, body.input, renderer)
+        if format_ == "pcm":
+            response.headers.update(_PCM_HEADERS)
+    response.headers.update(ignored_header(ignored_fields(body, runtime)))
+    response.headers.update(warning_header(body.ref_audio, body.ref_text, body.references, runtime))
+    return response
+
+
+def openai_router(runtime: Runtime) -> GuardedRouter:
+    """The routes of this API."""
+    rule = Rule(Scope.SPEAK, refusal)
+    router = GuardedRouter(rule, route_class=OpenAiRoute, responses=_ERRORS, tags=["openai"])
+    clips = GuardedRouter(rule, route_class=_SpeechRoute, responses=_ERRORS, tags=["openai"])
+    queries = GuardedRouter(
+        replace(rule, query=BROWSER_QUERY),
+        route_class=_SpeechRoute,
+        responses=_ERRORS,
+        tags=["openai"],
+    )
+    started = int(time.time())
+
+    @clips.post("/v1/audio/speech", response_class=Response, responses=_AUDIO)
+    async def speech(body: SpeechBody, request: Request) -> Response:
+        """Speak a text. The audio is sent while it is made."""
+        return speech_response(body, runtime, request.state.request_id)
+
+    @clips.post("/openai/v1/audio/speech", response_class=Response, responses=_AUDIO)
+    @clips.post(
+        "/openai/deployments/{deployment}/audio/speech", response_class=Response, responses=_AUDIO
+    )
+    async def azure_speech(
+        body: SpeechBody, request: Request, deployment: str | None = None
+    ) -> Response:
+        """The same at Azure's addresses. A deployment is a model's name."""
+        named = body.model_copy(update={"model": body.model or deployment})
+        return speech_response(named, runtime, request.state.request_id)
+
+    @queries.get("/v1/audio/speech", response_class=Response, responses=_AUDIO)
+    async def spoken_query(request: Request) -> Response:
+        """The same for what can only ask for an address: an `<audio>` element, a telephone
+        system. The query's parameters are the fields of the body; a key may be `api_key`.
+        """
+        require_own_page(request, runtime.settings.allowed_origins)
+        return speech_response(query_body(request), runtime, request.state.request_id)
+
+    @clips.post("/v1/audio/speech/batch", response_model=BatchAnswer)
+    async def batch(body: BatchBody, request: Request) -> Response:
+        """Speak several texts. What cannot be served of them is told item by item."""
+        return batch_response(body, runtime, request.state.request_id)
+
+    @router.get("/v1/models", response_model=ModelList)
+    async def models(request: Request) -> ModelList | JSONResponse:
+        """The served model and its aliases. Clients that send `xi-api-key` get ElevenLabs' list
+        of models.
+        """
+        names = runtime.settings.model_names
+        if "xi-api-key" in request.headers:
+            return JSONResponse(elevenlabs_models(names))
+        return ModelList(data=[Model(id=name, created=started) for name in names])
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> Model:
+        """One of them."""
+        require_model(runtime, name)
+        return Model(id=name, created=started)
+
+    @router.get("/v1/audio/models")
+    async def audio_models() -> AudioModels:
+        """The same names, as Open WebUI asks for them."""
+        return AudioModels(models=[AudioModel(id=n, name=n) for n in runtime.settings.model_names])
+
+    router.include_router(clips)
+    router.include_router(queries)
+    return router

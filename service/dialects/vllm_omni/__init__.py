@@ -1,0 +1,1 @@
+"""vLLM-Omni's WebSocket protocol."""

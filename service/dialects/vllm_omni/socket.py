@@ -1,0 +1,235 @@
+"""vLLM-Omni's ``WS /v1/audio/speech/stream`` (docs/reference/dialects.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import WebSocket
+
+from service.access.rules import GuardedRouter, Rule
+from service.auth.keys import Scope
+from service.contexts.outbox import Item, Outbox
+from service.dialects.errors import Refusal, count_error, invalid_field
+from service.dialects.vllm_omni.request import NAME, SessionConfig, parse_config
+from service.dialects.vllm_omni.speaker import (
+    TABLE,
+    Sentence,
+    Speaker,
+    error_fields,
+    error_message,
+)
+from service.runtime import Runtime
+from service.transport.websocket import GOING_AWAY, NORMAL, POLICY, SocketClosing, serve_socket
+from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.segmenter import Segmenter, SegmentSettings
+
+refusal = Refusal(TABLE, lambda error, _: error_fields(error))
+#: Messages that may wait for a session.config to hold.
+_MAX_HELD = 64
+
+
+class StreamDialect:
+    """See service.transport.websocket.Dialect."""
+
+    def __init__(self, runtime: Runtime, outbox: Outbox, tasks: asyncio.TaskGroup) -> None:
+        self._runtime, self._outbox = runtime, outbox
+        self._session_id = uuid.uuid4().hex
+        self._config: SessionConfig | None = None
+        self._speaker = Speaker(runtime, outbox, tasks, self._session_id, self._go_on)
+        self._flush_index = self._sentences = self._chars = 0
+        self._segmenter = self._new_segmenter()
+        self._text = ""
+        self._held: deque[str] = deque()
+        self._heard_at = time.monotonic()
+
+    # -- the socket
+
+    def open(self) -> None:
+        """The client speaks first."""
+
+    def on_text(self, text: str) -> None:
+        """A message came."""
+        self._heard_at = time.monotonic()
+        if self._held:
+            self._hold(text)
+            return
+        try:
+            self._dispatch(text)
+        except TalkwireError as error:
+            self._say([self.render_error(error)])
+            if self._config is None:  # there is nothing to go on with
+                raise SocketClosing(POLICY) from error
+
+    def on_bytes(self, data: bytes) -> None:
+        """Clients send no binary messages."""
+        self._say([self.render_error(_invalid("Send JSON text, not binary messages."))])
+
+    def on_tick(self, now: float) -> None:
+        """Close what has been idle for too long."""
+        idle_s = now - max(self._heard_at, self._speaker.closed_at)
+        if not self._speaker.is_busy and idle_s > self._runtime.settings.session_idle_s:
+            self._say(
+                [self.render_error(CapacityError(ErrorCode.IDLE_TIMEOUT, "No message came."))]
+            )
+            raise SocketClosing(GOING_AWAY)
+
+    def on_drain(self, deadline_ms: int) -> None:
+        """There is no word for it: the socket closes when nothing is being spoken."""
+
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return not (self._speaker.has_sentence or self._chars)
+
+    def render_error(self, error: TalkwireError) -> str:
+        """An ``error`` message."""
+        count_error(self._runtime, error, self._session_id, NAME)
+        return error_message(error)
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        self._held.clear()
+        self._speaker.close()
+
+    # -- messages
+
+    def _dispatch(self, text: str) -> None:
+        message = _parsed(text)
+        kind = message.get("type")
+        if kind == "session.config":
+            self._configure(text, message)
+        elif self._config is None:
+            raise _invalid("The first message is a session.config.", "type")
+        elif kind == "input.text":
+            self._speaker.require_room()
+            self._take(message.get("text", ""))
+        elif kind == "input.done":
+            self._speaker.require_room()
+            self._flush()
+        elif kind == "session.close":
+            raise SocketClosing(NORMAL)
+        else:
+            raise RequestError(
+                ErrorCode.UNKNOWN_MESSAGE, "This message type is not known.", param="type"
+            )
+
+    def _configure(self, text: str, message: dict[str, Any]) -> None:
+        if self._chars:
+            raise _invalid("Send input.done before another session.config.", "type")
+        if self._speaker.is_busy:
+            self._hold(text)
+            return
+        self._config = parse_config(message, self._runtime)
+
+    def _hold(self, text: str) -> None:
+        """Keep a message until what is being spoken is over; a close does not wait."""
+        if _parsed_kind(text) == "session.close":
+            raise SocketClosing(NORMAL)
+        if len(self._held) >= _MAX_HELD:
+            self._say([self.render_error(_invalid("Too many messages wait for a session.config."))])
+            raise SocketClosing(POLICY)
+        self._held.append(text)
+
+    def _take(self, text: object) -> None:
+        if not isinstance(text, str):
+            raise invalid_field("text", text, "a string")
+        limit = self._runtime.settings.max_text_chars
+        if self._chars + len(text) > limit:
+            raise RequestError(
+                ErrorCode.TEXT_TOO_LONG,
+                f"A flush takes {limit} characters at most; this text was not added.",
+                param="text",
+            )
+        self._chars += len(text)
+        assert self._config is not None
+        if self._config.split_granularity == "none":
+            self._text += text
+            return
+        for sentence in self._segmenter.push(text):
+            self._speak(sentence)
+
+    def _flush(self) -> None:
+        whole, self._text = self._text.strip(), ""
+        for sentence in [whole] if whole else self._segmenter.flush():
+            self._speak(sentence)
+        self._speaker.end_flush(self._flush_index, self._sentences)
+        self._flush_index += 1
+        self._sentences = self._chars = 0
+        self._segmenter = self._new_segmenter()
+
+    def _speak(self, text: str) -> None:
+        config = self._config
+        assert config is not None
+        sentence = Sentence(
+            self._flush_index,
+            self._sentences,
+            text,
+            config.response_format,
+            config.encoder(self._runtime.codec.spec.sample_rate).sample_rate,
+            config.stream_audio,
+            config.warning(self._runtime),
+        )
+        self._sentences += 1
+        self._speaker.speak(sentence, config)
+
+    def _new_segmenter(self) -> Segmenter:
+        return Segmenter(SegmentSettings(max_chars=self._runtime.segment_chars))
+
+    def _go_on(self) -> None:
+        """Take up the messages that waited, up to the next one that must."""
+        held, self._held = self._held, deque()
+        while held:
+            text = held.popleft()
+            if self._held:
+                self._held.append(text)
+                continue
+            try:
+                self._dispatch(text)
+            except TalkwireError as error:
+                self._say([self.render_error(error)])
+
+    def _say(self, messages: Sequence[str]) -> None:
+        for message in messages:
+            self._outbox.put(Item(message))
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(ErrorCode.INVALID_JSON, "The message is not JSON.") from error
+    if not isinstance(message, dict):
+        raise _invalid("A message is an object.")
+    return message
+
+
+def _parsed_kind(text: str) -> object:
+    try:
+        return _parsed(text).get("type")
+    except RequestError:
+        return None
+
+
+def _invalid(message: str, param: str | None = None) -> RequestError:
+    return RequestError(ErrorCode.INVALID_MESSAGE, message, param=param)
+
+
+def vllm_omni_router(runtime: Runtime) -> GuardedRouter:
+    """The route of this dialect."""
+    router = GuardedRouter(Rule(Scope.SPEAK, refusal))
+
+    @router.websocket("/v1/audio/speech/stream")
+    async def stream(websocket: WebSocket) -> None:
+        await serve_socket(
+            websocket,
+            runtime,
+            lambda socket, tasks: StreamDialect(runtime, socket.outbox, tasks),
+            refusal,
+        )
+
+    return router

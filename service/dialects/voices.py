@@ -1,0 +1,331 @@
+"""Voices over HTTP: listed, added from a clip, deleted (docs/guides/voices.md)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+)
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from service.access.hosts import require_own_page
+from service.access.rules import GuardedRouter, Rule
+from service.auth.caller import current_caller
+from service.auth.keys import Scope
+from service.dialects.errors import unknown_field
+from service.dialects.openai.errors import ErrorBody, OpenAiRoute, resource_refusal
+from service.dialects.voice_aliases import list_voices
+from service.runtime import Runtime
+from service.transport.http_routes import documented
+from service.voices.clip_reader import decode_base64
+from service.voices.cloning import NewVoice
+from service.voices.store import Consent, Voice
+from streaming.errors import ErrorCode, RequestError
+
+_MAX_FIELDS = 16
+_FIELD_BYTES = 64 * 1024
+_CONSENT = {"consent_by": "by", "consent_statement": "statement", "consent_at": "at"}
+#: Something that can be read.
+_SOME = StringConstraints(strip_whitespace=True, min_length=1)
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
+
+
+class ConsentBody(BaseModel):
+    """Who allows the voice to be used."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    by: Annotated[str, _SOME, Field(max_length=256)] = Field(
+        description="Whose voice it is, or who may decide for them."
+    )
+    statement: Annotated[str, _SOME, Field(max_length=2000)] = Field(
+        description="What they agreed to, in words."
+    )
+    at: Annotated[str, Field(max_length=64)] | None = Field(
+        None, description="When, as an ISO 8601 date and time; without it, now."
+    )
+
+    @field_validator("at")
+    @classmethod
+    def _check_time(cls, value: str | None) -> str | None:
+        if value is not None:
+            datetime.fromisoformat(value)
+        return value
+
+
+class VoiceBody(BaseModel):
+    """The body of `POST /v1/audio/voices`. As a form, `audio_sample` is a file and the consent's
+    fields are `consent_by`, `consent_statement` and `consent_at`.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)] = Field(
+        description="What it is asked for by: A to Z, a to z, digits, spaces, dots, dashes and "
+        "underscores, the first a letter or a digit."
+    )
+    audio_sample: str = Field(
+        description="The clip: WAV, FLAC, MP3 or Ogg, 1 to 30 s, at most 10 MiB; in base64, bare "
+        "or as a `data:` address."
+    )
+    ref_text: Annotated[str, Field(max_length=4000)] | None = Field(
+        None, description="What is said in the clip, word for word. The voice is better with it."
+    )
+    language: Annotated[str, Field(max_length=64)] | None = Field(None, description="For people.")
+    description: Annotated[str, Field(max_length=1000)] | None = Field(
+        None, description="For people."
+    )
+    consent: ConsentBody | None = Field(
+        None, description="Required: no voice is kept without the consent of whose it is."
+    )
+
+
+async def read_new_voice(request: Request, max_clip_bytes: int) -> NewVoice:
+    """The voice that a request brings. Raises RequestError, RequestValidationError."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        fields, clip = await _read_form(request)
+        body = _checked({"audio_sample": "", **fields} if clip is not None else fields)
+    else:
+        try:
+            body = VoiceBody.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise RequestValidationError(_located(error)) from error
+        clip = None
+    if body.consent is None:
+        raise RequestError(
+            ErrorCode.CONSENT_REQUIRED,
+            "A voice is kept only with the consent of whose it is.",
+            param="consent",
+        )
+    if clip is None:
+        clip = decode_base64(body.audio_sample, max_clip_bytes, "audio_sample")
+    at = body.consent.at or datetime.now(UTC).isoformat(timespec="seconds")
+    consent = Consent(body.consent.by, body.consent.statement, at)
+    text = (body.ref_text or "").strip() or None
+    return NewVoice(body.name, clip, consent, text, body.language, body.description)
+
+
+async def _read_form(request: Request) -> tuple[dict[str, Any], bytes | None]:
+    """The form's fields as JSON would have them, and its file. Nothing is put on the disk."""
+    body = await request.body()
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    parser = MultiPartParser(
+        request.headers, stream(), max_files=1, max_fields=_MAX_FIELDS, max_part_size=_FIELD_BYTES
+    )
+    parser.spool_max_size = len(body) + 1
+    try:
+        return await _form_fields(await parser.parse())
+    except (MultiPartException, KeyError, ValueError) as error:
+        raise RequestError(ErrorCode.INVALID_MESSAGE, "The form cannot be read.") from error
+    finally:  # the parser forgets files whose part has no end
+        for file in parser._files_to_close_on_error:
+            file.close()
+
+
+async def _form_fields(form: FormData) -> tuple[dict[str, Any], bytes | None]:
+    fields: dict[str, Any] = {}
+    consent: dict[str, str] = {}
+    clip: bytes | None = None
+    for name, value in form.multi_items():
+        if isinstance(value, UploadFile):
+            clip = await value.read()
+            if name != "audio_sample":
+                raise unknown_field(name, sorted((*VoiceBody.model_fields, *_CONSENT)))
+        elif name in _CONSENT:
+            consent[_CONSENT[name]] = value
+        else:
+            fields[name] = value
+    return (fields | {"consent": consent} if consent else fields), clip
+
+
+def _checked(fields: dict[str, Any]) -> VoiceBody:
+    """A form's fields; what is wrong with them is told by the form's own names."""
+    try:
+        return VoiceBody.model_validate(fields)
+    except ValidationError as error:
+        names = {("body", "consent", name): ("body", flat) for flat, name in _CONSENT.items()}
+        faults = [{**one, "loc": names.get(one["loc"], one["loc"])} for one in _located(error)]
+        raise RequestValidationError(faults) from error
+
+
+def _located(error: ValidationError) -> list[dict[str, Any]]:
+    """Complaints as FastAPI has them: the place begins with ``body``."""
+    return [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
+
+
+def openapi_body() -> dict[str, Any]:
+    """The request's body in OpenAPI, in both forms and without references."""
+    schema = VoiceBody.model_json_schema()
+    consent = schema.pop("$defs")["ConsentBody"]
+    schema["properties"]["consent"] = {
+        **consent,
+        "description": schema["properties"]["consent"]["description"],
+    }
+    schema["required"].append("consent")
+    flat = {k: v for k, v in schema["properties"].items() if k != "consent"}
+    for field, name in _CONSENT.items():
+        flat[field] = consent["properties"][name]
+    flat["audio_sample"] = {"type": "string", "format": "binary", "description": "The clip."}
+    required = [n for n in schema["required"] if n != "consent"]
+    form = {
+        "type": "object",
+        "title": "VoiceForm",
+        "properties": flat,
+        "required": [*required, "consent_by", "consent_statement"],
+    }
+    content = {"application/json": {"schema": schema}, "multipart/form-data": {"schema": form}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+_ERRORS = documented(ErrorBody)
+
+
+class ConsentInfo(BaseModel):
+    """Who agreed, to what, and when."""
+
+    by: str
+    statement: str
+    at: str
+
+
+class VoiceInfo(BaseModel):
+    """A voice that can be spoken with."""
+
+    id: str
+    object: Literal["audio.voice"] = "audio.voice"
+    name: str = Field(description="What to ask for; the id does as well.")
+    built_in: bool = Field(description="It comes with the checkpoint and cannot be deleted.")
+    default: bool = Field(description="It speaks where no voice is asked for.")
+    language: str | None
+    description: str | None
+    text: str | None = Field(description="What is said in its clip.")
+    text_source: Literal["given", "recognised"] | None
+    warning: str | None = Field(description="Why the likeness is poorer than it could be.")
+    duration_s: float = Field(description="Seconds of its clip.")
+    created_at: int | None = Field(description="In seconds since 1970.")
+    consent: ConsentInfo | None
+
+
+class VoiceName(BaseModel):
+    """A voice as clients choose it."""
+
+    id: str = Field(description="What to ask for; the name does as well.")
+    name: str
+
+
+class VoiceList(BaseModel):
+    """The voices, the default first, and more about those that have a clip."""
+
+    voices: list[VoiceName] = Field(description="As Open WebUI reads them.")
+    voice_names: list[str] = Field(description="The same as bare names.")
+    object: Literal["list"] = "list"
+    data: list[VoiceInfo]
+    lasting: bool = Field(description="Whether added voices are kept when the server ends.")
+
+
+class DeletedVoice(BaseModel):
+    """A voice that is gone for good."""
+
+    id: str
+    object: Literal["audio.voice.deleted"] = "audio.voice.deleted"
+    deleted: Literal[True] = True
+
+
+class VoiceRoute(OpenAiRoute):
+    """Takes clips."""
+
+    takes_clips = True
+    refusal = resource_refusal
+
+
+def voices_router(runtime: Runtime) -> GuardedRouter:
+    """The routes of voices."""
+
+    def guarded(scope: Scope) -> GuardedRouter:
+        rule = Rule(scope, resource_refusal)
+        return GuardedRouter(rule, route_class=VoiceRoute, responses=_ERRORS, tags=["voices"])
+
+    router, changes = guarded(Scope.SPEAK), guarded(Scope.VOICES_WRITE)
+    path, library = "/v1/audio/voices", runtime.library
+
+    def info(voice: Voice) -> VoiceInfo:
+        # a checkpoint's own voices are what they are
+        warning = None if voice.consent is None else runtime.cloner.text_warning(voice.text)
+        return _info(voice, runtime.codec.spec.frame_s, warning)
+
+    @router.get(path)
+    async def voices() -> VoiceList:
+        """The voices that can be asked for by name."""
+        data = [info(voice) for voice in library.voices(current_caller().tenant)]
+        names = [VoiceName(id=one.id, name=one.name) for one in list_voices(runtime)]
+        return VoiceList(
+            voices=names,
+            voice_names=list(runtime.voices),
+            data=data,
+            lasting=library.is_lasting,
+        )
+
+    @changes.post(path, status_code=201, openapi_extra=openapi_body())
+    async def add(request: Request) -> VoiceInfo:
+        """Make a voice of a clip, and keep it. It can be spoken with when the answer comes."""
+        require_own_page(request, runtime.settings.allowed_origins)
+        runtime.require_ready()
+        cloner = runtime.cloner
+        cloner.require_able("audio_sample")
+        new = await read_new_voice(request, cloner.max_clip_bytes)
+        caller = current_caller()
+        most = runtime.accounts.limits(caller).max_voices
+        return info(await cloner.add(replace(new, tenant=caller.tenant, max_voices=most)))
+
+    @router.get(path + "/{id}")
+    async def voice(id: str) -> VoiceInfo:
+        """One voice, by id or name."""
+        return info(library.find(id, current_caller().tenant))
+
+    @changes.delete(path + "/{id}")
+    async def delete(id: str, request: Request) -> DeletedVoice:
+        """Delete an added voice for good: its file, its codes, its name."""
+        require_own_page(request, runtime.settings.allowed_origins)
+        caller = current_caller()
+        everybodys = Scope.ADMIN in caller.scopes
+        return DeletedVoice(id=(await library.remove(id, caller.tenant, everybodys=everybodys)).id)
+
+    router.include_router(changes)
+    return router
+
+
+def _info(voice: Voice, frame_s: float, warning: str | None) -> VoiceInfo:
+    consent = voice.consent
+    record = None
+    if consent is not None:
+        record = ConsentInfo(by=consent.by, statement=consent.statement, at=consent.at)
+    return VoiceInfo(
+        id=voice.id,
+        name=voice.name,
+        built_in=consent is None,
+        default=voice.is_default,
+        language=voice.language,
+        description=voice.description,
+        text=voice.text,
+        text_source=voice.text_source,
+        warning=warning,
+        duration_s=round(voice.codes.shape[1] * frame_s, 2),
+        created_at=voice.created_at,
+        consent=record,
+    )

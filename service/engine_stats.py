@@ -1,0 +1,202 @@
+"""Measured pace of the engines: at the warm-up, and while they work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.contexts.chunking import schedule_settings
+from service.engines import RunningCodec, RunningTalker
+from service.settings import Settings
+from streaming.capacity import Capacity, CapacitySettings
+from streaming.chunk_schedule import PaceBounds
+from streaming.errors import BackendError, ErrorCode
+from streaming.latency import PaceEstimator
+from streaming.ports import CodecEngine, DecodeStats, Sampling, SpeechRequest
+from streaming.window import SlidingWindowChunker
+
+#: Bounds are worked out anew after so long, since they rest on streams that last for seconds, or
+#: when so large a share of the streams has come or gone.
+_BOUNDS_AGE_S, _BOUNDS_SHIFT = 0.2, 0.1
+#: Speeds for which they are kept.
+_BOUNDS_SPEEDS = 16
+#: Streams with which the warm-up looks what several cost.
+_TOGETHER = 8
+#: For so long after the first audio that a restarted worker made, its gaps are not counted.
+_RESTART_S = 5.0
+_PRIOR_RHO, _PRIOR_BURST_S, _PRIOR_QUEUE_S = 0.5, 0.1, 0.005
+
+
+class EnginePace:
+    """The pace of talker and codec, and how many streams they carry. Nothing is known before
+    ``learn`` or ``begin``: until then ``estimator`` and ``bounds`` raise RuntimeError.
+    """
+
+    def __init__(self, settings: Settings, talker: RunningTalker, codec: RunningCodec) -> None:
+        self._settings, self._talker, self._codec = settings, talker, codec
+        self._estimator: PaceEstimator | None = None
+        #: None where admission does not go by what is measured.
+        self.capacity: Capacity | None = None
+        #: By speed, with the time when they were worked out, and the streams of then.
+        self._bounds: dict[float, tuple[PaceBounds, float, int]] = {}
+        self._restarts, self._excused_until = 0, 0.0
+
+    @property
+    def ceiling(self) -> int:
+        """Contexts that there may be, however fast the engines are. They must have started."""
+        return self._settings.max_contexts or self._talker.capacity
+
+    async def learn(self, voice: str) -> None:
+        """Speak to warm up, and learn what the machine carries, unless that is fixed.
+
+        Raises BackendError if no audio comes of it.
+        """
+        if self._settings.admission == "measured":
+            self.capacity = Capacity(CapacitySettings(self._codec.spec.frame_s, self.ceiling))
+        self.begin()
+        together = 1 if self.capacity is None else min(_TOGETHER, self.ceiling)
+        await warm_up(self._talker, self._codec, self.estimator, voice, together, self.on_decoded)
+        if self.capacity is not None:
+            self.capacity.settle()
+
+    def begin(self) -> None:
+        """Begin from a careful guess: half of real time, some jitter. The codec has started."""
+        cost, frame_s = self._codec.cost, self._codec.spec.frame_s
+        guess = PaceBounds(
+            row_s=_PRIOR_RHO * frame_s,
+            burst_s=_PRIOR_BURST_S,
+            queue_s=_PRIOR_QUEUE_S,
+            decode_fixed_s=cost.fixed_s,
+            decode_frame_s=cost.frame_s,
+        )
+        self._estimator = PaceEstimator(frame_s, guess, self.capacity)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether ``estimator`` and ``bounds`` can be asked."""
+        return self._estimator is not None
+
+    @property
+    def estimator(self) -> PaceEstimator:
+        """What every stream tells its rows."""
+        if self._estimator is None:
+            raise RuntimeError("the engines have not started")
+        return self._estimator
+
+    def on_decoded(self, stats: DecodeStats) -> None:
+        """The codec answered a window."""
+        if self.capacity is not None:
+            share_s = stats.decode_s / max(1, stats.batch)
+            self.capacity.codec.observe(stats.new_frames, share_s, time.monotonic())
+        if self._estimator is not None:
+            self._estimator.observe_decode(
+                stats.frames, stats.queue_s, stats.decode_s, stats.slack_s
+            )
+
+    def on_sent(self, stream: int, audio_s: float, gap_s: float, active: int) -> None:
+        """Audio of ``audio_s`` went out to a listener who had been without for ``gap_s``, while
+        ``active`` contexts were open. Gaps of a worker's restart say nothing of the load.
+        """
+        if self.capacity is None:
+            return
+        now, restarts = time.monotonic(), self._talker.restarts + self._codec.restarts
+        if restarts != self._restarts:
+            self._restarts, self._excused_until = restarts, now + _RESTART_S
+        if now < self._excused_until:
+            gap_s = 0.0
+        self.capacity.underruns.observe(stream, audio_s, gap_s, active, now)
+
+    def bounds(self, speed: float = 1.0) -> PaceBounds:
+        """The pace as measured just now, or a moment ago: every chunk of every stream asks."""
+        now, live = time.monotonic(), self.estimator.live
+        bounds, at, beside = self._bounds.get(speed, (None, 0.0, 0))
+        if bounds is None or now - at > _BOUNDS_AGE_S or abs(live - beside) > _BOUNDS_SHIFT * live:
+            if len(self._bounds) >= _BOUNDS_SPEEDS:
+                self._bounds.clear()
+            layout = self._talker.row_layout
+            schedule = schedule_settings(
+                self._settings, self._codec.spec, speed=speed, layout=layout
+            )
+            bounds = self.estimator.bounds(schedule, self._codec.outstanding)
+            self._bounds[speed] = bounds, now, live
+        return bounds
+
+
+_TEXT = "Hello there, this is a first sentence."
+_FRAMES, _FRAMES_TOGETHER = 75, 40
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """What the first utterance showed."""
+
+    frames: int
+    seconds: float
+
+
+async def warm_up(
+    talker: RunningTalker,
+    codec: CodecEngine,
+    pace: PaceEstimator,
+    voice: str,
+    together: int = 1,
+    on_decoded: Callable[[DecodeStats], None] = lambda stats: None,
+) -> WarmUp:
+    """Speak twice through talker and codec; the first time is cold and teaches nothing. Then
+    speak ``together`` times at once, if that is more than once: what several streams cost
+    cannot be known from one. ``on_decoded`` is told what each window took.
+
+    Raises BackendError if no audio comes of it: a service that cannot speak is not ready.
+    """
+    await _speak(talker, codec, None, voice, "warm-up-1", on_decoded)
+    alone = await _speak(talker, codec, pace, voice, "warm-up-2", on_decoded)
+    if together > 1:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(together):
+                name = f"warm-up-3-{number}"
+                one = _speak(talker, codec, pace, voice, name, on_decoded, _FRAMES_TOGETHER)
+                tasks.create_task(one)
+    return alone
+
+
+async def _speak(
+    talker: RunningTalker,
+    codec: CodecEngine,
+    pace: PaceEstimator | None,
+    voice: str,
+    request_id: str,
+    on_decoded: Callable[[DecodeStats], None],
+    frames: int = _FRAMES,
+) -> WarmUp:
+    began = time.monotonic()
+    spec = codec.spec
+    reader = talker.row_layout.reader(spec)
+    chunker = SlidingWindowChunker(spec.left_frames, spec.history_frames)
+    observer = pace.open() if pace is not None else None
+    request = SpeechRequest(
+        request_id, _TEXT, voice, sampling=Sampling(temperature=0.0), max_frames=frames
+    )
+    async with aclosing(talker.generate(request)) as batches:
+        async for batch in batches:
+            if observer is not None:
+                observer.observe(len(batch.rows), time.monotonic())
+            chunker.push(reader.push_rows(batch.rows))
+    if observer is not None:
+        observer.close()
+    chunker.finish()
+    samples = 0
+    while chunker.pending:
+        window = chunker.take(min(10, chunker.pending), 4)
+        pcm, stats = await codec.decode(window, time.monotonic())
+        on_decoded(stats)
+        if not np.isfinite(pcm).all():
+            raise BackendError(ErrorCode.CODEC_FAILED, "The codec made something else than audio.")
+        samples += len(pcm)
+    if not samples:
+        raise BackendError(ErrorCode.ENGINE_FAILED, "The talker did not speak.")
+    return WarmUp(samples // spec.hop_length, time.monotonic() - began)

@@ -1,0 +1,1 @@
+"""The page to try the service with."""

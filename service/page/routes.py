@@ -1,0 +1,100 @@
+"""The page to try the service with: a closed list of static files, read once at start."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from fastapi import Request
+from fastapi.responses import Response
+
+import service
+from service.access.rules import Access, GuardedRouter, Rule, declare
+from service.dialects.native import refusal
+from service.runtime import Runtime
+
+_HTML, _JS = "text/html; charset=utf-8", "text/javascript; charset=utf-8"
+_CSS, _SVG = "text/css; charset=utf-8", "image/svg+xml"
+
+#: The application runs from its tree, which holds the JavaScript client too.
+_TREE = Path(service.__file__).resolve().parents[1]
+
+#: What each address serves: (folder, file in it, media type). Nothing else can be asked for.
+PAGES: dict[str, tuple[str, str, str]] = {
+    "/": ("service", "page/index.html", _HTML),
+    "/static/style.css": ("service", "page/style.css", _CSS),
+    "/static/icon.svg": ("service", "page/icon.svg", _SVG),
+    "/static/talkwire.js": ("clients", "js/talkwire.js", _JS),
+} | {
+    f"/static/{name}.js": ("service", f"page/{name}.js", _JS)
+    for name in (
+        "clip",
+        "clip-worklet",
+        "clone",
+        "link",
+        "page",
+        "player",
+        "player-worklet",
+        "record",
+        "speech",
+        "view",
+        "waterfall",
+        "waveform",
+    )
+}
+
+#: Scripts, styles and connections of this origin alone, and no text that becomes markup.
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+
+_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # The names do not change with the content, so it is asked for each time: 304, mostly.
+    "cache-control": "no-cache",
+}
+
+
+class _File(NamedTuple):
+    body: bytes
+    headers: dict[str, str]
+
+    async def answer(self, request: Request) -> Response:
+        """The file, or 304 to who has it."""
+        asked = request.headers.get("if-none-match", "").split(",")
+        if self.headers["etag"] in (tag.strip().removeprefix("W/") for tag in asked):
+            return Response(None, 304, self.headers)
+        return Response(self.body, 200, self.headers)
+
+
+def page_router(runtime: Runtime) -> GuardedRouter:
+    """``GET /`` and its files. Raises FileNotFoundError if the tree lacks one."""
+    rule = Rule(Access.OPEN, refusal)
+    router = GuardedRouter(rule)
+    for path, source in PAGES.items():
+        answer = declare(partial(_load(*source).answer), rule)
+        router.add_route(path, answer, methods=["GET"], include_in_schema=False)  # and HEAD
+    return router
+
+
+def _load(folder: str, name: str, media_type: str) -> _File:
+    body = _TREE.joinpath(folder, name).read_bytes()
+    etag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
+    return _File(body, {**_HEADERS, "etag": etag, "content-type": media_type})

@@ -1,1 +1,0 @@
-"""One module per wire dialect; each is thin, and none reaches into another."""

@@ -1,0 +1,280 @@
+"""Listeners of the service; without keys they serve loopback only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+import uvicorn
+
+from ipc.supervisor import ChildFailed
+from service import __version__
+from service.access.hosts import is_loopback
+from service.admin import create_admin_app
+from service.app import create_app
+from service.auth.keys import KeyFileError
+from service.build import build_runtime
+from service.logs import LogWriter, set_up
+from service.runtime import Runtime
+from service.settings import Settings
+from service.tracing import TracingError
+from service.transport.uvicorn_protocols import DoorConfig, bound_sending, server_config
+from streaming.errors import TalkwireError
+from talker.shape import CheckpointError
+
+
+def exposure_fault(settings: Settings) -> str | None:
+    """Why the service must not listen as it is told to; None if it may."""
+    if settings.auth == "off":
+        if settings.api_keys_file is not None:
+            return "auth is off, so api_keys_file would be of no effect; leave one of them out"
+        return None
+    if settings.api_keys_file is not None:
+        return None
+    open_to_others = [
+        f"{name} {host}"
+        for name, host in (("host", settings.host), ("admin_host", settings.admin_host))
+        if not is_loopback(host) and (name == "host" or settings.admin_port is not None)
+    ]
+    if not open_to_others:
+        return None
+    return (
+        f"{' and '.join(open_to_others)} would let anybody who reaches this machine use the "
+        "service: make keys with 'talkwire keys create' and name their file in api_keys_file, "
+        'or say auth = "off" (TALKWIRE_AUTH=off) if something else asks who calls'
+    )
+
+
+_GRACE_S = 5
+#: How long a process that ends waits for whoever reads its log.
+_LAST_LINES_S = 1.0
+
+
+class Unable(Exception):
+    """The service cannot run; the text says why."""
+
+
+def serve_until_stopped(settings: Settings) -> None:
+    """Serve until a signal. Raises Unable."""
+    if fault := exposure_fault(settings):
+        raise Unable(fault)
+    with contextlib.ExitStack() as listening:
+        log = set_up(settings.log_level, settings.log_format)
+        listening.callback(log.close, _LAST_LINES_S)
+        listener = listening.enter_context(_listen(settings.host, settings.port))
+        bound_sending(listener, settings.slow_consumer_s)
+        admin: socket.socket | None = None
+        if settings.admin_port is not None:
+            admin = listening.enter_context(_listen(settings.admin_host, settings.admin_port))
+        host, port = listener.getsockname()[:2]
+        scheme = "https" if settings.tls_certificate else "http"
+        log.write(
+            f"Talkwire {__version__} at {scheme}://{host}:{port}, model {settings.model_name}"
+        )
+        if admin is not None:
+            host, admin_port = admin.getsockname()[:2]
+            log.write(f"  metrics and draining at {scheme}://{host}:{admin_port}")
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(settings, log, listener, port, admin))
+
+
+def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.Loop
+
+
+async def _serve(
+    settings: Settings,
+    log: LogWriter,
+    listener: socket.socket,
+    port: int,
+    admin: socket.socket | None,
+) -> None:
+    began = time.monotonic()
+
+    def on_progress(worker: str, phase: str, seconds: float) -> None:
+        if not runtime.is_ready:
+            log.write(f"  {time.monotonic() - began:5.1f} s  {worker}: {phase}")
+
+    try:
+        runtime = build_runtime(settings, on_progress)
+    except KeyFileError as error:
+        raise Unable(f"api_keys_file: {error}") from error
+    except TracingError as error:
+        raise Unable(f"tracing: {error}") from error
+    log.on_dropped = runtime.metrics.log_lines_dropped.inc
+    failures: list[BaseException] = []
+
+    def on_fatal(error: BaseException) -> None:
+        failures.append(error)
+        server.should_exit = True
+
+    config = _checked(server_config(create_app(runtime, on_fatal), settings, _GRACE_S))
+    server = _Server(config)
+    asked = asyncio.Event()
+    stopping = _stop_on_signals(server, runtime, log, asked)
+    announcing = asyncio.create_task(_announce(settings, runtime, log, began, port))
+    reload: list[Callable[[], object]] = [
+        runtime.authority.reload_soon,
+        config.reload_certificate,
+    ]
+    async with _administering(runtime, admin, asked, reload):
+        _reload_on_hangup(reload)
+        await server.serve(sockets=[listener])
+    announcing.cancel()
+    stopping.cancel()
+    if failures:
+        raise Unable(start_failure(failures[0]))
+    log.write("Stopped.")
+
+
+def _reload_on_hangup(reload: Sequence[Callable[[], object]]) -> None:
+    """Have keys and certificates read again at SIGHUP."""
+
+    def on_hangup() -> None:
+        for one in reload:
+            one()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
+
+
+def _checked(config: DoorConfig) -> DoorConfig:
+    """The same, its certificate read. Raises Unable."""
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one
+        reason = error.strerror or error
+        raise Unable(f"the TLS certificate or its key cannot be used: {reason}") from error
+    return config
+
+
+class _Server(uvicorn.Server):
+    """uvicorn would raise the signal again when all is done, and so turn a clean end into
+    an interrupted one; signals are handled above.
+    """
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See uvicorn.Server."""
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _administering(
+    runtime: Runtime,
+    listener: socket.socket | None,
+    asked: asyncio.Event,
+    reload: list[Callable[[], object]],
+) -> AsyncIterator[None]:
+    """Serve the admin listener while the block runs, its draining included. What reads its
+    certificate again is added to ``reload``.
+    """
+    if listener is None:
+        yield
+        return
+    config = server_config(create_admin_app(runtime, asked.set), runtime.settings, _GRACE_S)
+    reload.append(config.reload_certificate)
+    config.lifespan = "off"  # the public listener's application starts and stops the runtime
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+def _stop_on_signals(
+    server: _Server, runtime: Runtime, log: LogWriter, asked: asyncio.Event
+) -> asyncio.Task[None]:
+    """The first signal, or ``asked``, drains and then ends the server; another signal ends it at
+    once.
+    """
+
+    signalled = False
+
+    def on_signal(number: int) -> None:
+        nonlocal signalled
+        if signalled:
+            server.handle_exit(number, None)
+        signalled = True
+        asked.set()
+
+    async def drain() -> None:
+        await asked.wait()
+        runtime.begin_drain()
+        if runtime.connections:
+            log.write(f"Finishing {runtime.connections} connections; once more ends them at once.")
+        await runtime.drain()
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    return asyncio.create_task(drain())
+
+
+async def _announce(
+    settings: Settings, runtime: Runtime, log: LogWriter, began: float, port: int
+) -> None:
+    """Print the line that a newcomer waits for."""
+    await runtime.ready.wait()
+    settle()
+    log.write(f"Ready after {time.monotonic() - began:.1f} s. In another terminal:")
+    if settings.api_keys_file is not None:
+        log.write("  export TALKWIRE_API_KEY=...  # a key that may speak")
+    log.write(f'  .venv/bin/talkwire say "Hello there." --out hello.wav{_where(settings, port)}')
+
+
+def _where(settings: Settings, port: int) -> str:
+    """The option of ``talkwire say`` that it needs unless the service is where it is usually."""
+    scheme = "wss" if settings.tls_certificate else "ws"
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "localhost") else settings.host
+    place = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return "" if place == "ws://127.0.0.1:8000" else f" --url {place}/v1/tts/stream"
+
+
+def settle() -> None:
+    """What has been made so far stays: the garbage collector need not look through it again,
+    which takes 70 ms each time, and every client waits meanwhile.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def start_failure(error: BaseException) -> str:
+    """Why the engines did not start, for the operator; a group tells what its first member does."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, TalkwireError):
+        return error.message
+    if isinstance(error, ChildFailed | CheckpointError):
+        return str(error)
+    return f"the service broke while starting ({type(error).__name__}: {error})"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise Unable(
+                f"port {port} is taken; stop what uses it, or choose another with --port"
+            ) from error
+        raise Unable(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,1 @@
+"""Transport: sockets and HTTP responses."""

@@ -1,0 +1,323 @@
+"""Speech as the body of an HTTP response, sent while it is made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fastapi import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from service.admission import Lease
+from service.audio.encoder import AudioEncoder
+from service.auth.caller import current_caller
+from service.contexts.driver import Prepare
+from service.contexts.speech_context import (
+    Audio,
+    FlushEncoder,
+    Output,
+    SpeechContext,
+    SpeechPlan,
+    Words,
+    plan_speech,
+)
+from service.dialects.errors import count_error
+from service.runtime import Runtime
+from streaming.errors import CapacityError, ErrorCode, TalkwireError
+from streaming.events import Done
+from streaming.protocol import messages as wire
+from streaming.word_timing import WordTiming
+
+#: Audio that may wait for the writer before the codec is held back.
+_BUFFER_S = 2.0
+#: What is written at once, in whole samples and whole groups of base64.
+_PIECE_BYTES = 24 * 1024
+#: Of an answer that is there at once, so much is handed on before the client has taken the rest.
+_BODY_BYTES = 64 * 1024
+
+
+class OutputQueue:
+    """An OutputSink that is read from, by the writer of a response.
+
+    ``room`` bounds what waits for the writer, in the encoder or here, to ``limit_samples`` of the
+    codec's and a window.
+    """
+
+    def __init__(self, limit_samples: int) -> None:
+        self._limit = limit_samples
+        self._outputs: deque[Output] = deque()
+        self._taken_samples = self._sent_samples = 0
+        self._came, self._took = asyncio.Event(), asyncio.Event()
+
+    def put(self, output: Output) -> None:
+        """See OutputSink."""
+        self._outputs.append(output)
+        self._came.set()
+
+    def revoke(self) -> int:
+        """See OutputSink. The writer has sent what it has taken."""
+        return self._sent_samples
+
+    def close(self) -> None:
+        """See OutputSink."""
+
+    async def get(self) -> Output:
+        """The next output."""
+        while not self._outputs:
+            self._came.clear()
+            await self._came.wait()
+        output = self._outputs.popleft()
+        if isinstance(output, Audio):
+            self._taken_samples += output.codec_samples
+            self._sent_samples += output.samples
+            self._took.set()
+        return output
+
+    async def room(self, given_samples: int) -> int | None:
+        """Wait for the writer, where it is too far behind the ``given_samples`` that the context
+        has been given; see service.contexts.driver.Room.
+        """
+        if given_samples - self._taken_samples < self._limit:
+            return None
+        while given_samples - self._taken_samples >= self._limit:
+            self._took.clear()
+            await self._took.wait()
+        return self._taken_samples
+
+
+class Renderer(Protocol):
+    """How a dialect puts speech into the body of a response."""
+
+    @property
+    def media_type(self) -> str:
+        """Of the whole body."""
+
+    def audio(self, data: bytes) -> bytes:
+        """A piece of the encoded audio; may be nothing yet."""
+
+    def done(self, done: Done) -> bytes:
+        """What follows the last of it; may be nothing."""
+
+    def broken(self, error: TalkwireError) -> bytes | None:
+        """An error after the first byte. None: it can be told only by breaking off."""
+
+    def refusal(self, error: TalkwireError) -> Response:
+        """An error before the first byte."""
+
+
+def plan_response(
+    runtime: Runtime,
+    protocol: str,
+    request_id: str,
+    create: wire.ContextCreate,
+    encoder: AudioEncoder,
+    *,
+    prepare: Prepare | None = None,
+    buffered: bool = False,
+) -> SpeechPlan:
+    """Plan a context whose audio is one file; see ``plan_speech``, also for what it raises."""
+    return plan_speech(
+        runtime,
+        protocol,
+        request_id,
+        create,
+        encoder,
+        prepare=prepare,
+        buffered=buffered,
+        flush_encoder=FlushEncoder.AT_END,
+        is_lenient=False,
+    )
+
+
+def open_response(
+    runtime: Runtime, tasks: asyncio.TaskGroup, plan: SpeechPlan, lease: Lease
+) -> tuple[SpeechContext, OutputQueue]:
+    """Open a context whose outputs are read from a queue, which holds the codec back."""
+    outputs = OutputQueue(int(_BUFFER_S * runtime.codec.spec.sample_rate))
+    context = SpeechContext(
+        runtime, tasks, plan, lease, outputs, room=lambda: outputs.room(context.given_samples)
+    )
+    return context, outputs
+
+
+class HttpSpeech(Response):
+    """Speaks ``text`` as ``plan`` says, as the body of a response.
+
+    Nothing is sent before the first audio is there, so what fails until then is answered
+    with a status of its own. What fails later, and that the dialect has no message for, leaves the
+    body without its end, which no HTTP/1.1 client can take for a whole one. ``words``, where
+    the plan asks for words, is told of each before ``renderer`` is given its audio.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        plan: SpeechPlan,
+        text: str,
+        renderer: Renderer,
+        words: Callable[[Sequence[WordTiming]], None] | None = None,
+    ) -> None:
+        self._runtime, self._plan, self._text = runtime, plan, text
+        self._renderer, self._words = renderer, words
+        self.status_code, self.media_type, self.background = 200, renderer.media_type, None
+        self.init_headers(
+            {
+                "x-request-id": plan.request.request_id,
+                "cache-control": "no-store",
+                "x-accel-buffering": "no",
+            }
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Speak until the end, or until the client leaves."""
+        refused: TalkwireError | None = None
+        try:
+            self._runtime.require_text(self._text)
+            lease = self._runtime.admission.acquire(current_caller(), self._plan.session.speed)
+        except CapacityError as full:
+            refused = full
+        else:
+            with self._runtime.connection():
+                async with asyncio.TaskGroup() as tasks:
+                    refused = await self._speak(lease, tasks, receive, send)
+        if refused is not None:
+            self._count(refused)
+            await self._renderer.refusal(refused)(scope, receive, send)
+
+    async def _speak(
+        self, lease: Lease, tasks: asyncio.TaskGroup, receive: Receive, send: Send
+    ) -> TalkwireError | None:
+        """Returns the error that came before the first byte, if one did."""
+        context, outputs = open_response(self._runtime, tasks, self._plan, lease)
+        working: list[asyncio.Task[None]] = []
+        counted = self._runtime.metrics.opened.inc
+        body = _Body(self, send, self._runtime.settings.slow_consumer_s, counted)
+        try:
+            context.append(self._text)
+            context.end()
+            working = [
+                tasks.create_task(self._write(outputs, body)),
+                tasks.create_task(until_gone(receive)),
+                tasks.create_task(end_when_drained(self._runtime, lambda: [context])),
+            ]
+            await asyncio.wait(working[:2], return_when=asyncio.FIRST_COMPLETED)
+        except TalkwireError as error:
+            return error
+        finally:
+            context.close()
+            for task in working:
+                task.cancel()
+        return body.refused
+
+    def _count(self, error: TalkwireError) -> None:
+        plan = self._plan
+        count_error(self._runtime, error, plan.request.request_id, plan.protocol)
+
+    # -- writing
+
+    async def _write(self, outputs: OutputQueue, body: _Body) -> None:
+        try:
+            done = await self._write_audio(outputs, body)
+            await body.put(self._renderer.done(done), last=True)
+        except TalkwireError as error:
+            if not body.started:
+                body.refused = error
+                return
+            self._count(error)
+            told = self._renderer.broken(error)
+            if told is not None and not body.stuck:
+                await body.put(told, last=True)
+
+    async def _write_audio(self, outputs: OutputQueue, body: _Body) -> Done:
+        """Write all audio; raises what ended it too soon."""
+        while not isinstance(output := await outputs.get(), Done):
+            if isinstance(output, Words):
+                self._tell_words(output)
+            elif isinstance(output, Audio):
+                self._tell_words(output.words)
+                data = output.data
+                for at in range(0, len(data), _PIECE_BYTES):
+                    if piece := self._renderer.audio(data[at : at + _PIECE_BYTES]):
+                        await body.put(piece)
+        if output.error is not None:
+            raise output.error
+        return output
+
+    def _tell_words(self, words: Words) -> None:
+        if words.timings and self._words is not None:
+            self._words(words.timings)
+
+
+class _Body:
+    """Sends the head of a response with the first piece of its body."""
+
+    def __init__(
+        self, head: Response, send: Send, timeout_s: float, on_started: Callable[[], None]
+    ) -> None:
+        self._head, self._send, self._timeout_s = head, send, timeout_s
+        self._on_started = on_started
+        self.started = self.stuck = False
+        #: What came instead of the first byte.
+        self.refused: TalkwireError | None = None
+
+    async def put(self, data: bytes, *, last: bool = False) -> None:
+        """Send a piece. Raises CapacityError (``slow_consumer``) if the client takes nothing."""
+        if not self.started:
+            self.started = True
+            head, status = self._head.raw_headers, self._head.status_code
+            await self._put({"type": "http.response.start", "status": status, "headers": head})
+            self._on_started()
+        for at in range(0, max(1, len(data)), _BODY_BYTES):  # the next once that is on its way
+            more = not last or at + _BODY_BYTES < len(data)
+            piece = data[at : at + _BODY_BYTES]
+            await self._put({"type": "http.response.body", "body": piece, "more_body": more})
+
+    async def _put(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._send(message)
+        except TimeoutError:
+            self.stuck = True
+            raise CapacityError(
+                ErrorCode.SLOW_CONSUMER, "The client reads too slowly for its audio."
+            ) from None
+
+
+async def until_gone(receive: Receive) -> None:
+    """Until the client has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def end_when_drained(
+    runtime: Runtime, contexts: Callable[[], Sequence[SpeechContext]]
+) -> None:
+    """When the server is going away, end ``contexts`` at its deadline."""
+    await runtime.drained()
+    for context in contexts():
+        context.fail(CapacityError(ErrorCode.DRAINING, "The server is shutting down."))
+
+
+class PlainRenderer:
+    """See Renderer. ``refusal``: the answer to an error before the audio."""
+
+    def __init__(self, media_type: str, refusal: Callable[[TalkwireError], Response]) -> None:
+        self.media_type, self._refusal = media_type, refusal
+
+    def audio(self, data: bytes) -> bytes:
+        """See Renderer."""
+        return data
+
+    def done(self, done: Done) -> bytes:
+        """Nothing: the body's end says it."""
+        return b""
+
+    def broken(self, error: TalkwireError) -> bytes | None:
+        """None: a message would be heard."""
+        return None
+
+    def refusal(self, error: TalkwireError) -> Response:
+        """See Renderer."""
+        return self._refusal(error)

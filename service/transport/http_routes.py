@@ -1,0 +1,161 @@
+"""Routes of HTTP dialects: bounded bodies, request ids, and errors in the dialect's shape."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from service.admission import Admission, Lease
+from service.auth.caller import current_caller
+from service.dialects.errors import Refusal, count_error, validation_error
+from service.runtime import Runtime
+from service.voices.clip_reader import ClipLimits
+from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
+
+#: JSON may write a character of the text as two escapes of six bytes.
+_BYTES_PER_CHARACTER = 12
+_BAD_REQUEST = 400
+#: Base64 makes four bytes of three.
+_BASE64 = 4
+_HEADER_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_MOST_IGNORED = 32
+_BODY_S = 60.0
+#: An upload may take so long at most, and after the first seconds come no slower than this.
+_UPLOAD_S, _UPLOAD_GRACE_S, _UPLOAD_BYTES_PER_S = 120.0, 10.0, 32 * 1024
+
+
+class _BoundedRequest(Request):
+    """A request whose body may have ``max_bytes``, and a minute to come. Where
+    ``max_clip_bytes`` is more than that, up to so many may come: by ``uploads`` requests at
+    once, within two minutes, and not slower than any line that clips are sent by.
+    """
+
+    max_bytes = max_clip_bytes = 0
+    uploads: Admission | None = None
+    _upload: Lease | None = None
+
+    async def body(self) -> bytes:
+        """Raises RequestError (``text_too_long``) rather than read more, CapacityError."""
+        if not hasattr(self, "_body"):
+            try:
+                async with asyncio.timeout(_BODY_S) as patience:
+                    self._body = await self._read(patience)
+            except TimeoutError:
+                message = "The request took too long to come."
+                raise CapacityError(ErrorCode.IDLE_TIMEOUT, message) from None
+        return self._body
+
+    async def _read(self, patience: asyncio.Timeout) -> bytes:
+        data, most = bytearray(), max(self.max_bytes, self.max_clip_bytes)
+        came, full, is_upload = 0, None, False
+        began = asyncio.get_running_loop().time()
+        async for chunk in self.stream():
+            came += len(chunk)
+            if came > most:
+                raise RequestError(
+                    ErrorCode.TEXT_TOO_LONG, f"A request takes {most} bytes at most."
+                )
+            if came > self.max_bytes and not is_upload and self.uploads:
+                is_upload = True
+                try:
+                    self._upload = self.uploads.acquire(current_caller())
+                except CapacityError as error:
+                    full = error
+                    data.clear()
+            if is_upload:
+                allowed_s = min(_UPLOAD_S, _UPLOAD_GRACE_S + came / _UPLOAD_BYTES_PER_S)
+                patience.reschedule(began + allowed_s)
+            if full is None:
+                data += chunk
+        if full is not None:  # told now: who is still sending might not hear it
+            raise full
+        return bytes(data)
+
+    def done(self) -> None:
+        """The body is not needed any more."""
+        if self._upload is not None:
+            self._upload.release()
+
+
+def documented(body: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """What a router tells OpenAPI of its refusals, whose body is ``body``."""
+    return {
+        "4XX": {"model": body, "description": "The request cannot be served as it is."},
+        "5XX": {"model": body, "description": "The same request may be served later."},
+    }
+
+
+def ignored_header(names: Iterable[str]) -> dict[str, str]:
+    """The header that names the fields of a request which have no effect. A client may call its
+    fields anything, and send any number.
+    """
+    shown = [name for name in dict.fromkeys(names) if _HEADER_NAME.fullmatch(name)]
+    return {"x-talkwire-ignored": ", ".join(shown[:_MOST_IGNORED])} if shown else {}
+
+
+class SpeechRoute(APIRoute):
+    """Bounds the body, numbers the request (``request.state.request_id``), and answers every
+    TalkwireError and every invalid body in the words of the dialect, which sets ``refusal``.
+    With ``takes_clips`` the body may hold a reference clip in base64.
+    """
+
+    takes_clips = False
+    refusal: Refusal
+
+    def _error(
+        self, wrong: TalkwireError | RequestValidationError | HTTPException
+    ) -> TalkwireError:
+        if isinstance(wrong, TalkwireError):
+            return wrong
+        if isinstance(wrong, RequestValidationError):
+            return validation_error(wrong.errors(), self._fields())
+        # FastAPI's, for a body that its JSON parser cannot take: bad UTF-8, brackets without end
+        return validation_error([{"type": "json_invalid"}])
+
+    def _fields(self) -> list[str]:
+        """The names that a body may have fields by."""
+        body = None if self.body_field is None else self.body_field.field_info.annotation
+        if isinstance(body, type) and issubclass(body, BaseModel):
+            return [info.alias or name for name, info in body.model_fields.items()]
+        return []
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See APIRoute."""
+        handler = super().get_route_handler()
+
+        async def handle(plain: Request) -> Response:
+            request = _BoundedRequest(plain.scope, plain.receive)
+            runtime: Runtime = request.app.state.runtime
+            settings = runtime.settings
+            request.max_bytes = (
+                settings.max_message_bytes + _BYTES_PER_CHARACTER * settings.max_text_chars
+            )
+            if self.takes_clips:
+                request.max_clip_bytes = request.max_bytes + _BASE64 * ClipLimits().max_bytes // 3
+                request.uploads = runtime.uploads
+            request_id = request.state.request_id = uuid.uuid4().hex
+            try:
+                await request.body()
+                response = await handler(request)
+            except ClientDisconnect:
+                response = Response(status_code=_BAD_REQUEST)  # nobody is there to read it
+            except (TalkwireError, RequestValidationError, HTTPException) as wrong:
+                error = self._error(wrong)
+                count_error(runtime, error, request_id, self.refusal.table.dialect)
+                response = self.refusal(error, request_id)
+            finally:
+                request.done()
+            response.headers["x-request-id"] = request_id
+            return response
+
+        return handle

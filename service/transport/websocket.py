@@ -1,0 +1,320 @@
+"""The shell around one WebSocket: a reader and a writer as sibling tasks, and housekeeping.
+
+A dialect only decides what a message means; reading, writing, idling and closing are the
+same for all of them and live here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Protocol
+
+from fastapi import WebSocket, WebSocketDisconnect
+
+from service.auth.caller import Caller, current_caller, serving
+from service.contexts.ack_tracker import AckTracker
+from service.contexts.outbox import Item, Outbox
+from service.dialects.errors import Refusal, count_error, limit_errors
+from service.runtime import Runtime
+from service.transport.http_routes import ignored_header
+from service.transport.uvicorn_protocols import (
+    AT_ONCE,
+    BYTES_AT_ONCE,
+    EXTENSION,
+    WebSocketProtocol,
+)
+from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
+
+log = logging.getLogger(__name__)
+
+NORMAL, GOING_AWAY, POLICY, INTERNAL = 1000, 1001, 1008, 1011
+_HOUSEKEEPING_S, _LEAVING_S = 0.5, 0.05
+_FLUSH_S = 2.0
+#: How much later than the contexts that are cut their socket is closed.
+_TELL_S = 0.5
+#: Housekeeping that comes so late was held up with everything else: what clients did meanwhile has
+#: not been seen yet.
+_PAUSE_S = 1.5
+
+
+class SocketClosing(Exception):
+    """The dialect wants the socket closed with this code."""
+
+    def __init__(self, code: int = NORMAL) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Dialect(Protocol):
+    """One wire protocol on one socket. Methods are synchronous; the ``on_`` ones may raise
+    SocketClosing.
+    """
+
+    def open(self) -> None:
+        """The socket is accepted."""
+
+    def on_text(self, text: str) -> None:
+        """A text message came."""
+
+    def on_bytes(self, data: bytes) -> None:
+        """A binary message came."""
+
+    def on_tick(self, now: float) -> None:
+        """Twice a second or so."""
+
+    def on_drain(self, deadline_ms: int) -> None:
+        """The server is going away; contexts under way have so long to finish."""
+
+    def is_settled(self, now: float) -> bool:
+        """Whether no context is under way, so that the server may end."""
+
+    def render_error(self, error: TalkwireError) -> str:
+        """The message that tells the client about an error of the whole socket."""
+
+    def close(self) -> None:
+        """The socket is over: cancel every context."""
+
+
+class Socket:
+    """Runs one accepted WebSocket until either side closes it."""
+
+    def __init__(self, websocket: WebSocket, runtime: Runtime) -> None:
+        self._websocket, self._runtime = websocket, runtime
+        link = websocket.scope.get("extensions", {}).get(EXTENSION)
+        self._link: WebSocketProtocol | None = link
+        self._acks = AckTracker(link)
+        self.outbox = Outbox(runtime.settings.max_outbox_bytes, self._acks)
+        self._writing_since: float | None = None
+        self._code = NORMAL
+        self._too_slow = self._is_closing = False
+        self._caller, self._errors = current_caller(), limit_errors()
+        self._opened_at, self._leave_at = time.monotonic(), math.inf
+        self._looked_at = self._opened_at
+        #: Done when a message, or what housekeeping finds, has ended the socket.
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def finish(self, code: int = NORMAL) -> None:
+        """The dialect has said all that it will say: close once that has been written. Without
+        effect while the socket is closing already.
+        """
+        if not self._is_closing:
+            self._code = code
+            self.outbox.close()
+
+    async def run(self, dialect: Dialect, tasks: asyncio.TaskGroup) -> None:
+        """Serve until the end. Works inside ``tasks``, where the contexts' tasks live too."""
+        dialect.open()
+        writer = tasks.create_task(self._write())
+        others: list[asyncio.Task[Any]] = [
+            tasks.create_task(self._read(dialect)),
+            tasks.create_task(self.outbox.overflowed.wait()),
+        ]
+        wait_s = 0.0 if self._runtime.draining.is_set() else _HOUSEKEEPING_S
+        leave = self._runtime.rounds.join(partial(self._look, dialect), wait_s)
+        try:
+            await asyncio.wait({writer, *others, self._over}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._is_closing = True
+            self._too_slow |= self.outbox.overflowed.is_set()
+            leave()
+            dialect.close()
+            for task in others:
+                task.cancel()
+            self.outbox.close(self._closing_error(dialect))
+            await asyncio.wait({writer}, timeout=_FLUSH_S)
+            writer.cancel()
+            await self._close()
+
+    async def _read(self, dialect: Dialect) -> None:
+        """Most messages come at once, by the link, and only the others by ASGI's queue."""
+        if self._link is not None:
+            # the trace that the handshake named is a variable of its context
+            context = copy_context()
+            self._link.on_message = lambda data: context.run(self._take, dialect, data)
+        try:
+            messages = size = 0
+            while (message := await self._websocket.receive())["type"] == "websocket.receive":
+                text = message.get("text")
+                data = message["bytes"] if text is None else text
+                self._take(dialect, data)
+                if self._over.done():
+                    return
+                messages, size = messages + 1, size + len(data)
+                if messages >= AT_ONCE or size >= BYTES_AT_ONCE:
+                    messages = size = 0
+                    await asyncio.sleep(0)  # a client that sends much leaves others their turns
+        except Exception:
+            log.exception("connection broke")
+            self._code = INTERNAL
+        finally:
+            if self._link is not None:
+                self._link.on_message = None
+
+    def _take(self, dialect: Dialect, data: str | bytes) -> None:
+        """Give a message to the dialect, unless the socket is over."""
+        if self._over.done() or self._is_closing:
+            return
+        try:
+            with serving(self._caller), self._errors.applied():
+                if isinstance(data, str):
+                    dialect.on_text(data)
+                else:
+                    dialect.on_bytes(data)
+        except SocketClosing as closing:
+            self._end(closing.code)
+        except Exception:
+            log.exception("connection broke")
+            self._end(INTERNAL)
+        if self._errors.is_spent:
+            self._end(POLICY)
+
+    def _end(self, code: int) -> None:
+        """The socket is over."""
+        if not self._over.done():
+            self._code = code
+            self._over.set_result(None)
+
+    async def _write(self) -> None:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
+            while (item := await self.outbox.get()) is not None:
+                self._writing_since = time.monotonic()
+                if isinstance(item.data, str):
+                    await self._websocket.send_text(item.data)
+                else:
+                    await self._websocket.send_bytes(item.data)
+                self._writing_since = None
+                self._note_written(item)
+
+    def _note_written(self, item: Item) -> None:
+        more, now = not self.outbox.is_empty, time.monotonic()
+        self._acks.on_written(item.handle, item.samples, len(item.data), now, more=more)
+
+    def _look(self, dialect: Dialect, now: float) -> float:
+        """See ``Rounds``. What was noticed when the socket was over stays as it is."""
+        try:
+            if not self._over.done():
+                with serving(self._caller), self._errors.applied():
+                    return self._keep(dialect, now)
+        except SocketClosing as closing:
+            self._end(closing.code)
+        except Exception:
+            log.exception("connection broke")
+            self._end(INTERNAL)
+        return _HOUSEKEEPING_S
+
+    def _keep(self, dialect: Dialect, now: float) -> float:
+        """Notice what no message tells: a writer that does not get on, idle contexts, a key that
+        was revoked, the socket's age, the server's end. The last two are told to the client, and
+        wait until nobody is spoken to. Returns in how many seconds to look again.
+        """
+        settings, runtime = self._runtime.settings, self._runtime
+        if now - self._looked_at > _PAUSE_S:
+            self._writing_since = None if self._writing_since is None else now
+            self._acks.pardon(now)
+        self._looked_at = now
+        self._too_slow = self._stuck_s(now) > settings.slow_consumer_s
+        is_old = now - self._opened_at >= (settings.max_session_s or math.inf)
+        is_leaving = self._leave_at < math.inf
+        if not is_leaving and (is_old or runtime.draining.is_set()):
+            dialect.on_drain(round(1000 * settings.drain_s))
+            self._leave_at, is_leaving = now + settings.drain_s + _TELL_S, True
+        if is_leaving and (dialect.is_settled(now) or now >= self._leave_at):
+            raise SocketClosing(GOING_AWAY)
+        if self._too_slow or not runtime.authority.is_welcome(self._caller):
+            self._end(self._code)
+        else:
+            dialect.on_tick(now)
+        return _LEAVING_S if is_leaving else _HOUSEKEEPING_S
+
+    def _stuck_s(self, now: float) -> float:
+        """For how long nothing could be written, or nothing of what was written was read."""
+        writing_s = 0.0 if self._writing_since is None else now - self._writing_since
+        return max(writing_s, self._acks.stuck_s(now))
+
+    def _closing_error(self, dialect: Dialect) -> Item | None:
+        """What the client is told at the end, if the server has a reason to end the socket."""
+        error: TalkwireError | None = None
+        if self._too_slow:
+            message = "The client reads too slowly for its audio."
+            error = CapacityError(ErrorCode.SLOW_CONSUMER, message)
+        elif not self._runtime.authority.is_welcome(self._caller):
+            error = RequestError(ErrorCode.UNAUTHORIZED, "The API key is not valid any more.")
+        elif self._errors.is_spent:
+            message = "Too many messages on this socket were refused."
+            error = CapacityError(ErrorCode.RATE_LIMITED, message)
+        if error is None:
+            return None
+        self._code = POLICY
+        return Item(dialect.render_error(error))
+
+    async def _close(self) -> None:
+        if self._errors.unlogged:
+            log.info("client errors were not logged", extra={"count": self._errors.unlogged})
+        self._runtime.metrics.closes.labels(str(self._code)).inc()
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
+            await asyncio.wait_for(self._websocket.close(self._code), _FLUSH_S)
+        # A transport that is closed waits until all is taken, and some clients take nothing.
+        patience_s = _FLUSH_S if self._too_slow else self._runtime.settings.slow_consumer_s
+        self._acks.give_up_in(patience_s)
+
+
+#: The dialect of an accepted socket, whose contexts' tasks belong into the group. What it raises
+#: (TalkwireError) refuses the handshake.
+MakeDialect = Callable[[Socket, asyncio.TaskGroup], Dialect]
+
+
+async def serve_socket(
+    websocket: WebSocket,
+    runtime: Runtime,
+    make: MakeDialect,
+    refusal: Refusal,
+    subprotocol: str | None = None,
+    ignored: Iterable[str] = (),
+) -> None:
+    """Serve one WebSocket until it closes, or refuse its handshake. ``ignored`` are fields without
+    effect that the client sends or may send; a header of the handshake names them.
+    """
+    caller = current_caller()
+    try:
+        _require_room(runtime, caller)
+    except TalkwireError as error:
+        await refuse(websocket, runtime, error, refusal)
+        return
+    with runtime.connection(), runtime.accounts.connection(caller):
+        async with asyncio.TaskGroup() as tasks:
+            socket = Socket(websocket, runtime)
+            try:
+                dialect = make(socket, tasks)
+            except TalkwireError as error:
+                await refuse(websocket, runtime, error, refusal)
+                return
+            headers = ignored_header(ignored).items()
+            await websocket.accept(
+                subprotocol, [(name.encode(), value.encode()) for name, value in headers]
+            )
+            runtime.metrics.opened.inc()
+            await socket.run(dialect, tasks)
+
+
+def _require_room(runtime: Runtime, caller: Caller) -> None:
+    if runtime.connections >= runtime.settings.max_connections:
+        raise CapacityError(ErrorCode.OVERLOADED, "The server has no connection to spare.")
+    runtime.require_ready()
+    runtime.accounts.require_connection(caller)
+
+
+async def refuse(
+    websocket: WebSocket, runtime: Runtime, error: TalkwireError, refusal: Refusal
+) -> None:
+    """Refuse the handshake with a real status."""
+    request_id = uuid.uuid4().hex
+    count_error(runtime, error, request_id, refusal.table.dialect)
+    await websocket.send_denial_response(refusal(error, request_id))

@@ -1,0 +1,212 @@
+"""Reading of clips that clients send: each in a sandboxed child, a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
+from streaming.spec import Samples
+
+log = logging.getLogger(__name__)
+_CHILD = Path(__file__).with_name("clip_sandbox.py")
+_WALL_S = 15.0
+#: How clips begin. The child looks again; nothing else is worth starting one.
+_KNOWN = re.compile(rb"(?:RIFF|RF64).{4}WAVE|fLaC|OggS|ID3|\xff[\xe0-\xff]", re.DOTALL)
+_RETRY_AFTER_MS = 2000
+_HEAD_BYTES = 256
+#: All of the environment that the child gets: what Python and its libraries may need to load.
+_KEPT = ("LD_LIBRARY_PATH", "PYTHONHOME")
+#: What a client hears when its clip cannot be used.
+REFUSALS = {
+    "too_large": "The clip is too large.",
+    "unknown_format": "The clip must be WAV, FLAC, MP3 or Ogg (Opus, Vorbis).",
+    "no_audio": "The clip holds no audio that can be read here.",
+    "damaged": "The clip is damaged.",
+    "too_short": "The clip is too short.",
+    "too_long": "The clip is too long.",
+    "silent": "There is nothing to be heard in the clip.",
+    "not_finite": "The clip holds samples that are no numbers.",
+    "bad_rate": "The clip's sample rate must be one, and within 8 to 192 kHz.",
+    "too_many_channels": "The clip has too many channels.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClipLimits:
+    """What a clip may be."""
+
+    max_bytes: int = 10 << 20
+    min_s: float = 1.0
+    max_s: float = 30.0
+
+
+class ClipReader:
+    """Reads clips to mono samples at ``rate``.
+
+    ``at_once`` children run side by side and ``waiting`` clips wait for one; more are refused.
+    """
+
+    def __init__(
+        self,
+        rate: int,
+        limits: ClipLimits | None = None,
+        *,
+        at_once: int = 2,
+        waiting: int = 8,
+        wall_s: float = _WALL_S,
+    ) -> None:
+        self.limits = limits or ClipLimits()
+        self._rate, self._wall_s = rate, wall_s
+        self._places, self._most = asyncio.Semaphore(at_once), at_once + waiting
+        self._inside = 0
+
+    async def read(self, data: bytes) -> Samples:
+        """Samples ``[n]`` of an encoded clip.
+
+        Raises RequestError (``invalid_audio``), CapacityError, BackendError. Cancelling the
+        call kills the child.
+        """
+        if len(data) > self.limits.max_bytes:
+            raise _refusal("too_large")
+        if not _KNOWN.match(data):
+            raise _refusal("unknown_format")
+        if self._inside >= self._most:
+            raise CapacityError(
+                ErrorCode.OVERLOADED,
+                "Too many clips are being read just now.",
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
+        self._inside += 1
+        try:
+            async with self._places:
+                return await self._read(data)
+        finally:
+            self._inside -= 1
+
+    async def _read(self, data: bytes) -> Samples:
+        limits = self.limits
+        arguments = (self._rate, limits.max_bytes, limits.min_s, limits.max_s)
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-B", str(_CHILD), *map(str, arguments)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={name: value for name in _KEPT if (value := os.environ.get(name))},
+                start_new_session=True,
+            )
+        except OSError as error:
+            log.exception("no child to read a clip")
+            raise BackendError(ErrorCode.INTERNAL, "Something went wrong in the server.") from error
+        feeding = asyncio.create_task(_feed(child, data))
+        try:
+            async with asyncio.timeout(self._wall_s):
+                answer = await self._listen(child)
+                await child.wait()
+        except TimeoutError:
+            log.warning("reading a clip took too long")
+            raise _refusal("damaged") from None
+        finally:
+            feeding.cancel()
+            if child.returncode is None:
+                await asyncio.shield(_end(child))
+        if child.returncode:
+            log.warning("reading a clip ended a child: %s", _ending(child.returncode))
+            raise _refusal("damaged")
+        return self._samples(answer)
+
+    async def _listen(self, child: asyncio.subprocess.Process) -> bytes:
+        """All that the child says, within what the longest clip can take."""
+        assert child.stdout is not None
+        most = _HEAD_BYTES + 4 * int(self._rate * (self.limits.max_s + 1))
+        said = bytearray()
+        while piece := await child.stdout.read(1 << 16):
+            said += piece
+            if len(said) > most:
+                raise _refusal("too_long")
+        return bytes(said)
+
+    def _samples(self, answer: bytes) -> Samples:
+        head, _, body = answer.partition(b"\n")
+        try:
+            told = json.loads(head)
+            if reason := told.get("refused"):
+                raise _refusal(reason)
+            samples = np.frombuffer(body, "<f4").astype(np.float32)
+            if len(samples) != told["samples"] or not np.isfinite(samples).all():
+                raise ValueError
+        except (ValueError, KeyError, AttributeError, TypeError):
+            log.warning("the answer of a child that read a clip makes no sense")
+            raise _refusal("damaged") from None
+        return samples
+
+
+def decode_base64(text: str, max_bytes: int, param: str) -> bytes:
+    """A clip's bytes from base64, bare or as a ``data:`` address.
+
+    Raises RequestError; other addresses are refused, because nothing is fetched from here.
+    """
+    scheme = text[:16].lower().lstrip()
+    if scheme.startswith("data:"):
+        _, comma, text = text.partition(",")
+        if not comma:
+            raise RequestError(
+                ErrorCode.INVALID_AUDIO, "The data address has no data.", param=param
+            )
+    elif "://" in scheme or scheme.startswith("file:"):
+        raise RequestError(
+            ErrorCode.UNSUPPORTED,
+            "This server fetches no clips from addresses; send the clip itself in base64.",
+            param=param,
+        )
+    if len(text) > 4 * (max_bytes + 3) // 3 + 4:
+        raise _refusal("too_large", param)
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RequestError(
+            ErrorCode.INVALID_AUDIO, "The clip is not valid base64.", param=param
+        ) from error
+
+
+async def _feed(child: asyncio.subprocess.Process, data: bytes) -> None:
+    """Hand the clip over. The child may be gone before it has read all of it."""
+    assert child.stdin is not None
+    with contextlib.suppress(ConnectionError):
+        child.stdin.write(data)
+        await child.stdin.drain()
+    child.stdin.close()
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """Kill it and take leave of it: what it has said is read, since asyncio waits for the pipe's
+    end, which it does not see while too much of it is unread.
+    """
+    assert child.stdout is not None
+    with contextlib.suppress(ProcessLookupError):
+        child.kill()
+    while await child.stdout.read(1 << 16):
+        pass
+    await child.wait()
+
+
+def _refusal(reason: object, param: str | None = None) -> RequestError:
+    message = REFUSALS.get(str(reason), REFUSALS["damaged"])
+    return RequestError(ErrorCode.INVALID_AUDIO, message, param=param)
+
+
+def _ending(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"status {status}"

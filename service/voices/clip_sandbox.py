@@ -1,0 +1,233 @@
+"""The sandboxed child that decodes one clip: ``python -I clip_sandbox.py RATE ...``.
+
+A clip comes from anybody, and parsers of audio have had every kind of fault. So whatever
+happens here happens to a process without files, network, children or much time: it reads the
+clip on its standard input and writes a line of JSON and then float32 samples on its standard
+output. It imports nothing of this project, and its libraries before it gives up its rights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import av
+import av.container
+import numpy as np
+import numpy.typing as npt
+import soxr
+
+Floats = npt.NDArray[np.float32]
+
+_CPU_S, _WALL_S = 10, 20
+_MEMORY_BYTES = 512 << 20
+_NOBODY = 65534
+_RATES = range(8000, 192_001)
+_MOST_CHANNELS = 8
+#: Root mean square below which a clip counts as silence: -60 dB.
+_SILENCE = 1e-3
+#: The demuxers and decoders that are let near the data; libav has hundreds more.
+_CODECS = {
+    "wav": frozenset(
+        ("pcm_u8", "pcm_s16le", "pcm_s24le", "pcm_s32le", "pcm_f32le", "pcm_f64le",
+         "pcm_alaw", "pcm_mulaw")
+    ),
+    "flac": frozenset(("flac",)),
+    "mp3": frozenset(("mp3", "mp3float")),
+    "ogg": frozenset(("vorbis", "opus", "libopus", "libvorbis", "flac")),
+}  # fmt: skip
+
+
+class Refused(Exception):
+    """The clip cannot be used; the argument is one of ``clip.REFUSALS``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the clip must become, and may be at most."""
+
+    rate: int
+    max_bytes: int
+    min_s: float
+    max_s: float
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """What has been decoded: mono, at the clip's own rate."""
+
+    rate: int = 0
+    samples: int = 0
+    parts: list[Floats] = field(default_factory=list)
+
+
+def main(arguments: list[str]) -> None:
+    """Read, decode, answer."""
+    wanted = Wanted(int(arguments[0]), int(arguments[1]), float(arguments[2]), float(arguments[3]))
+    load_everything()
+    give_up_rights()
+    try:
+        samples, kind = read_clip(sys.stdin.buffer.read(wanted.max_bytes + 1), wanted)
+    except Refused as refusal:
+        _answer({"refused": str(refusal)}, b"")
+    except MemoryError:
+        _answer({"refused": "too_large"}, b"")
+    else:
+        _answer({"format": kind, "samples": len(samples)}, samples.astype("<f4").tobytes())
+
+
+def load_everything() -> None:
+    """Read clips of our own, a good one and a damaged one: what the libraries import only
+    when it is needed could not be opened any more afterwards.
+    """
+    samples = b"".join(struct.pack("<h", 99 * (n % 200)) for n in range(800))
+    head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(samples), b"WAVE", b"fmt ", 16,
+                       1, 1, 8000, 16000, 2, 16, b"data", len(samples))  # fmt: skip
+    for data in (head + samples, b"fLaC" + bytes(99)):
+        with contextlib.suppress(Refused):
+            read_clip(data, Wanted(24_000, 1 << 20, 0.01, 1.0))
+
+
+def give_up_rights() -> None:
+    """From here on: no new files or sockets, no children, little time, little memory."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):
+            os.setgroups([])
+            os.setgid(_NOBODY)
+            os.setuid(_NOBODY)
+    with contextlib.suppress(OSError, AttributeError):  # a new user would undo the first
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    signal.alarm(_WALL_S)
+    limits = {
+        resource.RLIMIT_CPU: _CPU_S,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NPROC: 0,
+        resource.RLIMIT_NOFILE: 0,  # the three that are open stay; sockets count as files
+    }
+    in_use = _address_space()
+    if in_use:
+        limits[resource.RLIMIT_AS] = in_use + _MEMORY_BYTES
+    for limit, most in limits.items():
+        resource.setrlimit(limit, (most, most))
+
+
+def _address_space() -> int:
+    """Bytes of address space in use; 0 where the kernel does not say so."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
+    """Samples at ``wanted.rate`` and the name of the format. Raises Refused, MemoryError."""
+    if len(data) > wanted.max_bytes:
+        raise Refused("too_large")
+    kind = _kind(data)
+    pieces = _Pieces()
+    try:
+        for frame in _frames(data, kind):
+            _add(pieces, frame, wanted)
+    except (Refused, MemoryError):
+        raise
+    except Exception as error:  # whatever a library makes of bytes that mean nothing
+        raise Refused("damaged") from error
+    if not pieces.parts:
+        raise Refused("no_audio")
+    mono = np.concatenate(pieces.parts)
+    if len(mono) < wanted.min_s * pieces.rate:
+        raise Refused("too_short")
+    if not np.isfinite(mono).all():
+        raise Refused("not_finite")
+    mono = mono.clip(-1.0, 1.0)
+    if np.sqrt(np.mean(np.square(mono, dtype=np.float64))) < _SILENCE:
+        raise Refused("silent")
+    if pieces.rate != wanted.rate:
+        mono = soxr.resample(mono, pieces.rate, wanted.rate, quality="HQ").clip(-1.0, 1.0)
+    return mono.astype(np.float32), kind
+
+
+def _kind(data: bytes) -> str:
+    """The container, by its first bytes alone: what a client says of it counts for nothing."""
+    if data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE":
+        return "wav"
+    if data[:4] == b"fLaC":
+        return "flac"
+    if data[:4] == b"OggS":
+        return "ogg"
+    if data[:3] == b"ID3" or (len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0):
+        return "mp3"
+    raise Refused("unknown_format")
+
+
+def _frames(data: bytes, kind: str) -> Iterator[av.AudioFrame]:
+    """Decoded frames in order. Damage at the very end is passed over: a recording that was
+    cut off is still a recording.
+    """
+    with av.open(io.BytesIO(data), format=kind, metadata_errors="ignore") as container:
+        streams = container.streams.audio
+        if not streams or streams[0].codec_context.name not in _CODECS[kind]:
+            raise Refused("no_audio")
+        stream = streams[0]
+        stream.codec_context.thread_count = 1
+        is_damaged = False
+        assert isinstance(container, av.container.InputContainer)
+        for packet in container.demux(stream):
+            try:
+                frames = packet.decode()
+            except av.FFmpegError:
+                is_damaged = True
+                continue
+            if frames and is_damaged:
+                raise Refused("damaged")
+            yield from frames
+
+
+def _add(pieces: _Pieces, frame: av.AudioFrame, wanted: Wanted) -> None:
+    """Take a frame in; stop as soon as there is too much."""
+    if not pieces.rate:
+        pieces.rate = frame.sample_rate
+    channels = len(frame.layout.channels)
+    if pieces.rate not in _RATES or frame.sample_rate != pieces.rate:
+        raise Refused("bad_rate")
+    if not 1 <= channels <= _MOST_CHANNELS:
+        raise Refused("too_many_channels")
+    pieces.samples += frame.samples
+    if pieces.samples > wanted.max_s * pieces.rate:
+        raise Refused("too_long")
+    values = frame.to_ndarray()
+    if not frame.format.is_planar:
+        values = values.reshape(-1, channels).T
+    pieces.parts.append(_as_float(values).mean(axis=0, dtype=np.float32))
+
+
+def _as_float(values: npt.NDArray[Any]) -> Floats:
+    """Samples of any format as numbers of about -1 to 1; what is not a number stays so."""
+    kind = values.dtype
+    if kind.kind == "f":
+        return values.clip(-4.0, 4.0).astype(np.float32)
+    middle, scale = (128, 128) if kind == np.uint8 else (0, 1 << (8 * kind.itemsize - 1))
+    return ((values.astype(np.float32) - middle) / scale).astype(np.float32)
+
+
+def _answer(head: dict[str, object], body: bytes) -> None:
+    sys.stdout.buffer.write(json.dumps(head).encode() + b"\n" + body)
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    av.logging.set_level(None)
+    main(sys.argv[1:])

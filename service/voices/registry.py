@@ -1,0 +1,359 @@
+"""The registry of voices in memory: visibility by tenant, and lookup.
+
+This is bounded: a voice is at most some 12 KiB of codes, and ``max_voices`` of them may be added.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from service.voices.store import (
+    MAX_FILE_BYTES,
+    VOICE_ID,
+    Voice,
+    VoiceFileError,
+    VoiceFolder,
+    unpack_built_in,
+)
+from streaming.errors import BackendError, ErrorCode, RequestError
+from streaming.spec import CodecSpec
+from talker.prompts import ReferenceVoice
+from talker.request_builder import DEFAULT_VOICE, SMART_VOICE
+
+log = logging.getLogger(__name__)
+
+
+class VoiceCatalogue:
+    """Implements ``talker.request_builder.VoiceSource``. ``spec`` is set before the first voice."""
+
+    def __init__(self, max_voices: int) -> None:
+        self._max_voices = max_voices
+        self._built_in: dict[str, Voice] = {}
+        self._added: dict[str, Voice] = {}
+        #: Of added voices, by whose they are and their name.
+        self._ids: dict[tuple[str | None, str], str] = {}
+        self._spoken: dict[str, ReferenceVoice] = {}
+        self._spec: CodecSpec | None = None
+        #: Whether ``smart_voice`` is a name: the default is a shipped clip, and the model has a
+        #: choice of its own.
+        self._offers_smart_voice = False
+
+    # -- speaking
+
+    def names(self) -> list[str]:
+        """The names that are everybody's, without ``default``: the checkpoint's, ``smart_voice``
+        if it is offered, then the added ones.
+        """
+        built_in = [name for name in self._built_in if name != DEFAULT_VOICE]
+        if self._offers_smart_voice:
+            built_in.append(SMART_VOICE)
+        return [*built_in, *self._added_names(None)]
+
+    def own_names(self, tenant: str | None) -> list[str]:
+        """The names that a tenant has given; only it knows of them."""
+        return [] if tenant is None else self._added_names(tenant)
+
+    def _added_names(self, tenant: str | None) -> list[str]:
+        return sorted(name for owner, name in self._ids if owner == tenant)
+
+    def get(self, name: str) -> ReferenceVoice | None:
+        """What to speak with. ``default`` is the checkpoint's default voice, if it has one; ids
+        do as well as the names of added voices that are everybody's. A tenant's voices are
+        found by their ids alone, which ``resolve`` gives to the tenant and to nobody else.
+        """
+        if name == DEFAULT_VOICE:
+            chosen = (v.name for v in self._built_in.values() if v.is_default)
+            name = next(chosen, DEFAULT_VOICE)
+        return self._spoken.get(self._ids.get((None, name), name))
+
+    def resolve(self, key: str, tenant: str | None) -> str:
+        """What to ``get`` for what ``tenant`` calls ``key``. Raises RequestError
+        (``unknown_voice``) if it is another's; a key that is nobody's comes back as it is.
+        """
+        own = None if tenant is None else self._ids.get((tenant, key))
+        if own is None and not self._is_visible(key, tenant):
+            raise RequestError(
+                ErrorCode.UNKNOWN_VOICE, "There is no voice of that name.", param="voice"
+            )
+        return own or key
+
+    def is_known(self, key: str, tenant: str | None) -> bool:
+        """Whether ``tenant`` can speak with what it calls ``key``."""
+        if tenant is not None and (tenant, key) in self._ids:
+            return True
+        return self._is_visible(key, tenant) and self.get(key) is not None
+
+    def _is_visible(self, id: str, tenant: str | None) -> bool:
+        added = self._added.get(id)
+        return added is None or added.tenant in (None, tenant)
+
+    # -- listing
+
+    def voices(self, tenant: str | None = None) -> list[Voice]:
+        """All voices that ``tenant`` may know of, in the order of ``names`` and ``own_names``."""
+        owners = (None,) if tenant is None else (None, tenant)
+        ids = [self._ids[owner, name] for owner in owners for name in self._added_names(owner)]
+        return [*self._built_in.values(), *(self._added[id] for id in ids)]
+
+    def find(self, key: str, tenant: str | None = None) -> Voice:
+        """The voice that ``tenant`` calls by that name or id. Raises RequestError
+        (``unknown_voice``).
+        """
+        own = None if tenant is None else self._ids.get((tenant, key))
+        id = own or self._ids.get((None, key), key)
+        voice = self._built_in.get(key) or self._added.get(id)
+        if voice is None or voice.tenant not in (None, tenant):
+            raise RequestError(
+                ErrorCode.UNKNOWN_VOICE, "There is no voice of that name or id.", param="id"
+            )
+        return voice
+
+    def require_free(self, name: str, tenant: str | None = None) -> None:
+        """Raise RequestError (``voice_exists``, ``too_many_voices``) if it cannot be added."""
+        is_taken = (None, name) in self._ids or (tenant, name) in self._ids
+        # who asks for a voice by its id must not hear one that was named so later
+        is_taken = is_taken or VOICE_ID.fullmatch(name) is not None
+        if is_taken or name in (DEFAULT_VOICE, SMART_VOICE) or name in self._built_in:
+            raise RequestError(
+                ErrorCode.VOICE_EXISTS, "There is a voice of that name already.", param="name"
+            )
+        if len(self._added) >= self._max_voices:
+            raise RequestError(
+                ErrorCode.TOO_MANY_VOICES, f"This server keeps {self._max_voices} voices at most."
+            )
+
+    def _take_built_in(self, voice: Voice) -> None:
+        self._built_in[voice.name] = voice
+        self._spoken[voice.name] = self._reference(voice)
+
+    def _take(self, voice: Voice) -> None:
+        self._added[voice.id] = voice
+        self._ids[voice.tenant, voice.name] = voice.id
+        self._spoken[voice.id] = self._reference(voice)
+
+    def _drop(self, id: str) -> None:
+        voice = self._added.pop(id)
+        del self._ids[voice.tenant, voice.name], self._spoken[id]
+
+    def _fits(self, voice: Voice) -> bool:
+        spec = self._spec
+        assert spec is not None
+        codes = voice.codes
+        fits = codes.shape[0] == spec.num_codebooks and bool(spec.are_codes(codes))
+        if not fits:
+            log.error("a voice does not fit the codec: %s", voice.id)
+        return fits
+
+    def _reference(self, voice: Voice) -> ReferenceVoice:
+        return ReferenceVoice(voice.codes.T, voice.text)
+
+
+#: Folders may be shared among servers: what others did is seen after so long at the latest.
+REFRESH_S = 5.0
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class VoiceLibrary(VoiceCatalogue):
+    """A catalogue that is kept in a folder. All methods belong to one event loop.
+
+    ``folder`` None: added voices last as long as the service runs.
+    """
+
+    def __init__(self, folder: Path | None, max_voices: int, refresh_s: float = REFRESH_S) -> None:
+        super().__init__(max_voices)
+        self._folder = None if folder is None else VoiceFolder(folder)
+        self._refresh_s = refresh_s
+        #: Ids in the folder that are of no use here, told of once.
+        self._foreign: set[str] = set()
+        self._unused: set[str] = set()
+        self._codec = ""
+        self._lock = asyncio.Lock()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def open(self, spec: CodecSpec, codec: str, checkpoint: Path | None) -> None:
+        """Load everything. ``codec`` is its fingerprint: voices of other codecs are passed
+        over. Raises BackendError (``storage_failed``) if the folder cannot be used.
+        """
+        self._spec, self._codec = spec, codec
+        if checkpoint is not None:
+            for voice in await asyncio.to_thread(_read_built_in, checkpoint / "voices"):
+                if self._fits(voice):
+                    self._take_built_in(voice)
+        if self._folder is not None:
+            try:
+                await asyncio.to_thread(self._folder.open)
+                await self._refresh()
+            except OSError as error:
+                message = f"The setting voices_dir names no folder that can be used ({error})."
+                raise BackendError(ErrorCode.STORAGE_FAILED, message) from error
+            self._refreshing = asyncio.create_task(self._keep_refreshing())
+        log.info("voices", extra={"built_in": len(self._built_in), "added": len(self._added)})
+
+    @property
+    def has_built_in(self) -> bool:
+        """Whether the model has voices of its own."""
+        return bool(self._built_in)
+
+    def add_built_in(self, voices: Iterable[Voice]) -> None:
+        """Add shipped voices (``service.voices.shipped``) like the checkpoint's own, after
+        ``open``; the first is the default voice. Those that do not fit the codec are logged and
+        left out, and so are those whose name has been given to an added voice. From then on
+        ``smart_voice`` names the voice that the model chooses itself.
+        """
+        for voice in voices:
+            if self._fits(voice) and (None, voice.name) not in self._ids:
+                self._take_built_in(replace(voice, is_default=not self._offers_smart_voice))
+                self._offers_smart_voice = True
+
+    async def close(self) -> None:
+        """Look into the folder no more."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._refreshing
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether added voices are kept when the service ends."""
+        return self._folder is not None
+
+    @staticmethod
+    def new_id() -> str:
+        """An id for a voice that is about to be added."""
+        return f"voice_{secrets.token_hex(8)}"
+
+    async def add(self, voice: Voice) -> None:
+        """Keep a voice; it can be spoken with when this returns.
+
+        Raises RequestError as ``require_free`` does, BackendError (``storage_failed``).
+        """
+        try:
+            async with self._alone():
+                await self._take_over()
+                self.require_free(voice.name, voice.tenant)
+                if self._folder is not None:
+                    await _to_its_end(self._folder.write, voice)
+                self._take(voice)
+        except OSError as error:
+            raise _storage_failed("written", error) from error
+
+    async def remove(
+        self, key: str, tenant: str | None = None, *, everybodys: bool = True
+    ) -> Voice:
+        """Delete an added voice for good and return what it was; ``everybodys``: also one that
+        is not the tenant's alone.
+
+        Raises RequestError (``unknown_voice``; ``unsupported`` for one of the checkpoint's,
+        ``forbidden``), BackendError (``storage_failed``): then nothing has changed.
+        """
+        try:
+            async with self._alone():
+                voice = self._removable(key, tenant, everybodys)
+                if self._folder is not None:
+                    await _to_its_end(self._folder.delete, voice)
+                self._drop(voice.id)
+                return voice
+        except OSError as error:
+            raise _storage_failed("removed", error) from error
+
+    def _removable(self, key: str, tenant: str | None, everybodys: bool) -> Voice:
+        voice = self.find(key, tenant)
+        if voice.id not in self._added:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED, "A voice of the checkpoint cannot be deleted.", param="id"
+            )
+        if voice.tenant is None and not everybodys:
+            raise RequestError(
+                ErrorCode.FORBIDDEN, "This voice is everybody's: it takes an admin's key."
+            )
+        return voice
+
+    # -- the folder
+
+    async def _keep_refreshing(self) -> None:
+        while True:
+            await asyncio.sleep(self._refresh_s)
+            try:
+                await self._refresh()
+            except OSError as error:
+                log.error("the folder of voices cannot be read: %s", error)
+
+    async def _refresh(self) -> None:
+        async with self._lock:
+            await self._take_over()
+
+    async def _take_over(self) -> None:
+        """Do what other servers did, in the folder, to what is known here."""
+        if self._folder is None:
+            return
+        known = [*self._added, *self._foreign]
+        changes = await asyncio.to_thread(self._folder.changes, known)
+        for id in changes.gone:
+            self._foreign.discard(id)
+            if id in self._added:
+                self._drop(id)
+        for voice in changes.new:
+            if voice.codec != self._codec or not self._fits(voice):
+                log.warning("a voice is of another codec: %s", voice.id)
+                self._foreign.add(voice.id)
+                continue
+            try:
+                self.require_free(voice.name, voice.tenant)
+                self._take(voice)
+            except RequestError:
+                self._tell_unused(voice.id)
+
+    def _tell_unused(self, id: str) -> None:
+        """Once: it may be of use later."""
+        if id not in self._unused:
+            self._unused.add(id)
+            log.warning("a voice's name is taken, or there is no room for it: %s", id)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Nobody else changes the voices meanwhile, on this server or another."""
+        async with self._lock:
+            if self._folder is None:
+                yield
+                return
+            held = self._folder.lock()
+            try:
+                await _to_its_end(held.acquire)
+                yield
+            finally:
+                held.release()
+
+
+def _read_built_in(folder: Path) -> Iterable[Voice]:
+    voices = []
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise VoiceFileError("it is too large")
+            voices.append(unpack_built_in(path.read_bytes()))
+        except (OSError, VoiceFileError) as error:
+            log.error("a voice of the checkpoint cannot be used: %s: %s", path.name, error)
+    return voices
+
+
+def _storage_failed(verb: str, error: OSError) -> BackendError:
+    log.error("a voice could not be %s: %s", verb, error)
+    return BackendError(ErrorCode.STORAGE_FAILED, f"The voice's file could not be {verb}.")
+
+
+async def _to_its_end(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Do what blocks in a thread; who is cancelled waits for its end, and only then goes."""
+    working = asyncio.ensure_future(asyncio.to_thread(work, *args, **options))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise

@@ -1,0 +1,110 @@
+"""The voices that ship with the project, for models that have none of their own.
+
+They are clips with their texts (``voices/``), because codes mean something to one codec alone:
+the loaded codec encodes them at the start of the service.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from service.voices.clip_reader import ClipReader
+from service.voices.store import Voice
+from streaming.errors import TalkwireError
+from streaming.ports import CodecEngine, Reference
+
+log = logging.getLogger(__name__)
+#: Where the clips are.
+SHIPPED = Path(__file__).resolve().parents[2] / "voices"
+
+
+class ShippedVoicesError(Exception):
+    """The folder of clips cannot be read. The text is for operators."""
+
+
+class ShippedClip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One clip and what is said in it. ``file`` lies in the folder of the list."""
+
+    name: str
+    file: str
+    text: str
+    language: str
+    description: str
+
+
+def read_list(folder: Path = SHIPPED) -> list[ShippedClip]:
+    """Read ``voices.json``; the first clip is the default voice. Raises ShippedVoicesError."""
+    path = folder / "voices.json"
+    try:
+        clips = msgspec.json.decode(path.read_bytes(), type=list[ShippedClip])
+    except OSError as error:
+        raise ShippedVoicesError(f"{path} cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise ShippedVoicesError(f"{path} is no list of clips: {error}") from error
+    names = [clip.name for clip in clips]
+    if not clips or len(set(names)) < len(names):
+        raise ShippedVoicesError(f"{path} must name clips, each by a name of its own")
+    if outside := [clip.file for clip in clips if Path(clip.file).name != clip.file]:
+        raise ShippedVoicesError(f"{path} names files of other folders: {', '.join(outside)}")
+    return clips
+
+
+async def encode_shipped(
+    codec: CodecEngine,
+    reader: ClipReader,
+    folder: Path = SHIPPED,
+    check: Callable[[Reference], None] = lambda reference: None,
+) -> list[Voice]:
+    """Encode every clip with the loaded codec; none if it has no encoder.
+
+    A clip that cannot be encoded or spoken with is logged and left out: the service speaks
+    without it.
+
+    Args:
+        codec: The loaded codec; it has started.
+        reader: Reads clips at the codec's rate.
+        folder: The clips and their list.
+        check: Raises TalkwireError if the model cannot speak with a clip.
+
+    Returns:
+        Voices like a checkpoint's own, in the list's order; the first is the default one.
+
+    Raises:
+        ShippedVoicesError: The list or a clip cannot be read.
+    """
+    clips = read_list(folder)
+    if not codec.can_encode:
+        log.warning("the shipped voices are not to be had: the codec has no encoder")
+        return []
+    voices: list[Voice] = []
+    for clip in clips:
+        try:
+            codes = await codec.encode(await reader.read(_bytes(folder / clip.file)))
+            check(Reference(codes, clip.text))
+        except TalkwireError as error:
+            log.error("a shipped voice cannot be used: %s: %s", clip.name, error)
+            continue
+        voices.append(
+            Voice(
+                clip.name,
+                clip.name,
+                codes,
+                clip.text,
+                clip.language,
+                clip.description,
+                codec=codec.fingerprint,
+                text_source="given",
+            )
+        )
+    return voices
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ShippedVoicesError(f"{path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,302 @@
+"""Stored voices: one safetensors file each, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from streaming.spec import Codes
+
+#: A minute of codes and a long transcript stay far below.
+MAX_FILE_BYTES = 1 << 20
+#: What the service calls a voice that was added; no name looks like it.
+VOICE_ID = re.compile(r"voice_[0-9a-f]{16}")
+_CHECKSUM = "sha256"
+
+
+class VoiceFileError(Exception):
+    """The file is no voice, or not the one that was written. The text is for operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """Who allowed the voice to be used, in which words, and when (ISO 8601)."""
+
+    by: str
+    statement: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """A voice to speak with. One of a checkpoint has its name as its id and no consent.
+
+    ``tenant`` alone knows of a voice that it added; None: everybody does. ``text_source`` tells
+    whether a person gave the text or a recogniser heard it.
+    """
+
+    id: str
+    name: str
+    codes: Codes
+    text: str | None = None
+    language: str | None = None
+    description: str | None = None
+    is_default: bool = False
+    created_at: int | None = None
+    codec: str = ""
+    text_source: Literal["given", "recognised"] | None = None
+    consent: Consent | None = None
+    tenant: str | None = None
+
+
+def pack(voice: Voice) -> bytes:
+    """The file of a voice of the store."""
+    assert voice.consent is not None
+    entries = {
+        "id": voice.id,
+        "name": voice.name,
+        "text": voice.text,
+        "language": voice.language,
+        "description": voice.description,
+        "created_at": str(voice.created_at),
+        "codec": voice.codec,
+        "text_source": voice.text_source,
+        "tenant": voice.tenant,
+        "consent_by": voice.consent.by,
+        "consent_statement": voice.consent.statement,
+        "consent_at": voice.consent.at,
+    }
+    metadata = {name: value for name, value in entries.items() if value}
+    codes = np.ascontiguousarray(voice.codes, np.int16)
+    metadata[_CHECKSUM] = _checksum(codes, metadata)
+    data: bytes = save({"codes": codes}, metadata)
+    return data
+
+
+def unpack(data: bytes) -> Voice:
+    """A voice of the store, its checksum verified. Raises VoiceFileError."""
+    codes, metadata = _read(data)
+    if metadata.pop(_CHECKSUM, "") != _checksum(codes, metadata):
+        raise VoiceFileError("the checksum is wrong")
+    try:
+        consent = Consent(
+            metadata["consent_by"], metadata["consent_statement"], metadata["consent_at"]
+        )
+        heard = metadata.get("text_source") == "recognised"
+        return Voice(
+            metadata["id"],
+            metadata["name"],
+            codes,
+            metadata.get("text"),
+            metadata.get("language"),
+            metadata.get("description"),
+            created_at=int(metadata["created_at"]),
+            codec=metadata["codec"],
+            text_source="recognised" if heard else "given" if metadata.get("text") else None,
+            consent=consent,
+            tenant=metadata.get("tenant"),
+        )
+    except (KeyError, ValueError) as error:
+        raise VoiceFileError(f"an entry is missing or wrong: {error}") from error
+
+
+def unpack_built_in(data: bytes) -> Voice:
+    """A voice that comes with a checkpoint. Raises VoiceFileError."""
+    codes, metadata = _read(data)
+    name = metadata.get("name", "")
+    if not name:
+        raise VoiceFileError("it has no name")
+    return Voice(
+        name,
+        name,
+        codes,
+        metadata.get("text") or None,
+        metadata.get("language") or None,
+        metadata.get("description") or None,
+        is_default=metadata.get("default") == "true",
+        text_source="given" if metadata.get("text") else None,
+    )
+
+
+def _read(data: bytes) -> tuple[Codes, dict[str, str]]:
+    if len(data) > MAX_FILE_BYTES:
+        raise VoiceFileError("it is too large")
+    try:
+        tensors = load(data)  # checks the header
+        size = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + size]).get("__metadata__") or {}
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise VoiceFileError("it is not a safetensors file") from error
+    codes = tensors.get("codes")
+    if codes is None or codes.dtype != np.int16 or codes.ndim != 2 or not codes.size:
+        raise VoiceFileError("it has no codes [K, T] of int16")
+    return codes, metadata
+
+
+def _checksum(codes: Codes, metadata: dict[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps([list(codes.shape), metadata], sort_keys=True).encode())
+    digest.update(np.ascontiguousarray(codes, "<i2").tobytes())
+    return digest.hexdigest()
+
+
+log = logging.getLogger(__name__)
+_SUFFIX, _UNFINISHED = ".safetensors", ".unfinished"
+_LOCK = ".lock"
+#: How long another server may be busy with the folder; it takes milliseconds.
+_LOCK_S, _LOCK_AGAIN_S = 10.0, 0.02
+#: What is unfinished for so long is of nobody who still writes.
+_LEFT_S = 300.0
+_HELD = {errno.EAGAIN, errno.EACCES}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What has changed in the folder: voices that came, and ids that went."""
+
+    new: list[Voice] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+
+
+class FolderLock:
+    """Held by one server at a time. Where the file system knows no locks, it holds nobody up."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._held = path, -1
+
+    def acquire(self) -> None:
+        """Wait for it. Raises OSError, also if others do not let go of it."""
+        self._held = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        give_up_at = time.monotonic() + _LOCK_S
+        while True:
+            try:
+                return fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    return None
+                if error.errno not in _HELD or time.monotonic() > give_up_at:
+                    raise
+            time.sleep(_LOCK_AGAIN_S)
+
+    def release(self) -> None:
+        """Let go of it, if it is held."""
+        held, self._held = self._held, -1
+        if held >= 0:
+            os.close(held)
+
+
+class VoiceFolder:
+    """Voices as files ``ID.safetensors``. Raises OSError where the file system does."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        #: Files that are no voices, told of once: name -> time of the last change.
+        self._bad: dict[str, int] = {}
+
+    def open(self) -> None:
+        """Make the folder."""
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def lock(self) -> FolderLock:
+        """What keeps other servers from changing the folder."""
+        return FolderLock(self._path / _LOCK)
+
+    def changes(self, known: Collection[str]) -> Changes:
+        """Compare the folder with the ids that are known. Damaged files are left alone; what a
+        crash has left unfinished goes.
+        """
+        self._sweep()
+        found = {entry.name.removesuffix(_SUFFIX): entry for entry in self._voices()}
+        new = [voice for id in found.keys() - set(known) if (voice := self._read(found[id]))]
+        new.sort(key=lambda voice: (voice.created_at or 0, voice.id))
+        return Changes(new, [id for id in known if id not in found])
+
+    def _sweep(self) -> None:
+        for left in self._path.glob(f"*{_UNFINISHED}"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > _LEFT_S:
+                    left.unlink()
+
+    def write(self, voice: Voice) -> None:
+        """Write a voice: afterwards it is there, whatever crashes; or OSError, and it is not."""
+        target = self._file(voice.id)
+        unfinished = target.with_suffix(_UNFINISHED)
+        try:
+            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(pack(voice))
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.rename(target)
+            self._sync()
+        except OSError:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            raise
+
+    def delete(self, voice: Voice) -> None:
+        """Remove a voice for good, and whatever else its owner has under its name: what two
+        servers added at once without locks, or one of another codec, would be heard again later.
+        What is gone already is no error.
+        """
+        self._file(voice.id).unlink(missing_ok=True)
+        for other in self.changes(()).new:
+            if (other.tenant, other.name) == (voice.tenant, voice.name):
+                self._file(other.id).unlink(missing_ok=True)
+        self._sync()
+
+    def _file(self, id: str) -> Path:
+        if not VOICE_ID.fullmatch(id):
+            raise ValueError(f"not an id: {id!r}")
+        return self._path / f"{id}{_SUFFIX}"
+
+    def _voices(self) -> list[os.DirEntry[str]]:
+        with os.scandir(self._path) as entries:
+            return [
+                entry
+                for entry in entries
+                if VOICE_ID.fullmatch(entry.name.removesuffix(_SUFFIX))
+                and entry.name.endswith(_SUFFIX)
+                and entry.is_file(follow_symlinks=False)
+            ]
+
+    def _read(self, entry: os.DirEntry[str]) -> Voice | None:
+        try:
+            changed = entry.stat(follow_symlinks=False).st_mtime_ns
+            if self._bad.get(entry.name) == changed:
+                return None
+            with open(entry.path, "rb") as file:
+                voice = unpack(file.read(MAX_FILE_BYTES + 1))
+            if voice.id != entry.name.removesuffix(_SUFFIX):
+                raise VoiceFileError("its name is not its id")
+        except FileNotFoundError:
+            return None
+        except (VoiceFileError, OSError) as error:
+            log.error("a voice's file cannot be used: %s: %s", entry.name, error)
+            self._bad[entry.name] = changed
+            return None
+        return voice
+
+    def _sync(self) -> None:
+        """Make renames and removals last, where the system lets one."""
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

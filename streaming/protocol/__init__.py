@@ -1,0 +1,1 @@
+"""The native protocol's messages, its binary header, and its AsyncAPI document."""

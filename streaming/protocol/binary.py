@@ -1,0 +1,158 @@
+"""Encoding of messages: JSON text, and the binary header before the samples."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from enum import IntFlag
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from streaming.errors import ErrorCode, RequestError
+from streaming.protocol.field_errors import msgspec_error, unknown_choice
+from streaming.protocol.messages import (
+    CLIENT_MESSAGES,
+    SERVER_MESSAGES,
+    ClientMessage,
+    ServerMessage,
+)
+
+PROTOCOL_VERSION = 1
+AUDIO_TYPE = 1
+_LAYOUT = struct.Struct("<BBHII")
+HEADER_BYTES = _LAYOUT.size
+_WRAP = 0xFFFFFFFF
+
+M = TypeVar("M")
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    type: str
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+
+
+def _decoders(messages: tuple[type[M], ...]) -> dict[str, msgspec.json.Decoder[M]]:
+    return {
+        msgspec.inspect.type_info(kind).tag: msgspec.json.Decoder(kind)  # type: ignore[attr-defined]
+        for kind in messages
+    }
+
+
+_client_decoders = _decoders(CLIENT_MESSAGES)
+_client_kinds = dict(zip(_client_decoders, CLIENT_MESSAGES, strict=True))
+_server_decoders = _decoders(SERVER_MESSAGES)
+
+
+def parse_client_message(text: str | bytes) -> ClientMessage:
+    """Read one client message.
+
+    Raises RequestError: ``invalid_json`` (not JSON at all), ``unknown_message`` (a type
+    that this version does not know; nothing else has happened) or ``invalid_message``
+    (with ``param`` naming the field).
+    """
+    try:
+        kind = _envelope.decode(text).type
+    except msgspec.ValidationError as error:
+        raise RequestError(
+            ErrorCode.INVALID_MESSAGE, "A message is an object with a string as type.", param="type"
+        ) from error
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise RequestError(ErrorCode.INVALID_JSON, "The message is not valid JSON.") from error
+    decoder = _client_decoders.get(kind)
+    if decoder is None:
+        types = _client_decoders
+        raise unknown_choice("type", kind, types, ErrorCode.UNKNOWN_MESSAGE, "message")
+    try:
+        return decoder.decode(text)
+    except msgspec.ValidationError as error:
+        raise msgspec_error(error, text, _client_kinds[kind]) from error
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise RequestError(ErrorCode.INVALID_JSON, "The message is not valid JSON.") from error
+
+
+def parse_server_message(text: str | bytes) -> ServerMessage | None:
+    """Read one server message; None for a type that this version does not know.
+
+    Raises ValueError when it is no message at all.
+    """
+    try:
+        decoder = _server_decoders.get(_envelope.decode(text).type)
+        return decoder.decode(text) if decoder else None
+    except msgspec.MsgspecError as error:
+        raise ValueError("not a message of the native protocol") from error
+
+
+def encode_message(message: ClientMessage | ServerMessage) -> str:
+    """One message as JSON text."""
+    return msgspec.json.encode(message).decode()
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of both directions, for docs/ and for client authors."""
+    schemas, components = msgspec.json.schema_components(
+        (*CLIENT_MESSAGES, *SERVER_MESSAGES), ref_template="#/$defs/{name}"
+    )
+    split = len(CLIENT_MESSAGES)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "talkwire.tts.v1",
+        "client": {"oneOf": list(schemas[:split])},
+        "server": {"oneOf": list(schemas[split:])},
+        "$defs": components,
+    }
+
+
+class AudioFlags(IntFlag):
+    """Bits of a binary header's second byte."""
+
+    NONE = 0
+    FIRST = 1
+    LAST = 2
+    DISCONTINUITY = 4
+
+
+class AudioHeader(NamedTuple):
+    """The 12 bytes before the samples, little-endian.
+
+    ::
+
+        u8 version << 4 | type    u8 flags    u16 handle    u32 sequence    u32 sample offset
+
+    ``sequence`` counts this context's binary frames and ``sample_offset`` the samples that
+    they decode to, at the audio's own rate, both from 0; both wrap at 2**32. A frame with LAST
+    may hold no samples.
+    """
+
+    handle: int
+    sequence: int
+    sample_offset: int
+    flags: AudioFlags = AudioFlags.NONE
+
+    def pack(self) -> bytes:
+        """The header as bytes."""
+        kind = PROTOCOL_VERSION << 4 | AUDIO_TYPE
+        return _LAYOUT.pack(
+            kind, self.flags, self.handle, self.sequence & _WRAP, self.sample_offset & _WRAP
+        )
+
+    @classmethod
+    def unpack(cls, frame: bytes) -> AudioHeader:
+        """Read the header of a binary frame. Raises ValueError if it is not one of ours."""
+        if len(frame) < HEADER_BYTES:
+            raise ValueError("a binary frame is shorter than its header")
+        kind, flags, handle, sequence, offset = _LAYOUT.unpack_from(frame)
+        if kind != PROTOCOL_VERSION << 4 | AUDIO_TYPE:
+            raise ValueError("a binary frame of another version or type")
+        return cls(handle, sequence, offset, AudioFlags(flags))
+
+
+if __name__ == "__main__":
+    # python -m streaming.protocol.binary > docs/reference/protocol.schema.json
+    # python -m streaming.protocol.binary --asyncapi > docs/reference/protocol.asyncapi.json
+    from streaming.protocol.asyncapi import asyncapi
+
+    print(json.dumps(asyncapi() if "--asyncapi" in sys.argv else json_schema(), indent=1))

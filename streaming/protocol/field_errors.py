@@ -1,0 +1,211 @@
+"""Errors about one field of a request: its name as the client wrote it, its value, what is allowed.
+
+A message is the only part of an error that most SDKs print, so it has to stand alone. Values are
+described, never repeated, unless they are numbers or short names; nothing that a library says
+about them is passed on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from streaming.errors import ErrorCode, RequestError
+
+#: The most characters of a client's own text that a message repeats.
+_EXCERPT = 48
+#: Names, which can be repeated anywhere: in JSON, in a header, on a terminal. No sentences.
+_HARMLESS = re.compile(rf"[\w.,:+/@-]{{1,{_EXCERPT}}}", re.ASCII)
+_NAME = re.compile(r"[\w.\[\] -]{1,64}", re.ASCII)
+_MAX_NAME = 128
+_LISTED = 24
+
+
+class FieldError(RequestError):
+    """An error whose ``param`` is a field as the client itself named it, which no dialect
+    translates. ``kind``: what the value was, for the logs, which never hold the value.
+    """
+
+    def __init__(
+        self, code: ErrorCode, message: str, *, param: str, kind: str | None = None
+    ) -> None:
+        super().__init__(code, message, param=param[:_MAX_NAME])
+        self.kind = kind
+
+
+def kind_of(value: object) -> str:
+    """The JSON type of a value, in a word or two."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def describe(value: object) -> str:
+    """A value in a message: numbers and short names as they are, of anything else its kind."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int | float) and len(shown := repr(value)) <= _EXCERPT:
+        return shown
+    if isinstance(value, str):
+        if _HARMLESS.fullmatch(value):
+            return f'"{value}"'
+        return f"a string of {len(value)} characters" if value else "an empty string"
+    return kind_of(value)
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names for a message, the first two dozen of them."""
+    every = [str(name) for name in names]
+    text = ", ".join(every[:_LISTED])
+    return text if len(every) <= _LISTED else f"{text} and {len(every) - _LISTED} more"
+
+
+def shown_name(name: str) -> str:
+    """A field's name in a message; a client may call its fields anything."""
+    return name if _NAME.fullmatch(name) else "a field"
+
+
+def invalid_field(
+    name: str, value: object, allowed: str, code: ErrorCode = ErrorCode.INVALID_MESSAGE
+) -> FieldError:
+    """A value that is not ``allowed``: "a whole number", "at most 4", "mp3 or wav"."""
+    message = f"{shown_name(name)} must be {allowed}, not {describe(value)}."
+    return FieldError(code, message, param=name, kind=kind_of(value))
+
+
+def missing_field(name: str) -> FieldError:
+    """A field without which a request means nothing."""
+    return FieldError(
+        ErrorCode.INVALID_MESSAGE, f"{shown_name(name)} is missing.", param=name, kind="missing"
+    )
+
+
+def unknown_field(
+    name: str,
+    known: Sequence[str] = (),
+    what: str = "field",
+    code: ErrorCode = ErrorCode.INVALID_MESSAGE,
+) -> FieldError:
+    """A field, or whatever else ``what`` says, that there is not."""
+    message = f"{shown_name(name)} is not a {what} here"
+    if near := difflib.get_close_matches(name[:_MAX_NAME].rpartition(".")[2], known, 1):
+        message += f"; did you mean {near[0]}? The"
+    elif known:
+        message += "; the"
+    message += f" {what}s are {listed(known)}." if known else "."
+    return FieldError(code, message, param=name, kind="unknown")
+
+
+def unknown_choice(
+    name: str, value: str, there: Iterable[object], code: ErrorCode, what: str = ""
+) -> FieldError:
+    """A value that names nothing there is: a voice, a model, an encoding."""
+    called = what or name
+    message = (
+        f"{shown_name(name)}: there is no {called} {describe(value)}; there is {listed(there)}."
+    )
+    return FieldError(code, message, param=name, kind=kind_of(value))
+
+
+#: msgspec's complaints: the expected types and constraint, and the path where there is one.
+_EXPECTED = re.compile(r"Expected `([^`]*)`(?: (of length )?(<=|>=|<|>) (\S+))?")
+_PATH = re.compile(r" - at `\$\.?([^`]*)`")
+_TYPES = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+    "null": "null",
+}
+_LIMITS = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}
+
+
+def msgspec_error(
+    error: msgspec.ValidationError, text: str | bytes, kind: type[msgspec.Struct]
+) -> RequestError:
+    """What is wrong with a message that should have been a ``kind``."""
+    complaint = str(error)
+    found = _PATH.search(complaint)
+    path = found[1] if found else ""
+    name = next(iter(complaint.split("`")[1::2]), "")
+    if complaint.startswith("Object missing required field"):
+        return missing_field(f"{path}.{name}" if path else name)
+    if complaint.startswith("Object contains unknown field"):
+        known = [] if path else [field.encode_name for field in msgspec.structs.fields(kind)]
+        return unknown_field(f"{path}.{name}" if path else name, known)
+    if not path:
+        return RequestError(ErrorCode.INVALID_MESSAGE, "A message must be a JSON object.")
+    parts = path.split(".")
+    return invalid_field(path, _value_at(text, parts), _allowed(complaint, kind, parts))
+
+
+def _allowed(complaint: str, kind: type[msgspec.Struct], path: Sequence[str]) -> str:
+    if choices := _choices(kind, path):
+        return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
+    expected = _EXPECTED.match(complaint)
+    if expected is None:
+        return "of another kind"
+    types = [_TYPES.get(one.strip(), one.strip()) for one in expected[1].split("|")]
+    types = [one for one in types if one != "null"] or types
+    if expected[3] is None:
+        return " or ".join(types)
+    limit = f"{_LIMITS[expected[3]]} {expected[4]}"
+    return f"{limit} characters long" if expected[2] else limit
+
+
+def _choices(kind: type[msgspec.Struct], path: Sequence[str]) -> list[str]:
+    """What a field with a closed list of values takes."""
+    node: Any = msgspec.inspect.type_info(kind)
+    for part in path:
+        for one in _members(node):
+            field = next(
+                (f for f in getattr(one, "fields", ()) if getattr(f, "encode_name", "") == part),
+                None,
+            )
+            if field is not None:
+                node = field.type
+                break
+        else:
+            return []
+    return [
+        str(value)
+        for one in _members(node)
+        for value in (
+            one.values
+            if isinstance(one, msgspec.inspect.LiteralType)
+            else [member.value for member in one.cls]
+            if isinstance(one, msgspec.inspect.EnumType)
+            else ()
+        )
+    ]
+
+
+def _members(node: Any) -> Sequence[Any]:
+    return node.types if isinstance(node, msgspec.inspect.UnionType) else (node,)
+
+
+def _value_at(text: str | bytes, path: Sequence[str]) -> object:
+    try:
+        value = json.loads(text)
+        for part in path:
+            value = value[part]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return value

@@ -1,0 +1,443 @@
+"""Segmentation of incoming text into utterances.
+
+Text arrives in pieces of any size. :class:`Segmenter` finds where a sentence or a clause ends and
+never cuts inside a number, an abbreviation, an address or a control tag; :func:`fit` parts an
+utterance that becomes too long once its numbers are written out as words.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+#: Sentence marks that need whitespace after them, as a rule.
+SPACED_MARKS = frozenset(".!?…‼⁇⁈⁉．")
+#: Sentence marks that end a sentence whatever follows: CJK, Indic, Arabic, Urdu, Armenian,
+#: Ethiopic, Khmer, Myanmar, Tibetan.
+FREE_MARKS = frozenset("。｡！？।॥؟۔։።፧។៕။།")
+SENTENCE_MARKS = SPACED_MARKS | FREE_MARKS
+#: Clause marks, likewise.
+SPACED_CLAUSE_MARKS = frozenset(",;:–")
+FREE_CLAUSE_MARKS = frozenset("—，、；：､،؛፣፤၊")
+CLAUSE_MARKS = SPACED_CLAUSE_MARKS | FREE_CLAUSE_MARKS
+#: What may stand between a mark and the whitespace after it, and before a word.
+CLOSERS = frozenset("\"'”’»›)]}）］｝」』】》〉〕〗*_~`")
+OPENERS = "\"'“‘«‹([{（［｛「『【《〈〔〖*_~`¿¡#-–—"
+#: A line that begins with one of these is an item of a list.
+BULLETS = frozenset("-*•‣◦–—#")
+
+_ABBREVIATIONS = """
+    mr mrs ms mx dr prof rev hon gov sen rep pres gen col sgt cpl capt cmdr lt maj st mt ft
+    jr sr esq ph.d phd vs viz cf al etc approx appt dept est ext inc ltd co corp bros assn
+    univ ave blvd rd hwy ste misc tel temp incl excl govt messrs
+    jan feb apr jun jul aug sept sep oct nov dec
+    mme mlle mgr sra srta dra ud uds núm pág dña bzw ca vgl usw evtl ggf inkl str tlf bl.a
+    г-н им ул стр руб тыс млн млрд
+"""
+_NUMBERED = "no nos nr art fig figs vol pp pg ch chap eq ver op apt"
+_MEASURES = """
+    km cm mm nm mi yd kg mg oz lb lbs ml gal qt tsp tbsp sec secs min mins hr hrs wk wks mo mos
+    yr yrs px cal kcal sqm kph mph kbps rpm bpm fps dpi
+"""
+_DATED = "Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun Mar"
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
+#: Never the end of a sentence. Lower case, without the last dot; single letters and dotted
+#: ones (U.S., p.m., z.B.) need no entry.
+ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())
+#: Abbreviations if a digit follows, and sentences if not: "No. 5" and "No. I will not."
+NUMBERED = frozenset(_NUMBERED.split())
+#: Abbreviations unless a new sentence seems to begin: "10 min. and" and "10 min. Then".
+MEASURES = frozenset(_MEASURES.split())
+#: Likewise, with their capital, and before a month too: "Sat. Nov. 5" and "the Sun. It shone".
+DATED = frozenset(_DATED.split())
+#: Never the end of a sentence with their capital; a word without it.
+_CAPITALS = frozenset({"Apt"})
+_GOES_ON = frozenset("([-–—&+/")
+_MONTH_LETTERS = 3
+
+
+def is_abbreviation(word: str) -> bool:
+    """Whether ``word``, without its last dot and without openers, is an abbreviation."""
+    if word.lower() in ABBREVIATIONS or word in _CAPITALS:
+        return True
+    word = _unit(word) if word[-2:].lower() == ".m" else word  # 9a.m.
+    letters = word.split(".")
+    # An initial, or letters with dots between them. "I" is nearly always the pronoun.
+    return word != "I" and all(len(letter) == 1 and _has_case(letter) for letter in letters)
+
+
+def may_go_on(word: str) -> bool:
+    """Whether what follows ``word`` and its dot decides if a sentence ends there."""
+    return word.lower() in NUMBERED or word in DATED or _unit(word) in MEASURES
+
+
+def goes_on(word: str, following: str) -> bool | None:
+    """Whether a sentence goes on after such a word, its dot and whitespace, by the characters
+    that follow; None while more of them are needed.
+    """
+    first = following[0]
+    if first.isdigit():
+        return True
+    if word in DATED and first.isupper():
+        begun = [month for month in _MONTHS.split() if month.startswith(following)]
+        return len(following) == _MONTH_LETTERS or None if begun else False
+    dated_or_measure = word in DATED or _unit(word) in MEASURES
+    return dated_or_measure and (first.islower() or first in _GOES_ON)
+
+
+class Held:
+    """A word of which ``may_go_on`` is true, with its dot and whitespace, before the next."""
+
+    def __init__(self) -> None:
+        self._word = ""
+        self._at = 0  # where the whitespace ends
+
+    def note(self, word: str, at: int) -> None:
+        """Whitespace up to ``at`` was read after ``word`` and its dot, or after more of it."""
+        if self._word or may_go_on(word):
+            self._word, self._at = self._word or word, at
+
+    def end_before(self, text: list[str], char: str) -> int | None:
+        """Where a sentence ended in ``text`` after the word, as ``char`` tells; None if it
+        does not, or not yet.
+        """
+        if not self._word or (char.isspace() and self._at == len(text)):
+            return None
+        following = "".join(text[self._at :])
+        on = goes_on(self._word, following + char)
+        if on is not None:
+            self._word = ""
+        return self._at if on is False else None
+
+
+def _unit(word: str) -> str:
+    """What a number, or a price and a slash, stand before: "5lbs", "$15/mo"."""
+    return word.lower().rpartition("/")[2].lstrip("0123456789.,")
+
+
+def _has_case(letter: str) -> bool:
+    return letter.lower() != letter.upper()
+
+
+def is_wide(char: str) -> bool:
+    """Whether ``char`` belongs to a script that is written without spaces between words."""
+    return "\u3040" <= char <= "\u9fff" or "\U00020000" <= char <= "\U0003ffff"
+
+
+def joins(before: str, after: str) -> bool:
+    """Whether a cut between two characters would tear one written character apart.
+
+    That is so within a surrogate pair, before a combining mark, variation selector or skin
+    tone, on either side of a zero-width joiner, after a virama, and between two regional
+    indicators (a flag is a pair of them).
+    """
+    if before < "\u0300" and after < "\u0300":
+        return False
+    if "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff":
+        return True
+    if "\u200d" in (before, after) or unicodedata.category(after) in ("Mn", "Mc", "Me"):
+        return True
+    if "\U0001f3fb" <= after <= "\U0001f3ff" or "\U000e0020" <= after <= "\U000e007f":
+        return True
+    if unicodedata.combining(before) == 9:  # a virama joins two consonants
+        return True
+    return all("\U0001f1e6" <= char <= "\U0001f1ff" for char in (before, after))
+
+
+#: ``lengths[i]``: how many characters are said for ``text[:i]``, for 0 <= i <= len(text); -1 where
+#: what stands on both sides of the place is said as one.
+SpokenLengths: TypeAlias = Callable[[str], Sequence[int]]
+
+#: A part begins within this share of its even length, if it begins with a clause.
+_LEAST_SHARE = 0.6
+#: What is said as one is torn apart if it is so many times too long.
+_TORN_FROM = 2
+
+
+def fit(text: str, lengths: Sequence[int], most: int) -> list[str]:
+    """Part ``text`` into utterances of at most ``most`` spoken characters, of about the same
+    length, at a clause's end where there is one, else between words.
+
+    What is said as one (an amount, a date) stays in one piece and may be longer; from twice
+    as long on (a very long number) it is cut into even parts. Together the parts are the text
+    but for whitespace at their edges.
+    """
+    parts: list[str] = []
+    begin = 0
+    while (left := lengths[-1] - lengths[begin]) > most:
+        even = left / -(-left // most)
+        end = _best(text, lengths, begin, most, even)
+        if end is None:
+            break
+        parts += _tear(text[begin:end].strip(), lengths[end] - lengths[begin], most)
+        begin = end
+    parts += _tear(text[begin:].strip(), lengths[-1] - lengths[begin], most)
+    return [part for part in map(str.strip, parts) if part]
+
+
+def _best(text: str, lengths: Sequence[int], begin: int, most: int, even: float) -> int | None:
+    """Where the part that begins at ``begin`` ends; None if only at the end of the text."""
+    clause = between = None
+    off = float("inf")  # how far "between" is from an even part
+    for place in range(begin + 1, len(text)):
+        said = lengths[place] - lengths[begin]
+        if said <= 0 or not _parts(text, place, lengths):
+            continue
+        if said > most:
+            return clause or between or place
+        if abs(said - even) <= off:
+            between, off = place, abs(said - even)
+        if _ends_clause(text, place) and said >= _LEAST_SHARE * even:
+            clause = place
+    return clause or between
+
+
+def _parts(text: str, place: int, lengths: Sequence[int]) -> bool:
+    """Whether words end at a place; a tag stays with what follows it."""
+    return lengths[place] >= 0 and text[place].isspace() and not text.endswith("|>", 0, place)
+
+
+def _ends_clause(text: str, place: int) -> bool:
+    at = place - 1
+    while at > 0 and text[at] in CLOSERS:
+        at -= 1
+    return text[at] in CLAUSE_MARKS or text[at] in SENTENCE_MARKS
+
+
+def _tear(part: str, said: int, most: int) -> list[str]:
+    """Even parts of what is far too long in one piece, else the piece."""
+    if said < _TORN_FROM * most:
+        return [part]
+    count = -(-said // most)
+    size = max(1, -(-len(part) // count))
+    cuts = list(range(size, len(part), size))
+    edges = [0, *(cut for cut in cuts if not joins(part[cut - 1], part[cut])), len(part)]
+    return [part[start:end] for start, end in pairwise(edges)]
+
+
+#: ``<|`` opens a tag if it is closed within so many characters and without whitespace.
+_MAX_TAG_CHARS = 48
+#: Digits of a list's number ("1. Take a pan."); longer ones are years and the like.
+_MAX_LIST_DIGITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSettings:
+    """Lengths in characters.
+
+    No utterance is longer than ``max_chars``; only a single written character longer than
+    that would be cut. A sentence shorter than ``min_chars`` waits for the next one, which
+    costs nothing while audio plays; for the first one, at the beginning and after each
+    flush, ``first_min_chars`` holds instead. With ``spoken_lengths`` no utterance is longer
+    than ``max_chars`` in words either, as far as text can be parted (see ``streaming.segmenter``).
+    """
+
+    max_chars: int = 300
+    min_chars: int = 12
+    first_min_chars: int = 1
+    spoken_lengths: SpokenLengths | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_chars < 2 or min(self.min_chars, self.first_min_chars) < 1:
+            raise ValueError("max_chars >= 2, min_chars >= 1 and first_min_chars >= 1 are needed")
+        if max(self.min_chars, self.first_min_chars) > self.max_chars:
+            raise ValueError("the least lengths must not exceed max_chars")
+
+    def part(self, utterance: str) -> list[str]:
+        """Part an utterance that is too long in words; most stay as they are."""
+        if self.spoken_lengths is None:
+            return [utterance]
+        return fit(utterance, self.spoken_lengths(utterance), self.max_chars)
+
+
+class Segmenter:
+    """Cuts one context's text into utterances.
+
+    The utterances, in order, are the text itself but for whitespace at their edges.
+    """
+
+    def __init__(self, settings: SegmentSettings) -> None:
+        self._settings = settings
+        self._max_tag = min(_MAX_TAG_CHARS, settings.max_chars // 2)
+        self._first = True
+        self._done: list[str] = []
+        self._begin()
+
+    @property
+    def pending_chars(self) -> int:
+        """Characters held back, at most ``max_chars``."""
+        return len(self._text)
+
+    def push(self, text: str) -> list[str]:
+        """Add text; return the utterances that are complete with it, in order."""
+        for char in text:
+            self._step(char)
+        done, self._done = self._done, []
+        return done
+
+    def flush(self) -> list[str]:
+        """End the text here; return what was held back: one utterance or none, or what one
+        was parted into for its length in words.
+        """
+        rest = "".join(self._text).strip()
+        self._first = True
+        self._begin()
+        return self._settings.part(rest) if rest else []
+
+    def _begin(self) -> None:
+        """Forget the utterance that was being collected."""
+        self._text: list[str] = []
+        self._speakable = False  # holds a letter or digit outside tags
+        self._word = 0  # where the current word begins
+        self._line_starts = True  # nothing before the word in its line
+        self._mark = ""  # the last of the sentence marks that were just read
+        self._dot: int | None = None  # where that run is, if it is a single dot
+        self._marks_at = 0  # where that run begins
+        self._is_ellipsis = False  # it is one
+        self._held = Held()  # "No. " was read: is a digit next?
+        self._clause = ""  # the clause mark that was just read
+        self._line_break = False  # only whitespace since a line break
+        self._tag: int | None = None  # where the open tag begins
+        self._last_tag = (0, 0)  # the closed tag nearest to here, [start, end)
+        self._clause_cut = self._space_cut = 0  # the last weaker boundaries
+
+    def _step(self, char: str) -> None:
+        if not self._text and char.isspace():
+            return
+        if self._tag is not None:
+            self._read_in_tag(char)
+        else:
+            end = self._held.end_before(self._text, char)
+            if self._ends_before(char):
+                end = len(self._text)
+            if end is not None and self._speakable:
+                if end >= self._least():
+                    self._emit(end)
+                    return self._step(char)
+                self._clause_cut = end
+            self._note_cut(char)
+            self._text.append(char)
+            self._read(char)
+        if len(self._text) > self._settings.max_chars:
+            self._emit(self._cut())
+
+    def _least(self) -> int:
+        settings = self._settings
+        return settings.first_min_chars if self._first else settings.min_chars
+
+    def _emit(self, length: int) -> None:
+        """The first ``length`` characters are an utterance; the rest is read again."""
+        text = self._text
+        self._done += self._settings.part("".join(text[:length]).strip())
+        self._first = False
+        self._begin()
+        for char in text[length:]:
+            self._step(char)
+
+    # -- where a sentence ends
+
+    def _ends_before(self, char: str) -> bool:
+        """Whether what was read is a whole sentence, now that ``char`` follows."""
+        if self._line_break and (char == "\n" or char in BULLETS):
+            return True
+        if not self._mark or char in SENTENCE_MARKS or char in CLOSERS:
+            return False
+        if self._mark in FREE_MARKS:
+            return True
+        if char.isspace():
+            return not (self._is_inner_dot() or self._is_stammer())
+        return char == "<" or (self._mark in "!?．" and is_wide(char))
+
+    def _is_inner_dot(self) -> bool:
+        """Whether the one dot that was read is part of its word."""
+        word = self._dotted_word()
+        if self._line_starts and word.isdigit() and len(word) <= _MAX_LIST_DIGITS:
+            return True
+        return may_go_on(word) or is_abbreviation(word)
+
+    def _is_stammer(self) -> bool:
+        """Whether an ellipsis after a single letter was read: "I... I'm sorry."."""
+        word = "".join(self._text[self._word : self._marks_at]).lstrip(OPENERS)
+        return self._is_ellipsis and len(word) == 1 and _has_case(word)
+
+    def _dotted_word(self) -> str:
+        """The word before the single dot that was just read; empty if none was."""
+        if self._dot is None:
+            return ""
+        return "".join(self._text[self._word : self._dot]).lstrip(OPENERS)
+
+    # -- what was read
+
+    def _read(self, char: str) -> None:
+        """Update the state by ``char``, which was just added, outside a tag."""
+        if char.isspace():
+            self._held.note(self._dotted_word(), len(self._text))
+            self._mark, self._clause, self._dot = "", "", None
+            self._line_break = self._line_break or char == "\n"
+            if self._word < len(self._text) - 1:
+                self._line_starts = False
+            self._line_starts = self._line_starts or char == "\n"
+            self._word = len(self._text)
+            return
+        self._line_break = False
+        if char in SENTENCE_MARKS:
+            is_first = not self._mark
+            self._dot = len(self._text) - 1 if char == "." and is_first else None
+            if is_first:
+                self._marks_at = len(self._text) - 1
+            self._is_ellipsis = char == "…" or (char == "." and not is_first)
+            self._mark, self._clause = char, ""
+        elif char in CLAUSE_MARKS:
+            self._mark, self._clause, self._dot = "", char, None
+        elif char not in CLOSERS:
+            self._mark, self._clause, self._dot = "", "", None
+            self._speakable = self._speakable or char.isalnum()
+            if char == "|" and len(self._text) > 1 and self._text[-2] == "<":
+                self._tag = len(self._text) - 2
+
+    def _read_in_tag(self, char: str) -> None:
+        start, length = self._tag or 0, len(self._text) + 1 - (self._tag or 0)
+        if char.isspace() or length > self._max_tag:  # it was no tag
+            self._tag = None
+            inside = self._text[start:]
+            self._speakable = self._speakable or any(map(str.isalnum, inside))
+            return self._step(char)
+        self._text.append(char)
+        if char == ">" and self._text[-2] == "|" and length > 3:
+            self._tag = None
+            self._last_tag = (start, len(self._text))
+            self._word = len(self._text)
+
+    # -- where to cut what is too long
+
+    def _note_cut(self, char: str) -> None:
+        """Remember the place before ``char`` if it is a weaker boundary."""
+        here = len(self._text)
+        if not self._speakable or self._last_tag[1] == here:
+            return  # a tag stays with what follows
+        if self._clause and (
+            char.isspace() or (self._clause in FREE_CLAUSE_MARKS and char not in CLOSERS)
+        ):
+            self._clause_cut = here
+        if char.isspace() and not self._text[-1].isspace():
+            self._space_cut = here
+
+    def _cut(self) -> int:
+        """How much of a text of ``max_chars + 1`` becomes an utterance: at least 1 character."""
+        most = self._settings.max_chars
+        # An early clause mark would make a short utterance, and reading the rest again dear.
+        if self._clause_cut * 3 >= most:
+            return self._clause_cut
+        if self._space_cut:
+            return self._space_cut
+        tags = [self._last_tag] if self._tag is None else [(self._tag, most + 1)]
+        cut = most
+        for start, end in tags:
+            if start < cut < end:
+                cut = start
+        while cut and joins(self._text[cut - 1], self._text[cut]):
+            cut -= 1
+        return cut or most

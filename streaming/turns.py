@@ -1,0 +1,122 @@
+"""Turns: which text is spoken in one generation, and the delivery tags that colour it.
+
+A turn is a context's text up to a flush or its end. Text that is still arriving is spoken sentence
+by sentence; once a turn is complete, what waits of it is one generation, as far as one can hold it.
+Tags that set the delivery (emotion, speed) colour all that follows them in their turn. A piece that
+was cut off from them is spoken with the same tags in front.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from streaming.segmenter import is_wide
+
+#: Slow speech, as the slowest of the control tags makes it: characters per second.
+_SLOW_CHARS_PER_S = 8.0
+#: How many letters a character is worth in speech: a syllable of CJK writing, a digit.
+_WIDE, _DIGIT = 3, 4
+_TAG = r"<\|[^|\s]+\|>"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSettings:
+    """``max_chars`` is the most that one generation speaks of a turn, as ``speech_chars`` counts;
+    0: each piece of text is a generation of its own. ``delivery`` names the tags that set the
+    delivery, with the aspect that each sets: the later of two of an aspect holds.
+    """
+
+    max_chars: int = 0
+    delivery: Mapping[str, str] = field(default_factory=dict)
+
+
+def speech_chars(text: str) -> int:
+    """The length of ``text`` in letters that take about as long to say."""
+    return len(text) + sum(
+        _WIDE - 1 if is_wide(char) or "\uac00" <= char <= "\ud7a3" else _DIGIT - 1
+        for char in text
+        if char.isdigit() or char >= "\u3040"
+    )
+
+
+def chars_within(frames: int, frame_s: float) -> int:
+    """How many letters are certainly said within so many frames of ``frame_s`` seconds."""
+    return int(frames * frame_s * _SLOW_CHARS_PER_S)
+
+
+@dataclass(slots=True)
+class Piece:
+    """Text that waits to be spoken, and the flushes that wait for it.
+
+    ``before`` are the tags in force that it does not set itself, ``after`` those that are in force
+    at its end.
+    """
+
+    text: str
+    queued_at: float
+    before: str = ""
+    after: str = ""
+    ends_turn: bool = False
+    flush_ids: list[str] = field(default_factory=list)
+
+
+class PendingText:
+    """The pieces of a context's text that the talker has not been asked for, in order."""
+
+    def __init__(self, settings: TurnSettings) -> None:
+        self._most = settings.max_chars
+        self._aspects = settings.delivery
+        known = "|".join(re.escape(tag) for tag in sorted(settings.delivery)) or r"(?!)"
+        self._known = re.compile(known)
+        self._lead = re.compile(rf"(?:\s*(?:{known}|{_TAG}))*")
+        self._in_force: dict[str, str] = {}
+        self._pieces: deque[Piece] = deque()
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    @property
+    def last(self) -> Piece:
+        """The last piece. IndexError if there is none."""
+        return self._pieces[-1]
+
+    def add(self, text: str, now: float) -> None:
+        """A piece of the present turn is complete."""
+        lead = self._lead.match(text)
+        own = self._set_by(text[: lead.end()] if lead else "")
+        before = "".join(tag for aspect, tag in self._in_force.items() if aspect not in own)
+        self._in_force |= self._set_by(text)
+        self._pieces.append(Piece(text, now, before, "".join(self._in_force.values())))
+
+    def _set_by(self, text: str) -> dict[str, str]:
+        """The tags in ``text`` that set the delivery, by aspect."""
+        return {self._aspects[tag]: tag for tag in self._known.findall(text)}
+
+    def end_turn(self) -> None:
+        """The turn's text is complete."""
+        if self._pieces:
+            self._pieces[-1].ends_turn = True
+        self._in_force.clear()
+
+    def put_back(self, pieces: Sequence[Piece]) -> None:
+        """These were taken and are not spoken yet."""
+        self._pieces.extendleft(reversed(pieces))
+
+    def take(self) -> list[Piece]:
+        """Remove and return the pieces of the next generation: those that wait of a complete turn,
+        in parts of about the same length where they are too long for one; else one piece.
+        """
+        ends = (number for number, piece in enumerate(self._pieces, 1) if piece.ends_turn)
+        count = next(ends, 1) if self._most else 1
+        lengths = [speech_chars(self._pieces[number].text) for number in range(count)]
+        even = sum(lengths) / -(-sum(lengths) // self._most) if count > 1 else 0.0
+        taken, length = [self._pieces.popleft()], lengths[0]
+        for more in lengths[1:]:
+            if length >= even or length + more > self._most:
+                break
+            taken.append(self._pieces.popleft())
+            length += more
+        return taken

@@ -1,0 +1,432 @@
+"""The queue of a context's utterances, from text to audio.
+
+Pieces of text wait until the talker is about to be asked for them. Only then are those of a turn
+put together (streaming/turns.py), and parted into utterances by how long they are in words, because
+that costs more than everything else that is done with text. Generation runs at the back of the
+queue and sending at its front: the talker works on at most one utterance, which may be a later one
+than the codec and the client are busy with.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from streaming.chunk_schedule import PaceBounds, ScheduleSettings
+from streaming.delay import RowLayout
+from streaming.errors import CapacityError, ErrorCode
+from streaming.events import (
+    Command,
+    Decode,
+    Event,
+    Flushed,
+    PauseTalker,
+    ResumeTalker,
+    RowsReceived,
+    SendAudio,
+    StartTalker,
+    StopTalker,
+    TakeRows,
+    WordsSent,
+)
+from streaming.playback import PlaybackClock
+from streaming.ports import Arrival, RowDemand, TalkerRows
+from streaming.report import Stopwatch
+from streaming.spec import CodecSpec, Samples
+from streaming.transcript import Transcript
+from streaming.turns import PendingText, Piece, TurnSettings
+from streaming.utterance import Mode, Utterance
+from streaming.word_timing import WordTiming
+
+NEVER = float("inf")
+#: The last chunk of an utterance may be half again as large as the largest.
+_LARGEST_CHUNKS = 2
+#: Rows are taken after a quarter of the time that there is for them, or after half of it where the
+#: next chunk is short of so many: each time costs as much as many rows.
+_DELAY_SHARE, _MOST_DELAY_SHARE = 1 / 4, 1 / 2
+#: Fewer rows than these are not worth a delay; more, and longer delays, gain nothing.
+_LEAST_ROWS, _MOST_ROWS, _MOST_DELAY_S = 1.5, 32, 0.4
+#: How many rows the talker may send at once.
+_AT_ONCE = (8, 4)
+#: What may be unread however small the lead: the network's delay is not the client's.
+_UNREAD_S = 2.0
+#: Flushes that may wait for one utterance.
+_MOST_FLUSHES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """How speech is made. ``bounds`` gives the pace as it is measured just now; audio may
+    run ahead of playback by ``max_lead_s``. The codec's samples are heard ``speed`` times as
+    fast as it made them; whoever stretches them comes after the session. ``layout`` is how the
+    talker lays frames out in rows.
+    """
+
+    codec: CodecSpec
+    schedule: ScheduleSettings
+    bounds: Callable[[], PaceBounds]
+    mode: Mode = "chunked"
+    max_lead_s: float = 10.0
+    speed: float = 1.0
+    layout: RowLayout = RowLayout.DELAYED
+
+    @property
+    def heard_rate(self) -> float:
+        """Samples of the codec that are heard in a second."""
+        return self.codec.sample_rate * self.speed
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds in which a frame is heard."""
+        return self.codec.frame_s / self.speed
+
+
+class UtteranceQueue:
+    """Utterances whose audio has not all been sent. ``now`` is monotonic seconds.
+
+    ``part`` makes one or several utterances of the text of a generation.
+    """
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        transcript: Transcript,
+        part: Callable[[str], list[str]] = lambda text: [text],
+        turns: TurnSettings | None = None,
+    ) -> None:
+        self._settings, self._transcript, self._part = settings, transcript, part
+        slack_s = max(0.0, _UNREAD_S - settings.max_lead_s)
+        self.playback = PlaybackClock(settings.heard_rate, slack_s)
+        self.stopwatch = Stopwatch(settings.heard_rate)
+        self._line: deque[Utterance] = deque()
+        self._pieces = PendingText(turns or TurnSettings())
+        self._joins_pieces = turns is not None and turns.max_chars > 0
+        #: The text that was asked for last, and the number of its first utterance.
+        self._asked: list[Piece] = []
+        self._asked_from = 0
+        self._queued = 0
+        self._talking: Utterance | None = None
+        #: Of the talker's present utterance.
+        self._is_paused, self._rows_at_once = False, 1
+        self._count = 0
+        self.sent_samples = self.generated_frames = 0
+        #: Whether the next window has waited for the client to read.
+        self._is_unread = False
+        #: Whether no utterance may begin yet.
+        self.is_held = False
+        #: Whether an utterance was cut at its longest.
+        self.cut_off = False
+
+    def __len__(self) -> int:
+        return len(self._line) + len(self._pieces)
+
+    @property
+    def queued(self) -> int:
+        """How many pieces of text have been added in all."""
+        return self._queued
+
+    @property
+    def head_text_end(self) -> int | None:
+        """Where in the context's text the utterance being sent ends, if there is one."""
+        return self._line[0].text_end if self._line else None
+
+    # -- what happens
+
+    def add(self, text: str, now: float) -> None:
+        """A piece of text is complete."""
+        self._pieces.add(text, now)
+        self._queued += 1
+        self.stopwatch.on_text(now)
+
+    def end_turn(self) -> list[Command]:
+        """The text so far is complete. If the talker was asked for a part of it and has not begun
+        to speak, it is asked again, with all that belongs to it.
+        """
+        asked, talking = self._asked, self._talking
+        if not len(self._pieces):
+            if asked:
+                asked[-1].ends_turn = True
+            self._pieces.end_turn()
+            return []
+        self._pieces.end_turn()
+        if talking is None or talking.rows or asked[-1].ends_turn or not self._joins_pieces:
+            return []
+        if self._count > self._asked_from + 1:  # it is but a part of what was asked for
+            return []
+        self._line.pop()
+        self._count -= 1
+        self._talking = None
+        self._transcript.rewind(talking.text_end - len(talking.text))
+        self._pieces.put_back(asked)
+        return [StopTalker(talking.index)]
+
+    def mark_flush(self, flush_id: str) -> bool:
+        """Have a flush told after the last text; False if there is none to wait for. Raises
+        CapacityError if too many wait for it already.
+        """
+        if not len(self):
+            return False
+        waiting = (self._pieces.last if len(self._pieces) else self._line[-1]).flush_ids
+        if len(waiting) >= _MOST_FLUSHES:
+            raise CapacityError(
+                ErrorCode.OVERLOADED,
+                f"{_MOST_FLUSHES} flushes wait for the same text; this one will not be told.",
+            )
+        waiting.append(flush_id)
+        return True
+
+    def on_rows(self, index: int, batch: TalkerRows, now: float) -> None:
+        """The talker made rows; those of another utterance than its present one are late."""
+        talking = self._talking
+        if talking is None or talking.index != index:
+            return
+        before = talking.frames
+        talking.push(batch)
+        self.generated_frames += talking.frames - before
+        self.stopwatch.on_rows(batch.came or (Arrival(len(batch.rows), now),))
+        self._after_talking(talking)
+
+    def on_asked(self, index: int, now: float) -> None:
+        """The talker is asked for that utterance only now: something had to be ready before."""
+        if self._talking is not None and self._talking.index == index:
+            self.stopwatch.on_talker_start(now, is_first=index == 0)
+
+    def on_nothing(self, index: int) -> None:
+        """There is nothing to speak in that utterance."""
+        if self._talking is not None and self._talking.index == index:
+            self._talking.skip()
+            self._after_talking(self._talking)
+
+    def _after_talking(self, talking: Utterance) -> None:
+        if talking.generated:
+            self.cut_off |= talking.cut_off
+            self._talking = None
+
+    def on_samples(
+        self, index: int, samples: Samples, now: float, *, is_ending: bool
+    ) -> list[Command]:
+        """The codec decoded the window in flight; a late result of another is ignored."""
+        head = self._line[0] if self._line else None
+        if head is None or head.index != index or head.decoding is None:
+            return []
+        dry_at = self.playback.dry_at
+        # A pause that the text itself made, by coming after the end of the last audio, is
+        # no underrun.
+        continues = head.frames_sent > 0 or head.queued_at < dry_at
+        late_s = now - dry_at if self.sent_samples and continues else 0.0
+        gap_s, self._is_unread = 0.0 if self._is_unread else max(0.0, late_s), False
+        offset, self.sent_samples = self.sent_samples, self.sent_samples + len(samples)
+        self.stopwatch.on_audio(samples, max(now, dry_at))
+        self.playback.on_sent(len(samples), now, continues=continues)
+        head.on_sent(self._settings.bounds(), now)
+        words = head.words.on_sent(samples, offset) if head.words else []
+        return [
+            SendAudio(
+                samples,
+                offset,
+                is_first=offset == 0,
+                ends_utterance=head.is_done,
+                is_last=is_ending and head.is_done and len(self) == 1,
+                late=late_s > 0,
+                gap_s=gap_s,
+            ),
+            *self._tell_words(words),
+        ]
+
+    def silence(self, seconds: float, now: float, *, is_last: bool) -> list[Command]:
+        """Silence to be heard for so long, before any speech; nothing if that is no time."""
+        samples = np.zeros(round(seconds * self._settings.heard_rate), np.float32)
+        if not len(samples):
+            return []
+        offset, self.sent_samples = self.sent_samples, self.sent_samples + len(samples)
+        self.stopwatch.on_audio(samples, now)
+        self.playback.on_sent(len(samples), now, continues=False)
+        audio = SendAudio(
+            samples, offset, is_first=offset == 0, ends_utterance=True, is_last=is_last, late=False
+        )
+        return [audio]
+
+    def _tell_words(self, words: Sequence[WordTiming]) -> list[Command]:
+        for word in words:
+            end = round(word.end_ms * self._settings.heard_rate / 1000)
+            self._transcript.on_sent(word.end, min(end, self.sent_samples))
+        return [WordsSent(tuple(words))] if words else []
+
+    # -- what can be done now
+
+    def pace_talker(self, event: Event, now: float) -> list[Command]:
+        """How the talker goes on: after rows of its utterance, or when a pause is over."""
+        talking = self._talking
+        if talking is None:
+            return []
+        if not isinstance(event, RowsReceived):
+            if not self._is_paused or not self.wants_rows(now):
+                return []
+            self._is_paused = False
+            return [ResumeTalker(talking.index)]
+        if event.utterance != talking.index:
+            return []
+        if not self.wants_rows(now):
+            self._is_paused = True
+            return [PauseTalker(talking.index)]
+        delay_s = min(self.row_delay_s(now, event.row_s), _MOST_ROWS * event.row_s, _MOST_DELAY_S)
+        is_heard = self.lead_s(now) > 0
+        at_once = rows_at_once(self._rows_at_once, delay_s, event.row_s) if is_heard else 1
+        self._rows_at_once = at_once
+        demand = RowDemand(delay_s if delay_s > _LEAST_ROWS * event.row_s else 0.0, at_once)
+        return [TakeRows(talking.index, demand)]
+
+    def wants_rows(self, now: float) -> bool:
+        """Whether the talker should go on: not if what is in hand is more than the lead
+        still allows, and enough for the next chunk besides.
+        """
+        mine = self._settings
+        if mine.mode == "whole":
+            return True  # nothing can be sent before the last row
+        schedule = mine.schedule
+        spare = _LARGEST_CHUNKS * schedule.max_chunk_frames
+        if self._waits_to_start(now):  # refused rows that it waits for would never come
+            spare = max(spare, schedule.max_hold_frames)
+        spare += schedule.lookahead_frames
+        in_hand_s = self._waiting_frames * mine.frame_s
+        credit_s = self.playback.credit_s(now, mine.max_lead_s)
+        return in_hand_s < credit_s + spare * mine.frame_s
+
+    def _waits_to_start(self, now: float) -> bool:
+        """Whether what comes next may be a start, for which a slow talker needs the most rows."""
+        begins = self._line[0].frames_sent == 0 if self._line else len(self._pieces) > 0
+        return begins or self.lead_s(now) <= 0
+
+    def lead_s(self, now: float) -> float:
+        """Seconds of audio that have been sent and not been played."""
+        return self.playback.lead_s(now) if self.sent_samples else 0.0
+
+    def row_delay_s(self, now: float, row_s: float) -> float:
+        """For how long rows, which come every ``row_s``, need not be taken.
+
+        While audio plays: until the next chunk has all that it wants, as far as that leaves time
+        to decode what is in hand. While nothing does: until half of what the first chunk is short
+        of is there; by then less may be wanted, or rows may come faster.
+        """
+        mine, talking = self._settings, self._talking
+        if mine.mode == "whole" or talking is None:
+            return 0.0
+        head = self._line[0]
+        lead_s = self.lead_s(now)
+        if lead_s <= 0 and head.decoding is None:
+            return talking.missing_rows(playing=False) / 2 * row_s if talking is head else 0.0
+        schedule, bounds = mine.schedule, mine.bounds()
+        context = schedule.left_context_frames + schedule.lookahead_frames
+        needed_s = bounds.wait_s + bounds.decode_s(context + self._waiting_frames)
+        if head.decoding is not None:  # nothing else is decoded before it has been heard of
+            lead_s += head.decoding.new_frames * mine.frame_s - needed_s
+        spare_s = max(0.0, lead_s - schedule.guard_s - needed_s)
+        missing_s = talking.missing_rows(playing=True) * row_s if talking is head else 0.0
+        return min(_MOST_DELAY_SHARE * spare_s, max(_DELAY_SHARE * spare_s, missing_s))
+
+    @property
+    def _waiting_frames(self) -> int:
+        return sum(utterance.waiting_frames for utterance in self._line)
+
+    def clear_sent(self) -> list[Command]:
+        """Let the utterances go whose audio has been sent, and tell the flushes after them."""
+        commands: list[Command] = []
+        while self._line and self._line[0].is_done:
+            utterance = self._line.popleft()
+            if utterance.words is not None:
+                last = utterance.words.finish(cut_off=utterance.cut_off)
+                commands += self._tell_words(last)
+            self._transcript.on_sent(utterance.text_end, self.sent_samples)
+            commands += [Flushed(flush_id) for flush_id in utterance.flush_ids]
+        return commands
+
+    def advance(self, now: float) -> tuple[list[Command], float]:
+        """Start what can start; return when to ask again about the rest."""
+        talk, talk_at = self._start_talker(now)
+        decode, decode_at = self._start_decode(now)
+        return talk + decode, min(talk_at, decode_at)
+
+    def _start_talker(self, now: float) -> tuple[list[Command], float]:
+        """Begin the next utterance if there is credit for it."""
+        waiting = next((u for u in self._line if u.started_at is None), None)
+        if self.is_held or self._talking or (waiting is None and not len(self._pieces)):
+            return [], NEVER
+        mine, playback = self._settings, self.playback
+        backlog_s = self._waiting_frames * mine.frame_s
+        if backlog_s + playback.lead_s(now) >= mine.max_lead_s:
+            room_at = playback.when_credit(now, mine.max_lead_s, backlog_s)
+            # While a backlog is being sent, its progress wakes us; the clock alone would not.
+            return [], room_at if room_at > now else NEVER
+        waiting = waiting or self._take_text()
+        waiting.start(
+            mine.codec,
+            mine.schedule,
+            mine.mode,
+            mine.bounds(),
+            playback.dry_at + backlog_s,
+            now,
+            mine.heard_rate,
+            mine.layout,
+        )
+        self._talking = waiting
+        self._is_paused, self._rows_at_once = False, 1
+        self.stopwatch.on_talker_start(now, is_first=waiting.index == 0)
+        start = StartTalker(waiting.index, waiting.text, waiting.queued_at, waiting.delivery)
+        return [start], NEVER
+
+    def _take_text(self) -> Utterance:
+        """Part the text of the next generation; returns its first utterance."""
+        pieces = self._pieces.take()
+        first, whole = pieces[0], self._transcript.covering([piece.text for piece in pieces])
+        parts = [
+            Utterance(
+                self._count + number,
+                text,
+                self._transcript.locate(text),
+                first.queued_at,
+                first.after if number else first.before,
+            )
+            for number, text in enumerate(self._part(whole) or [whole])
+        ]
+        parts[-1].flush_ids += [flush_id for piece in pieces for flush_id in piece.flush_ids]
+        self._asked, self._asked_from = pieces, self._count
+        self._count += len(parts)
+        self._line += parts
+        return parts[0]
+
+    def _start_decode(self, now: float) -> tuple[list[Command], float]:
+        """Hand the first utterance's next window to the codec if it is time."""
+        head = self._line[0] if self._line else None
+        if head is None or head.started_at is None or head.decoding is not None:
+            return [], NEVER
+        limit_s = self._settings.max_lead_s
+        if self.playback.lead_s(now) >= limit_s:
+            credit_at = self.playback.when_credit(now, limit_s, 0.0)
+            self._is_unread |= credit_at == NEVER
+            return [], credit_at
+        head.renew(self._settings.bounds)
+        step = head.next_step(self.playback.dry_at, now)
+        if step.window is None:
+            return [], step.wake_at
+        return [Decode(head.index, step.window, step.deadline)], NEVER
+
+
+def rows_at_once(present: int, delay_s: float, row_s: float) -> int:
+    """How many rows the talker should send at once.
+
+    As many as are made twice in ``delay_s``, so that the last of them wait for half of it at most.
+    The talker must be told of changes, so what is made once in that time stays as it is.
+
+    Args:
+        present: How many it sends at once now.
+        delay_s: For how long no rows will be taken.
+        row_s: Seconds from row to row; 0 while that is not known.
+    """
+    for rows in _AT_ONCE:
+        times = 1 if rows <= present else 2
+        if 0 < times * rows * row_s <= delay_s:
+            return rows
+    return 1

@@ -1,0 +1,266 @@
+"""Word timings: when each word of a context is spoken.
+
+The talker's alignment heads say for each frame which place of the text it speaks.
+:class:`WordPath` turns these noisy places into one monotonic path over the words;
+:class:`WordTracker` turns the path into times as the audio is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streaming.segmenter import FREE_CLAUSE_MARKS, FREE_MARKS, is_wide
+from streaming.spec import CodecSpec, Samples
+
+_Costs = npt.NDArray[np.float64]
+
+#: Places are about so many characters off, where they are not wrong altogether ...
+_SPREAD_CHARS = 1.0
+#: ... which costs so much, whatever they say.
+_WRONG = 5.0
+#: Words that one frame may enter, and what each but the first costs.
+_MOST_WORDS, _PASSED_OVER = 3, 1.0
+
+
+class WordPath:
+    """``begins`` are the characters where the words begin, in order; at least one."""
+
+    def __init__(self, begins: Sequence[int]) -> None:
+        self._begins = np.array(begins, np.float64)
+        self._ends = np.append(self._begins[1:], np.inf)
+        self._begins[0] = -np.inf
+        self._costs: _Costs | None = None
+        #: For each frame that is not settled: how many words were entered to come to each.
+        self._steps: list[npt.NDArray[np.int8]] = []
+        #: From the last settled frame on.
+        self._places: list[float] = []
+        self._word = -1
+        self._settled = 0
+
+    @property
+    def frames(self) -> int:
+        """How many there are, settled or not."""
+        return self._settled + len(self._steps)
+
+    def push(self, place: float) -> None:
+        """The next frame speaks character ``place``; NaN: that is not known."""
+        count = len(self._begins)
+        ways = np.full((_MOST_WORDS + 1, count), np.inf)
+        if self._costs is None:
+            first = np.arange(min(_MOST_WORDS, count))
+            ways[0, first] = _PASSED_OVER * first
+        else:
+            ways[0] = self._costs
+            for step in range(1, min(_MOST_WORDS, count - 1) + 1):
+                ways[step, step:] = self._costs[:-step] + _PASSED_OVER * (step - 1)
+        steps = ways.argmin(0)
+        self._costs = ways[steps, np.arange(count)] + self._misfit(place)
+        self._steps.append(steps.astype(np.int8))
+        self._places.append(place)
+
+    def _misfit(self, place: float) -> _Costs | float:
+        if np.isnan(place):
+            return 0.0
+        outside = np.maximum(0.0, np.maximum(self._begins - place, place - self._ends))
+        return np.minimum(outside**2 / (2 * _SPREAD_CHARS**2), _WRONG)
+
+    def settle(self, frames: int, *, at_end: bool = False) -> list[float]:
+        """Decide on all up to ``frames``; returns where the words that they enter begin, in
+        frames. With ``at_end`` the last frame is known to speak the last word.
+        """
+        frames = min(frames, self.frames)
+        if frames <= self._settled or self._costs is None:
+            return []
+        last = len(self._begins) - 1
+        reaches = at_end and bool(np.isfinite(self._costs[last]))
+        best = last if reaches else int(self._costs.argmin())
+        origin = np.arange(last + 1)  # of each word at the newest frame, some frames ago
+        for steps in reversed(self._steps[frames - self._settled :]):
+            origin = origin - steps[origin]
+        word = int(origin[best])
+        # what does not go through this word here is out of the question from now on
+        self._costs[origin != word] = np.inf
+        words = [word]
+        for steps in reversed(self._steps[1 : frames - self._settled]):
+            words.append(words[-1] - int(steps[words[-1]]))
+        if self._settled:
+            words.append(self._word)
+        begins = self._enter(words[::-1])
+        self._drop(frames, word)
+        return begins
+
+    def _enter(self, words: list[int]) -> list[float]:
+        """``words`` are those of the frames being settled, from the last settled one on."""
+        begins: list[float] = []
+        if not self._settled:
+            begins = [0.0] * (words[0] + 1)
+        first = max(0, self._settled - 1)
+        for at in range(1, len(words)):
+            before, after = self._places[at - 1], self._places[at]
+            for word in range(words[at - 1] + 1, words[at] + 1):
+                rise, wanted = after - before, float(self._begins[word]) - before
+                part = min(max(wanted / rise, 0.0), 1.0) if rise > 0 else 1.0
+                begins.append(first + at - 1 + part)
+        return begins
+
+    def _drop(self, frames: int, word: int) -> None:
+        """Forget what is settled but for the last frame's place."""
+        done = frames - self._settled
+        kept = done - 1 if not self._settled else done
+        del self._steps[:done], self._places[:kept]
+        self._settled, self._word = frames, word
+
+
+#: Below this (-34 dBFS) speech has paused; a codec's noise floor may be above ``AUDIBLE``.
+_PAUSE = 0.02
+#: Pauses are seen to a part of a frame (10 ms where a frame has 40).
+_PARTS = 4
+#: A pause between words is longer than the silence in a "p", and a word that seems to begin
+#: less than this after a pause begins with it.
+_GAP_PARTS, _STRAY_PARTS = 10, 12
+_TAG = re.compile(r"<\|\w+:\w+\|>")
+_SPOKEN_SIGNS = frozenset("%&@+=$€£¥")
+
+
+@dataclass(frozen=True, slots=True)
+class WordTiming:
+    """A word and its place in text and speech.
+
+    ``text`` is what stands from ``start`` to ``end`` (character offsets, end exclusive) in
+    the text appended to the context, punctuation that touches it included. ``start_ms`` and
+    ``end_ms`` are milliseconds of speech from the context's first sample; words come in
+    order and do not overlap.
+    """
+
+    text: str
+    start: int
+    end: int
+    start_ms: float
+    end_ms: float
+
+
+def find_words(text: str) -> list[tuple[int, int]]:
+    """The words of ``text``, as (start, end): what whitespace and control tags leave, but for
+    pieces without anything that is spoken. In scripts that are written without spaces every
+    character is a word.
+    """
+    plain = _TAG.sub(lambda tag: " " * len(tag[0]), text)
+    words: list[tuple[int, int]] = []
+    for match in re.finditer(r"\S+", plain):
+        begin, end = match.span()
+        cuts = [at for at in range(begin + 1, end) if ends_word(plain[at - 1], plain[at])]
+        for start, stop in zip([begin, *cuts], [*cuts, end], strict=True):
+            if any(map(_is_spoken, plain[start:stop])):
+                words.append((start, stop))
+    return words
+
+
+def ends_word(before: str, after: str) -> bool:
+    """Whether a word ends between these two, neither of them whitespace: marks stay with what is
+    before them.
+    """
+    if is_wide(before):
+        return _is_spoken(after)
+    return is_wide(after) or (before in FREE_MARKS | FREE_CLAUSE_MARKS and _is_spoken(after))
+
+
+def _is_spoken(char: str) -> bool:
+    return char.isalnum() or char in _SPOKEN_SIGNS
+
+
+class WordTracker:
+    """The words of one utterance, whose text begins at character ``text_start`` of the
+    context's. ``rate`` is how many of the codec's samples are heard in a second.
+    """
+
+    def __init__(self, text: str, text_start: int, codec: CodecSpec, rate: float) -> None:
+        self._text, self._text_start = text, text_start
+        self._hop, self._rate = codec.hop_length, rate
+        self._words = find_words(text)
+        self._path = WordPath([start for start, _ in self._words]) if self._words else None
+        self._begins: list[float] = []
+        self._told = 0
+        self._offset: int | None = None
+        #: The loudest sample of each part of a frame.
+        self._levels: list[float] = []
+
+    def push(self, spoken: npt.NDArray[np.float32]) -> None:
+        """The next frames speak these characters of the text."""
+        if self._path is not None:
+            for place in spoken.tolist():
+                self._path.push(place)
+
+    def on_sent(self, samples: Samples, offset: int) -> list[WordTiming]:
+        """The next frames' samples were sent, the first of them as sample ``offset`` of the
+        context. Returns the words that have ended by then and were not told before.
+        """
+        if self._offset is None:
+            self._offset = offset
+        edges = np.arange(len(samples) // self._hop * _PARTS) * self._hop // _PARTS
+        self._levels += np.maximum.reduceat(np.abs(samples), edges).tolist()
+        if self._path is None:
+            return []
+        self._begins += self._path.settle(len(self._levels) // _PARTS)
+        return self._tell(len(self._begins) - 1)
+
+    def finish(self, *, cut_off: bool) -> list[WordTiming]:
+        """All has been sent. Returns the words that are left; with ``cut_off`` those that were
+        not begun are none of them.
+        """
+        if self._path is None or self._offset is None:
+            return []
+        self._begins += self._path.settle(self._path.frames, at_end=not cut_off)
+        end = len(self._levels) / _PARTS
+        if not cut_off:
+            self._begins += [end] * (len(self._words) - len(self._begins))
+        count = len(self._begins)
+        self._begins = [min(begin, end) for begin in self._begins] + [end]
+        return self._tell(count)
+
+    def _tell(self, count: int) -> list[WordTiming]:
+        told, self._told = self._told, max(self._told, count)
+        return [self._timing(index) for index in range(told, count)]
+
+    def _timing(self, index: int) -> WordTiming:
+        start, end = self._words[index]
+        begin, over = self._sounding(index)
+        return WordTiming(
+            self._text[start:end],
+            self._text_start + start,
+            self._text_start + end,
+            self._milliseconds(begin),
+            self._milliseconds(over),
+        )
+
+    def _sounding(self, index: int) -> tuple[float, float]:
+        """From where to where the word is heard, in frames: until the next one begins, but for
+        silence at its edges. A pause just before the next one shows where that truly begins.
+        """
+        begin, over = self._begins[index], self._begins[index + 1]
+        first, last = round(begin * _PARTS), round(over * _PARTS)
+        loud = np.flatnonzero(np.array(self._levels[first:last]) >= _PAUSE)
+        if not len(loud):
+            return begin, over
+        gaps = np.flatnonzero(np.diff(loud) > _GAP_PARTS)
+        if len(gaps) and last - first - loud[gaps[-1] + 1] <= _STRAY_PARTS:
+            self._begins[index + 1] = (first + int(loud[gaps[-1] + 1])) / _PARTS
+            loud = loud[: gaps[-1] + 1]
+        if index == 0 or self._quiet_before(first + int(loud[0])) >= _GAP_PARTS:
+            begin = max(begin, (first + int(loud[0])) / _PARTS)
+        if first + int(loud[-1]) + 1 < last:
+            over = (first + int(loud[-1]) + 1) / _PARTS
+        return begin, max(begin, over)
+
+    def _quiet_before(self, part: int) -> int:
+        """How many silent parts come just before this one, up to a pause's length."""
+        before = self._levels[max(0, part - _GAP_PARTS) : part]
+        return next((i for i, level in enumerate(reversed(before)) if level >= _PAUSE), len(before))
+
+    def _milliseconds(self, frames: float) -> float:
+        assert self._offset is not None
+        return round(1000 * (self._offset + frames * self._hop) / self._rate, 1)

@@ -1,0 +1,106 @@
+"""The contract of a talker family: all that differs between families, in one object each.
+
+A family is found from ``model_type`` in config.json (``talker.families.find_family``). Its object
+imports neither torch nor vLLM, because the gateway reads checkpoints and builds prompts; the
+model that runs inside vLLM is named by its import path. Frame table, runner adapters, pausing,
+preemption, prefix cache and processes are shared and know no family.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from talker.prompts import PromptBuilder
+from talker.shape import TalkerShape
+from talker.text_front_end import TextFrontEnd
+
+#: Names of weights and their shapes.
+WeightShapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """How codes are drawn when the client does not say."""
+
+    temperature: float = 1.0
+    top_p: float = 0.95
+    top_k: int = 50
+    max_frames: int = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Licence:
+    """Terms of the published weights. ``notice`` is shown to whoever chooses the model; empty
+    where there is nothing to observe beyond the licence's text.
+    """
+
+    name: str
+    notice: str = ""
+
+
+class Family(ABC):
+    """One published format of one talker family."""
+
+    #: ``model_type`` of config.json, by which the family is found.
+    model_type: ClassVar[str]
+    #: What an operator calls it, and a checkpoint's id on the hub, for error texts.
+    title: ClassVar[str]
+    example: ClassVar[str]
+    #: Where the vLLM model is, as ``module:class``.
+    model_class: ClassVar[str]
+    #: Names that ``architectures`` of config.json may have; one that lists others is refused.
+    architectures: ClassVar[tuple[str, ...]]
+    #: Builds its prompts.
+    builder: ClassVar[type[PromptBuilder]]
+    licence: ClassVar[Licence]
+    defaults: ClassVar[SamplingDefaults] = SamplingDefaults()
+    #: Whether checkpoints of it that are quantised already can be loaded.
+    loads_quantised: ClassVar[bool] = True
+    #: Whether the model was trained to go on from earlier turns of its own.
+    has_continuity: ClassVar[bool] = False
+    #: The longest text, in characters, that it speaks well in one generation; longer texts are
+    #: spoken sentence by sentence. None: whatever ``max_frames`` can hold.
+    segment_chars: ClassVar[int | None] = None
+
+    @property
+    def architecture(self) -> str:
+        """The model's name in vLLM's registry."""
+        return "Talkwire" + self.model_class.rpartition(":")[2]
+
+    @abstractmethod
+    def read_shape(self, config: Mapping[str, Any]) -> TalkerShape:
+        """Read a parsed config.json. Raises CheckpointError."""
+
+    @abstractmethod
+    def backbone_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """``model_type`` and arguments of transformers' config class for the backbone."""
+
+    @abstractmethod
+    def expected_weights(self, shape: TalkerShape) -> WeightShapes:
+        """Every weight that the talker needs, by its name in the checkpoint."""
+
+    @abstractmethod
+    def canonical_name(self, name: str) -> str | None:
+        """The name in ``expected_weights`` of a weight of the checkpoint, which may have several;
+        None if the talker does not read it.
+        """
+
+    def prompt_builder(
+        self,
+        tokenizer_file: Path,
+        shape: TalkerShape,
+        max_positions: int,
+        front_end: TextFrontEnd | None = None,
+    ) -> PromptBuilder:
+        """A builder of this family's prompts. Raises CheckpointError."""
+        return self.builder(tokenizer_file, shape, max_positions, front_end)
+
+    def sampler_rules(self, generation: Mapping[str, Any], shape: TalkerShape) -> dict[str, Any]:
+        """What the model's sampler reads beside the shape, from generation_config.json; plain
+        JSON, since it travels inside vLLM's settings. Raises CheckpointError.
+        """
+        return {}

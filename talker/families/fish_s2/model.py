@@ -1,0 +1,126 @@
+"""S2 Pro as a vLLM model: a stock Qwen3 backbone, a small semantic head, and the fast AR.
+
+S2 Pro turns neighbouring pairs (2i, 2i + 1) of a head, Qwen3 in vLLM the pairs (i, i + half).
+Queries and keys only meet each other, so putting their rows, and their norms' weights, into the
+other order makes one into the other. What may be said is V + 1 of the vocabulary's ids, so the
+head is those rows of the text embedding and not a mask over all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from vllm.model_executor.models.qwen3 import Qwen3Model
+from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, maybe_prefix
+
+from talker.families.fish_s2 import FishS2Shape
+from talker.families.fish_s2.fast_ar import FastAR
+from talker.families.fish_s2.sampler import FishS2RowSampler
+from talker.model import RowEmbedding, TalkerModel
+from talker.sampler import RowSampler
+from talker.shape import BackboneShape
+
+_SLOW, _FAST = "text_model.model.", "audio_decoder."
+#: Names of a slow layer's weights, here and in vLLM's Qwen3.
+_SLOW_NAMES = {
+    "attention.wo.": "self_attn.o_proj.",
+    "attention.q_norm.": "self_attn.q_norm.",
+    "attention.k_norm.": "self_attn.k_norm.",
+    "attention_norm.": "input_layernorm.",
+    "ffn_norm.": "post_attention_layernorm.",
+    "feed_forward.w1.": "mlp.gate_proj.",
+    "feed_forward.w3.": "mlp.up_proj.",
+    "feed_forward.w2.": "mlp.down_proj.",
+}
+
+
+class FishS2ForConditionalGeneration(TalkerModel):
+    """See TalkerModel."""
+
+    hf_to_vllm_mapper = WeightsMapper()
+
+    def make_layers(self, vllm_config: Any, prefix: str, shape: Any) -> None:
+        """See TalkerModel."""
+        text, self._shape = self.config.text_config, shape
+        self.model = Qwen3Model(
+            vllm_config=vllm_config.with_hf_config(text, ["Qwen3ForCausalLM"]),
+            prefix=maybe_prefix(prefix, "model"),
+        )
+        self.code_embedding = RowEmbedding(
+            shape.num_codebooks, shape.codebook_rows, text.hidden_size
+        )
+        head = torch.empty(shape.codebook_size + 1, text.hidden_size)
+        self.semantic_head = nn.Parameter(head, requires_grad=False)
+        most_rows = vllm_config.scheduler_config.max_num_seqs
+        self.fast = FastAR(shape, most_rows, vllm_config.model_config.dtype)
+
+    def make_sampler(self, n_slots: int, shape: Any, rules: dict[str, Any]) -> RowSampler:
+        """See TalkerModel."""
+        return FishS2RowSampler(n_slots, shape, self.fast, rules.get("ras_window", 0))
+
+    def embed_codes(self, codes: Tensor) -> Tensor:
+        """The semantic token's embedding and those of all codes, scaled as upstream does."""
+        token = self.model.embed_input_ids(codes[:, 0].long() + self._shape.semantic_begin)
+        rows: Tensor = self.code_embedding(codes)
+        scaled: Tensor = (token + rows.to(token.dtype)) / (self.num_codebooks + 1) ** 0.5
+        return scaled
+
+    def compute_logits(self, hidden_states: Tensor) -> Tensor:
+        """``[B, D]`` -> ``[B, V + 1 + D]``: the fast AR wants the hidden states too."""
+        logits = functional.linear(hidden_states, self.semantic_head)
+        return torch.cat([logits, hidden_states], 1)
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> Any:
+        """See TalkerModel."""
+        loaded = AutoWeightsLoader(self).load_weights(_renamed(weights, self._shape))
+        for module in self.model.modules():
+            if hasattr(module, "cos_sin_cache"):  # trained with these rounded to bfloat16
+                module.cos_sin_cache.copy_(module.cos_sin_cache.to(torch.bfloat16))
+        return loaded
+
+
+def _renamed(
+    weights: Iterable[tuple[str, Tensor]], shape: FishS2Shape
+) -> Iterator[tuple[str, Tensor]]:
+    """The checkpoint's weights by this model's names."""
+    begin, size = shape.semantic_begin, shape.codebook_size
+    for name, weight in weights:
+        if name == f"{_SLOW}embeddings.weight":
+            yield "model.embed_tokens.weight", weight
+            end = weight[shape.stop_id : shape.stop_id + 1]  # type: ignore[operator]  # checked
+            yield "semantic_head", torch.cat([weight[begin : begin + size], end])
+        elif name.startswith(_SLOW):
+            yield from _slow_weights(name.removeprefix("text_model."), weight, shape.backbone)
+        elif name == f"{_FAST}codebook_embeddings.weight":
+            yield "code_embedding.weight", weight
+        elif name.startswith(_FAST):  # the codec's file may lie in the same folder
+            name = name.removeprefix(_FAST).replace("attention.w", "w")
+            yield f"fast.{name.replace('feed_forward.', '')}", weight
+
+
+def _slow_weights(name: str, weight: Tensor, part: BackboneShape) -> Iterator[tuple[str, Tensor]]:
+    """Names and order of vLLM's Qwen3."""
+    fused = "attention.wqkv.weight"
+    if name.endswith(fused):
+        stem, size = name.removesuffix(fused) + "self_attn.", part.head_dim
+        wide, narrow = part.num_heads * size, part.num_kv_heads * size
+        query, key, value = torch.split(weight, [wide, narrow, narrow])
+        yield f"{stem}q_proj.weight", _halves(query, size)
+        yield f"{stem}k_proj.weight", _halves(key, size)
+        yield f"{stem}v_proj.weight", value
+        return
+    if name.endswith(("q_norm.weight", "k_norm.weight")):
+        weight = _halves(weight, part.head_dim)
+    for theirs, ours in _SLOW_NAMES.items():
+        name = name.replace(f".{theirs}", f".{ours}")
+    yield name, weight
+
+
+def _halves(weight: Tensor, size: int) -> Tensor:
+    """Each head's rows in the order evens, odds."""
+    heads = weight.reshape(-1, size, *weight.shape[1:])
+    return torch.cat([heads[:, 0::2], heads[:, 1::2]], 1).flatten(0, 1)

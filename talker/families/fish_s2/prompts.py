@@ -1,0 +1,82 @@
+"""S2 Pro's prompts, encoded piece by piece as fish-speech does.
+
+Each piece of text is encoded by itself: put together first, "...text." and a following "\\n\\n"
+would be another id, since the vocabulary has ids such as ".\\n\\n". Styles such as ``[whisper]``
+are ordinary text to this model, and so is ``<|speaker:1|>`` unless the vocabulary has it as an id.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from streaming.spec import Codes
+from talker.prompts import PromptBuilder, TagSet
+from talker.shape import TalkerShape
+from talker.text_front_end import TextFrontEnd
+
+SYSTEM = "convert the provided text to speech"
+CLIP_BEFORE = f"{SYSTEM} reference to the following:\n\nText:\n"
+CLIP_AFTER = "\n\nSpeech:\n"
+_SPEAKER = re.compile(r"<\|speaker:\d+\|>")
+#: Who speaks holds until somebody else does, whether the vocabulary has an id for it or not.
+_SPEAKERS = {f"<|speaker:{number}|>": "speaker" for number in range(100)}
+
+
+class FishS2PromptBuilder(PromptBuilder):
+    """See PromptBuilder."""
+
+    end_token = "<|im_end|>"
+
+    def __init__(
+        self,
+        tokenizer_file: Path,
+        shape: TalkerShape,
+        max_positions: int,
+        front_end: TextFrontEnd | None = None,
+    ) -> None:
+        super().__init__(tokenizer_file, shape, max_positions, front_end)
+        self._im_start, self._im_end, self._voice, self._audio_pad = (
+            self.required(name)
+            for name in ("<|im_start|>", "<|im_end|>", "<|voice|>", "<|audio_pad|>")
+        )
+        speakers = frozenset(name for name in self._control if _SPEAKER.fullmatch(name))
+        self.allow_tags(TagSet(speakers, delivery=_SPEAKERS))
+
+    @property
+    def between_turns(self) -> tuple[int, ...]:
+        """See PromptBuilder."""
+        return (self._im_end, *self.encode("\n"))
+
+    def clip_rows(self, frames: Codes) -> Codes:
+        """A row is a frame."""
+        return frames.copy()
+
+    def head(
+        self, text: str, transcript: str | None, num_rows: int, scene: str | None
+    ) -> tuple[list[int], int]:
+        """See PromptBuilder."""
+        head, clip_at = [self._im_start, *self.encode("system\n")], 0
+        if num_rows:
+            head += [*self.encode(CLIP_BEFORE), *self._transcript(transcript or "")]
+            head += self.encode(CLIP_AFTER)
+            clip_at = len(head)
+            # what stands for the rows does not matter: the engine puts their embeddings there
+            head += [self._audio_pad] * num_rows
+        else:
+            head += self.encode(SYSTEM)
+        return [*head, self._im_end, *self.encode("\n")], clip_at
+
+    def turn(self, spoken: list[int]) -> tuple[list[int], int]:
+        """See PromptBuilder."""
+        before = [self._im_start, *self.encode("user\n")]
+        after = [self._im_end, *self.encode("\n"), self._im_start, *self.encode("assistant\n")]
+        return [*before, *spoken, *after, self._voice], len(before)
+
+    def _transcript(self, text: str) -> list[int]:
+        """A transcript begins with the speaker's tag, as upstream puts it there."""
+        if _SPEAKER.search(text) is not None:
+            return self.encode_transcript(text)
+        tag = "<|speaker:0|>"
+        known = [self._control[tag]] if tag in self._control else self.encode(tag)
+        return [*known, *self.encode_transcript(text)]

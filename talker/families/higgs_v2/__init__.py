@@ -1,0 +1,263 @@
+"""Higgs Audio v2 (``bosonai/higgs-audio-v2-generation-3B-base``): a Llama backbone whose layers
+have an MLP and norms for text and others for audio, and an audio head of its own.
+
+It is published in two formats that hold the same model: boson-ai's own, and transformers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from talker.families.delayed import (
+    SPECIAL_CODES,
+    DelayedShape,
+    check_special_codes,
+    end_codebooks,
+    repetition_window,
+)
+from talker.families.family import Family, Licence, SamplingDefaults, WeightShapes
+from talker.families.higgs_v2.prompts import HiggsV2PromptBuilder
+from talker.prompts import PromptBuilder
+from talker.shape import (
+    BackboneShape,
+    CheckpointError,
+    TalkerShape,
+    positive_int,
+    section,
+    stop_id,
+)
+from talker.text_front_end import TextFrontEnd
+
+#: Upstream trains and serves so many positions; transformers' format says 2,048, a default.
+_POSITIONS = 8192
+#: Upstream's numbers of repetition-aware sampling.
+_RAS_WINDOW, _RAS_MOST = 7, 2
+#: The model's code knows other values; no published checkpoint has one.
+_ONLY_KNOWN = {
+    "audio_adapter_type": "dual_ffn_fast_forward",
+    "use_audio_out_self_attention": 0,
+    "use_audio_out_embed_projector": False,
+    "audio_embed_avg": False,
+    "audio_decoder_proj_num_layers": 0,
+    "use_rq_transformer": False,
+    "use_delay_pattern": True,
+    "encode_audio_in_tokens": True,
+    "encode_whisper_embed": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiggsV2Shape(DelayedShape):
+    """``audio_out`` is the id that stands for rows in a prompt."""
+
+    audio_out: int
+
+
+class HiggsV2(Family):
+    """See Family. boson-ai's own format."""
+
+    model_type = "higgs_audio"
+    title = "Higgs Audio v2"
+    example = "bosonai/higgs-audio-v2-generation-3B-base"
+    model_class = "talker.families.higgs_v2.model:HiggsAudioV2ForConditionalGeneration"
+    architectures: ClassVar[tuple[str, ...]] = (
+        "HiggsAudioModel",
+        "HiggsAudioForConditionalGeneration",
+    )
+    licence = Licence(
+        "Boson Higgs Audio 2 community licence",
+        "the weights have a licence of Boson AI's own: read it before you serve them to others",
+    )
+    #: Upstream's scripts differ; top-p without a top-k would cost a full sort.
+    defaults = SamplingDefaults(temperature=0.7, top_p=0.95, top_k=50, max_frames=2048)
+    has_continuity = True
+    #: What stands before the backbone's names in the checkpoint.
+    _prefix = ""
+    _codes = "audio_codebook_embeddings.weight"
+    _ignored: tuple[str, ...] = (
+        "audio_decoder_proj.text_lm_head.", "text_lm_head.", "audio_codebook_weights",
+        "audio_tower.", "audio_encoder_proj.",
+    )  # fmt: skip
+
+    def read_shape(self, config: Mapping[str, Any]) -> HiggsV2Shape:
+        """See Family."""
+        for name, known in _ONLY_KNOWN.items():
+            if config.get(name, known) != known:
+                raise CheckpointError(f"{name} is {config[name]!r}; only {known!r} is known")
+        body = _read_backbone(section(config, "text_config"), "text_config.")
+        dual = config.get("audio_dual_ffn_layers")
+        if dual is not None and list(dual) != list(range(body.num_layers)):
+            raise CheckpointError(f"audio_dual_ffn_layers is {dual}, not all of them")
+        size = positive_int(config, "audio_codebook_size", "")
+        return _shape(
+            config,
+            body,
+            num_codebooks=positive_int(config, "audio_num_codebooks", ""),
+            codebook_size=size,
+            audio_out=positive_int(config, "audio_out_token_idx", ""),
+        )
+
+    def backbone_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """A plain Llama."""
+        return _llama(dict(config.get("text_config") or {}))
+
+    def expected_weights(self, shape: TalkerShape) -> WeightShapes:
+        """See Family."""
+        body, at = shape.backbone, self._prefix
+        rows = (shape.num_codebooks * shape.codebook_rows, body.hidden_size)
+        expected: WeightShapes = {
+            f"{at}embed_tokens.weight": (body.vocab_size, body.hidden_size),
+            f"{at}norm.weight": (body.hidden_size,),
+            self._codes: rows,
+            "audio_lm_head.weight": rows,
+        }
+        for layer in range(body.num_layers):
+            for name, size in _layer_weights(body).items():
+                expected[f"{at}layers.{layer}.{name}.weight"] = size
+        return expected
+
+    def canonical_name(self, name: str) -> str | None:
+        """See Family. The audio head is found under two names in either format."""
+        if name.startswith(self._ignored) or ".rotary_emb." in name:
+            return None
+        return name.removeprefix("audio_decoder_proj.")
+
+    def sampler_rules(self, generation: Mapping[str, Any], shape: TalkerShape) -> dict[str, Any]:
+        """Any codebook may say that the speech is over, and repetition is watched."""
+        window, most = repetition_window(generation, _RAS_WINDOW, _RAS_MOST)
+        ends = end_codebooks(generation, shape, shape.num_codebooks)
+        return {"end_codebooks": ends, "ras_window": window, "ras_most": most}
+
+    def prompt_builder(
+        self,
+        tokenizer_file: Path,
+        shape: TalkerShape,
+        max_positions: int,
+        front_end: TextFrontEnd | None = None,
+    ) -> PromptBuilder:
+        """See Family."""
+        assert isinstance(shape, HiggsV2Shape)
+        return HiggsV2PromptBuilder(
+            tokenizer_file, shape, max_positions, front_end, audio_out=shape.audio_out
+        )
+
+
+class HiggsV2Converted(HiggsV2):
+    """See Family. transformers' format: flat, and ``codebook_size`` counts the special codes."""
+
+    model_type = "higgs_audio_v2"
+    example = "a conversion of it by transformers"
+    architectures = ("HiggsAudioV2ForConditionalGeneration",)
+    _prefix = "model."
+    _codes = "model.embed_audio_tokens.embed_audio_tokens.weight"
+    _ignored = (*HiggsV2._ignored, "model.embed_audio_tokens.audio_tokens_offsets")
+
+    def read_shape(self, config: Mapping[str, Any]) -> HiggsV2Shape:
+        """See Family."""
+        return _shape(
+            config,
+            _read_backbone(config, ""),
+            num_codebooks=positive_int(config, "num_codebooks", ""),
+            codebook_size=positive_int(config, "codebook_size", "") - SPECIAL_CODES,
+            audio_out=positive_int(config, "audio_token_id", ""),
+        )
+
+    def backbone_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See Family."""
+        kept = (
+            "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+            "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps",
+            "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters",
+            "attention_bias", "mlp_bias",
+        )  # fmt: skip
+        return _llama({name: config[name] for name in kept if name in config})
+
+
+def _shape(
+    config: Mapping[str, Any],
+    body: BackboneShape,
+    *,
+    num_codebooks: int,
+    codebook_size: int,
+    audio_out: int,
+) -> HiggsV2Shape:
+    rows = codebook_size + SPECIAL_CODES
+    stop = stop_id({"eos_token_id": config.get("eos_token_id")})
+    shape = HiggsV2Shape(
+        num_codebooks=num_codebooks,
+        codebook_size=codebook_size,
+        codebook_rows=rows,
+        stop_id=config.get("audio_eos_token_id") if stop is None else stop,
+        backbone=body,
+        boc=config.get("audio_stream_bos_id", rows - 2),
+        eoc=config.get("audio_stream_eos_id", rows - 1),
+        audio_out=audio_out,
+    )
+    check_special_codes(shape)
+    return shape
+
+
+def _read_backbone(text: Mapping[str, Any], prefix: str) -> BackboneShape:
+    if prefix and text.get("model_type", "llama") != "llama":
+        raise CheckpointError(f"{prefix}model_type is {text['model_type']!r}, not 'llama'")
+    for name in ("attention_bias", "mlp_bias"):
+        if text.get(name):
+            raise CheckpointError(f"{prefix}{name}: the published model has none")
+
+    def size(name: str) -> int:
+        return positive_int(text, name, prefix)
+
+    heads, hidden = size("num_attention_heads"), size("hidden_size")
+    rope = text.get("rope_parameters") or {}
+    return BackboneShape(
+        vocab_size=size("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=size("intermediate_size"),
+        num_layers=size("num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=size("num_key_value_heads"),
+        head_dim=size("head_dim") if text.get("head_dim") else hidden // heads,
+        max_positions=max(_POSITIONS, text.get("max_position_embeddings") or 0),
+        rope_theta=float(text.get("rope_theta") or rope.get("rope_theta") or 500_000.0),
+        rms_norm_eps=float(text.get("rms_norm_eps", 1e-5)),
+    )
+
+
+def _llama(text: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of transformers' LlamaConfig."""
+    text.pop("architectures", None)
+    scaling = text.pop("rope_parameters", None) or text.pop("rope_scaling", None) or {}
+    text.pop("rope_scaling", None)
+    theta = text.pop("rope_theta", None) or scaling.get("rope_theta") or 500_000.0
+    longest = max(_POSITIONS, text.get("max_position_embeddings") or 0)
+    return {
+        **text,
+        "model_type": "llama",
+        "max_position_embeddings": longest,
+        "rope_parameters": {"rope_type": "default", **scaling, "rope_theta": theta},
+        # of the text head, which is not loaded
+        "tie_word_embeddings": True,
+    }
+
+
+def _layer_weights(body: BackboneShape) -> WeightShapes:
+    hidden, inner = body.hidden_size, body.intermediate_size
+    queries, keys = body.num_heads * body.head_dim, body.num_kv_heads * body.head_dim
+    shapes: WeightShapes = {
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+    }
+    for kind in ("", "audio_"):
+        shapes |= {
+            f"{kind}input_layernorm": (hidden,),
+            f"{kind}post_attention_layernorm": (hidden,),
+            f"{kind}mlp.gate_proj": (inner, hidden),
+            f"{kind}mlp.up_proj": (inner, hidden),
+            f"{kind}mlp.down_proj": (hidden, inner),
+        }
+    return shapes

@@ -1,0 +1,80 @@
+"""Higgs Audio v2 as a vLLM model: a Llama backbone of DualFFN layers and an audio head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from vllm.model_executor.models.llama import LlamaModel
+from vllm.model_executor.models.utils import WeightsMapper, maybe_prefix
+from vllm.platforms import current_platform
+
+from talker.families.higgs_v2.dual_ffn import DualFFNLayer, Route
+from talker.frames import FrameState
+from talker.model import RowEmbedding, TalkerModel
+from talker.sampler import DelayedRowSampler, RowSampler
+
+
+class HiggsAudioV2ForConditionalGeneration(TalkerModel):
+    """See TalkerModel. Rows in a prompt have the id ``audio_out``; one that no reference replaces
+    is AUDIO_INIT. Embedding and head of the codes are plain modules, so that no quantisation
+    touches them.
+    """
+
+    hf_to_vllm_mapper = WeightsMapper(
+        orig_to_new_prefix={
+            "audio_codebook_embeddings.": "code_embedding.",
+            "model.embed_audio_tokens.audio_tokens_offsets": None,
+            "model.embed_audio_tokens.embed_audio_tokens.": "code_embedding.",
+            "audio_decoder_proj.audio_lm_head.": "audio_lm_head.",
+            "audio_decoder_proj.text_lm_head.": None,  # never sampled from
+            "text_lm_head.": None,
+            "audio_codebook_weights": None,
+            "audio_tower.": None,
+            "audio_encoder_proj.": None,
+            "embed_tokens.": "model.embed_tokens.",
+            "layers.": "model.layers.",
+            "norm.": "model.norm.",
+        }
+    )
+
+    def make_layers(self, vllm_config: Any, prefix: str, shape: Any) -> None:
+        """See TalkerModel."""
+        text = self.config.text_config
+        self.model = LlamaModel(
+            vllm_config=vllm_config.with_hf_config(text, ["LlamaForCausalLM"]),
+            prefix=maybe_prefix(prefix, "model"),
+            layer_type=DualFFNLayer,
+        )
+        most = vllm_config.scheduler_config.max_num_batched_tokens
+        self.route = Route(most, is_split=current_platform.is_cpu())
+        for layer in self.model.layers:
+            object.__setattr__(layer, "route", self.route)  # not a child of each layer
+        self.code_embedding = RowEmbedding(
+            shape.num_codebooks, shape.codebook_rows, text.hidden_size
+        )
+        self.audio_lm_head = nn.Linear(
+            text.hidden_size, shape.num_codebooks * shape.codebook_rows, bias=False
+        )
+        self._boc, self._audio_out = shape.boc, shape.audio_out
+
+    def make_sampler(self, n_slots: int, shape: Any, rules: dict[str, Any]) -> RowSampler:
+        """See TalkerModel."""
+        return DelayedRowSampler.from_rules(n_slots, shape, rules)
+
+    def resolve_rows(self, input_ids: Tensor, frames: FrameState) -> tuple[Tensor, Tensor]:
+        """See TalkerModel; notes the route."""
+        is_placeholder = input_ids == self._audio_out
+        is_row = frames.is_frame | is_placeholder
+        self.route.set(is_row)
+        return is_row, frames.codes.masked_fill(is_placeholder[:, None], self._boc)
+
+    def embed_codes(self, codes: Tensor) -> Tensor:
+        """See TalkerModel."""
+        embedded: Tensor = self.code_embedding(codes)
+        return embedded
+
+    def compute_logits(self, hidden_states: Tensor) -> Tensor:
+        """``[B, D]`` -> ``[B, K * V]``."""
+        logits: Tensor = self.audio_lm_head(hidden_states)
+        return logits

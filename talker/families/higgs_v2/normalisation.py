@@ -1,0 +1,101 @@
+"""Upstream's text normalisation, which the model was used with from the start.
+
+The rules of ``examples/generation.py`` of boson-ai/higgs-audio: full-width punctuation to ASCII,
+brackets to spaces, degrees in words, events to the model's own marks, white space collapsed line by
+line, and a full stop where a text has no end. Each character keeps its place in the client's text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from talker.prompts import TagSet, TextPiece
+
+#: What a client may write, and how the model reads it: mark, words, mark.
+EVENTS: dict[str, tuple[str, str, str]] = {
+    "[laugh]": ("<SE>", "[Laughter]", "</SE>"),
+    "[humming start]": ("<SE_s>", "[Humming]", "</SE_s>"),
+    "[humming end]": ("<SE_e>", "[Humming]", "</SE_e>"),
+    "[music start]": ("<SE_s>", "[Music]", "</SE_s>"),
+    "[music end]": ("<SE_e>", "[Music]", "</SE_e>"),
+    "[music]": ("<SE>", "[Music]", "</SE>"),
+    "[sing start]": ("<SE_s>", "[Singing]", "</SE_s>"),
+    "[sing end]": ("<SE_e>", "[Singing]", "</SE_e>"),
+    "[applause]": ("<SE>", "[Applause]", "</SE>"),
+    "[cheering]": ("<SE>", "[Cheering]", "</SE>"),
+    "[cough]": ("<SE>", "[Cough]", "</SE>"),
+}
+#: Who speaks holds until somebody else does.
+_SPEAKERS = {f"[SPEAKER{number}] ": "speaker" for number in range(100)}
+TAGS = TagSet(frozenset(EVENTS), frozenset(EVENTS), _SPEAKERS)
+#: Tags after which a text has ended.
+_ENDS = frozenset(tag for tag, marks in EVENTS.items() if marks[2] in ("</SE>", "</SE_e>"))
+_TERMINATORS = tuple(".!?,;\"'")
+
+_PUNCTUATION = {
+    "，": ", ", "。": ".", "：": ":", "；": ";", "？": "?", "！": "!", "（": " ", "）": " ",
+    "(": " ", ")": " ", "【": "[", "】": "]", "《": "<", "》": ">", "“": '"', "”": '"',
+    "‘": "'", "’": "'", "「": '"', "」": '"', "『": '"', "』": '"', "、": ",", "—": "-",
+    "…": "...", "·": ".",
+}  # fmt: skip
+_DEGREES = {"°F": " degrees Fahrenheit", "°C": " degrees Celsius"}
+_REPLACED = re.compile("|".join(map(re.escape, [*_DEGREES, *_PUNCTUATION])))
+_LINE_BREAKS = re.compile(r"\s*\n\s*")
+_SPACES = re.compile(r"[^\S\n]+")
+#: Stands for the tags while the words about them are normalised; not a letter of any script.
+_MARK = "\ue000"
+
+
+def normalise(text: str) -> list[TextPiece]:
+    """Words and tags of ``text`` as the model wants them."""
+    cut = TAGS.split(text.replace(_MARK, " "))
+    tags = cut[1::2]
+    origins: list[int] = []
+    places: list[int] = []
+    at = 0
+    for index, piece in enumerate(cut):
+        if index % 2:
+            places.append(at)
+            origins.append(at)
+        else:
+            origins += range(at, at + len(piece))
+        at += len(piece)
+    words = _MARK.join(cut[::2])
+    words, origins = _replace(
+        _REPLACED, lambda found: (_DEGREES | _PUNCTUATION)[found], words, origins
+    )
+    words, origins = _replace(_LINE_BREAKS, lambda _: "\n", words, origins)
+    words, origins = _replace(_SPACES, lambda _: " ", words, origins)
+    words, origins = _strip(words, origins)
+    has_end = words.endswith(_TERMINATORS) or (words.endswith(_MARK) and tags[-1] in _ENDS)
+    if words and not has_end:
+        words, origins = words + ".", [*origins, origins[-1]]
+    pieces: list[TextPiece] = []
+    begin = 0
+    for tag, place in zip(tags, places, strict=True):
+        end = words.index(_MARK, begin)
+        pieces += [TextPiece(words[begin:end], origins[begin:end]), TextPiece(tag, [place], tag)]
+        begin = end + 1
+    return [*pieces, TextPiece(words[begin:], origins[begin:])]
+
+
+def _replace(
+    pattern: re.Pattern[str], change: Callable[[str], str], text: str, origins: list[int]
+) -> tuple[str, list[int]]:
+    """``pattern.sub``; what replaces a match stands where the match began."""
+    parts: list[str] = []
+    places: list[int] = []
+    at = 0
+    for match in pattern.finditer(text):
+        new = change(match.group())
+        parts += [text[at : match.start()], new]
+        places += origins[at : match.start()] + [origins[match.start()]] * len(new)
+        at = match.end()
+    return "".join([*parts, text[at:]]), places + origins[at:]
+
+
+def _strip(text: str, origins: list[int]) -> tuple[str, list[int]]:
+    begin = len(text) - len(text.lstrip())
+    end = max(begin, len(text.rstrip()))
+    return text[begin:end], origins[begin:end]

@@ -1,0 +1,154 @@
+"""Higgs Audio v2's prompts: ChatML from ids.
+
+Without a reference the scene of the system text lets the model choose a voice ("smart voice");
+lines ``[SPEAKER0] ...`` are spoken by several. A client's own scene may describe a voice in a line
+``SPEAKER0: ...``, as upstream's voice prompts do. A reference with its text is a turn that was said
+before, by speaker 0 where the text names speakers; one without stands in the system text. Every
+prompt ends with ``<|audio_out_bos|>`` and ``<|AUDIO_OUT|>``: the latter stands for AUDIO_INIT, the
+row of eight BOC that upstream never draws, so that it costs no step.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from streaming.delay import apply_delay
+from streaming.spec import Codes
+from talker.families.higgs_v2.normalisation import EVENTS, TAGS, normalise
+from talker.prompts import PromptBuilder, TextPiece
+from talker.shape import CheckpointError, TalkerShape
+from talker.text_front_end import TextFrontEnd
+
+SYSTEM = "Generate audio following instruction."
+SCENE = "Audio is recorded from a quiet room."
+#: Upstream's system text for several speakers without references.
+SPEAKERS_SYSTEM = (
+    "You are an AI assistant designed to convert text into speech.\n"
+    "If the user's message includes a [SPEAKER*] tag, do not read out the tag and generate speech "
+    "for the following text, using the specified voice.\n"
+    "If no speaker tag is present, select a suitable voice on your own."
+)
+_SPEAKER = re.compile(r"\[SPEAKER(\d{1,2})\]")
+#: A line of a scene that says how a speaker sounds.
+_DESCRIBED = re.compile(r"^SPEAKER(\d{1,2}):", re.MULTILINE)
+_VOICES = ("feminine", "masculine")
+
+
+class HiggsV2PromptBuilder(PromptBuilder):
+    """See PromptBuilder. ``audio_out`` is the id of ``<|AUDIO_OUT|>`` by config.json."""
+
+    tag_set = TAGS
+    end_token = "<|audio_eos|>"
+
+    def __init__(
+        self,
+        tokenizer_file: Path,
+        shape: TalkerShape,
+        max_positions: int,
+        front_end: TextFrontEnd | None = None,
+        *,
+        audio_out: int,
+    ) -> None:
+        super().__init__(tokenizer_file, shape, max_positions, front_end)
+        (
+            self._begin, self._start_header, self._end_header, self._end_turn, self._audio_bos,
+            self._audio_eos, self._audio_out_bos, self._row, self._scene_start, self._scene_end,
+        ) = (
+            self.required(name)
+            for name in (
+                "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+                "<|audio_bos|>", "<|audio_eos|>", "<|audio_out_bos|>", "<|AUDIO_OUT|>",
+                "<|scene_desc_start|>", "<|scene_desc_end|>",
+            )
+        )  # fmt: skip
+        if self._row != audio_out:
+            raise CheckpointError(
+                f"<|AUDIO_OUT|> is {self._row} in the tokenizer and {audio_out} in config.json"
+            )
+        marks = {mark for opened, _, closed in EVENTS.values() for mark in (opened, closed)}
+        self._marks = {mark: self._control[mark] for mark in marks if mark in self._control}
+
+    @property
+    def known_tags(self) -> frozenset[str]:
+        """See PromptBuilder."""
+        return TAGS.tags
+
+    @property
+    def between_turns(self) -> tuple[int, ...]:
+        """See PromptBuilder."""
+        return (self._audio_eos, self._end_turn)
+
+    @property
+    def takes_scene(self) -> bool:
+        """See PromptBuilder."""
+        return True
+
+    def pieces(self, text: str) -> list[TextPiece]:
+        """See PromptBuilder."""
+        return normalise(text)
+
+    def tag_ids(self, tag: str) -> list[int]:
+        """See PromptBuilder; its words alone where the vocabulary has no marks."""
+        opened, words, closed = EVENTS[tag]
+        if opened not in self._marks or closed not in self._marks:
+            return self._encode_piece(words).ids
+        return [self._marks[opened], *self._encode_piece(words).ids, self._marks[closed]]
+
+    def clip_rows(self, frames: Codes) -> Codes:
+        """T + 2 + K - 1 rows: a frame of BOC before the clip and one of EOC after it, in the delay
+        pattern.
+        """
+        boc = self._codebook_size
+        wrapped = np.pad(frames, ((1, 1), (0, 0)))
+        wrapped[0], wrapped[-1] = boc, boc + 1
+        return apply_delay(wrapped, boc, boc + 1)
+
+    def head(
+        self, text: str, transcript: str | None, num_rows: int, scene: str | None
+    ) -> tuple[list[int], int]:
+        """See PromptBuilder."""
+        rows, scene = [self._row] * num_rows, scene or SCENE
+        if num_rows and transcript:
+            system = self._scene(SYSTEM, self.encode(scene))
+            head = [self._begin, *self._turn("system", system)]
+            said = transcript.strip()
+            if _SPEAKER.search(text) and not _SPEAKER.match(said):
+                said = f"[SPEAKER0] {said}"
+            head += self._turn("user", self.encode_transcript(said))
+            head += [*self._header("assistant"), self._audio_out_bos]
+            return [*head, *rows, self._audio_eos, self._end_turn], len(head)
+        if num_rows:
+            before = self.encode(f"{scene}\n\nSPEAKER0: ")
+            clip = [self._audio_bos, *rows, self._audio_eos]
+            system = self._scene(SYSTEM, [*before, *clip])
+            head = [self._begin, *self._turn("system", system)]
+            return head, head.index(self._audio_bos) + 1
+        speakers = set(map(int, _SPEAKER.findall(text)))
+        described = set(map(int, _DESCRIBED.findall(scene)))
+        lines = [f"SPEAKER{n}: {_VOICES[n % 2]}" for n in sorted(speakers - described)]
+        if lines:
+            gap = [] if described else [""]
+            scene = "\n".join([scene, *gap, *lines])
+        system = self._scene(SPEAKERS_SYSTEM if speakers else SYSTEM, self.encode(scene))
+        return [self._begin, *self._turn("system", system)], 0
+
+    def turn(self, spoken: list[int]) -> tuple[list[int], int]:
+        """See PromptBuilder."""
+        before = self._header("user")
+        speaking = [self._end_turn, *self._header("assistant"), self._audio_out_bos, self._row]
+        return [*before, *spoken, *speaking], len(before)
+
+    def _scene(self, system: str, scene: list[int]) -> list[int]:
+        """System text and a scene's ids."""
+        opened = [*self.encode(f"{system}\n\n"), self._scene_start, *self.encode("\n")]
+        return [*opened, *scene, *self.encode("\n"), self._scene_end]
+
+    def _turn(self, role: str, ids: list[int]) -> list[int]:
+        return [*self._header(role), *ids, self._end_turn]
+
+    def _header(self, role: str) -> list[int]:
+        name, gap = self.encode(role), self.encode("\n\n")
+        return [self._start_header, *name, self._end_header, *gap]

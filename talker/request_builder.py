@@ -1,0 +1,141 @@
+"""Translation of a client's request to a message for the talker process: checked and complete."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from streaming.errors import ErrorCode, RequestError
+from streaming.ports import SpeechRequest
+from talker.checkpoint import Checkpoint
+from talker.conversation import Conversation, Order, continued
+from talker.messages import Generate, TextSpan, VoiceRows
+from talker.prompts import ReferenceVoice
+from talker.sampling import ResolvedSampling, resolve_sampling
+from talker.text_front_end import TextFrontEnd, choose_front_end, spoken_lengths
+
+#: The default clip's voice, or the model's own where there is none: no reference rows.
+DEFAULT_VOICE = "default"
+#: No reference rows whatever the default is: the model chooses a speaker for each context.
+SMART_VOICE = "smart_voice"
+
+
+class VoiceSource(Protocol):
+    """Where reference voices come from. For ``default`` and ``smart_voice`` None means the model's
+    own voice, which takes no reference.
+    """
+
+    def names(self) -> Sequence[str]:
+        """All names that ``get`` knows."""
+
+    def get(self, name: str) -> ReferenceVoice | None:
+        """The voice of that name, or None."""
+
+
+class RequestBuilder:
+    """Turns requests into messages for one checkpoint. Raises CheckpointError as PromptBuilder
+    does, and if ``front_ends`` lacks the one that the checkpoint names.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        max_positions: int,
+        voices: VoiceSource | None,
+        front_ends: Mapping[str, TextFrontEnd],
+    ) -> None:
+        self._checkpoint, self._max_positions, self._voices = checkpoint, max_positions, voices
+        front_end = choose_front_end(checkpoint.text_frontend, front_ends)
+        self._prompts = checkpoint.prompt_builder(max_positions, front_end)
+        #: See ``streaming.segmenter``; None where the model is given text as it is written.
+        self.spoken_lengths = None
+        if front_end is not None:
+            split = self._prompts.tag_set.split
+            self.spoken_lengths = partial(spoken_lengths, front_end, split_tags=split)
+
+    @property
+    def delivery_tags(self) -> Mapping[str, str]:
+        """See ``TagSet.delivery``."""
+        return self._prompts.tag_set.delivery
+
+    def check_options(self, request: SpeechRequest) -> None:
+        """Raise RequestError if all but the text rules the request out."""
+        self._sampling(request)
+        self._scene(request)
+        voice = self._voice(request)
+        if voice is not None and request.reference is not None:
+            self._prompts.reference_rows(voice)
+
+    def message(self, request: SpeechRequest, handle: int) -> Generate:
+        """The message for ``request`` alone. Raises RequestError if it can never be served."""
+        return self._message(request, handle)[0]
+
+    def order(self, request: SpeechRequest, handle: int, talk: Conversation) -> Order:
+        """The message for ``request`` as the next of a conversation. Raises as ``message``."""
+        whole, turn_at = self._message(request, handle)
+        return continued(
+            whole,
+            turn_at,
+            talk,
+            self._max_positions,
+            self._checkpoint.continuation_positions,
+            between=self._prompts.between_turns,
+            is_delayed=self._checkpoint.shape.is_delayed,
+        )
+
+    def _message(self, request: SpeechRequest, handle: int) -> tuple[Generate, int]:
+        """The message, and where in its ids the utterance's own begin."""
+        sampling, frames = self._sampling(request)
+        voice, scene = self._voice(request), self._scene(request)
+        prompt = self._prompts.build(request.text, voice, request.delivery, scene)
+        rows = None if prompt.voice is None else np.ascontiguousarray(prompt.voice, np.int16)
+        message = Generate(
+            handle=handle,
+            ids=prompt.ids,
+            max_frames=min(frames, self._max_positions - len(prompt.ids)),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=secrets.randbits(62) if sampling.seed is None else sampling.seed,
+            voice=None if rows is None else VoiceRows(rows.tobytes(), prompt.voice_at),
+            text=TextSpan(prompt.text_at, prompt.text_starts) if request.word_timings else None,
+        )
+        return message, prompt.turn_at
+
+    def _sampling(self, request: SpeechRequest) -> tuple[ResolvedSampling, int]:
+        defaults, shape = self._checkpoint.defaults, self._checkpoint.shape
+        sampling = resolve_sampling(request.sampling, defaults, shape.codebook_size)
+        return sampling, _max_frames(request.max_frames, defaults.max_frames)
+
+    def _scene(self, request: SpeechRequest) -> str | None:
+        if request.scene is None:
+            return None
+        if not self._prompts.takes_scene:
+            title = self._checkpoint.family.title
+            raise RequestError(ErrorCode.UNSUPPORTED, f"{title} takes no scene.", param="scene")
+        return self._prompts.read_scene(request.scene)
+
+    def _voice(self, request: SpeechRequest) -> ReferenceVoice | None:
+        if request.reference is not None:
+            return ReferenceVoice(request.reference.codes.T, request.reference.text)
+        voice = self._voices.get(request.voice) if self._voices else None
+        if voice is None and request.voice not in (DEFAULT_VOICE, SMART_VOICE):
+            raise RequestError(
+                ErrorCode.UNKNOWN_VOICE, "There is no voice of that name.", param="voice"
+            )
+        return voice
+
+
+def _max_frames(asked: int | None, default: int) -> int:
+    """A request may ask for fewer frames than the checkpoint's own bound, not for more."""
+    if asked is None:
+        return default
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+        raise RequestError(
+            ErrorCode.INVALID_PARAMETER, "max_frames must be at least 1.", param="max_frames"
+        )
+    return min(asked, default)

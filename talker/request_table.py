@@ -1,0 +1,188 @@
+"""Requests in the talker process, across pauses.
+
+A request whose consumer does not take its rows is *paused*: the engine lets go of it, and
+what is kept is the prompt and the ids of the frames it has made. To resume, the same ids go
+in as a prompt. The frame table still holds what they stand for, the noise depends on the
+position alone, and the prefix cache has most of the blocks: so the rows go on as if nothing
+had happened, at the cost of a short prefill. (If the table has gone round meanwhile, the
+epoch check fails the request instead of letting it speak something else.)
+
+To the engine each stretch between pauses is a request of its own, ``handle.stretch``, so
+that a late output of an aborted one is recognised.
+
+A request that goes on in a conversation starts the same way, on the ids that the conversation
+has left behind (``talker.conversation_cache``), in the engine core that made them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from talker.conversation_cache import ConversationCache, ConversationHistory, RowCount
+from talker.frames import FRAME_BASE
+from talker.messages import Generate, VoiceRows
+
+
+@dataclass(slots=True)
+class RequestState:
+    """One request: what was asked, what it goes on from, the ids of its frames so far, and its
+    present stretch. ``core`` is the engine core that it runs in; ``since`` is the core's count
+    of rows when the first frame that its ids name was made.
+    """
+
+    request: Generate
+    history: ConversationHistory | None = None
+    core: int = 0
+    frame_ids: list[int] = field(default_factory=list)
+    since: int | None = None
+    stretch: int = 0
+    paused: bool = False
+    #: How many rows at a time the gateway wants.
+    gathered: int = 1
+    #: Whether the conversation wants to go on from it.
+    is_kept: bool = False
+
+    @property
+    def engine_id(self) -> str:
+        """The request id of the present stretch."""
+        return f"{self.request.handle}.{self.stretch}"
+
+    @property
+    def before(self) -> Sequence[int]:
+        """The ids that the request's own follow."""
+        return self.history.ids if self.history else ()
+
+    @property
+    def prompt(self) -> list[int]:
+        """All ids that stand before the next frame."""
+        return [*self.before, *self.request.ids, *self.frame_ids]
+
+    @property
+    def clips(self) -> tuple[VoiceRows, ...]:
+        """The reference rows in the prompt, in order."""
+        if self.history:
+            return self.history.clips
+        return tuple(c for c in (self.request.voice, self.request.earlier) if c is not None)
+
+    @property
+    def frames_left(self) -> int:
+        """How many more frames may be made."""
+        return self.request.max_frames - len(self.frame_ids)
+
+    def note(self, ids: Sequence[int], count: RowCount) -> None:
+        """The engine made these; the stop id among them is no frame."""
+        frames = [i for i in ids if i >= FRAME_BASE]
+        self.frame_ids += frames
+        for frame in frames:
+            made = count.see(frame)
+            if self.since is None:
+                self.since = made
+
+    def left_behind(self) -> ConversationHistory:
+        """What the next utterance goes on from."""
+        return ConversationHistory(array("i", self.prompt), self.clips, self.core, self.since or 0)
+
+    def resume(self) -> None:
+        """A new stretch begins."""
+        self.stretch += 1
+        self.paused = False
+
+
+class RequestTable:
+    """All requests that the gateway has not seen the end of, by handle; and what conversations
+    have left behind. ``slots`` is the size of a frame table, ``cores`` how many engine cores
+    there are, each with its own, and ``limit`` how many conversations are remembered.
+    """
+
+    def __init__(self, slots: int, cores: int = 1, limit: int = 1024) -> None:
+        self._states: dict[int, RequestState] = {}
+        self._histories = ConversationCache(slots, cores, limit)
+
+    @property
+    def live(self) -> int:
+        """Those that the engine works on."""
+        return sum(not state.paused for state in self._states.values())
+
+    def __contains__(self, handle: int) -> bool:
+        return handle in self._states
+
+    def add(self, request: Generate) -> RequestState | None:
+        """A request has come; None if what it is to go on from is not there."""
+        history = None
+        if request.goes_on and (history := self._histories.get(request.conversation)) is None:
+            return None
+        core = history.core if history else self._idlest_core()
+        state = RequestState(request, history, core, since=history.since if history else None)
+        state.is_kept = request.conversation > 0
+        self._states[request.handle] = state
+        return state
+
+    def _idlest_core(self) -> int:
+        """Frame ids mean nothing to another core, so it is chosen here, once for each talk."""
+        live = Counter(state.core for state in self._states.values() if not state.paused)
+        return min(range(len(self._histories.counts)), key=lambda core: live[core])
+
+    def note(self, state: RequestState, ids: Sequence[int]) -> None:
+        """The engine made these ids for that request."""
+        state.note(ids, self._histories.counts[state.core])
+
+    def end(self, handle: int, finish: str) -> None:
+        """A request has spoken its last row. One that was cut off is not gone on from: the
+        talker has never seen speech that breaks off and then another text.
+        """
+        state = self.drop(handle)
+        if state is not None and state.is_kept and finish == "stop":
+            self._histories.keep(state.request.conversation, state.left_behind())
+
+    def forget(self, conversation: int) -> None:
+        """A conversation is over; so much of it as is still under way leaves nothing behind."""
+        self._histories.drop(conversation)
+        for state in self._states.values():
+            if state.request.conversation == conversation:
+                state.is_kept = False
+
+    def lose(self, handle: int) -> bool:
+        """A request has met a frame that the table has forgotten. Returns whether it can be
+        sent again, without what it went on from; nobody goes on from that any more.
+        """
+        state = self._states.get(handle)
+        if state is None or state.history is None:
+            return False
+        self._histories.drop(state.request.conversation)
+        return not state.frame_ids
+
+    def drop(self, handle: int) -> RequestState | None:
+        """A request has ended or is wanted no more; None if that was known."""
+        return self._states.pop(handle, None)
+
+    def pause(self, handle: int) -> RequestState | None:
+        """Mark as paused; None if there is nothing to pause."""
+        state = self._states.get(handle)
+        if state is None or state.paused:
+            return None
+        state.paused = True
+        return state
+
+    def resume(self, handle: int) -> RequestState | None:
+        """Begin a new stretch; None if there is nothing to resume."""
+        state = self._states.get(handle)
+        if state is None or not state.paused:
+            return None
+        state.resume()
+        return state
+
+    def gather(self, handle: int, rows: int) -> RequestState | None:
+        """The gateway wants so many rows at a time; None if that is for later or for nothing."""
+        state = self._states.get(handle)
+        if state is None:
+            return None
+        state.gathered = rows
+        return None if state.paused else state
+
+    def of(self, engine_id: str) -> RequestState | None:
+        """The request whose present stretch has this id; None for what is out of date."""
+        state = self._states.get(int(engine_id.partition(".")[0]))
+        return state if state is not None and state.engine_id == engine_id else None

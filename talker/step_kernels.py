@@ -1,0 +1,475 @@
+"""The talker's part of a step as Triton kernels: frame embeddings in front of the backbone, the
+draw of a row behind it.
+
+Between two replays of the backbone's CUDA graph eager PyTorch launches about a hundred kernels,
+which takes longer than running them. Here it is three:
+
+- ``embed``: ids to embeddings, text and frame ids mixed, and which frames are stale;
+- ``_draw_kernel``: one code for each row and codebook (top-k, top-p, noise, the delay pattern);
+- ``_keep_kernel``: the rows into the frame table, ids and codes out, the counter forward.
+
+``talker.sampler`` and ``talker.frames`` define what must come out, and serve where there is no
+Triton; the tests compare the two code by code in Triton's interpreter. Two things may differ: which
+of several equal logits comes first (here the lowest code), and a sum of chances in its last bit.
+
+Nothing here waits for the device or reads a number from it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.triton_utils import tl, triton
+
+from talker.frames import _EPOCHS, FRAME_BASE, FRAME_SPAN, FrameTable
+from talker.noise import CODE_STRIDE, MIX_1, MIX_2, NOISE_BITS, SEED_STRIDE
+from talker.sampler import DelayedRowSampler, Draw, RowSampler
+
+#: Rows that the one program of ``_keep_kernel`` takes at a time.
+_ROWS_AT_ONCE = 32
+#: Tokens whose stale marks are looked at together.
+_TOKENS_AT_ONCE = 256
+#: Embedding columns of one program.
+_COLUMNS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """Where a step's numbers are on the device. R requests of the step; slots are the runner's.
+
+    ``slots``, ``last_tokens`` ``[R]``: each request's slot, and the index of its last token;
+    ``ends`` ``[R + 1]``: the requests' bounds in the flat list of tokens; ``input_ids``,
+    ``positions``, ``stale`` by token; ``lengths`` ``[R]``: positions of each request after this
+    step; ``prompts``: by slot, how many positions must be there before a row is sampled; ``lost``
+    bool by slot: requests that have met a stale frame, kept up to date here.
+    """
+
+    slots: Tensor
+    last_tokens: Tensor
+    ends: Tensor
+    input_ids: Tensor
+    positions: Tensor
+    stale: Tensor
+    lengths: Tensor
+    prompts: Tensor
+    lost: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutputs:
+    """Ids ``[R]`` int64, offset codes ``[R, K]`` int32 (see ``RowSampler.step``), and how many rows
+    each request has sampled, ``[R]`` int32: none where a chunk does not end its prompt.
+    """
+
+    ids: Tensor
+    codes: Tensor
+    num_sampled: Tensor
+
+
+class StepKernels:
+    """Draws a step's rows like ``DelayedRowSampler.step``, in two launches.
+
+    ``books_each``: codebooks of one program. On a GPU one, which spreads a row over as many
+    processors as there are codebooks; Triton's interpreter is faster with all of them.
+    """
+
+    def __init__(
+        self, rows: DelayedRowSampler, max_requests: int, books_each: int | None = None
+    ) -> None:
+        if books_each is None:
+            interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+            books_each = rows.num_codebooks if interpreted else 1
+        if rows.num_codebooks % books_each or books_each & (books_each - 1):
+            raise ValueError(f"{rows.num_codebooks} codebooks do not go into {books_each}s")
+        self._rows, self._books_each = rows, books_each
+        device = rows.table.cells.device
+        # between the two launches alone, so every step may use the same
+        self._drawn = torch.zeros(
+            max_requests, rows.num_codebooks, dtype=torch.int32, device=device
+        )
+        self._before = torch.zeros(max_requests, 2, dtype=torch.int32, device=device)
+
+    def step(self, logits: Tensor, given: StepInputs, draw: Draw) -> StepOutputs:
+        """Draw one row for each request from ``logits`` ``[R, K * V]`` of any float type."""
+        rows, table = self._rows, self._rows.table
+        requests, books, width = logits.shape[0], rows.num_codebooks, rows.codebook_rows
+        device = logits.device
+        # what leaves the step is new each time: the copies to the host overlap the next step
+        out = StepOutputs(
+            torch.empty(requests, dtype=torch.int64, device=device),
+            torch.empty(requests, books, dtype=torch.int32, device=device),
+            torch.empty(requests, dtype=torch.int32, device=device),
+        )
+        _draw_kernel[(requests, books // self._books_each)](
+            logits,
+            logits.stride(0),
+            given.slots,
+            given.last_tokens,
+            given.ends,
+            given.input_ids,
+            given.positions,
+            given.stale,
+            given.lost,
+            draw.temperature,
+            draw.top_k,
+            draw.top_p,
+            draw.seed,
+            table.cells,
+            self._drawn,
+            self._before,
+            BOOKS=books,
+            BOOKS_EACH=self._books_each,
+            WIDTH=width,
+            BLOCK=_power_of_two(width),
+            TOKENS=_TOKENS_AT_ONCE,
+            SLOTS=table.n_slots,
+            BOC=rows.boc,
+            EOC=rows.eoc,
+            END_BOOKS=rows.end_codebooks,
+            **_CONSTANTS,
+            num_warps=4,
+        )
+        _keep_kernel[(1,)](
+            requests,
+            given.slots,
+            given.lost,
+            given.lengths,
+            given.prompts,
+            table.cells,
+            rows.counter,
+            self._drawn,
+            self._before,
+            out.ids,
+            out.codes,
+            out.num_sampled,
+            BOOKS=books,
+            BOOKS_BLOCK=_power_of_two(books),
+            ROWS=_ROWS_AT_ONCE,
+            WIDTH=width,
+            SLOTS=table.n_slots,
+            SHIFT=table.n_slots.bit_length() - 1,
+            EOC=rows.eoc,
+            STOP=rows.stop,
+            LOST_ROW=rows.lost_row,
+            BASE=FRAME_BASE,
+            SPAN=FRAME_SPAN,
+            EPOCHS=_EPOCHS,
+            num_warps=1,
+        )
+        return out
+
+
+def fits(rows: RowSampler) -> bool:
+    """Whether ``StepKernels`` draws as ``rows`` does: the delay pattern, where repetition is
+    nobody's concern. Other samplers keep PyTorch's form.
+    """
+    return type(rows) is DelayedRowSampler and rows.repetition is None
+
+
+def embed(
+    ids: Tensor,
+    table: FrameTable,
+    code_weight: Tensor,
+    text_weight: Tensor,
+    embeds: Tensor,
+    stale: Tensor,
+) -> None:
+    """Embed ``ids`` ``[N]`` into ``embeds`` ``[>= N, D]`` and mark in ``stale`` ``[>= N]`` which of
+    them are frames that the table has forgotten. One launch.
+
+    ``code_weight`` ``[K * V, D]`` and ``text_weight`` ``[ids, D]`` are whole: with a vocabulary
+    that is spread over GPUs this is not the way.
+    """
+    tokens, size = ids.shape[0], embeds.shape[1]
+    if tokens == 0:
+        return
+    _embed_kernel[(tokens, -(-size // _COLUMNS))](
+        ids,
+        table.cells,
+        code_weight,
+        text_weight,
+        embeds,
+        embeds.stride(0),
+        stale,
+        size,
+        BOOKS=table.num_codebooks,
+        WIDTH=code_weight.shape[0] // table.num_codebooks,
+        SLOTS=table.n_slots,
+        SHIFT=table.n_slots.bit_length() - 1,
+        BASE=FRAME_BASE,
+        EPOCHS=_EPOCHS,
+        BLOCK=_COLUMNS,
+        num_warps=4,
+    )
+
+
+def _power_of_two(number: int) -> int:
+    """The next one up: what a block of Triton's must be."""
+    return 1 << (number - 1).bit_length()
+
+
+#: What the noise is made of (``talker.noise``), and where frame ids begin.
+_CONSTANTS: dict[str, Any] = {
+    "BASE": FRAME_BASE,
+    "NOISE_BITS": NOISE_BITS,
+    "SEED_STRIDE": SEED_STRIDE,
+    "CODE_STRIDE": CODE_STRIDE,
+    "MIX_1": MIX_1,
+    "MIX_2": MIX_2,
+}
+
+
+@triton.jit
+def _mix(x, MIX_1: tl.constexpr, MIX_2: tl.constexpr):
+    """splitmix64's finaliser on int64, which wraps; masks make the shifts logical."""
+    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * MIX_1
+    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * MIX_2
+    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+
+
+@triton.jit
+def _ordered(x):
+    """Float32 to int32 of the same order: negative numbers have their lower bits turned."""
+    bits = x.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _draw_kernel(
+    logits_ptr,
+    logits_stride,
+    slots_ptr,
+    last_ptr,
+    ends_ptr,
+    ids_ptr,
+    positions_ptr,
+    stale_ptr,
+    lost_ptr,
+    temperature_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    seed_ptr,
+    cells_ptr,
+    drawn_ptr,
+    before_ptr,
+    BOOKS: tl.constexpr,
+    BOOKS_EACH: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    BOC: tl.constexpr,
+    EOC: tl.constexpr,
+    END_BOOKS: tl.constexpr,
+    BASE: tl.constexpr,
+    NOISE_BITS: tl.constexpr,
+    SEED_STRIDE: tl.constexpr,
+    CODE_STRIDE: tl.constexpr,
+    MIX_1: tl.constexpr,
+    MIX_2: tl.constexpr,
+):
+    """One program draws ``BOOKS_EACH`` codes of one row. The first of a row also keeps for
+    ``_keep_kernel`` the delay state before it, and whether its request is lost.
+    """
+    row = tl.program_id(0)
+    first_book = tl.program_id(1) * BOOKS_EACH
+    last = tl.load(last_ptr + row).to(tl.int64)
+    token = tl.load(ids_ptr + last).to(tl.int64)
+    # the row after the ring is the state of a request that has not begun
+    cell = tl.where(token >= BASE, (token - BASE) & (SLOTS - 1), SLOTS)
+    state_ptr = cells_ptr + cell * (BOOKS + 3) + BOOKS
+    started = tl.load(state_ptr).to(tl.int32)
+    over = tl.load(state_ptr + 1).to(tl.int32)
+
+    book = first_book + tl.arange(0, BOOKS_EACH)
+    code = tl.arange(0, BLOCK)[None, :]
+    inside = code < WIDTH
+    at = logits_ptr + row * logits_stride + book[:, None] * WIDTH + code
+    value = tl.load(at, mask=inside, other=float("-inf")).to(tl.float32)
+    # nobody says BOC; EOC is the first codebooks' to say, and in the ramp nobody's
+    mute = book[:, None] >= END_BOOKS
+    if END_BOOKS > 1:
+        mute = mute | (over > 0)
+    barred = (code == BOC) | ((code == EOC) & mute)
+    value = tl.where(barred, float("-inf"), value)
+
+    top_k = tl.load(top_k_ptr + row).to(tl.int32)
+    if top_k == 1:
+        chosen = tl.argmax(value, 1, tie_break_left=True)
+    else:
+        # padding comes after every code, barred ones included
+        key = tl.where(inside, _ordered(value), -0x80000000)
+        value = value / tl.load(temperature_ptr + row)
+        # The top_k-th largest key, bit by bit from the top: the largest threshold that at least
+        # top_k keys reach. int32's sign bit counts the other way round.
+        wanted = tl.minimum(top_k, WIDTH)
+        reach = tl.sum((key >= 0).to(tl.int32), 1)
+        threshold = tl.where(reach >= wanted, 0, -0x80000000)
+        for bit in range(30, -1, -1):
+            trial = threshold | (1 << bit)
+            reach = tl.sum((key >= trial[:, None]).to(tl.int32), 1)
+            threshold = tl.where(reach >= wanted, trial, threshold)
+        above = key > threshold[:, None]
+        level = (key == threshold[:, None]) & inside
+        # of equal logits the lowest codes, as many as are wanted still
+        room = wanted - tl.sum(above.to(tl.int32), 1)
+        kept = above | (level & (tl.cumsum(level.to(tl.int32), 1) <= room[:, None]))
+
+        heat = tl.where(kept, value, float("-inf"))
+        chance = tl.exp(heat - tl.max(heat, 1)[:, None])
+        chance = tl.where(kept, chance, 0.0)
+        chance = chance / tl.sum(chance, 1)[:, None]
+        top_p = tl.load(top_p_ptr + row)
+        if top_p < 1.0:
+            # A code stays if those before it have less than top_p together. So find the largest
+            # threshold whose keys reach top_p together: all above it stay, and of those level
+            # with it the first ones.
+            mass = tl.sum(tl.where(key >= 0, chance, 0.0), 1)
+            edge = tl.where(mass >= top_p, 0, -0x80000000)
+            for bit in range(30, -1, -1):
+                trial = edge | (1 << bit)
+                mass = tl.sum(tl.where(key >= trial[:, None], chance, 0.0), 1)
+                edge = tl.where(mass >= top_p, trial, edge)
+            higher = tl.sum(tl.where(key > edge[:, None], chance, 0.0), 1)
+            even = tl.where(key == edge[:, None], chance, 0.0)
+            ahead = higher[:, None] + tl.cumsum(even, 1) - even
+            stays = (key > edge[:, None]) | ((key == edge[:, None]) & (ahead < top_p))
+            chance = tl.where(stays, chance, 0.0)
+
+        seed = tl.load(seed_ptr + row).to(tl.int64)
+        position = tl.load(positions_ptr + last).to(tl.int64)
+        hashed = seed * SEED_STRIDE + position * BOOKS + (book + 1).to(tl.int64)
+        hashed = _mix(hashed, MIX_1, MIX_2) + CODE_STRIDE
+        hashed = _mix(hashed[:, None] + code.to(tl.int64) * CODE_STRIDE, MIX_1, MIX_2)
+        top = (hashed >> (64 - NOISE_BITS)) & ((1 << NOISE_BITS) - 1)
+        uniform = (top.to(tl.float32) + 0.5) * (1.0 / (1 << NOISE_BITS))
+        # the largest of log(chance) + gumbel is the smallest of chance / log(uniform)
+        score = tl.where(inside, chance / tl.log(uniform), 1.0)
+        chosen = tl.argmin(score, 1, tie_break_left=True)
+
+    chosen = tl.where(book > started, BOC, chosen.to(tl.int32))
+    chosen = tl.where(book < over, EOC, chosen)
+    tl.store(drawn_ptr + row * BOOKS + book, chosen)
+    if first_book == 0:
+        tl.store(before_ptr + row * 2, started)
+        tl.store(before_ptr + row * 2 + 1, over)
+        begin = tl.load(ends_ptr + row).to(tl.int32)
+        end = tl.load(ends_ptr + row + 1).to(tl.int32)
+        slot = tl.load(slots_ptr + row).to(tl.int64)
+        found = tl.load(lost_ptr + slot).to(tl.int32)
+        for start in range(begin, end, TOKENS):
+            at_token = start + tl.arange(0, TOKENS)
+            marks = tl.load(stale_ptr + at_token, mask=at_token < end, other=0).to(tl.int32)
+            found = tl.maximum(found, tl.max(marks, 0))
+        tl.store(lost_ptr + slot, found.to(tl.int1))
+
+
+@triton.jit(do_not_specialize=["requests"])
+def _keep_kernel(
+    requests,
+    slots_ptr,
+    lost_ptr,
+    lengths_ptr,
+    prompts_ptr,
+    cells_ptr,
+    counter_ptr,
+    drawn_ptr,
+    before_ptr,
+    ids_ptr,
+    codes_ptr,
+    num_sampled_ptr,
+    BOOKS: tl.constexpr,
+    BOOKS_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SLOTS: tl.constexpr,
+    SHIFT: tl.constexpr,
+    EOC: tl.constexpr,
+    STOP: tl.constexpr,
+    LOST_ROW: tl.constexpr,
+    BASE: tl.constexpr,
+    SPAN: tl.constexpr,
+    EPOCHS: tl.constexpr,
+):
+    """One program keeps all rows: they share the counter, and are few numbers."""
+    first = tl.load(counter_ptr)
+    first = tl.where(first > SPAN - requests, 0, first)
+    tl.debug_barrier()  # every thread has read the counter before one of them moves it
+    tl.store(counter_ptr, first + requests)
+    book = tl.arange(0, BOOKS_BLOCK)[None, :]
+    for start in range(0, requests, ROWS):
+        row = start + tl.arange(0, ROWS)
+        here = row < requests
+        both = here[:, None] & (book < BOOKS)
+        code = tl.load(drawn_ptr + row[:, None] * BOOKS + book, mask=both, other=0)
+        started = tl.load(before_ptr + row * 2, mask=here, other=0)
+        over = tl.load(before_ptr + row * 2 + 1, mask=here, other=0)
+        started = tl.minimum(started + 1, BOOKS)
+        # where several say EOC the last one counts, and those below it are over with it
+        said = tl.max(tl.where(both & (code == EOC), book + 1, 0), 1)
+        said = tl.where(over > 0, 0, said)
+        code = tl.where(book < said[:, None], EOC, code)
+        over = tl.where(over > 0, tl.minimum(over + 1, BOOKS), said)
+
+        counter = first + row
+        cell = cells_ptr + (counter & (SLOTS - 1)) * (BOOKS + 3)
+        epoch = (counter >> SHIFT) % EPOCHS + 1
+        tl.store(cell[:, None] + book, code.to(tl.int16), mask=both)
+        tl.store(cell + BOOKS, started.to(tl.int16), mask=here)
+        tl.store(cell + BOOKS + 1, over.to(tl.int16), mask=here)
+        tl.store(cell + BOOKS + 2, epoch.to(tl.int16), mask=here)
+
+        slot = tl.load(slots_ptr + row, mask=here, other=0).to(tl.int64)
+        lost = tl.load(lost_ptr + slot, mask=here, other=0).to(tl.int32) != 0
+        ends = lost | (over == BOOKS)
+        tl.store(ids_ptr + row, tl.where(ends, STOP, counter + BASE), mask=here)
+        told = tl.where(lost[:, None], LOST_ROW + book, code + book * WIDTH)
+        tl.store(codes_ptr + row[:, None] * BOOKS + book, told.to(tl.int32), mask=both)
+        length = tl.load(lengths_ptr + row, mask=here, other=0)
+        prompt = tl.load(prompts_ptr + slot, mask=here, other=0)
+        tl.store(num_sampled_ptr + row, (length >= prompt).to(tl.int32), mask=here)
+
+
+@triton.jit
+def _embed_kernel(
+    ids_ptr,
+    cells_ptr,
+    code_ptr,
+    text_ptr,
+    embeds_ptr,
+    embeds_stride,
+    stale_ptr,
+    size,
+    BOOKS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SLOTS: tl.constexpr,
+    SHIFT: tl.constexpr,
+    BASE: tl.constexpr,
+    EPOCHS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program embeds ``BLOCK`` columns of one token."""
+    token = tl.program_id(0)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < size
+    id = tl.load(ids_ptr + token).to(tl.int64)
+    is_stale = id != id
+    if id >= BASE:
+        counter = id - BASE
+        cell = cells_ptr + (counter & (SLOTS - 1)) * (BOOKS + 3)
+        epoch = tl.load(cell + BOOKS + 2).to(tl.int64)
+        is_stale = epoch != (counter >> SHIFT) % EPOCHS + 1
+        total = tl.zeros([BLOCK], dtype=tl.float32)
+        for book in range(BOOKS):
+            code = tl.load(cell + book).to(tl.int64) + book * WIDTH
+            total += tl.load(code_ptr + code * size + column, mask=inside, other=0.0).to(tl.float32)
+    else:
+        total = tl.load(text_ptr + id * size + column, mask=inside, other=0.0).to(tl.float32)
+    told = total.to(embeds_ptr.dtype.element_ty)
+    tl.store(embeds_ptr + token * embeds_stride + column, told, mask=inside)
+    if tl.program_id(1) == 0:
+        tl.store(stale_ptr + token, is_stale)

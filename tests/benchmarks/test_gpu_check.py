@@ -1,0 +1,143 @@
+"""``make gpu-check``: its arithmetic, its stages on a machine without a GPU, and its runner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from benchmarks.gpu_check import arithmetic
+from benchmarks.gpu_check.__main__ import main
+from benchmarks.gpu_check.arithmetic import FULL, SMALL, Range
+from benchmarks.gpu_check.dummy_model import make
+from benchmarks.gpu_check.report import Report, figure
+from codec.families import open_codec
+from talker.checkpoint import open_checkpoint
+
+ODD = ["--small", "--module", "tests.benchmarks.odd_stages"]
+
+
+def run(work: Path, *options: str, module: list[str] = ODD) -> tuple[int, dict[str, object]]:
+    status = main(["--work", str(work), *module, *options])
+    report = msgspec.json.decode((work / "report.json").read_bytes(), type=Report)
+    return status, {result.stage: result for result in report.results}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "streams", "kernels", "expected"),
+    [("H100", 1, True, 2.9), ("H100", 1, False, 3.15), ("H200", 1, True, 2.2)],
+)
+def test_a_step_of_the_4b_talker_costs_what_was_worked_out(
+    gpu: str, streams: int, kernels: bool, expected: float
+) -> None:
+    bandwidth = arithmetic.bandwidth(f"NVIDIA {gpu} 80GB HBM3")
+    assert bandwidth is not None
+    assert FULL.step_bytes == pytest.approx(7.31e9, rel=0.002)
+    assert FULL.position_bytes == 147_456
+    found = arithmetic.step_ms(FULL, streams, bandwidth, kernels=kernels)
+    assert found.expected == pytest.approx(expected, rel=0.03)
+    assert found.floor is not None
+    assert found.floor < found.expected
+    assert arithmetic.rtf(found).expected == pytest.approx(expected / 40, rel=0.03)
+
+
+def test_nothing_is_expected_of_a_gpu_that_is_not_known() -> None:
+    assert arithmetic.bandwidth("NVIDIA GeForce 256") is None
+    assert arithmetic.step_ms(FULL, 1, None) == Range(None, None)
+    assert arithmetic.rtf(Range(None, None)) == Range(None, None)
+
+
+@pytest.mark.parametrize(
+    ("measured", "higher", "verdict"),
+    [
+        (9.0, False, "as good"),
+        (11.0, False, "near"),
+        (20.0, False, "2.0 x worse"),
+        (20.0, True, "as good"),
+        (5.0, True, "2.0 x worse"),
+    ],
+)
+def test_a_figure_is_held_against_what_was_expected(
+    measured: float, higher: bool, verdict: str
+) -> None:
+    assert figure("f", "ms", measured, Range(1.0, 10.0), higher=higher).verdict == verdict
+    assert figure("f", "ms", measured).verdict == ""
+
+
+def test_the_random_talker_is_one_that_the_service_loads(tmp_path: Path) -> None:
+    folder = make(tmp_path / "talker", SMALL, "cpu", full_codec=False)
+    assert open_checkpoint(str(folder)).shape.backbone.num_layers == SMALL.layers
+    open_codec(str(folder)).load_decoder()
+    before = (folder / "config.json").stat().st_mtime_ns
+    assert make(folder, SMALL, "cpu", full_codec=False) == folder
+    assert (folder / "config.json").stat().st_mtime_ns == before, "made once"
+    (folder / "complete").unlink()  # as if it had been interrupted
+    make(folder, SMALL, "cpu", full_codec=False)
+    assert (folder / "config.json").stat().st_mtime_ns != before
+
+
+def test_every_stage_is_told_of_and_none_ends_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, found = run(tmp_path)
+    assert status == 1
+    assert {name: result.status for name, result in found.items()} == {
+        "sound": "ok",
+        "broken": "broken",
+        "raising": "broken",
+        "crashing": "broken",
+        "hanging": "timed out",
+        "looking": "ok",
+        "gpu-alone": "skipped",
+    }
+    assert found["broken"].problems == ["a screw is loose"]
+    assert found["raising"].problems == ["RuntimeError: no such thing"]
+    assert "ended with 7: about to fall over" in found["crashing"].problems[0]
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    said = capsys.readouterr().out
+    assert "BROKEN: a screw is loose" in said
+    assert "1.5 x worse" in said
+    assert "BROKEN: broken, raising, crashing, hanging" in said
+
+
+def test_a_run_goes_on_where_something_was_broken(tmp_path: Path) -> None:
+    only = ("--stages", "sound,broken")
+    assert run(tmp_path, *only)[0] == 1
+    (tmp_path / "mended").touch()
+    status, found = run(tmp_path, *only)
+    assert status == 0
+    assert found["broken"].status == "ok"
+    assert (tmp_path / "runs").read_text() == "x", "what was sound is not run again"
+    assert found["sound"].figures, "and is in the report all the same"
+    run(tmp_path, *only, "--again")
+    assert (tmp_path / "runs").read_text() == "xx"
+
+
+def test_a_stage_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"no such stage: paint; there are sound, "):
+        run(tmp_path, "--stages", "sound,paint")
+
+
+def test_the_first_real_stages_run_without_a_gpu(tmp_path: Path) -> None:
+    status, found = run(tmp_path, "--stages", "device,floor,weights,talker-fp8", module=["--small"])
+    assert status == 0
+    assert {name: result.status for name, result in found.items()} == {
+        "device": "ok",
+        "floor": "ok",
+        "weights": "ok",
+        "talker-fp8": "skipped",
+    }
+    assert any("no GPU" in note for note in found["device"].notes)
+    assert all(figure.measured > 0 for figure in found["floor"].figures)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_all_stages_run_to_their_end_without_a_gpu(tmp_path: Path) -> None:
+    status, found = run(tmp_path, module=["--small"])
+    assert status == 0
+    skipped = {name for name, result in found.items() if result.status == "skipped"}
+    assert skipped == {name for name in found if name.startswith("talker-")}

@@ -1,0 +1,155 @@
+"""Contexts of one socket beside each other: a late reader, a failing user, an id used again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+import talkwire_client.client
+from talkwire_client import protocol
+from talkwire_client.client import Client
+from talkwire_client.errors import ConnectionLostError, SlowReaderError
+from talkwire_client.speech import MAX_QUEUED_CHUNKS, Speech
+from tests.clients.fake_server import Peer, cancelled, drain, fake_server, metrics
+
+
+async def _one_is_late(peer: Peer) -> None:
+    """Much audio for the second context of two, then some for the first."""
+    await peer.open_context(1)
+    await peer.open_context(2)
+    for _ in range(2 * MAX_QUEUED_CHUNKS):
+        await peer.audio(2, b"\2\0")
+    await peer.audio(1, b"\1\0")
+    for _ in range(2):
+        message = await peer.receive()
+        if isinstance(message, protocol.ContextCancel):
+            await peer.say(cancelled(message.context_id), metrics(message.context_id))
+        else:
+            assert isinstance(message, protocol.ContextEnd)
+            await peer.finish(message.context_id)
+
+
+async def _hear(speech: Speech) -> None:
+    chunks = aiter(speech)
+    assert (await anext(chunks)).data == b"\1\0"
+    await speech.end()
+    assert await anext(chunks, None) is None
+
+
+async def _cancel(speech: Speech) -> None:
+    assert await speech.cancel() is not None
+
+
+@pytest.mark.parametrize("use", [_hear, _cancel])
+async def test_speech_that_is_not_read_is_given_up_for_one_that_waits(
+    use: Callable[[Speech], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(talkwire_client.client, "SLOW_READER_TIMEOUT_S", 0.05)
+    async with (
+        fake_server(_one_is_late) as url,
+        Client(url) as client,
+        client.speak() as one,
+        client.speak() as two,
+    ):
+        while two.queued_chunks < MAX_QUEUED_CHUNKS:
+            await asyncio.sleep(0.01)
+        await use(one)
+        with pytest.raises(SlowReaderError, match=two.context_id):
+            await drain(two)
+        assert await two.cancel() == cancelled(two.context_id)
+
+
+async def test_connection_end_is_told_while_a_reader_is_late() -> None:
+    late = MAX_QUEUED_CHUNKS + 4  # some more than are held, few enough to be read off the socket
+
+    async def script(peer: Peer) -> None:
+        await peer.open_context(1)
+        await peer.open_context(2)
+        for _ in range(late):
+            await peer.audio(2, b"\2\0")
+        await peer.socket.close(1011, "worker died")
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak() as one,
+        client.speak() as two,
+    ):
+        with pytest.raises(ConnectionLostError, match="worker died"):
+            await drain(one)
+        assert await two.cancel() is None
+        assert two.queued_chunks == 0
+
+
+async def test_on_words_error_ends_its_own_speech_alone() -> None:
+    calls = []
+
+    async def script(peer: Peer) -> None:
+        one, two = await peer.open_context(1), await peer.open_context(2)
+        words = [protocol.Word("Hi.", 0, 3, 0.0, 1.0)]
+        await peer.audio(1, b"\1\0")
+        await peer.say(protocol.Timestamps(one.context_id, words))
+        await peer.say(protocol.Timestamps(one.context_id, words))
+        await peer.audio(2, b"\2\0")
+        await peer.finish(two.context_id)
+        assert (await peer.expect(protocol.ContextCancel)).context_id == one.context_id
+        await peer.say(cancelled(one.context_id), metrics(one.context_id))
+
+    def on_words(words: Sequence[protocol.Word]) -> None:
+        calls.append(words)
+        raise LookupError("of the user's callback")
+
+    heard: list[bytes] = []
+    async with fake_server(script) as url, Client(url) as client:
+        async with client.speak(on_words=on_words) as one, client.speak() as two:
+            assert await drain(two) == [b"\2\0"]
+            with pytest.raises(LookupError, match="of the user's callback"):
+                await drain(one, heard)
+        assert one.cancelled is not None
+    assert heard == [b"\1\0"]
+    assert len(calls) == 1
+
+
+async def test_client_fault_ends_every_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(data: str) -> None:
+        raise LookupError("a fault of ours")
+
+    async def script(peer: Peer) -> None:
+        await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.say(protocol.GoingAway(1))
+
+    async def use(url: str) -> None:
+        async with Client(url) as client:
+            async with client.speak() as speech:
+                monkeypatch.setattr(talkwire_client.client, "_decode", broken)
+                await speech.append("Hello.")
+                with pytest.raises(ConnectionLostError, match="the client failed"):
+                    await drain(speech)
+            with pytest.raises(ConnectionLostError):
+                await client.speak().__aenter__()
+
+    async with fake_server(script) as url:
+        with pytest.raises(LookupError, match="a fault of ours"):
+            await use(url)
+
+
+async def test_context_id_may_be_used_again_at_once() -> None:
+    async def script(peer: Peer) -> None:
+        for handle in range(4):
+            create = await peer.open_context(handle)
+            await peer.expect(protocol.ContextCancel)
+            await peer.say(cancelled(create.context_id))
+            await asyncio.sleep(0.05)
+            await peer.say(metrics(create.context_id))
+
+    async with fake_server(script) as url, Client(url) as client:
+        for _ in range(2):
+            async with client.speak(context_id="turn") as speech:
+                assert await speech.cancel() is not None
+        for _ in range(2):
+            async with client.speak(context_id="turn") as speech:
+                pass
+            assert speech.metrics == metrics("turn")

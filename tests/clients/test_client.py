@@ -1,0 +1,296 @@
+"""The asynchronous client: what it hears, in order, and how it cancels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from talkwire_client import protocol
+from talkwire_client.client import Client
+from talkwire_client.protocol import AudioFlags
+from talkwire_client.speech import MAX_QUEUED_CHUNKS
+from tests.clients.fake_server import Peer, cancelled, drain, fake_server, metrics, speak_between
+
+
+async def test_speech_audio_arrives_in_order() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context(handle=7)
+        assert (create.voice, create.sampling.seed) == ("narrator", 3)
+        assert (await peer.expect(protocol.TextAppend)).text == "Hello there."
+        await peer.expect(protocol.ContextEnd)
+        await peer.audio(7, b"\1\0" * 10, AudioFlags.FIRST)
+        await peer.say_raw({"type": "from.the.future", "context_id": create.context_id})
+        await peer.audio(7, b"\2\0" * 5)
+        await peer.audio(7, b"", AudioFlags.LAST)
+        await peer.finish(create.context_id)
+
+    async with fake_server(script) as url, Client(url) as client:
+        assert client.server.voices == ["narrator"]
+        async with client.speak("Hello there.", voice="narrator", seed=3) as speech:
+            chunks = [chunk async for chunk in speech]
+    assert [c.data for c in chunks] == [b"\1\0" * 10, b"\2\0" * 5, b""]
+    assert [c.samples for c in chunks] == [10, 5, 0]
+    assert [c.header.sample_offset for c in chunks] == [0, 10, 15]
+    assert chunks[-1].header.flags == AudioFlags.LAST
+    assert sorted(c.arrived_s for c in chunks) == [c.arrived_s for c in chunks]
+
+
+async def test_speech_audio_arrives_while_text_is_written() -> None:
+    heard = asyncio.Event()
+
+    async def pieces() -> AsyncIterator[str]:
+        yield "Hello "
+        await heard.wait()  # never, if the text were gathered first
+        yield "there."
+
+    async with (
+        fake_server(speak_between) as url,
+        Client(url) as client,
+        client.speak(pieces()) as speech,
+    ):
+        async for _ in speech:
+            heard.set()
+    assert heard.is_set()
+
+
+async def test_speeches_of_one_connection_do_not_mix() -> None:
+    async def script(peer: Peer) -> None:
+        one, two = await peer.open_context(1), await peer.open_context(2)
+        for number in range(5):
+            await peer.audio(2, bytes([2, 0, number, 0]))
+            await peer.audio(1, bytes([1, 0, number, 0]))
+        await peer.finish(two.context_id)
+        await peer.audio(1, b"\1\0\5\0")
+        await peer.finish(one.context_id)
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak() as one,
+        client.speak() as two,
+    ):
+        first, second = [c.data async for c in one], [c.data async for c in two]
+        assert (one.metrics, one.done) == (
+            metrics(one.context_id),
+            protocol.ContextDone(one.context_id, "complete"),
+        )
+    assert first == [bytes([1, 0, n, 0]) for n in range(6)]
+    assert second == [bytes([2, 0, n, 0]) for n in range(5)]
+
+
+async def test_cancel_drops_unread_audio_and_frees_the_id() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context(4)
+        await peer.audio(4, b"\1\0" * 480)
+        assert (await peer.expect(protocol.ContextCancel)).played_ms == 20.0
+        await peer.audio(4, b"\1\0" * 480)  # on its way when the server heard of it
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+        again = await peer.open_context(5)
+        assert again.context_id == create.context_id
+        await peer.finish(again.context_id)
+
+    async with fake_server(script) as url, Client(url) as client:
+        async with client.speak(context_id="a") as speech:
+            answer = await speech.cancel(20.0)
+            assert answer is not None
+            assert (answer.text_spoken, answer.text_remaining) == ("Hello", " there.")
+            assert await drain(speech) == []
+            assert await speech.cancel() == answer
+        await client.ping()  # everything sent before the pong has been read
+        async with client.speak(context_id="a") as speech:
+            assert await drain(speech) == []
+        assert speech.metrics is not None
+
+
+async def test_speech_left_early_is_cancelled() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextEnd)
+        await peer.audio(0, b"\1\0")
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak("Hello") as speech,
+    ):
+        await anext(aiter(speech))
+
+
+async def test_late_reader_holds_the_server_back_and_can_cancel() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        for _ in range(2 * MAX_QUEUED_CHUNKS):
+            await peer.audio(0, b"\1\0")
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak() as speech,
+    ):
+        while speech.queued_chunks < MAX_QUEUED_CHUNKS:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # time to overfill it
+        assert speech.queued_chunks == MAX_QUEUED_CHUNKS
+        assert await speech.cancel() is not None
+        assert await drain(speech) == []
+
+
+async def test_cancel_of_a_finished_speech_drops_unread_audio() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        for _ in range(9):
+            await peer.audio(0, b"\1\0")
+        await peer.finish(create.context_id)
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak() as speech,
+    ):
+        while not speech.is_over:
+            await asyncio.sleep(0.01)
+        heard = []
+        async for chunk in speech:
+            heard.append(chunk.data)
+            assert await speech.cancel() is None
+        assert heard == [b"\1\0"]
+
+
+async def test_json_framing_gives_the_same_chunks() -> None:
+    async def script(peer: Peer) -> None:
+        assert (await peer.expect(protocol.SessionConfigure)).framing == "json"
+        create = await peer.open_context(handle=3)
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextEnd)
+        await peer.say(
+            protocol.Audio(create.context_id, 3, 0, 0, AudioFlags.FIRST, b"\1\0" * 4),
+            protocol.Audio(create.context_id, 3, 1, 4, AudioFlags.LAST, b"\2\0"),
+        )
+        await peer.finish(create.context_id)
+
+    async with (
+        fake_server(script) as url,
+        Client(url, framing="json") as client,
+        client.speak("Hello.") as speech,
+    ):
+        chunks = [chunk async for chunk in speech]
+    assert [chunk.data for chunk in chunks] == [b"\1\0" * 4, b"\2\0"]
+    assert [chunk.samples for chunk in chunks] == [4, 1]
+    assert [chunk.header.flags for chunk in chunks] == [AudioFlags.FIRST, AudioFlags.LAST]
+
+
+async def test_speech_flush_is_waited_for() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        first, second = [(await peer.expect(protocol.ContextFlush)).flush_id for _ in range(2)]
+        await peer.audio(0, b"\1\0")
+        await peer.say(protocol.FlushDone(create.context_id, first))
+        await peer.expect(protocol.ContextEnd)
+        await peer.finish(create.context_id)
+        assert first != second
+
+    async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
+        first, second = await speech.flush(), await speech.flush()
+        assert await speech.wait_flushed(first)
+        await speech.end()
+        assert not await speech.wait_flushed(second)
+        assert await speech.read() == b"\1\0"
+
+
+async def test_speech_options_go_where_the_protocol_has_them() -> None:
+    reference = protocol.ReferenceOptions(b"RIFF", "what is said")
+    seen: list[protocol.ContextCreate] = []
+
+    async def script(peer: Peer) -> None:
+        seen.append(await peer.open_context())
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(seen[0].context_id), metrics(seen[0].context_id))
+
+    async with fake_server(script) as url, Client(url) as client:
+        speech = client.speak(
+            encoding="pcm_mulaw",
+            speed=1.5,
+            temperature=0.2,
+            top_k=5,
+            language="en",
+            max_lead_ms=400,
+            timestamps=True,
+            reference=reference,
+        )
+        assert speech.sample_rate == 8000
+        async with speech:
+            pass
+    assert seen == [
+        protocol.ContextCreate(
+            "c1",
+            language="en",
+            audio=protocol.AudioOptions(protocol.Encoding.PCM_MULAW, speed=1.5),
+            sampling=protocol.SamplingOptions(temperature=0.2, top_k=5),
+            max_lead_ms=400,
+            timestamps=True,
+            reference=reference,
+        )
+    ]
+
+
+async def test_speech_options_that_do_not_exist_are_refused_at_once() -> None:
+    client = Client()
+    with pytest.raises(TypeError, match="no such option of a speech: sampel_rate, voise"):
+        client.speak("Hello.", voise="default", sampel_rate=8000)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="mp3"):
+        client.speak("Hello.", encoding="mp3")
+
+
+async def test_client_and_speech_refuse_wrong_use() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.ContextEnd)
+        await peer.finish(create.context_id)
+
+    unopened = Client()
+    with pytest.raises(RuntimeError, match="not connected"):
+        assert unopened.server
+    async with fake_server(script) as url, Client(url) as client:
+        with pytest.raises(RuntimeError, match="connects once"):
+            await client.connect()
+        with pytest.raises(RuntimeError, match="open the speech first"):
+            await client.speak("Hello.").read()
+        async with client.speak() as speech:
+            await speech.end()
+            assert await speech.read() == b""
+        with pytest.raises(RuntimeError, match="entered once"):
+            await speech.__aenter__()
+        await client.close()
+        await client.close()
+
+
+async def test_client_url_may_leave_out_the_path() -> None:
+    paths: list[str] = []
+
+    async def script(peer: Peer) -> None:
+        assert peer.socket.request is not None
+        paths.append(peer.socket.request.path)
+
+    async with fake_server(script) as url:
+        server = url.removesuffix(protocol.PATH)
+        for address in (server, f"{server}/", f"{server}?a=b", f"{server}/other"):
+            async with Client(address):
+                pass
+    assert paths == [protocol.PATH, protocol.PATH, f"{protocol.PATH}?a=b", "/other"]
+
+
+async def test_speech_has_the_servers_warning() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.expect(protocol.ContextCreate)
+        await peer.say(protocol.ContextCreated(create.context_id, 0, "It could be better."))
+        await peer.finish(create.context_id)
+
+    async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
+        assert speech.warning == "It could be better."

@@ -1,0 +1,208 @@
+"""Faults of the server and of the connection, and the errors that they become."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from talkwire_client import protocol
+from talkwire_client.client import Client
+from talkwire_client.errors import ClientError, ConnectionLostError, ProtocolError, ServerError
+from talkwire_client.protocol import ErrorCode
+from tests.clients.fake_server import Peer, cancelled, drain, fake_server, metrics
+
+
+async def test_refused_speech_raises_and_leaves_others_alone() -> None:
+    async def script(peer: Peer) -> None:
+        good = await peer.open_context()
+        bad = await peer.expect(protocol.ContextCreate)
+        code = ErrorCode.UNKNOWN_VOICE
+        await peer.say(
+            protocol.Error(code, "No such voice.", "r1", param="voice", context_id=bad.context_id)
+        )
+        await peer.audio(0, b"\1\0")
+        await peer.finish(good.context_id)
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak() as good,
+    ):
+        with pytest.raises(ServerError, match=r"unknown_voice \(voice\): No such voice") as caught:
+            async with client.speak(voice="x"):
+                pytest.fail("it was refused")
+        assert caught.value.code == ErrorCode.UNKNOWN_VOICE
+        assert await drain(good) == [b"\1\0"]
+
+
+async def test_fatal_error_is_raised_after_the_audio_before_it() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.audio(0, b"\1\0")
+        await peer.say(
+            protocol.Error(
+                ErrorCode.ENGINE_FAILED,
+                "The talker failed.",
+                "r",
+                retryable=True,
+                context_id=create.context_id,
+                retry_after_ms=500,
+            )
+        )
+        await peer.finish(create.context_id, "error")
+
+    heard: list[bytes] = []
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak() as speech,
+    ):
+        with pytest.raises(ServerError) as caught:
+            await drain(speech, heard)
+    assert heard == [b"\1\0"]
+    assert (caught.value.retryable, caught.value.retry_after_ms) == (True, 500)
+
+
+async def test_refused_text_is_raised_at_the_end() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextEnd)
+        await peer.say(
+            protocol.Error(ErrorCode.TEXT_TOO_LONG, "Too long.", "r", context_id=create.context_id)
+        )
+        await peer.audio(0, b"\1\0")
+        await peer.finish(create.context_id)
+
+    heard: list[bytes] = []
+    async with fake_server(script) as url, Client(url) as client:
+        with pytest.raises(ServerError, match="text_too_long"):
+            async with client.speak("x") as speech:
+                await drain(speech, heard)
+    assert heard == [b"\1\0"]
+
+
+async def test_text_iterator_error_cancels_and_is_raised() -> None:
+    async def pieces() -> AsyncIterator[str]:
+        yield "Hello "
+        raise ZeroDivisionError("the text's own")
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+        await peer.open_context()  # the same id again: the first is forgotten
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    async with fake_server(script) as url, Client(url) as client:
+        with pytest.raises(ZeroDivisionError, match="the text's own"):
+            async with client.speak(pieces(), context_id="a") as speech:
+                await drain(speech)
+        await client.ping()
+        async with client.speak(context_id="a"):
+            pass
+
+
+@pytest.mark.parametrize("skip", [1, 2**31])
+async def test_audio_gap_is_a_protocol_error(skip: int) -> None:
+    codes = []
+
+    async def script(peer: Peer) -> None:
+        await peer.open_context()
+        await peer.audio(0, b"\1\0")
+        await peer.audio(0, b"\1\0", skip=skip)
+        await peer.socket.wait_closed()
+        codes.append(peer.socket.close_code)
+
+    async with fake_server(script) as url, Client(url) as client:
+        async with client.speak() as speech:
+            with pytest.raises(ProtocolError, match=f"frame {1 + skip} "):
+                await drain(speech)
+        with pytest.raises(ClientError):
+            async with client.speak():
+                pytest.fail("the socket is closed")
+    assert codes == [1002]
+
+
+@pytest.mark.parametrize("frame", [b"", b"\x11", b"\x21\0" + bytes(12), b"\x11\0\x63\0" + bytes(8)])
+async def test_foreign_binary_frame_is_a_protocol_error(frame: bytes) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.open_context()
+        await peer.socket.send(frame)
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak() as speech,
+    ):
+        with pytest.raises(ProtocolError):
+            await drain(speech)
+
+
+async def test_lost_connection_ends_every_speech() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.open_context(0)
+        await peer.open_context(1)
+        await peer.socket.close(1011, "worker died")
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak() as one,
+        client.speak() as two,
+    ):
+        for speech in (one, two):
+            with pytest.raises(ConnectionLostError, match="worker died") as caught:
+                await drain(speech)
+            assert caught.value.code == 1011
+
+
+async def test_lost_connection_has_the_servers_last_error() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.open_context()
+        await peer.say(protocol.Error(ErrorCode.SLOW_CONSUMER, "You read too slowly.", "r"))
+        await peer.socket.close(1008)
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak() as speech,
+    ):
+        with pytest.raises(ServerError, match="slow_consumer"):
+            await drain(speech)
+
+
+async def test_context_id_in_use_is_refused() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.ContextEnd)
+        await peer.finish(create.context_id)
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak(context_id="a") as speech,
+    ):
+        with pytest.raises(ValueError, match="in use"):
+            async with client.speak(context_id="a"):
+                pytest.fail("it is in use")
+        await speech.end()
+        assert await drain(speech) == []
+
+
+async def test_json_audio_gap_is_a_protocol_error() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.expect(protocol.SessionConfigure)
+        create = await peer.open_context()
+        await peer.say(protocol.Audio(create.context_id, 0, 1, 0, 0, b"\1\0"))
+
+    async with fake_server(script) as url:
+        with pytest.raises(ProtocolError):
+            async with (
+                Client(url, framing="json") as client,
+                client.speak() as speech,
+            ):
+                await drain(speech)

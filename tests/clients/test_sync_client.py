@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from talkwire_client import protocol
+from talkwire_client.errors import ConnectionLostError, NoServerError, ServerError
+from talkwire_client.protocol import AudioFlags
+from talkwire_client.sync_client import SyncClient, SyncSpeech
+from tests.clients.fake_server import Peer, Script, cancelled, fake_server, metrics, speak_between
+
+
+@contextlib.contextmanager
+def served(script: Script) -> Iterator[str]:
+    """A scripted server on a thread of its own."""
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(fake_server(script)) as url,
+    ):
+        yield url
+
+
+async def speak_one(peer: Peer) -> None:
+    create = await peer.open_context()
+    await peer.expect(protocol.TextAppend)
+    await peer.expect(protocol.ContextEnd)
+    await peer.audio(0, b"\1\0" * 10, AudioFlags.FIRST)
+    await peer.audio(0, b"\2\0" * 5, AudioFlags.LAST)
+    await peer.finish(create.context_id)
+
+
+def test_sync_speech_audio_arrives_in_order() -> None:
+    with served(speak_one) as url, SyncClient(url) as client:
+        assert client.server.voices == ["narrator"]
+        assert client.going_away is None
+        assert client.ping() > 0
+        with client.speak("Hello there.") as speech:
+            chunks = list(speech)
+    assert [chunk.data for chunk in chunks] == [b"\1\0" * 10, b"\2\0" * 5]
+    assert [chunk.header.sample_offset for chunk in chunks] == [0, 10]
+
+
+def test_sync_speech_audio_arrives_while_text_is_written() -> None:
+    heard = threading.Event()
+
+    def pieces() -> Iterator[str]:
+        yield "Hello "
+        assert heard.wait(60)  # for ever, if the text were gathered first
+        yield "there."
+
+    with (
+        served(speak_between) as url,
+        SyncClient(url) as client,
+        client.speak(pieces()) as speech,
+    ):
+        for _ in speech:
+            heard.set()
+    assert heard.is_set()
+
+
+def test_sync_speech_by_hand() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        assert (create.voice, create.timestamps) == ("narrator", True)
+        assert (await peer.expect(protocol.TextAppend)).text == "Hello"
+        assert (await peer.expect(protocol.ContextFlush)).flush_id == "f"
+        await peer.expect(protocol.ContextEnd)
+        await peer.say(protocol.AudioStarted(create.context_id, create.audio.encoding, 24_000))
+        await peer.audio(0, b"\1\0" * 4)
+        await peer.say(
+            protocol.Timestamps(create.context_id, [protocol.Word("Hello", 0, 5, 0.0, 1.0)]),
+        )
+        assert (await peer.expect(protocol.Playback)).played_samples == 4
+        await peer.finish(create.context_id, "length")
+
+    told: list[str] = []
+    with (
+        served(script) as url,
+        SyncClient(url) as client,
+        client.speak(
+            voice="narrator", on_words=lambda words: told.extend(word.text for word in words)
+        ) as speech,
+    ):
+        assert speech.started is None
+        speech.append("Hello")
+        speech.flush("f")
+        speech.end()
+        for chunk in speech:
+            speech.report_playback(chunk.samples)
+        assert speech.is_over
+        assert speech.started is not None
+        assert speech.started.sample_rate == 24_000
+        assert speech.done == protocol.ContextDone(speech.context_id, "length")
+        assert speech.metrics == metrics(speech.context_id)
+        assert [word.text for word in speech.words] == told == ["Hello"]
+        assert speech.cancelled is None
+
+
+def test_sync_cancel_tells_what_was_heard() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.audio(0, b"\1\0")
+        assert (await peer.expect(protocol.ContextCancel)).played_ms == 20.0
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    with (
+        served(script) as url,
+        SyncClient(url) as client,
+        client.speak(context_id="a") as speech,
+    ):
+        speech.append("Hello there.")
+        heard = iter(speech)
+        next(heard)
+        assert speech.cancel(played_ms=20.0) == speech.cancelled == cancelled("a")
+        assert list(heard) == []
+
+
+def stopped_early(stop: Callable[[SyncSpeech], None]) -> None:
+    """``stop`` leaves a speech whose server has more to say; the server must be told."""
+    told = threading.Event()
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextEnd)
+        await peer.audio(0, b"\1\0")
+        await peer.expect(protocol.ContextCancel)
+        told.set()
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    with served(script) as url, SyncClient(url) as client:
+        with client.speak("Hello there.") as speech:
+            stop(speech)
+        assert told.is_set()
+
+
+def test_sync_speech_left_early_is_cancelled() -> None:
+    def leave(speech: SyncSpeech) -> None:
+        for _ in speech:
+            break
+
+    stopped_early(leave)
+
+
+@pytest.fixture
+def _ctrl_c() -> Iterator[None]:
+    """As in a terminal: a shell starts what runs in its background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c")
+def test_sync_interrupt_cancels() -> None:
+    def interrupt(speech: SyncSpeech) -> None:
+        chunks = iter(speech)
+        next(chunks)  # the second one never comes
+        main = threading.main_thread().ident
+        threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(chunks)
+
+    stopped_early(interrupt)
+
+
+def test_sync_text_iterator_error_is_raised() -> None:
+    def pieces() -> Iterator[str]:
+        yield "Hello "
+        raise LookupError("the model is gone")
+
+    told = threading.Event()
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextCancel)
+        told.set()
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    with served(script) as url, SyncClient(url) as client:
+        with (
+            pytest.raises(LookupError, match="the model is gone"),
+            client.speak(pieces()) as speech,
+        ):
+            list(speech)
+        assert told.is_set()
+
+
+def test_sync_speech_left_while_its_text_blocks() -> None:
+    written = threading.Event()
+
+    def pieces() -> Iterator[str]:
+        yield "Hello. "
+        written.wait(60)
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.audio(0, b"\1\0")
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    with served(script) as url, SyncClient(url) as client:
+        with client.speak(pieces()) as speech:
+            next(iter(speech))
+        assert not written.is_set()
+        written.set()
+
+
+def test_sync_speech_from_two_threads() -> None:
+    with served(speak_one) as url, SyncClient(url) as client, client.speak() as speech:
+        heard: list[bytes] = []
+        listener = threading.Thread(target=lambda: heard.extend(c.data for c in speech))
+        listener.start()
+        speech.append("Hello there.")
+        speech.end()
+        listener.join()
+    assert len(heard) == 2
+
+
+def test_sync_errors_are_the_asynchronous_clients() -> None:
+    with pytest.raises(NoServerError), SyncClient("ws://127.0.0.1:9/"):
+        pass
+
+    async def refuses(peer: Peer) -> None:
+        create: protocol.ContextCreate = await peer.expect(protocol.ContextCreate)
+        await peer.say(
+            protocol.Error("unknown_voice", "No such voice.", "r", context_id=create.context_id)
+        )
+
+    with served(refuses) as url, SyncClient(url) as client:
+        with pytest.raises(ServerError) as refused, client.speak("Hello.", voice="nobody"):
+            pytest.fail("it was refused")
+        assert refused.value.code == "unknown_voice"
+
+    async def leaves(peer: Peer) -> None:
+        await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.socket.close(1011)
+
+    with (
+        served(leaves) as url,
+        SyncClient(url) as client,
+        pytest.raises(ConnectionLostError),
+        client.speak("Hello.") as speech,
+    ):
+        list(speech)
+
+
+def test_sync_client_refuses_wrong_use() -> None:
+    unopened = SyncClient()
+    with pytest.raises(RuntimeError, match="not connected"):
+        unopened.ping()
+    with pytest.raises(RuntimeError, match="not connected"):
+        unopened.speak("Hello.").__enter__()
+    unopened.close()
+    with served(speak_one) as url, SyncClient(url) as client:
+        with pytest.raises(RuntimeError, match="connects once"):
+            client.connect()
+        with client.speak("Hello there.") as speech:
+            assert speech.read() == b"\1\0" * 10 + b"\2\0" * 5
+        client.close()
+        client.close()
+        with pytest.raises(ConnectionLostError, match="the client was closed"):
+            client.ping()
+
+
+def test_sync_speech_flush_is_waited_for() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        flush = await peer.expect(protocol.ContextFlush)
+        await peer.say(protocol.FlushDone(create.context_id, flush.flush_id))
+        await peer.expect(protocol.ContextEnd)
+        await peer.finish(create.context_id)
+
+    with served(script) as url, SyncClient(url) as client, client.speak() as speech:
+        assert speech.wait_flushed(speech.flush())
+        speech.end()
+        assert speech.read() == b""

@@ -1,0 +1,145 @@
+"""What the worker is told of a window, and in whose turn it is decoded; there is no worker here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import numpy as np
+import pytest
+
+from codec.messages import Cancel, Decode, Decoded, Decoding
+from codec.pending import BEGIN_S, PendingDecodes
+from streaming.errors import BackendError, ErrorCode
+from streaming.ports import DecodeStats
+from streaming.spec import Samples
+from streaming.window import DecodeWindow
+
+LEFT, NEW, LOOKAHEAD = 3, 4, 3
+HOP = 6
+
+
+async def sent_for(window: DecodeWindow, deadline_s: float) -> list[Decode | Cancel]:
+    """All that is sent for a window that nobody waits for any more."""
+    sent: list[Decode | Cancel] = []
+    decodes = PendingDecodes(sent.append, 1)
+    asking = asyncio.create_task(decodes.decode(7, window, HOP, deadline_s, 60.0))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asking
+    assert len(decodes) == 0
+    return sent
+
+
+def window(left: int = 0, first_frame: int = 0) -> DecodeWindow:
+    codes = np.zeros((2, left + NEW + LOOKAHEAD), np.int16)
+    return DecodeWindow(codes, left, NEW, LOOKAHEAD, first_frame)
+
+
+async def test_a_window_that_is_given_up_is_taken_back() -> None:
+    decode, *rest = await sent_for(window(), time.monotonic() + 1.0)
+    assert isinstance(decode, Decode)
+    assert rest == [Cancel(7)]
+
+
+async def test_where_nothing_plays_others_go_first_for_a_moment() -> None:
+    now = time.monotonic()
+    decode, _ = await sent_for(window(), now)
+    assert isinstance(decode, Decode)
+    assert decode.begins
+    assert decode.deadline_s >= now + BEGIN_S
+
+
+@pytest.mark.parametrize(
+    ("one", "in_s"),
+    [
+        (window(), 60.0),  # the utterance before it plays on
+        (window(LEFT), 60.0),
+        (window(LEFT), -0.5),  # its listener has run dry
+        (window(first_frame=40), -0.5),  # and so has one whose windows need no context
+    ],
+)
+async def test_whoever_hears_something_is_due_when_that_ends(
+    one: DecodeWindow, in_s: float
+) -> None:
+    deadline_s = time.monotonic() + in_s
+    decode, _ = await sent_for(one, deadline_s)
+    assert isinstance(decode, Decode)
+    assert not decode.begins
+    assert decode.deadline_s == deadline_s
+
+
+class Out:
+    """Windows that are out, by id, and all that was sent for them."""
+
+    def __init__(self) -> None:
+        self.sent: list[Decode | Cancel] = []
+        self.decodes = PendingDecodes(self.sent.append, 10)
+        self.asking: dict[int, asyncio.Task[tuple[Samples, DecodeStats]]] = {}
+
+    async def ask(self, id: int, in_s: float = 9.0) -> None:
+        deadline_s = time.monotonic() + in_s
+        asked = self.decodes.decode(id, window(LEFT), HOP, deadline_s, 60.0)
+        self.asking[id] = asyncio.create_task(asked)
+        await asyncio.sleep(0)
+
+    def answer(self, id: int, count: int = NEW * HOP) -> None:
+        samples = np.full(count, id, "<f4").tobytes()
+        self.decodes.on_message(Decoded(id, samples, 0.0, 0.01, 1, LEFT + NEW + LOOKAHEAD))
+
+    def next_worker(self) -> list[tuple[int, bool]]:
+        """The ids of what it gets, in order, and whether each goes alone."""
+        self.sent.clear()
+        self.decodes.on_ready()
+        return [(one.id, one.alone) for one in self.sent if isinstance(one, Decode)]
+
+
+async def test_the_next_worker_gets_the_most_urgent_first() -> None:
+    out = Out()
+    for id, in_s in enumerate([5.0, 1.0, 3.0]):
+        await out.ask(id, in_s)
+    out.decodes.on_down()
+    assert out.next_worker() == [(1, False), (2, False), (0, False)]
+    for id in out.asking:
+        out.answer(id)
+    for id, asking in out.asking.items():
+        samples, stats = await asking
+        assert set(samples.tolist()) == {id}
+        assert (stats.new_frames, stats.decode_s, stats.batch) == (NEW, 0.01, 1)
+
+
+async def test_only_what_was_decoded_last_is_blamed_for_a_death() -> None:
+    out = Out()
+    for id in range(3):
+        await out.ask(id)
+    out.decodes.on_message(Decoding([0, 1]))  # a piece of each
+    out.decodes.on_message(Decoding([1]))
+    out.decodes.on_down()
+    assert out.next_worker() == [(0, False), (1, True), (2, False)]
+    out.decodes.stop()
+    await asyncio.gather(*out.asking.values(), return_exceptions=True)
+
+
+async def test_a_worker_that_dies_before_it_decodes_anything_is_nobodys_fault() -> None:
+    out = Out()
+    await out.ask(0)
+    out.decodes.on_message(Decoding([0]))
+    for _ in range(3):
+        out.decodes.on_down()
+        assert out.next_worker() == [(0, True)]
+    out.answer(0)
+    samples, _ = await out.asking[0]
+    assert len(samples) == NEW * HOP
+
+
+@pytest.mark.parametrize("count", [0, NEW * HOP - 1, NEW * HOP + 1])
+async def test_audio_of_the_wrong_length_is_not_passed_on(count: int) -> None:
+    out = Out()
+    await out.ask(0)
+    out.answer(0, count)
+    with pytest.raises(BackendError, match="length") as failed:
+        await out.asking[0]
+    assert failed.value.code is ErrorCode.CODEC_FAILED
+    assert len(out.decodes) == 0

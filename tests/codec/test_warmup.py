@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from codec.fake import FakeDecoder
+from codec.warmup import keep_kernels, later_windows, meet_first_windows
+from streaming.spec import CodecSpec, Samples
+from streaming.window import DecodeWindow
+
+
+def test_kernels_are_kept_unless_the_operator_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.setenv(name, "17")
+    keep_kernels()
+    assert os.environ[name] == "17"
+    monkeypatch.delenv(name)
+    keep_kernels()
+    assert int(os.environ[name]) > 1024  # oneDNN's own
+    monkeypatch.setenv(name, "17")  # so that it is undone
+
+
+def test_first_windows_are_met_before_anybody_asks() -> None:
+    met = []
+
+    class Noting(FakeDecoder):
+        def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+            met.extend((w.left_context, w.new_frames, w.lookahead) for w in windows)
+            return super().decode_windows(windows)
+
+    meet_first_windows(Noting(CodecSpec(24_000, 960, (1024,) * 8, 3, 4)))
+    assert {(0, 1, 2), (0, 2, 2), (0, 2, 4), (0, 4, 2)} <= set(met)
+    assert len(met) == len(set(met))
+
+
+def test_later_windows_have_all_sizes_of_a_steady_stream() -> None:
+    windows = later_windows(FakeDecoder(CodecSpec(24_000, 960, (1024,) * 8, 3, 4)))
+    assert [w.new_frames for w in windows] == list(range(1, 51))
+    assert {(w.left_context, w.lookahead, w.codes.shape[1] - w.new_frames) for w in windows} == {
+        (3, 4, 7)
+    }

@@ -1,0 +1,42 @@
+"""``talkwire batch`` with the embedded voice: its own engines, and a service."""
+
+from __future__ import annotations
+
+import json
+import wave
+from pathlib import Path
+
+import numpy as np
+
+from embedded.evaluation.metrics import intelligibility
+from embedded.evaluation.recogniser import Recogniser
+from tests.e2e.live import Service, run
+from tests.e2e.sentences import SENTENCES
+
+THREE = SENTENCES[:3]
+
+
+def test_batch_speaks_without_a_service_as_with_one(
+    speaking: Service, ears: Recogniser, tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(THREE))
+    own, served = tmp_path / "own", tmp_path / "served"
+    options = ["--temperature", "0", "--concurrency", "2"]
+    started = run("batch", str(texts), "--out", str(own), *options)
+    assert started.returncode == 0, started.stderr
+    asked = run("batch", str(texts), "--out", str(served), "--url", speaking.url, *options)
+    assert asked.returncode == 0, asked.stderr
+    heard = []
+    for line in sorted(started.stdout.splitlines()):
+        result = json.loads(line)
+        assert result["status"] == "success"
+        with wave.open(str(own / result["file"])) as file:
+            rate, pcm = file.getframerate(), file.readframes(file.getnframes())
+        assert result["audio_s"] == round(len(pcm) / 2 / rate, 3) > 1
+        assert (served / result["file"]).read_bytes() == (own / result["file"]).read_bytes()
+        heard += ears.hear([np.frombuffer(pcm, "<i2") / 32768], rate)
+    assert intelligibility(THREE, heard).word_error_rate <= 0.5, heard
+    again = run("batch", str(texts), "--out", str(own), *options)
+    assert [json.loads(line)["status"] for line in again.stdout.splitlines()] == ["kept"] * 3
+    assert "talker" not in again.stderr  # nothing to do: no engine is started

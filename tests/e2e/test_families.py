@@ -1,0 +1,164 @@
+"""Every talker family from a tiny random checkpoint: native, HTTP, shipped voices, clones."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+from codec.families.fish.config import FishConfig
+from service.voices.shipped import SHIPPED, read_list
+from talkwire_client import ChunkingOptions, ReferenceOptions, SyncClient
+from tests.codec.fish_checkpoint import write_codec_safetensors
+from tests.codec.higgs_checkpoint import bundle_codec, write_standalone_codec
+from tests.e2e.live import Service, service
+from tests.service import clips
+from tests.talker import tiny, tiny_fish, tiny_v2
+
+#: The published rates, so that a clip of seconds has as few frames as there.
+CODEC = FishConfig(
+    semantic_size=tiny_fish.SIZE, residual_size=tiny_fish.SIZE, dim=32, layers=2, head_dim=8,
+    feed_forward=48, window=8, decoder_dim=48, encoder_dim=4, encoder_layers=2,
+    encoder_head_dim=16, encoder_window=16,
+)  # fmt: skip
+TEXT = "The quick brown fox."
+FRAMES = 60
+#: Of 16-bit samples: rounding in the codec moves a sample over a step at most.
+STEP = 2 / 32768
+SAID = "A tone that grows louder."
+#: Small: a message of the native protocol has 64 KiB at most.
+CLIP = clips.encoded("ogg_opus", clips.tone(1.5))
+#: Prompts of tiny checkpoints have a position for each letter, and a clip must fit beside them.
+SHORT = {"TALKWIRE_MAX_SEGMENT_CHARS": "100"}
+SHIPPED_NAMES = ("woman", "man", "deep_man")
+
+
+@contextmanager
+def higgs_v3(folder: Path) -> Iterator[Service]:
+    tiny.write_checkpoint(folder)
+    bundle_codec(folder)
+    with service("--model", str(folder), **SHORT) as started:
+        yield started
+
+
+@contextmanager
+def higgs_v2(folder: Path) -> Iterator[Service]:
+    codec = write_standalone_codec(folder / "codec")
+    tiny_v2.write_checkpoint(folder)
+    more = {"TALKWIRE_CODEC_MODEL": str(codec), "TALKWIRE_TALKER_MAX_POSITIONS": "2048"}
+    with service("--model", str(folder), **SHORT, **more) as started:
+        yield started
+
+
+@contextmanager
+def fish_s2(folder: Path) -> Iterator[Service]:
+    tiny_fish.write_checkpoint(folder)
+    write_codec_safetensors(folder, CODEC)
+    with service("--model", str(folder), **SHORT) as started:
+        yield started
+
+
+class Voice:
+    """A service of one family and what it says to each way of asking, as samples in [-1, 1]."""
+
+    def __init__(self, own: Service, rate: int) -> None:
+        self.own, self.rate = own, rate
+
+    def native(self, **options: Any) -> tuple[np.ndarray, int]:
+        """(samples, chunks) over the native WebSocket."""
+        sampling = {"temperature": 0.0, "seed": 3, "max_frames": FRAMES}
+        with (
+            SyncClient(self.own.url) as client,
+            client.speak(TEXT, **sampling, **options) as speech,
+        ):
+            assert client.server.sample_rate == self.rate
+            chunks = [chunk.data for chunk in speech]
+        return np.frombuffer(b"".join(chunks), "<i2") / 32768, len(chunks)
+
+    def post(self, path: str, body: dict[str, Any]) -> bytes:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.own.port}{path}",
+            data=json.dumps(body).encode(),
+            headers={"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return bytes(answer.read())
+
+    def http(self, **fields: Any) -> np.ndarray:
+        """Samples over OpenAI's API, by their own client."""
+        asked = {"temperature": 0, "seed": 3, "max_frames": FRAMES, "mode": "whole", **fields}
+        voice = asked.pop("voice", openai.omit)
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{self.own.port}/v1", api_key="any") as api:
+            wav = api.audio.speech.create(
+                model="tts-1", voice=voice, input=TEXT, response_format="wav", extra_body=asked
+            ).content
+        assert int.from_bytes(wav[24:28], "little") == self.rate
+        return np.frombuffer(wav[44:], "<i2") / 32768
+
+
+FAMILIES: dict[str, tuple[Callable[[Path], Any], int]] = {
+    "higgs_v3": (higgs_v3, 24_000),
+    "higgs_v2": (higgs_v2, 24_000),
+    "fish_s2": (fish_s2, 44_100),
+}
+
+
+@pytest.fixture(scope="module", params=list(FAMILIES))
+def voice(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Voice]:
+    serve, rate = FAMILIES[request.param]
+    with serve(tmp_path_factory.mktemp(request.param)) as own:
+        yield Voice(own, rate)
+
+
+def alike(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and bool(np.abs(one - other).max() <= STEP)
+
+
+def test_family_streamed_equals_whole(voice: Voice) -> None:
+    exact = ChunkingOptions(first_chunk_frames=2, first_lookahead_frames=10, lookahead_frames=10)
+    streamed, chunks = voice.native(chunking=exact)
+    whole, _ = voice.native(mode="whole")
+    assert chunks > 1
+    assert streamed.std() > 0.01
+    assert alike(streamed, whole)
+
+
+def test_family_speaks_to_the_openai_client(voice: Voice) -> None:
+    assert alike(voice.http(voice="alloy"), voice.native(mode="whole")[0])
+
+
+def test_family_speaks_with_the_shipped_voices(voice: Voice) -> None:
+    with SyncClient(voice.own.url) as client:
+        assert client.server.voices == ["default", *SHIPPED_NAMES, "smart_voice"]
+    default = voice.http()
+    assert alike(default, voice.http(voice="woman"))
+    assert not alike(default, voice.http(voice="man"))
+    assert not alike(default, voice.http(voice="smart_voice"))
+    # the shipped clip itself, sent by a client
+    clip = read_list()[0]
+    audio = base64.b64encode((SHIPPED / clip.file).read_bytes()).decode()
+    assert alike(default, voice.http(ref_audio=audio, ref_text=clip.text))
+
+
+def test_family_clones_alike_in_every_way(voice: Voice) -> None:
+    reference = ReferenceOptions(CLIP, SAID)
+    cloned, _ = voice.native(mode="whole", reference=reference)
+    assert not alike(cloned, voice.native(mode="whole")[0])
+    audio = clips.as_base64(CLIP)
+    assert alike(cloned, voice.http(ref_audio=audio, ref_text=SAID))
+    assert not alike(cloned, voice.http(ref_audio=audio))  # the text is part of the prompt
+    consent = {"by": "nobody", "statement": "It is a tone."}
+    new = {"name": "tone", "audio_sample": audio, "ref_text": SAID, "consent": consent}
+    added = json.loads(voice.post("/v1/audio/voices", new))
+    assert added["duration_s"] == pytest.approx(1.5, abs=0.1)
+    assert alike(cloned, voice.http(voice="tone"))

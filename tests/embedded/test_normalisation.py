@@ -1,0 +1,127 @@
+"""What the rules of reading promise beyond single cases, and what the segmenter knows of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedded.normalisation import lexicon, units
+from embedded.text import normalise
+from streaming.segmenter import Segmenter, SegmentSettings, is_abbreviation, may_go_on
+from talker.text_front_end import spoken_lengths
+
+_SOURCES = [
+    line.split(" =>", 1)[0].replace("\\n", "\n")
+    for line in Path(__file__).with_name("reading_cases.txt").read_text().splitlines()
+    if " =>" in line and not line.startswith("# ")
+]
+DASHES = st.sampled_from(["-", "–", " - ", " – "])
+DIGITS = st.integers(0, 9).map(str)
+#: Words that need no dot of an abbreviation.
+_NEVER_DOTTED = {"hertz"}
+
+
+def _said(source: str) -> str:
+    return normalise(source).text
+
+
+@given(
+    st.sampled_from(
+        ["{}:00 AM", "{} pm", "{} a.m.", "{}%", "{} km", "{}kg", "{}°C", "${}k", "${}"]
+    ),
+    st.integers(1, 5),
+    st.integers(6, 12),
+    DASHES,
+)
+def test_a_dash_between_two_of_a_kind_is_said(form: str, low: int, high: int, dash: str) -> None:
+    ends = [form.format(number) for number in (low, high)]
+    first, last = map(_said, ends)
+    assert _said(dash.join(ends)) == f"{first.rstrip('.')} to {last}"
+
+
+_DAYS = ["Monday", "Tuesday", "Saturday", "Mon", "Tues", "Thurs", "Fri", "Sun"]
+_MONTHS = ["January", "March", "May", "September", "Jan", "Feb", "Mar", "Sept", "Dec"]
+
+
+@given(
+    st.sampled_from([(_DAYS, lexicon.DAYS.values()), (_MONTHS, lexicon.MONTHS)]),
+    st.integers(0, 7),
+    st.integers(0, 7),
+    DASHES,
+)
+def test_so_is_one_between_days_and_months(
+    kind: tuple[list[str], list[str]], first: int, last: int, dash: str
+) -> None:
+    written, names = kind
+    words = _said(written[first] + dash + written[last]).split()
+    assert words[1] == "to"
+    assert [word[:3] for word in words[::2]] == [written[at][:3].lower() for at in (first, last)]
+    assert set(words[::2]) <= set(names)
+
+
+@given(
+    st.sampled_from(["ddd-ddd-dddd", "(ddd) ddd-dddd", "ddd.ddd.dddd", "ddd-dd-dddd", "ddd-dddd"]),
+    st.lists(DIGITS, min_size=10, max_size=10),
+    st.sampled_from([", or", ". Then", "; or", "? Then", " or", "! Then", ") or"]),
+)
+def test_a_number_to_call_is_read_alike_before_any_mark(
+    form: str, digits: list[str], rest: str
+) -> None:
+    left = iter(digits)
+    written = "".join(next(left) if char == "d" else char for char in form)
+    alone = _said(f"Call {written}")
+    spoken = _said(f"Call {written}{rest}")
+    assert spoken.startswith(alone)
+    assert spoken[len(alone) :].strip(" ,.;?!") == rest[1:].strip().lower()
+
+
+@given(st.sampled_from(["no", "nos", "art", "fig", "p"]), st.integers(2, 99))
+def test_a_word_before_a_number_is_no_abbreviation(word: str, number: int) -> None:
+    assert _said(f"with {word} {number}-day limit").split()[1] in (word, lexicon.LETTERS["p"])
+
+
+def test_the_segmenter_knows_the_abbreviations() -> None:
+    """What is read as one utterance's word must not be where an utterance is cut."""
+    words = {*lexicon.ABBREVIATED, *lexicon.DOTTED, *lexicon.NUMBERED}
+    words |= {day.capitalize() for day in lexicon.DAYS}
+    words |= {month[:3].capitalize() for month in lexicon.MONTHS if len(month) > 4} | {"Sept"}
+    words |= {unit for unit in units.UNITS if unit.isalpha() and unit.islower()}
+    words |= {unit for unit, name in units.PER.items() if unit != name}
+    unknown = {word for word in words if not (is_abbreviation(word) or may_go_on(word))}
+    assert unknown == _NEVER_DOTTED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "123 Main St., Apt. 4, Springfield.",
+        "Our office is at 500 5th Ave. Ste. 200, New York.",
+        "Let's meet Mon. at 5.",
+        "Let's meet on Sat. Nov. 5 or Mar. 15.",
+        "Open Tues. through Thurs. only, or Sat. and Sun. from 9.",
+        "Wait 10 min. and call back in 2 hrs. or 30 sec. if you can.",
+        "It weighs 5 lbs. and is red.",
+        "A 12 oz. can, 2 tbsp. of oil and 1 tsp. of salt.",
+        "It is $20/mo. billed annually.",
+    ],
+)
+def test_an_abbreviation_within_a_sentence_is_not_its_end(text: str) -> None:
+    segmenter = Segmenter(SegmentSettings(min_chars=1))
+    assert segmenter.push(text) + segmenter.flush() == [text]
+    assert "." not in _said(text)[:-1]
+
+
+@pytest.mark.parametrize("source", _SOURCES)
+def test_utterances_do_not_depend_on_how_the_text_came(source: str) -> None:
+    settings = SegmentSettings(90, spoken_lengths=partial(spoken_lengths, normalise))
+
+    def spoken(*pieces: str) -> list[str]:
+        segmenter = Segmenter(settings)
+        return [said for piece in pieces for said in segmenter.push(piece)] + segmenter.flush()
+
+    whole = spoken(source)
+    assert all(spoken(source[:at], source[at:]) == whole for at in range(1, len(source)))

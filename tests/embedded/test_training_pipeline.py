@@ -1,0 +1,255 @@
+"""The whole recipe on a fake teacher: from sentences to a checkpoint, broken off and resumed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from embedded.training import (
+    corpus,
+    dataset,
+    decoder_training,
+    encoder_training,
+    export,
+    guess,
+    refine,
+    speech,
+    train,
+    warm,
+)
+from embedded.training.decoder_training import decoder_error, examples
+from embedded.training.encoder_training import recordings
+from embedded.training.pitch import HOP
+from embedded.training.progress import Progress, restore_weights
+from embedded.training.quantise import COMPONENTS
+from embedded.training.talker import Shape
+from tests.embedded.fake_teacher import FakeTeacher, fake_reading
+
+SMALL = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head=16, ffn=48, guided=(0, 1))
+STEPS = 4
+
+
+class BrokenOff(Exception):
+    """The machine was switched off."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small() -> Iterator[None]:
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (train, speech, dataset):
+            patch.setattr(module, "read", fake_reading)
+        patch.setattr(train, "teacher_of", lambda _plan: FakeTeacher())
+        patch.setattr(train, "_ENCODER_HIDDEN", 4)
+        patch.setattr(train, "_SPOKEN", 40)
+        patch.setattr(speech, "GROUPS", 5)
+        patch.setattr(speech, "PART", 20)
+        patch.setattr(dataset, "PART", 20)
+        patch.setattr(train, "Shape", lambda: SMALL)
+        patch.setattr(train.talker_training, "_TESTED", 3)
+        patch.setattr(train.talker_training, "_POOL", 2)
+        patch.setattr(guess, "_LENGTH", 40)
+        patch.setattr(guess, "_UNSEEN", 2)
+        patch.setattr(decoder_training, "_TESTED", 2)
+        patch.setattr(encoder_training, "_TESTED", 2)
+        patch.setattr(refine, "_TESTED", 2)
+        patch.setattr(refine, "_ALONE", 2)
+        yield
+
+
+def plan(work: Path, *more: str) -> train.Plan:
+    """Everything in a few steps."""
+    steps = {
+        "--speech-parts": 2, "--codes-parts": 2, "--hidden": 32, "--decoder-steps": STEPS,
+        "--refine-steps": STEPS,
+        "--encoder-steps": STEPS, "--guess-steps": STEPS, "--talker-steps": STEPS, "--workers": 1,
+    }  # fmt: skip
+    options = [str(value) for pair in steps.items() for value in pair]
+    return train.plan_of(["all", "--work", str(work), "--out", str(work / "out"), *options, *more])[
+        1
+    ]
+
+
+def prepared(folder: Path) -> Path:
+    """A work folder with sentences, which Debian's WordNet need not be there for."""
+    folder.mkdir()
+    random = Random(0)
+    words = ["tea", "or", "me", "sing", "alone", "house", "river", "you", "again", "blue"]
+    lines = [" ".join(random.sample(words, 5)) + "." for _ in range(170)]
+    (folder / "sentences.json").write_text(json.dumps(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(_small: None, tmp_path_factory: pytest.TempPathFactory) -> train.Plan:
+    """All stages but the first, in one go."""
+    whole = plan(prepared(tmp_path_factory.mktemp("whole") / "work"))
+    for stage in train.STAGES[1:]:
+        train.run(stage, whole)
+    return whole
+
+
+def test_pipeline_writes_a_checkpoint_that_can_be_trained_further(made: train.Plan) -> None:
+    found = load_file(made.out / "model.safetensors")
+    assert all(t.isfinite().all() for t in found.values() if t.is_floating_point())
+    for number, voice in enumerate(export.VOICES):
+        with safe_open(made.out / "voices" / f"{voice.name}.safetensors", "pt") as clip:
+            codes, facts = clip.get_tensor("codes"), clip.metadata()
+        assert codes.shape[0] == 8
+        assert facts["default"] == ("true" if number == 0 else "false")
+        assert facts["teacher"] == voice.teacher
+    table = warm.quantiser_of(made.out)
+    again = plan(made.work, "--from", str(made.out))
+    pool = examples(list(train.spoken(made))[:2], table)
+    began = decoder_error(train.new_codec(again), pool)
+    fresh = decoder_error(train.new_codec(made), pool)
+    assert began["spectral"] < fresh["spectral"]
+
+
+@pytest.mark.parametrize("stage", ["speech", "codes", "guess", "decoder", "refine", "talker"])
+def test_stage_broken_off_ends_the_same(
+    made: train.Plan, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken off after the first state or part that is kept, and run again."""
+    work = prepared(tmp_path / "work")
+    before = train.STAGES[1 : train.STAGES.index(stage)]
+    kept = {"speech": "speech", "quantiser": "quantiser.safetensors", "codes": "codes"}
+    names = [kept.get(name, f"{name}.state.safetensors") for name in before]
+    for name in [*names, "gains.json"] if before else []:
+        (work / name).symlink_to(made.work / name)
+    module = {"speech": speech, "codes": dataset}.get(stage)
+    with monkeypatch.context() as patch:
+        if module:
+            name = "speak" if stage == "speech" else "make"
+            plain, seen = getattr(module, name), 0
+
+            def breaking(*values: object) -> object:
+                nonlocal seen
+                seen += 1
+                if seen == 30:  # in the second part
+                    raise BrokenOff
+                return plain(*values)
+
+            patch.setattr(module, name, breaking)
+        else:
+            keep = Progress.keep
+
+            def keep_once(self: Progress, *values: object, **more: object) -> None:
+                keep(self, *values, **more)  # type: ignore[arg-type]
+                raise BrokenOff
+
+            patch.setattr(Progress, "keep", keep_once)
+        with pytest.raises(BrokenOff):
+            train.run(stage, plan(work))
+    train.run(stage, plan(work))
+    if module:
+        for file in sorted((made.work / stage).glob("*.npz")):
+            with np.load(file) as whole, np.load(work / stage / file.name) as resumed:
+                assert all(np.array_equal(whole[name], resumed[name]) for name in whole.files)
+    else:
+        whole_state = load_file(made.work / f"{stage}.state.safetensors")
+        resumed_state = load_file(work / f"{stage}.state.safetensors")
+        assert whole_state.keys() == resumed_state.keys()
+        different = [n for n, t in whole_state.items() if not torch.equal(t, resumed_state[n])]
+        assert not different
+
+
+def test_longer_run_goes_on_before_the_rate_fell(made: train.Plan, tmp_path: Path) -> None:
+    """As if it had been planned longer at first: not from the end, where the rate was nothing."""
+    torch.manual_seed(0)
+    module = torch.nn.Linear(2, 2)
+    rates = []
+    for steps in (8, 16):
+        progress = Progress("line", tmp_path, steps, every=100)
+        progress.restore(module)
+        for _ in progress:
+            rates.append(progress.slope(1))
+            if progress.due:
+                progress.keep(module)
+    assert rates[:6] == [1.0] * 6
+    assert rates[6:8] == [1.0, 0.5]
+    assert rates[8:14] == [1.0] * 6, "from step 6 on, where the shorter run's rate began to fall"
+    assert len(rates) == 8 + 10
+
+
+def test_shorter_run_can_be_made_longer_again(tmp_path: Path) -> None:
+    """Ended early, it keeps the state from which it fell; reading that changes nothing."""
+    module = torch.nn.Linear(2, 2)
+
+    def went(steps: int, until: int) -> list[float]:
+        progress, rates = Progress("line", tmp_path, steps, every=5), []
+        progress.restore(module)
+        for step in progress:
+            rates.append(progress.slope(1))
+            with torch.no_grad():
+                module.bias.fill_(step + 1)
+            if progress.due:
+                progress.keep(module)
+            if step + 1 == until:
+                break
+        return rates
+
+    assert went(100, 10) == [1.0] * 10
+    restore_weights("line", tmp_path, module)
+    assert went(12, 12) == [pytest.approx(2 / 3), pytest.approx(1 / 3)]
+    restore_weights("line", tmp_path, module)
+    assert module.bias.tolist() == [12, 12]
+    assert went(100, 11) == [1.0], "on from step 10, where it was ended"
+    assert module.bias.tolist() == [11, 11]
+
+
+def test_voices_are_equally_loud_once_levelled() -> None:
+    random = np.random.default_rng(0)
+    pitch, place = np.ones(20, np.int64), np.zeros(20, np.float32)
+    said = [
+        speech.Spoken("a", voice, (level * random.standard_normal(20 * HOP)).astype(np.float32),
+                      pitch, place)
+        for voice, level in (("x", 0.02), ("y", 0.2), ("x", 0.02))
+    ]  # fmt: skip
+    levels = [one.samples.std() for one in speech.levelled(said, speech.gains(said))]
+    assert levels == pytest.approx([0.1] * 3, rel=0.03)
+
+
+def test_each_group_has_one_voice_and_the_default_most() -> None:
+    drawn = [speech.voice_of(group, seed=1) for group in range(4000)]
+    assert drawn == [speech.voice_of(group, seed=1) for group in range(4000)]
+    shares = {voice: drawn.count(voice) / len(drawn) for voice in set(drawn)}
+    for voice, share in speech.NAMED.items():
+        assert shares[voice] == pytest.approx(share, abs=0.02)
+    assert set(shares) == {*speech.NAMED, *speech.OTHERS}
+    assert {voice.teacher for voice in export.VOICES} == set(speech.NAMED)
+
+
+def test_passages_are_sentences_in_their_order() -> None:
+    lines = [f"{corpus.number(i)} is said." for i in range(3000)]
+    texts = dataset.passages(lines, seed=1)
+    said = [lines.index(line.strip()) for text in texts for line in re.findall(r"[^.]+\.", text)]
+    assert said == sorted(set(said))
+    assert len(said) > 0.9 * len(lines), "few are dropped: where one more would be too long"
+    assert len(texts) % speech.GROUP == 0
+    assert max(map(len, texts)) <= dataset.LONGEST
+    assert 0.1 < sum(len(text) > 100 for text in texts) / len(texts) < 0.3
+
+
+def test_recordings_say_how_loud_they_are(made: train.Plan) -> None:
+    """What a louder recording's latents gain is what loudness is in the spectra."""
+    table, said = train.quantiser(made), next(train.spoken(made))
+    quiet, loud = recordings([said], table, 3)[0], recordings([said], table, 4)[0]
+    gain = float((loud.samples.float().std() / quiet.samples.float().std()).log())
+    unit = torch.zeros(1, len(table.mean))
+    unit[:, ::30] = 80**0.5  # a natural logarithm more in each of eighty bands
+    step = table.components(unit + table.mean)[0, :COMPONENTS]
+    change = (loud.latents - quiet.latents).float()[:, :COMPONENTS]
+    voiced = torch.from_numpy(said.pitch) > 0
+    measured = float((change[voiced] @ step / step.pow(2).sum()).mean())
+    assert abs(gain) > 0.05
+    assert measured == pytest.approx(gain, rel=0.15)

@@ -1,0 +1,190 @@
+"""The examples, run as a reader runs them, against the gateway with fake engines.
+
+Those of Pipecat and LiveKit need the frameworks, and are run by tests/official.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import itertools
+import os
+import re
+import shutil
+import sys
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soxr
+
+from talker.fake import FakeTalker
+from tests.service.live import SPEC, Gateway, gateway
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+NODE = shutil.which("node")
+TEXT = "Hello there. How are you?"
+#: Settings with which streamed audio is what decoding it in one piece gives.
+EXACT = {
+    "first_lookahead_frames": SPEC.right_frames,
+    "lookahead_frames": SPEC.right_frames,
+}
+
+
+async def run(name: str, *arguments: str | Path, stdin: bytes = b"") -> str:
+    """What an example prints."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        EXAMPLES / name,
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate(stdin)
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+def recorded(path: Path) -> np.ndarray:
+    with wave.open(str(path)) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 24_000)
+        return np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768
+
+
+def wanted(server: Gateway, *utterances: str) -> np.ndarray:
+    """What the fake talker says."""
+    return np.concatenate([server.whole(text) for text in utterances])
+
+
+def is_heard(heard: np.ndarray, spoken: np.ndarray, error: float = 2**-15) -> bool:
+    """Whether it is that speech, sample by sample."""
+    return len(heard) == len(spoken) and bool(np.all(np.abs(heard - spoken) <= error))
+
+
+def mulaw(data: bytes) -> np.ndarray:
+    """G.711's formula, undone."""
+    code = ~np.frombuffer(data, np.uint8)
+    size = ((((code & 15) << 3) + 132).astype(np.int32) << ((code >> 4) & 7)) - 132
+    return np.where(code & 128, -size, size) / 32768
+
+
+async def test_native_client_writes_what_is_spoken(tmp_path: Path) -> None:
+    out = tmp_path / "speech.wav"
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
+        told = await run("native_client.py", "-", "--url", server.url, "--out", out,
+                         stdin=TEXT.encode())  # fmt: skip
+        spoken = recorded(out)
+        assert is_heard(spoken, wanted(server, "Hello there.", "How are you?"))
+    assert told == f"{len(spoken) / 24_000:.1f} s of speech\n"
+
+
+async def test_openai_client_writes_what_is_spoken(tmp_path: Path) -> None:
+    out = tmp_path / "speech.wav"
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
+        await run("openai_client.py", TEXT, "--url", f"{server.http}/v1", "--out", out)
+        assert is_heard(recorded(out), wanted(server, "Hello there.", "How are you?"))
+
+
+async def test_batch_speaks_every_line_once(tmp_path: Path) -> None:
+    lines, out = tmp_path / "lines.txt", tmp_path / "speech"
+    texts = ["One.", "", "Two and three.", "Four."]
+    lines.write_text("\n".join(texts))
+    async with gateway(FakeTalker(row_s=0.001), max_contexts=2, **EXACT) as server:
+        arguments = ("batch.py", lines, "--out", out, "--at-once", "8", "--url", server.url)
+        told = await run(*arguments)
+        files = sorted(path.name for path in out.iterdir())
+        assert files == ["00001.wav", "00003.wav", "00004.wav"]
+        assert sorted(told.split()) == [str(out / name) for name in files]
+        for number in (1, 3, 4):
+            spoken = recorded(out / f"{number:05}.wav")
+            assert is_heard(spoken, wanted(server, texts[number - 1]))
+        (out / "00003.wav").unlink()
+        assert (await run(*arguments)).split() == [str(out / "00003.wav")]
+
+
+class Phone(asyncio.DatagramProtocol):
+    """The other end of a call."""
+
+    def __init__(self) -> None:
+        self.packets: list[bytes] = []
+
+    def datagram_received(self, data: bytes, address: object) -> None:
+        self.packets.append(data)
+
+
+async def test_telephony_sends_a_talkspurt_of_rtp() -> None:
+    loop = asyncio.get_running_loop()
+    transport, phone = await loop.create_datagram_endpoint(Phone, ("127.0.0.1", 0))
+    port = transport.get_extra_info("sockname")[1]
+    try:
+        async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
+            text = "Hello there."
+            await run("telephony.py", text, "--to", f"127.0.0.1:{port}", "--url", server.url)
+            spoken = soxr.resample(server.whole(text), 24_000, 8000)
+    finally:
+        transport.close()
+    heads = [packet[:12] for packet in phone.packets]
+    assert {len(packet) for packet in phone.packets} == {12 + 160}
+    heard = mulaw(b"".join(packet[12:] for packet in phone.packets))[: len(spoken)]
+    assert is_heard(heard, spoken, error=0.05)  # mu-law's steps, and the resampler's edges
+    assert [head[1] for head in heads] == [0x80] + [0] * (len(heads) - 1)  # marker, then mu-law
+    sequence = [int.from_bytes(head[2:4]) for head in heads]
+    stamps = [int.from_bytes(head[4:8]) for head in heads]
+    assert all((b - a) % 2**16 == 1 for a, b in itertools.pairwise(sequence))
+    assert all((b - a) % 2**32 == 160 for a, b in itertools.pairwise(stamps))
+    assert len({head[8:12] for head in heads}) == 1
+
+
+@pytest.mark.skipif(NODE is None, reason="no Node.js here")
+async def test_browser_plays_what_is_spoken(tmp_path: Path) -> None:
+    """The page's own script, with as much of a browser around it as it uses."""
+    page = (EXAMPLES / "browser.html").read_text()
+    (script,) = re.findall(r'<script type="module">(.*?)</script>', page, re.S)
+    client = (ROOT / "clients/js/talkwire.js").as_uri()
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
+        script = script.replace("../clients/js/talkwire.js", client)
+        script = script.replace("ws://127.0.0.1:8000/v1/tts/stream", server.url)
+        (tmp_path / "page.mjs").write_text(script)
+        assert NODE is not None
+        process = await asyncio.create_subprocess_exec(
+            NODE,
+            "--experimental-websocket",
+            Path(__file__).parent / "browser.mjs",
+            tmp_path / "page.mjs",
+            env=os.environ | {"TEXT": TEXT},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await process.communicate()
+        assert process.returncode == 0, out.decode()
+        count = len(wanted(server, "Hello there.", "How are you?"))
+    assert out.decode().splitlines()[-1] == f"{count} samples; {count / 24_000:.1f} s of speech"
+
+
+def test_readme_lists_every_example() -> None:
+    listed = re.findall(r"\]\(([a-z_]+\.(?:py|html))\)", (EXAMPLES / "README.md").read_text())
+    there = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".html")}
+    assert set(listed) == there
+
+
+def blocks() -> list[str]:
+    """The Python of the client's README."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "clients/python/README.md").read_text(), re.S)
+
+
+async def test_client_readme_program_writes_what_is_spoken(tmp_path: Path) -> None:
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
+        program = tmp_path / "program.py"
+        program.write_text(blocks()[0].replace("ws://127.0.0.1:8000", server.url))
+        process = await asyncio.create_subprocess_exec(sys.executable, program, cwd=tmp_path)
+        assert await process.wait() == 0
+        spoken = wanted(server, "Hello there.", "How are you?")
+        assert is_heard(recorded(tmp_path / "hello.wav"), spoken)
+
+
+@pytest.mark.parametrize("block", blocks())
+def test_client_readme_is_python(block: str) -> None:
+    compile(block, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -1,0 +1,64 @@
+"""Fake engines whose audio says whose it is and which: labels in codes, and codes in samples."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from codec.fake import FakeDecoder
+from streaming.ports import SpeechRequest
+from streaming.spec import CodecSpec, Codes, Samples
+from talker.fake import FakeTalker
+
+#: How a LiteralDecoder shares the 15 bits of a sample: 2 ** 10 codes, 2 ** 5 places.
+_CODES, _PLACES = 1 << 10, 1 << 5
+
+
+class LabelTalker(FakeTalker):
+    """A fake talker whose frames say whose they are and which: see ``labelled``.
+
+    The numbers in an utterance's text say what is spoken: the voice (any label of its stream),
+    the part, and how many frames. A text with fewer numbers is spoken as by a FakeTalker.
+    """
+
+    def frames_of(self, request: SpeechRequest, before: str = "") -> Codes:
+        """See FakeTalker."""
+        numbers = [int(number) for number in re.findall(r"\d+", request.text)]
+        if len(numbers) < 3:
+            return super().frames_of(request, before)
+        voice, part, frames = numbers[:3]
+        return labelled(voice, part, frames, self.num_codebooks)
+
+
+def labelled(voice: int, part: int, frames: int, num_codebooks: int = 8) -> Codes:
+    """``[frames, K]`` codes of ten bits, at least six to a frame: voice (two), part, frame (two),
+    the sum of these, and zeros.
+    """
+    index = np.arange(frames)
+    codes = np.zeros((frames, num_codebooks), np.int16)
+    codes[:, 0], codes[:, 1], codes[:, 2] = voice % 1024, voice // 1024, part
+    codes[:, 3], codes[:, 4] = index % 1024, index // 1024
+    codes[:, 5] = codes[:, :5].sum(axis=1, dtype=np.int64) % 1024
+    return codes
+
+
+class LiteralDecoder(FakeDecoder):
+    """A fake ``CodecDecoder`` whose samples tell where they come from.
+
+    A frame's samples are its codes, over and over: sample ``j`` is code ``j % K`` in the lower
+    ten bits and ``j // K``, its place in the frame, in the five above, over 32767. So 16-bit
+    audio holds it exactly, and any K samples in a row prove whose they are and which.
+    """
+
+    def __init__(self, spec: CodecSpec) -> None:
+        groups, rest = divmod(spec.hop_length, spec.num_codebooks)
+        if rest or groups > _PLACES or max(spec.codebook_sizes) > _CODES:
+            raise ValueError("a frame must be at most 32 times its codes, of ten bits each")
+        self._spec = spec
+
+    def _decode(self, codes: Codes, lookahead: int = 0) -> Samples:
+        groups = self._spec.hop_length // self._spec.num_codebooks
+        places = np.arange(groups, dtype=np.float32)[None, :, None] * _CODES
+        samples: Samples = (places + codes.T[:, None, :].astype(np.float32)) / np.float32(32767)
+        return samples.reshape(-1)

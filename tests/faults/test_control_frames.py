@@ -1,0 +1,97 @@
+"""Pings that nobody reads the answers of: bounded memory, one answer, and an end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+
+from service.transport import uvicorn_protocols
+from tests.faults.rig import PATIENCE_S, Gateway, gateway
+
+UPGRADE = (
+    b"GET /v1/tts/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    b"Sec-WebSocket-Version: 13\r\n\r\n"
+)
+Raw = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def ping(number: int) -> bytes:
+    """The largest there is, masked with zeros."""
+    return b"\x89\xfd" + bytes(4) + struct.pack(">I", number) + bytes(121)
+
+
+def pong(number: int) -> bytes:
+    return b"\x8a\x7d" + struct.pack(">I", number) + bytes(121)
+
+
+@contextlib.asynccontextmanager
+async def raw(server: Gateway) -> AsyncIterator[Raw]:
+    """A WebSocket whose kernel takes little."""
+    wire = socket.socket()
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    wire.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(wire, ("127.0.0.1", server.port))
+    reader, writer = await asyncio.open_connection(sock=wire, limit=1 << 10)
+    try:
+        writer.write(UPGRADE)
+        async with asyncio.timeout(PATIENCE_S):
+            await reader.readuntil(b"\r\n\r\n")
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+def waiting_bytes(server: Gateway) -> int:
+    """What the server holds for clients that do not take it."""
+    connections = server.server.server_state.connections
+    return sum(each.transport.get_write_buffer_size() for each in connections)
+
+
+async def send_pings(server: Gateway, writer: asyncio.StreamWriter, count: int) -> int:
+    """Returns the most that the server held meanwhile."""
+    most = 0
+    async with asyncio.timeout(PATIENCE_S):
+        for number in range(count):
+            writer.write(ping(number))
+            if number % 100 == 99:
+                await writer.drain()
+                most = max(most, waiting_bytes(server))
+    return most
+
+
+async def test_answers_to_pings_do_not_pile_up_and_the_last_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(uvicorn_protocols, "_MOST_CONTROL_FRAMES", 1 << 30, raising=False)
+    async with gateway() as server, raw(server) as (reader, writer):
+        count = 60_000  # 8 MB
+        assert await send_pings(server, writer, count) < 1 << 20
+        data = b""
+        async with asyncio.timeout(PATIENCE_S):
+            while pong(count - 1) not in data:
+                data = data[-200:] + await reader.read(1 << 16)
+
+
+async def test_client_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn_protocols, "_MOST_CONTROL_FRAMES", 1 << 30, raising=False)
+    async with gateway(slow_consumer_s=0.1) as server, raw(server) as (_, writer):
+        with contextlib.suppress(OSError):
+            await send_pings(server, writer, 60_000)
+        await server.until_free()
+
+
+async def test_flood_of_pings_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn_protocols, "_MOST_CONTROL_FRAMES", 30, raising=False)
+    async with gateway() as server, raw(server) as (reader, writer):
+        writer.write(b"".join(map(ping, range(40))))
+        async with asyncio.timeout(PATIENCE_S):
+            data = await reader.read(-1)
+        assert pong(29) in data
+        assert struct.pack(">H", 1008) in data
+        await server.until_free()

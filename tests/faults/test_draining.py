@@ -1,0 +1,82 @@
+"""A server that ends sends out all that is under way, faster than it is heard; the rest is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from service.runtime import Runtime
+from tests.faults.fake_service import free_port, instance
+from tests.faults.history import Script
+from tests.faults.labelled_audio import LabelTalker
+from tests.faults.rig import Gateway, Listener, assert_right, cartesia, gateway, native, openai
+
+#: 30 seconds of audio, of which a listener is sent one ahead.
+FRAMES = (2500, 2500, 2500)
+LEAD = {"default_lead_ms": 1000}
+
+
+class Drain:
+    """Ends the server at the first audio."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.task: asyncio.Task[None] | None = None
+
+    async def begin(self, listener: Listener) -> None:
+        if self.task is None:
+            self.task = asyncio.create_task(self._runtime.drain())
+
+
+@contextlib.asynccontextmanager
+async def ending(row_s: float, drain_s: float) -> AsyncIterator[tuple[Gateway, Drain]]:
+    talker = LabelTalker(row_s=row_s, capacity=64, max_frames=1 << 20)
+    async with gateway(talker, drain_s=drain_s, **LEAD) as server:
+        drain = Drain(server.runtime)
+        yield server, drain
+        assert drain.task is not None
+        await drain.task
+
+
+async def test_contexts_longer_than_the_time_to_drain_are_sent_whole() -> None:
+    async with ending(row_s=0.0004, drain_s=20.0) as (server, drain):
+        listeners = [Listener(Script(1, FRAMES), on_audio=drain.begin)]
+        listeners += [Listener(Script(voice, FRAMES)) for voice in (2, 3)]
+        await asyncio.gather(
+            native(server.port, listeners[:1]),
+            cartesia(server.port, listeners[1:2]),
+            openai(server.port, listeners[2]),
+        )
+        assert_right(listeners, "complete")
+        assert server.runtime.metrics.cut_by_drain._value.get() == 0
+
+
+async def test_context_that_is_cut_is_told_and_counted() -> None:
+    async with ending(row_s=0.003, drain_s=1.0) as (server, drain):
+        listener = Listener(Script(1, FRAMES), on_audio=drain.begin)
+        await native(server.port, [listener])
+        assert_right([listener], "broken")
+        assert [error["code"] for error in listener.errors] == ["draining"]
+        assert server.runtime.metrics.cut_by_drain._value.get() == 1
+
+
+@pytest.mark.long
+async def test_service_told_to_end_sends_long_contexts_whole() -> None:
+    """SIGTERM to a real process, whose talker is twice as fast as its audio is heard."""
+    async with instance(
+        free_port(), TALKWIRE_DRAIN_S="20", TALKWIRE_DEFAULT_LEAD_MS="1000"
+    ) as server:
+
+        async def terminate(listener: Listener) -> None:
+            if not ended:
+                ended.append(asyncio.create_task(server.terminate()))
+
+        ended: list[asyncio.Task[int]] = []
+        listener = Listener(Script(1, FRAMES), on_audio=terminate)
+        await native(server.port, [listener])
+        assert_right([listener], "complete")
+        assert await ended[0] == os.EX_OK

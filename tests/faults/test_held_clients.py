@@ -1,0 +1,165 @@
+"""Clients that come while the engines start are held back, and served as soon as they can be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from codec.fake import FakeCodecEngine
+from service import runtime
+from service.app import create_app
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings
+from service.transport.uvicorn_protocols import server_config
+from streaming.errors import BackendError, ErrorCode
+from streaming.ports import RowGenerator, SpeechRequest
+from tests.faults.history import SPEC, Script
+from tests.faults.labelled_audio import LabelTalker, LiteralDecoder
+from tests.faults.rig import PATIENCE_S, Listener, assert_right, native, openai
+from tests.service.live import Client, Server, client
+
+
+class SlowTalker(LabelTalker):
+    """Starts when it is told to, and is down when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(row_s=0.0004, capacity=64, max_frames=1 << 20)
+        self.may_start, self.was_asked_in_vain = asyncio.Event(), asyncio.Event()
+        self.is_down = False
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.is_down
+
+    async def start(self) -> None:
+        await self.may_start.wait()
+        await super().start()
+
+    def generate(self, request: SpeechRequest) -> RowGenerator:
+        return self._fail() if self.is_down else super().generate(request)
+
+    async def _fail(self) -> RowGenerator:
+        self.was_asked_in_vain.set()
+        raise BackendError(ErrorCode.ENGINE_RESTARTING, "The engine died.", retry_after_ms=500)
+        yield
+
+
+class Starting:
+    """A service whose talker is still starting."""
+
+    def __init__(self, **settings: object) -> None:
+        self.talker = SlowTalker()
+        codec = FakeCodecEngine(SPEC, decoder=LiteralDecoder(SPEC))
+        chosen = Settings(admission="fixed", **settings)
+        self.runtime = Runtime(chosen, self.talker, codec, Metrics("test", "fake"))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._server = Server(server_config(create_app(self.runtime), chosen, grace_s=2))
+
+    async def __aenter__(self) -> Starting:
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        async with asyncio.timeout(PATIENCE_S):
+            while not self._server.started:
+                await asyncio.sleep(0.01)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.told.set()
+        await self._serving
+
+    def held(self, result: str) -> float:
+        return self.runtime.metrics.held.labels(result)._value.get()
+
+
+async def test_handshakes_and_requests_are_held_until_the_engines_have_started() -> None:
+    async with Starting(hold_s=3600.0) as starting:
+        listeners = [Listener(Script(voice, (60,))) for voice in range(3)]
+        speaking = asyncio.gather(
+            native(starting.port, listeners[:1]),
+            openai(starting.port, listeners[1]),
+            native(starting.port, listeners[2:]),
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            while starting.runtime._held < 3:
+                await asyncio.sleep(0.01)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{starting.port}") as http:
+            assert (await http.get("/health/ready")).status_code == 503  # nobody waits for a probe
+        starting.talker.may_start.set()
+        await speaking
+        assert_right(listeners, "complete")
+        assert (starting.held("served"), starting.held("refused")) == (3, 0)
+
+
+async def test_clients_are_held_no_longer_than_is_set() -> None:
+    async with Starting(hold_s=0.2) as starting:
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(f"ws://127.0.0.1:{starting.port}/v1/tts/stream")
+        assert refused.value.response.status_code == 503
+        assert json.loads(refused.value.response.body)["error"]["code"] == "not_ready"
+        assert starting.held("refused") == 1
+        starting.talker.may_start.set()
+
+
+async def test_as_many_are_held_as_there_are_connections() -> None:
+    async with Starting(hold_s=3600.0, max_connections=1) as starting:
+        first = Listener(Script(1, (60,)))
+        speaking = asyncio.create_task(native(starting.port, [first]))
+        async with asyncio.timeout(PATIENCE_S):
+            while not starting.runtime._held:
+                await asyncio.sleep(0.01)
+            with pytest.raises(InvalidStatus):
+                await connect(f"ws://127.0.0.1:{starting.port}/v1/tts/stream")
+        starting.talker.may_start.set()
+        await speaking
+        assert_right([first], "complete")
+
+
+@asynccontextmanager
+async def with_talker_down(**settings: object) -> AsyncIterator[tuple[SlowTalker, Client]]:
+    """A context with text on a socket that was opened before the talker died."""
+    async with Starting(**settings) as starting:
+        starting.talker.may_start.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await starting.runtime.ready.wait()
+            async with client(f"ws://127.0.0.1:{starting.port}/v1/tts/stream") as talk:
+                starting.talker.is_down = True
+                await talk.send("context.create", context_id="c", audio={"encoding": "pcm_f32le"})
+                await talk.send("text.append", context_id="c", text="Voice 1 part 0 frames 60.")
+                await talk.send("context.end", context_id="c")
+                yield starting.talker, talk
+
+
+async def test_a_context_on_an_open_socket_waits_for_the_talkers_restart() -> None:
+    async with with_talker_down() as (talker, talk):
+        handle = (await talk.until("context.created"))["handle"]
+        await talker.was_asked_in_vain.wait()
+        talker.is_down = False
+        done = await talk.until("context.done")
+        assert done["reason"] == "complete"
+        assert len(talk.samples(handle)) == 60 * SPEC.hop_length
+
+
+async def test_a_context_whose_talker_stays_down_is_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "_RESTART_S", 0.1)
+    async with with_talker_down(hold_s=0.1) as (talker, talk):
+        error = await talk.error()
+        assert (error["code"], error["retry_after_ms"]) == ("engine_restarting", 500)
+        assert talker.was_asked_in_vain.is_set()
+        assert (await talk.until("context.done"))["reason"] == "error"
+
+
+async def test_without_holding_a_context_is_refused_while_the_talker_restarts() -> None:
+    async with with_talker_down(hold_s=0.0) as (talker, talk):
+        assert (await talk.error())["code"] == "not_ready"
+        assert not talker.was_asked_in_vain.is_set()

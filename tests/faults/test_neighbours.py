@@ -1,0 +1,210 @@
+"""What takes the machine or the service away from others: a busy process, and greedy clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import httpx
+import pytest
+from fastapi import WebSocket
+
+from codec.fake import FakeCodecEngine
+from service.transport import http_routes
+from streaming.ports import DecodeStats, SpeechRequest
+from streaming.spec import Samples
+from streaming.window import DecodeWindow
+from talker.fake import FakeTalker
+from tests.faults.history import SPEC
+from tests.faults.rig import PATIENCE_S, gateway
+from tests.service import clips
+from tests.service.live import Client, client
+from tests.service.voice_server import VOICE
+
+
+class BesideABusyProcess(FakeCodecEngine):
+    """Decodes one window after another, each frame in ``frame_s``, and tells that it took no time:
+    so it is where the processor is taken away between the codec and its clients.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(SPEC)
+        self.frame_s = 0.0
+        self._turn = asyncio.Lock()
+
+    async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
+        async with self._turn:
+            await asyncio.sleep(self.frame_s * window.new_frames)
+        return await super().decode(window, deadline_s)
+
+
+async def test_busy_process_beside_the_service_lowers_what_is_admitted_within_seconds() -> None:
+    codec = BesideABusyProcess()
+    talker = FakeTalker(frames_per_character=4, capacity=16)
+    async with gateway(talker, codec, admission="measured") as served:
+        admission = served.runtime.admission
+        url = f"ws://127.0.0.1:{served.port}/v1/tts/stream"
+        async with client(url) as talk, asyncio.timeout(PATIENCE_S):
+            assert admission.capacity == 16
+            codec.frame_s = SPEC.frame_s / 4  # so it carries four
+            for number in range(8):
+                await talk.create(f"c{number}", max_lead_ms=1000)
+                await talk.send("text.append", context_id=f"c{number}", text=80 * "long " + ". ")
+            while admission.capacity > 6:
+                await talk.next()
+            async with client(url) as other:
+                await other.send("context.create", context_id="more")
+                refused = await other.error()
+            assert refused["code"] == "overloaded"
+            assert refused["retry_after_ms"] >= 50
+
+
+async def test_silent_contexts_lock_nobody_out() -> None:
+    talker = FakeTalker(capacity=16)
+    async with gateway(talker, slot_rest_s=0.1, context_idle_s=600) as served:
+        admission, url = served.runtime.admission, f"ws://127.0.0.1:{served.port}/v1/tts/stream"
+        async with client(url) as one, client(url) as two, asyncio.timeout(PATIENCE_S):
+            for number in range(8):
+                await one.create(f"c{number}")
+                await two.create(f"c{number}")
+            assert admission.active == admission.capacity == 16
+            await asyncio.sleep(0.1)  # from then on they have rested for long enough
+            async with client(url, local_addr=("127.0.0.2", 0)) as other:
+                assert len(await other.say("Spoken for all that."))
+            # who was silent speaks when it will, as long as there is room
+            for number in range(8):
+                await one.send("text.append", context_id=f"c{number}", text="Here I am again.")
+                await one.send("context.end", context_id=f"c{number}")
+            for _ in range(8):
+                assert (await one.until("context.done"))["reason"] == "complete"
+        await served.until_free()
+
+
+async def test_context_without_a_slot_is_told_so_with_its_next_text_and_goes_on() -> None:
+    talker = FakeTalker(capacity=1)
+    async with gateway(talker, slot_rest_s=0.1) as served, asyncio.timeout(PATIENCE_S):
+        url = f"ws://127.0.0.1:{served.port}/v1/tts/stream"
+        async with client(url) as silent, client(url) as other:
+            await silent.create("c")
+            await asyncio.sleep(0.1)
+            await other.create("d", max_lead_ms=1000)
+            await other.send("text.append", context_id="d", text=80 * "long " + ". ")
+            await silent.send("text.append", context_id="c", text="And now? ")
+            refused = await silent.error()
+            assert (refused["code"], refused["context_id"]) == ("overloaded", "c")
+            assert refused["retry_after_ms"]
+            await other.send("context.cancel", context_id="d")
+            await other.until("context.cancelled")
+            await silent.send("text.append", context_id="c", text="And now? ")
+            await silent.send("context.end", context_id="c")
+            assert (await silent.until("context.done"))["reason"] == "complete"
+
+
+async def test_slot_that_comes_free_goes_to_the_client_who_was_refused() -> None:
+    talker = FakeTalker(capacity=8)
+    async with gateway(talker) as served, asyncio.timeout(PATIENCE_S):
+        url = f"ws://127.0.0.1:{served.port}/v1/tts/stream"
+        async with client(url) as greedy, client(url, local_addr=("127.0.0.2", 0)) as other:
+            for number in range(8):
+                await greedy.create(f"c{number}", max_lead_ms=1000)
+                text = 80 * "long " + ". "
+                await greedy.send("text.append", context_id=f"c{number}", text=text)
+            await other.send("context.create", context_id="d")
+            assert (await other.error())["code"] == "overloaded"
+            await greedy.send("context.cancel", context_id="c0")
+            await greedy.until("context.cancelled", "c0")
+            await greedy.send("context.create", context_id="c0")
+            assert (await greedy.error())["code"] == "overloaded"
+            assert len(await other.say("Now it is my turn."))
+
+
+async def trickle(port: int, sent: asyncio.Event) -> bytes:
+    """An upload that begins well and then comes byte by byte; returns the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answer = asyncio.create_task(reader.read(65536))
+    try:
+        head = f"POST /v1/audio/voices HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        head += "Content-Type: application/json\r\nContent-Length: 900000\r\n\r\n"
+        writer.write(head.encode() + b'{"audio_sample":"' + bytes(400_000))
+        await writer.drain()
+        sent.set()
+        while not answer.done():
+            writer.write(b"A")
+            await asyncio.wait([answer], timeout=0.05)
+        return answer.result()
+    finally:
+        answer.cancel()
+        writer.close()
+
+
+async def test_trickled_uploads_lock_nobody_out() -> None:
+    async with gateway() as served, asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+        sent = [asyncio.Event() for _ in range(8)]
+        trickling = [tasks.create_task(trickle(served.port, one)) for one in sent]
+        for one in sent:
+            await one.wait()
+        uploads = served.runtime.uploads
+        while uploads.active < 4:
+            await asyncio.sleep(0.01)
+        transport = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+        async with httpx.AsyncClient(transport=transport, timeout=PATIENCE_S) as other:
+            body = VOICE | {"audio_sample": clips.as_base64(clips.wav(clips.tone(10.0)))}
+            url = f"http://127.0.0.1:{served.port}/v1/audio/voices"
+            answer = await other.post(url, json=body)
+        assert answer.status_code == 201, answer.text
+        assert uploads.active == 4
+        for task in trickling:
+            task.cancel()
+
+
+async def test_upload_that_comes_too_slowly_gives_its_slot_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_routes, "_UPLOAD_GRACE_S", -12.0)  # 400 KB are worth 12.2 s
+    async with gateway() as served, asyncio.timeout(PATIENCE_S):
+        answer = await trickle(served.port, asyncio.Event())
+        assert b" 408 " in answer.split(b"\r\n", 1)[0]
+        assert b"idle_timeout" in answer
+        await served.until_free()
+        assert served.runtime.uploads.active == 0
+
+
+class NotesSetUps(FakeTalker):
+    """Notes, each time that it is to begin an utterance, how many refusals have been written."""
+
+    def __init__(self, written: list[str]) -> None:
+        super().__init__(capacity=4)
+        self._written = written
+        self.set_ups: list[int] = []
+
+    def check(self, request: SpeechRequest) -> None:
+        self.set_ups.append(sum('"overloaded"' in message for message in self._written))
+        super().check(request)
+
+
+async def test_refused_are_told_before_the_admitted_are_set_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[str] = []
+    send_text = WebSocket.send_text
+
+    async def noted(socket: WebSocket, data: str) -> None:
+        written.append(data)
+        await send_text(socket, data)
+
+    monkeypatch.setattr(WebSocket, "send_text", noted)
+    talker = NotesSetUps(written)
+    async with gateway(talker) as served, contextlib.AsyncExitStack() as stack:
+        url = f"ws://127.0.0.1:{served.port}/v1/tts/stream"
+        clients = [await stack.enter_async_context(client(url)) for _ in range(12)]
+        talker.set_ups.clear()
+
+        async def ask(one: Client) -> None:
+            await one.send("context.create", context_id="c")
+            await one.send("text.append", context_id="c", text=80 * "long " + ". ")
+
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*map(ask, clients))
+            while len(talker.set_ups) < 4:
+                await asyncio.sleep(0.01)
+        assert set(talker.set_ups) == {8}

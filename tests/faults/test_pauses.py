@@ -1,0 +1,69 @@
+"""A gateway that was paused itself does not take its children for hung."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from codec.engine import WATCH
+from ipc import child_process
+from ipc.watchdog import Vitals, read_vitals
+from tests.faults.fake_service import free_port, instance
+from tests.ipc.nest import QUICK, Nest
+
+
+async def test_supervisor_paused_with_its_child_kills_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both stand still, as on a machine that is suspended; the supervisor looks first."""
+    looks = 0
+
+    def pause(pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(2 * QUICK.hang_timeout_s)
+        os.kill(pid, signal.SIGCONT)
+
+    def look(pid: int) -> Vitals | None:
+        nonlocal looks
+        looks += 1
+        if nest.supervisor.is_up and looks % 4 == 0:
+            asyncio.get_running_loop().call_soon(pause, pid)
+        return read_vitals(pid)
+
+    monkeypatch.setattr(child_process, "read_vitals", look)
+    nest = Nest()
+    await nest.supervisor.start()
+    async with asyncio.timeout(120):
+        while looks < 20:
+            await asyncio.sleep(0.01)
+    assert nest.supervisor.restarts == 0
+    nest.supervisor.send(nest.say("here"))
+    await nest.until(lambda: nest.said == ["here"])
+    await nest.supervisor.stop()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("who", ["gateway", "everything"])
+async def test_service_that_was_paused_has_lost_no_worker(who: str, tmp_path: Path) -> None:
+    faults = tmp_path / "faults"
+    faults.touch()
+    async with instance(free_port(), FAULTS=str(faults)) as server:
+        await server.speak(1)
+        tree = [psutil.Process(server.process.pid)]
+        if who == "everything":
+            tree += tree[0].children(recursive=True)
+        for _ in range(3):
+            for process in tree:
+                process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(4 * WATCH.still_timeout_s)  # the fault itself
+            for process in tree:
+                process.send_signal(signal.SIGCONT)
+            await server.speak(2)
+        assert not await server.metric('tts_worker_restarts_total{worker="codec"}')
+        assert await server.terminate() == 0

@@ -1,0 +1,148 @@
+"""Text that costs much work is worked on in small parts, in proportion to its length.
+
+Work is counted in characters and calls, not in seconds: a busy machine makes no test fail here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedded.text import normalise
+from streaming.events import EndAsked, Event, NothingToSay, StartTalker, TextAppended
+from streaming.segmenter import Segmenter, SegmentSettings
+from streaming.session import Session, State
+from talker.fake import FakeTalker
+from talker.text_front_end import spoken_lengths
+from tests.service.live import client, gateway
+from tests.streaming.session_world import settings as session_settings
+
+MOST_CHARS = 90
+#: What is dear: nothing to be spoken, numbers, half-open markup, dots that may go on.
+UNITS = (
+    '"', "#1 ", "1,", "A ", "No. ", "@", "1-", "<|", "e.g. ", "$1 ", "[a](", "a@a.", "1/",
+    "Sat. N", "(1", "\u200d", "http://", "<b ", "&#", "St. ", "1:", "I ", "\n- ", "''", "% ",
+)  # fmt: skip
+UNIT = st.one_of(st.sampled_from(UNITS), st.text(min_size=1, max_size=6))
+
+
+def operations(work: Callable[[], object]) -> int:
+    """Python and C functions that are called by ``work``."""
+    count = 0
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@given(unit=UNIT)
+@settings(max_examples=12, deadline=None)
+@pytest.mark.parametrize("how", ["segment", "normalise"])
+def test_text_work_grows_with_the_text_and_no_faster(how: str, unit: str) -> None:
+    def work(chars: int) -> int:
+        text = (unit * chars)[:chars]
+        if how == "normalise":
+            return operations(lambda: normalise(text))
+        segmenter = Segmenter(SegmentSettings(MOST_CHARS))
+        return operations(lambda: (segmenter.push(text), segmenter.flush()))
+
+    work(100)  # what is computed once
+    long = work(1200)
+    assert long < 5 * work(300) + 2000
+    assert long < 200 * 1200
+
+
+@given(unit=UNIT, sizes=st.lists(st.integers(1, 900), min_size=1, max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_session_reads_no_more_text_than_is_about_to_be_spoken(unit: str, sizes: list[int]) -> None:
+    """However much comes at once, each event has at most one utterance normalised."""
+    read: list[int] = []
+
+    def lengths(text: str) -> list[int]:
+        read.append(len(text))
+        return list(range(len(text) + 1))
+
+    segments = SegmentSettings(MOST_CHARS, spoken_lengths=lengths)
+    session = Session(replace(session_settings(), segments=segments, max_text_chars=10_000))
+    text = (unit * sum(sizes))[: sum(sizes)]
+
+    def handle(event: Event) -> list[StartTalker]:
+        before = sum(read)
+        commands = session.handle(event, 0.0)
+        assert sum(read) - before <= MOST_CHARS
+        return [command for command in commands if isinstance(command, StartTalker)]
+
+    started, at = [], 0
+    for size in sizes:
+        started += handle(TextAppended(text[at : at + size]))
+        at += size
+    started += handle(EndAsked())
+    while started:
+        started += handle(NothingToSay(started.pop(0).utterance))
+    assert session.state is State.CLOSED
+    assert sum(read) <= len(text)
+
+
+class Turns:
+    """How much was read in each turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.most = self.total = self._now = 0
+        self._loop = asyncio.get_running_loop()
+        self._turn()
+
+    def _turn(self) -> None:
+        self._now = 0
+        self._next = self._loop.call_soon(self._turn)
+
+    def note(self, text: str) -> list[int]:
+        self._now += len(text)
+        self.total += len(text)
+        self.most = max(self.most, self._now)
+        return spoken_lengths(normalise, text)
+
+    def stop(self) -> None:
+        self._next.cancel()
+
+
+class SilentTalker(FakeTalker):
+    """Finds nothing to speak in the hostile text."""
+
+    def check(self, request: Any) -> None:
+        super().check(replace(request, text=request.text.replace("1", "")))
+
+
+async def test_hostile_text_is_read_in_small_parts_between_turns_of_the_event_loop() -> None:
+    talker = SilentTalker()
+    async with (
+        gateway(talker, max_segment_chars=MOST_CHARS) as server,
+        client(server.url) as talk,
+    ):
+        turns = Turns()
+        talker.spoken_lengths = turns.note
+        for number in range(4):
+            await talk.send("context.create", context_id=f"c{number}")
+            await talk.send("text.append", context_id=f"c{number}", text='"1' * 2_000)
+            await talk.send("context.end", context_id=f"c{number}")
+        for number in range(4):
+            error = await talk.error()
+            assert error["code"] == "invalid_text", (number, error)
+        turns.stop()
+        assert turns.total >= 4 * 3_900
+        assert turns.most <= 4 * MOST_CHARS  # one utterance of each context

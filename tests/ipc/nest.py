@@ -1,0 +1,73 @@
+"""A supervisor of echoing children, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ipc.framing import Alive, Fatal, Progress
+from ipc.supervisor import Supervisor, Watch
+
+HERE = Path(__file__).parent
+QUICK = Watch(start_timeout_s=20.0, hang_timeout_s=1.0, stop_timeout_s=2.0)
+
+
+class Nest:
+    """A supervisor of echoing children, and what it told us."""
+
+    def __init__(self, start: str = "well", watch: Watch = QUICK) -> None:
+        sys.path.insert(0, str(HERE))
+        try:
+            from echo_child import Hello, Said, Say
+        finally:
+            sys.path.remove(str(HERE))
+        self.say = Say
+        self.said: list[str] = []
+        self.pids: list[int] = []
+        self.downs = 0
+        self.phases: list[str] = []
+        self.stopping: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        #: What a test may put something else in place of.
+        self.on_ready: Callable[[Hello], None] = lambda hello: self._note(self.pids, hello.pid)
+        self.on_down: Callable[[], object] = self._down
+        self.supervisor: Supervisor[Said] = Supervisor(
+            "echo_child",
+            ["--start", start],
+            inbound=Hello | Said | Alive | Progress | Fatal,
+            ready=Hello,
+            on_message=lambda message: self._note(self.said, message.text),
+            on_ready=lambda hello: self.on_ready(hello),
+            on_down=lambda: self.on_down(),
+            on_progress=lambda phase, seconds: self._note(self.phases, phase),
+            env={"PYTHONPATH": str(HERE)},
+            watch=watch,
+        )
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _note(self, where: list, what: object) -> None:
+        where.append(what)
+        self._changed.set()
+
+    def _stop_at_once(self) -> None:
+        self.stopping = asyncio.create_task(self.supervisor.stop())
+        self.stopping.add_done_callback(lambda task: self._changed.set())
+
+    def _down(self) -> None:
+        self.downs += 1
+        self._changed.set()
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

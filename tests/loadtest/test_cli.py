@@ -1,0 +1,149 @@
+"""What becomes of a run's results, and what a command refuses before it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from loadtest import cli, plots, servers
+from loadtest.figures import figures
+from loadtest.plan import Plan
+from loadtest.plots import draw_plots
+from loadtest.records import TurnRecord, read_records
+from loadtest.report import Row, RunRecords, prepare_files, read_json, write_report
+from loadtest.run import LoadTestError, carry_out, port_of
+
+PLAN = Plan(url="ws://127.0.0.1:1/", duration_s=20, warmup_s=10, rate_per_s=1)
+
+
+def run(label: str, ttfa_s: float = 0.1) -> RunRecords:
+    """A turn every two seconds; those of the warm-up are heard a second later."""
+    records = [
+        TurnRecord(
+            index, 0, 9, at, at, at, "complete", opened_s=at, silence=0, ended_s=at + 2,
+            arrivals=[(at + ttfa_s + (at < 10), 24_000), (at + ttfa_s + 1.5, 24_000)],
+        )
+        for index, at in enumerate(range(0, 24, 2))
+    ]  # fmt: skip
+    return Row(label, PLAN, figures(PLAN, records, slo_ttfa_ms=500)), records
+
+
+def test_write_report_with_raw_file_in_its_folder(tmp_path, capsys) -> None:
+    out = tmp_path / "new" / "out"
+    write_report("test", [run("a")], None, out, out / "deeper" / "raw.jsonl")
+    assert json.loads((out / "report.json").read_text())["rows"][0]["label"] == "a"
+    assert len(read_records(out / "deeper" / "raw.jsonl")) == 12
+
+
+def test_write_report_survives_an_unwritable_raw_file(tmp_path, capsys) -> None:
+    with pytest.raises(ValueError, match="is a folder"):
+        prepare_files(None, tmp_path)
+    with pytest.raises(OSError, match="too long"):
+        write_report("test", [run("a")], None, tmp_path, tmp_path / ("x" * 300))
+    assert (tmp_path / "report.md").read_text().startswith("test, ")
+
+
+def test_write_report_labels_raw_records(tmp_path, capsys) -> None:
+    raw = tmp_path / "raw.jsonl"
+    write_report("test", [run("31 %"), run("100 %")], 16, None, raw)
+    assert [record.run for record in read_records(raw)] == ["31 %"] * 12 + ["100 %"] * 12
+
+
+def test_draw_plots_shows_measured_turns(tmp_path, monkeypatch) -> None:
+    drawn = {}
+    monkeypatch.setattr(plots, "_save", lambda axes, path: drawn.update({path.name: axes}) or path)
+    row, records = run("a")
+    draw_plots([(row, records)], tmp_path)
+    (line,) = drawn["ttfa_cdf.png"].get_lines()
+    assert len(line.get_xdata()) == row.figures.ttfa.n == 5
+    assert max(line.get_xdata()) == pytest.approx(row.figures.ttfa.max)
+    received = drawn["waterfall.png"].get_lines()[0].get_xdata()
+    assert received[1] == pytest.approx(0.1)  # not a turn of the warm-up: 1.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "--plots"], "--plots draws into a folder"),
+        (["sweep", "--plots"], "--plots draws into a folder"),
+        (["run", "--raw", "{tmp}"], "is a folder"),
+        (["run", "--out", "{tmp}/file"], "exists"),
+        (["run", "--duration", "5", "--warmup", "5"], "nothing would be measured"),
+        (["gateway", "--duration", "5"], "nothing would be measured"),
+        (["gateway", "--streams", "0"], "at least 1"),
+        (["run", "--url", "http://127.0.0.1:9/"], "--protocol openai speaks HTTP"),
+        (["run", "--url", "http://127.0.0.1:9/", "--remote"], "--protocol openai speaks HTTP"),
+        (["sweep", "--url", "http://127.0.0.1:9/"], "--protocol openai speaks HTTP"),
+    ],
+)
+def test_cli_refuses_before_the_run(tmp_path, monkeypatch, arguments, told) -> None:
+    monkeypatch.setattr(servers, "started", lambda command: pytest.fail("a server was started"))
+    (tmp_path / "file").write_text("")
+    filled = [each.format(tmp=tmp_path) for each in arguments]
+    result = CliRunner().invoke(cli.app, filled)
+    assert result.exit_code == 1
+    assert told in result.output
+
+
+def test_port_of_addresses() -> None:
+    assert port_of("wss://h/", "native") == port_of("https://h/", "openai") == 443
+    for url, protocol in (
+        ("http://h:8000/", "native"),
+        ("ftp://h/", "openai"),
+        ("ws://h:x", "native"),
+    ):
+        with pytest.raises(LoadTestError, match="not an address for this protocol"):
+            port_of(url, protocol)
+
+
+@pytest.mark.parametrize(
+    "url", ["ws://h:1/v1/tts/stream", "http://h:1", "http://h:1/", "http://h:1/v1/audio/speech"]
+)
+def test_capacity_is_asked_for_at_one_address(monkeypatch, url: str) -> None:
+    asked = []
+
+    def refuse(request: urllib.request.Request, timeout: float) -> None:
+        asked.append(request.full_url)
+        raise OSError
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    assert servers.capacity(url) is None
+    assert asked == ["http://h:1/metrics"]
+
+
+@pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN])
+def test_carry_out_ends_by_sigterm_as_by_ctrl_c(ctrl_c: Any) -> None:
+    """In a shell's background too, where Ctrl-C is ignored."""
+    ended = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    before, mine = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, ctrl_c)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            carry_out(work())
+    finally:
+        signal.signal(signal.SIGINT, mine)
+    assert ended == [True]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_read_json_of_older_reports(tmp_path) -> None:
+    """The committed results were written before the plan had all its fields."""
+    results = Path(__file__).parents[2] / "benchmarks" / "results"
+    for name in ("loadtest_sweep", "loadtest_gateway"):
+        assert msgspec.json.encode(read_json(results / f"{name}.json").rows)

@@ -1,0 +1,222 @@
+"""Runs against the gateway with fake engines, in processes of their own, as a user starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+
+from loadtest import servers
+from loadtest.records import TurnRecord, read_records, write_records
+from loadtest.run import LoadTestError, require_local, run_plan
+from loadtest.worker import arrivals, shares
+from loadtest.workload import Workload, session
+from tests.loadtest.small_plan import WORK, metrics, plan
+from tests.service.keyring import entry, write_keys
+from tests.service.live import gateway
+
+
+def listener(record: TurnRecord, prebuffer_s: float) -> bool:
+    """Whether a listener, walked through chunk by chunk in samples, never ran dry, until the end
+    or the cut.
+    """
+    begin = record.arrivals[0][0] + prebuffer_s
+    got = 0
+    cut = [(record.cancel_s, 0)] if record.outcome == "cancelled" else []
+    for at, samples in (*record.arrivals, *cut):
+        if got and (at - begin) * record.sample_rate > got + 1e-6 * record.sample_rate:
+            return False
+        got += samples
+    return True
+
+
+@pytest.mark.slow
+async def test_run_plan_figures_worked_out_again() -> None:
+    async with servers.started(servers.fake(["--capacity", "32"])) as server:
+        done = await run_plan(plan(server.url), pid=server.pid)
+        told = metrics(server.url)
+        assert servers.capacity(server.url) == 32
+    records, made = done.records, done.figures
+    assert not done.stopped
+    assert {r.session for r in records} == set(range(12))
+
+    # The server counted the same ends, and the same seconds of audio, on its own.
+    for outcome in ("complete", "cancelled"):
+        mine = sum(r.outcome == outcome for r in records)
+        assert mine > 0
+        name = f'tts_contexts_total{{outcome="{outcome}",protocol="native"}}'
+        assert told[name] == mine
+    assert {r.outcome for r in records} == {"complete", "cancelled"}
+
+    # Sessions began when a Poisson process of this seed says, and spoke their script.
+    due = arrivals(plan(server.url))
+    for record in records:
+        turns = session(WORK, 1, record.session)
+        turn = turns[record.turn]
+        assert record.characters == turn.characters
+        assert record.sentence_s - record.intended_s == pytest.approx(turn.sentence_s)
+        assert record.started_s >= record.intended_s - 0.01
+        if not record.turn:
+            assert record.intended_s == due[record.session]
+        if record.outcome == "cancelled":
+            assert turn.barge_in_s is not None
+            # A loop's timer may ring a millisecond early.
+            assert record.cancel_s >= record.arrivals[0][0] + turn.barge_in_s - 0.002
+            assert record.last_audio_s <= record.cancelled_s
+            assert record.rtf is not None  # the metrics come after the answer
+
+    measured = [r for r in records if 0.5 <= r.intended_s < 3]
+    assert made.measured_turns == len(measured) > 5
+    ttfb = [1000 * (r.arrivals[0][0] - r.intended_s) for r in measured]
+    ttfa = [t + r.silence / 24 for t, r in zip(ttfb, measured, strict=True)]
+    for mark, share in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99)):
+        assert getattr(made.ttfb, mark).value == pytest.approx(np.percentile(ttfb, share))
+        assert getattr(made.ttfa, mark).value == pytest.approx(np.percentile(ttfa, share))
+    gaps = [1000 * (b[0] - a[0]) for r in measured for a, b in itertools.pairwise(r.arrivals)]
+    assert made.gap.p99.value == pytest.approx(np.percentile(gaps, 99))
+    acks = [1000 * (r.cancelled_s - r.cancel_s) for r in measured if r.cancel_s and r.cancelled_s]
+    assert made.cancel_ack.n == len(acks)
+    for held, share in made.gap_free.items():
+        mine = np.mean([listener(r, int(held) / 1000) for r in measured])
+        assert share.value == pytest.approx(mine)
+    tenths = np.arange(0.5, 3, 0.001)
+    busy = np.mean([sum(r.opened_s <= t < r.ended_s for r in records) for t in tenths])
+    assert made.streams == pytest.approx(busy, rel=0.02)
+    assert made.server is not None
+    assert made.server.cores > 0
+    assert made.server.rss_mib > 20
+
+
+@pytest.mark.long
+@pytest.mark.slow
+async def test_run_plan_counts_refusals() -> None:
+    async with servers.started(servers.fake(["--capacity", "1"])) as server:
+        made = (await run_plan(plan(server.url, rate_per_s=10.0, duration_s=3.0))).figures
+    assert set(made.outcomes) <= {"complete", "cancelled", "refused"}
+    assert made.outcomes["refused"] > 0
+    assert made.codes == {"overloaded": made.outcomes["refused"]}
+    assert made.refusal.n == made.outcomes["refused"]
+
+
+async def test_run_plan_without_a_server() -> None:
+    made = (await run_plan(plan("ws://127.0.0.1:9/", duration_s=0.5, warmup_s=0.0))).figures
+    assert set(made.codes) == {"NoServerError"}
+    assert made.outcomes == {"failed": made.measured_turns}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+async def test_run_plan_counts_dropped_sessions() -> None:
+    async with servers.started(servers.fake()) as server:
+        small = plan(server.url, max_open=2, rate_per_s=10.0, duration_s=3.0, warmup_s=0.0)
+        made = (await run_plan(small)).figures
+    assert made.outcomes["dropped"] > 0
+    assert made.codes == {"max_open": made.outcomes["dropped"]}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+async def test_bare_server_sends_what_the_gateway_sent(tmp_path) -> None:
+    steady = plan(
+        "", streams=4, duration_s=5.0, warmup_s=1.0, workload=Workload((2, 2), (1, 1), barge_in=0)
+    )
+
+    def sizes(records: list[TurnRecord]) -> dict[str, list[int]]:
+        return {
+            r.context_id: [n for _, n in r.arrivals] for r in records if r.outcome == "complete"
+        }
+
+    path = tmp_path / "recording.jsonl"
+    async with servers.started(servers.fake()) as server:
+        gateway = await run_plan(msgspec.structs.replace(steady, url=server.url))
+    write_records(path, gateway.records)
+    assert len(read_records(path)) == len(gateway.records)
+    async with servers.started(servers.bare(path)) as server:
+        bare = await run_plan(msgspec.structs.replace(steady, url=server.url))
+    first, second = sizes(gateway.records), sizes(bare.records)
+    assert len(first) >= 4
+    assert all(second[name] == first[name] for name in first.keys() & second.keys())
+    assert first.keys() & second.keys() >= {"s0t0", "s1t0", "s2t0", "s3t0"}
+
+
+@pytest.mark.long
+async def test_run_interrupted_prints_its_report(tmp_path) -> None:
+    command = [sys.executable, "-m", "loadtest", "run", "--fake", "--rate", "5/s", "--duration"]
+    command += ["300", "--warmup", "0", "--out", str(tmp_path), "--raw", str(tmp_path / "raw")]
+    for patience_s in (4, 15, 60):  # on a busy machine it takes longer until anything was said
+        out = await interrupted(command, patience_s)
+        (row,) = json.loads((tmp_path / "report.json").read_text())["rows"]
+        if row["figures"]["measured_turns"]:
+            break
+    assert row["stopped"] is True
+    assert row["figures"]["window_s"] < 300
+    assert re.search(r"^\| 5/s \| \d+ \|", out, re.M)
+    assert len(read_records(tmp_path / "raw")) >= row["figures"]["measured_turns"] > 0
+
+
+@pytest.mark.long
+async def test_run_terminated_ends_its_server(tmp_path) -> None:
+    command = [sys.executable, "-m", "loadtest", "run", "--fake", "--duration", "300"]
+    gone: list[psutil.Process] = []
+
+    def look(pid: int) -> None:
+        gone.extend(psutil.Process(pid).children(recursive=True))
+
+    out = await interrupted(command, 1, signal.SIGTERM, look)
+    assert "| 1/s |" in out
+    assert len(gone) >= 2  # a worker and the server
+    assert not any(each.is_running() for each in gone)
+
+
+async def interrupted(
+    command: list[str],
+    after_s: float,
+    number: int = signal.SIGINT,
+    look: Callable[[int], None] = lambda pid: None,
+) -> str:
+    """What the program prints that is interrupted so long after its run has begun."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    await process.stderr.readline()  # the run begins
+    await asyncio.sleep(after_s)
+    look(process.pid)
+    process.send_signal(number)
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+def test_require_local_refuses_other_machines() -> None:
+    assert require_local("ws://127.0.0.1:8000/v1/tts/stream") == 8000
+    assert require_local("ws://[::1]:81/") == 81
+    with pytest.raises(LoadTestError, match="another machine"):
+        require_local("ws://192.0.2.7:8000/")
+    with pytest.raises(LoadTestError, match="not an address for this protocol"):
+        require_local("http://127.0.0.1/")
+    with pytest.raises(LoadTestError, match="--protocol openai speaks HTTP"):
+        require_local("http://127.0.0.1:8000/v1/tts/stream")
+
+
+async def test_capacity_of_a_server_with_keys(tmp_path) -> None:
+    keys = write_keys(tmp_path / "keys.json", entry("boss", "acme", "admin"), entry("joe", "acme"))
+    async with gateway(api_keys_file=keys, max_contexts=5) as server:
+        told = [await asyncio.to_thread(servers.capacity, server.url, k) for k in ("boss", "joe")]
+    assert told == [5, None]
+
+
+def test_shares_of_workers_cover_all_sessions() -> None:
+    whole = plan("ws://127.0.0.1:1/", processes=3, max_sessions=100, duration_s=60.0)
+    parts = [shares(whole, index) for index in range(3)]
+    assert sorted(itertools.chain(*parts)) == list(enumerate(arrivals(whole)))

@@ -1,0 +1,137 @@
+"""Servers that stand still, and ones that say too much: in-process, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
+
+from loadtest import bare_server, worker
+from loadtest.figures import figures
+from loadtest.plan import Plan
+from loadtest.records import TurnRecord
+from loadtest.report import Row, make_report, markdown
+from loadtest.session import StallTimeout, judge_unfinished
+from loadtest.workload import Workload
+from talkwire_client import protocol
+from tests.loadtest.small_plan import carried_out
+
+#: A second and a half of audio, in chunks of a tenth.
+SPOKEN = TurnRecord(
+    0, 0, 9, 0, 0, 0, "complete", opened_s=0.0, arrivals=[(i / 20, 2400) for i in range(15)]
+)
+WHOLE = Workload(turns=(1, 1), sentences=(1, 1), tokens_per_s=0, barge_in=0, think_s=0)
+
+
+async def test_stall_timeout_is_put_off_by_progress() -> None:
+    async with StallTimeout(60.0) as patience:
+        first = patience.until
+        await asyncio.sleep(0.01)
+        patience.progress()
+        assert patience.until > first
+        patience.progress(ahead_s=100.0)
+        far = patience.until
+        patience.progress()
+        assert patience.until == far > first + 90
+
+
+async def test_stall_timeout_ends_a_turn() -> None:
+    async def stand_still() -> None:
+        async with StallTimeout(0.01) as patience:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                patience.progress()  # too late: it makes no difference, and no fault
+
+    with pytest.raises(TimeoutError):
+        await stand_still()
+
+
+@pytest.mark.parametrize(
+    ("sentence_s", "arrivals", "outcome"),
+    [(5.0, [], "failed"), (25.0, [], "unfinished"), (5.0, [(6.0, 100)], "unfinished")],
+)
+def test_judge_unfinished(sentence_s, arrivals, outcome) -> None:
+    record = TurnRecord(0, 0, 9, 4.0, sentence_s, 4.0, arrivals=arrivals, ended_s=30.0)
+    judge_unfinished(record)
+    assert record.outcome == outcome
+    assert record.code == ("no_audio" if outcome == "failed" else None)
+
+
+# -- sessions against a server of our own
+
+
+class Hung(bare_server.ReplaySession):
+    """Opens every context and never speaks."""
+
+    async def _speak(self, context_id: str, handle: int) -> None:
+        await asyncio.Event().wait()
+
+
+class Late(bare_server.ReplaySession):
+    """Goes on speaking after it has answered a cancel, and tells its metrics then."""
+
+    async def _on(self, message: protocol.ClientMessage) -> None:
+        if not isinstance(message, protocol.ContextCancel):
+            return await super()._on(message)
+        if (task := self._speaking.pop(message.context_id, None)) is not None:
+            await self._say(protocol.ContextCancelled(message.context_id, 0, 0, 0, "", ""))
+            await asyncio.sleep(0.25)
+            task.cancel()
+            metrics = protocol.Metrics(message.context_id, None, None, None, 0.0, 0.25, 0.0)
+            await self._say(metrics)
+
+
+@contextlib.asynccontextmanager
+async def listening(talk: type[bare_server.ReplaySession]) -> AsyncIterator[str]:
+    choose: Callable[[str], bare_server.Chunks] = bare_server.chooser([SPOKEN])
+
+    async def answer(socket: ServerConnection) -> None:
+        await talk(socket, choose).run()
+
+    protocols = [Subprotocol(protocol.SUBPROTOCOL)]
+    async with serve(answer, "127.0.0.1", 0, subprotocols=protocols, compression=None) as server:
+        yield f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/"
+
+
+async def test_native_session_with_a_server_that_hangs(monkeypatch) -> None:
+    monkeypatch.setattr("loadtest.session._SILENT_S", 0.2)
+    async with listening(Hung) as url:
+        plan = Plan(url, 0.3, 0.0, streams=3, workload=WHOLE, grace_s=0.5)
+        records = await carried_out(plan, monkeypatch)
+    assert [(r.outcome, r.code) for r in records] == [("failed", "no_audio")] * 3
+    made = figures(plan, records, slo_ttfa_ms=500)
+    said = markdown(make_report("test", [Row("3", plan, made)]))
+    assert "`no_audio` 3" in said
+    assert "| unfinished |" in said
+
+
+async def test_native_session_records_audio_after_a_cancel(monkeypatch) -> None:
+    # Cut off within the first quarter of a second, and spoken on for another.
+    cut = Workload(turns=(2, 2), texts=("Hi.",), tokens_per_s=0, barge_in=1.0, think_s=0)
+    async with listening(Late) as url:
+        plan = Plan(url, 20.0, 0.0, streams=4, workload=cut, report_every_s=0)
+        records = await carried_out(plan, monkeypatch)
+    assert [record.outcome for record in records] == ["cancelled"] * 8
+    for record in records:
+        assert record.cancelled_s is not None
+        assert record.last_audio_s is not None
+        assert record.rtf == 0.25
+        assert record.ended_s < record.last_audio_s
+    made = figures(plan, records, slo_ttfa_ms=500)
+    assert made.cancel_last_byte.max > made.cancel_ack.max
+
+
+async def test_native_session_progress(monkeypatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(StallTimeout, "progress", lambda self, ahead_s=0.0: told.append(ahead_s))
+    paced = Workload(turns=(1, 1), texts=("Two words.",), tokens_per_s=200, barge_in=0)
+    async with listening(bare_server.ReplaySession) as url:
+        plan = Plan(url, 1.0, 0.0, streams=1, workload=paced, report_every_s=0)
+        (record,) = await carried_out(plan, monkeypatch)
+    assert record.outcome == "complete"
+    assert len(told) == len(record.arrivals) + len(worker.scripts(plan, 0).__next__()[2][0].pieces)

@@ -1,0 +1,194 @@
+"""Every client with its own default voice, model and format, pointed here and otherwise untouched.
+
+Each case is one that a stranger meets first: the vendor's own text, then a text that cannot be
+spoken, which ends no session, then a text again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import aiohttp
+import openai as openai_sdk
+import pytest
+from cartesia import Cartesia
+from deepgram import DeepgramClient
+from deepgram.environment import DeepgramClientEnvironment
+from elevenlabs.client import ElevenLabs
+from livekit.plugins import cartesia, deepgram, elevenlabs, openai
+from pipecat.services.cartesia.tts import CartesiaTTSService
+from pipecat.services.deepgram.tts import DeepgramTTSService
+from pipecat.services.elevenlabs.tts import ElevenLabsTTSService
+from pipecat.services.openai.tts import OpenAITTSService
+from pipecat_talkwire import TalkwireTTSService
+
+from tests.e2e.live import Service
+from tests.official.livekit_speech import listen, say
+from tests.official.pipecat_pipeline import conversation
+
+TEXTS = ["Hello! How can I help you today?", "...", "\N{PARTY POPPER}", "Let me look that up."]
+CASES = ("requests: text, `...`, an emoji, text", "a session: text, `...`, an emoji, text")
+Tell = Callable[[str, str], None]
+#: A second of speech is longer than this in every format that is asked for.
+LEAST_BYTES = 2_000
+#: What the vendors' own examples name, where a client has no default.
+RACHEL, SONIC = "21m00Tcm4TlvDq8ikWAM", "e07c00bc-4134-4eae-9ea4-1a55fb45746b"
+#: A busy machine may take longer than Pipecat waits.
+PATIENCE = {"stop_frame_timeout_s": 60.0}
+
+
+def address(speaking: Service, scheme: str = "http") -> str:
+    return f"{scheme}://127.0.0.1:{speaking.port}"
+
+
+# -- official SDKs: the bytes of one text
+
+
+def openai_python(speaking: Service, text: str) -> bytes:
+    with openai_sdk.OpenAI(base_url=address(speaking) + "/v1", api_key="any") as client:
+        spoken = client.audio.speech.create(
+            model="gpt-4o-mini-tts",
+            voice="coral",
+            input=text,
+            instructions="Speak in a cheerful tone.",
+        )
+        return spoken.content
+
+
+def azure_python(speaking: Service, text: str) -> bytes:
+    with openai_sdk.AzureOpenAI(
+        azure_endpoint=address(speaking), api_version="2025-04-01-preview", api_key="any"
+    ) as client:
+        return client.audio.speech.create(model="tts-1", voice="alloy", input=text).content
+
+
+def elevenlabs_python(speaking: Service, text: str) -> bytes:
+    client = ElevenLabs(base_url=address(speaking), api_key="any")
+    return b"".join(client.text_to_speech.convert("JBFqnCBsd6RMkjVDRZzb", text=text))
+
+
+def cartesia_python(speaking: Service, text: str) -> bytes:
+    client = Cartesia(api_key="any", base_url=address(speaking))
+    return client.tts.generate(
+        model_id="sonic-3",
+        transcript=text,
+        voice=SONIC,
+        output_format={"container": "wav", "encoding": "pcm_f32le", "sample_rate": 44100},
+    ).read()
+
+
+def deepgram_python(speaking: Service, text: str) -> bytes:
+    base, sockets = address(speaking), address(speaking, "ws")
+    environment = DeepgramClientEnvironment(
+        base=base, production=sockets, agent=sockets, agent_rest=base
+    )
+    client = DeepgramClient(api_key="any", environment=environment)
+    return b"".join(client.speak.v1.audio.generate(text=text, model="aura-2-thalia-en"))
+
+
+SDKS: dict[str, Callable[[Service, str], bytes]] = {
+    "openai (Python)": openai_python,
+    "openai (Python, Azure)": azure_python,
+    "elevenlabs (Python)": elevenlabs_python,
+    "cartesia (Python)": cartesia_python,
+    "deepgram-sdk (Python)": deepgram_python,
+}
+
+
+@pytest.mark.parametrize("client", SDKS)
+def test_sdk_speaks_whatever_it_is_given(speaking: Service, client: str, told: Tell) -> None:
+    told(client, CASES[0])
+    sizes = [len(SDKS[client](speaking, text)) for text in TEXTS]
+    assert all(sizes), sizes
+    assert min(sizes[0], sizes[-1]) > max(LEAST_BYTES, sizes[1]), sizes
+
+
+# -- agent frameworks: a session that goes on
+
+
+PIPECAT: dict[str, Callable[[Service], Any]] = {
+    "Pipecat ElevenLabsTTSService": lambda s: ElevenLabsTTSService(
+        api_key="any",
+        url=address(s, "ws"),
+        settings=ElevenLabsTTSService.Settings(voice=RACHEL),
+        **PATIENCE,
+    ),
+    "Pipecat CartesiaTTSService": lambda s: CartesiaTTSService(
+        api_key="any",
+        url=address(s, "ws") + "/tts/websocket",
+        settings=CartesiaTTSService.Settings(voice=SONIC),
+        **PATIENCE,
+    ),
+    "Pipecat DeepgramTTSService": lambda s: DeepgramTTSService(
+        api_key="any", base_url=address(s, "ws"), **PATIENCE
+    ),
+    "Pipecat OpenAITTSService": lambda s: OpenAITTSService(
+        api_key="any", base_url=address(s) + "/v1", **PATIENCE
+    ),
+}
+
+
+@pytest.mark.parametrize("client", PIPECAT)
+async def test_pipecat_session_goes_on_whatever_it_is_given(
+    speaking: Service, client: str, told: Tell
+) -> None:
+    told(client, CASES[1])
+    service = PIPECAT[client](speaking)
+    async with conversation(service) as talk:
+        for turn, text in enumerate(TEXTS):
+            await talk.say(text)
+            await talk.until_stopped(turn + 1)
+    assert talk.errors() == []
+    assert service.is_usable
+    if isinstance(service, OpenAITTSService):  # closes no client of its own
+        await service._client.close()
+    first, *_, last = (len(talk.pcm(context)) for context in talk.contexts())
+    assert min(first, last) > LEAST_BYTES
+
+
+async def test_pipecat_talkwire_speaks_by_default(speaking: Service, told: Tell) -> None:
+    told("Pipecat TalkwireTTSService", "a turn")
+    async with conversation(TalkwireTTSService(url=speaking.url)) as talk:
+        await talk.say(TEXTS[0])
+        await talk.until_stopped(1)
+    assert talk.errors() == []
+    assert len(talk.pcm()) > LEAST_BYTES
+
+
+Make = Callable[[Service, aiohttp.ClientSession], Any]
+LIVEKIT: dict[str, Make] = {
+    "LiveKit elevenlabs.TTS": lambda s, http: elevenlabs.TTS(
+        api_key="any", base_url=address(s) + "/v1", http_session=http
+    ),
+    "LiveKit cartesia.TTS": lambda s, http: cartesia.TTS(
+        api_key="any", base_url=address(s), http_session=http
+    ),
+    "LiveKit deepgram.TTS": lambda s, http: deepgram.TTS(
+        api_key="any", base_url=address(s) + "/v1/speak", http_session=http
+    ),
+    "LiveKit openai.TTS": lambda s, http: openai.TTS(api_key="any", base_url=address(s) + "/v1"),
+}
+Speak = Callable[[Any, str], Coroutine[Any, Any, Any]]
+
+
+async def in_pieces(plugin: Any, text: str) -> Any:
+    return await say(plugin, text)
+
+
+async def in_one_piece(plugin: Any, text: str) -> Any:
+    async with plugin.synthesize(text) as stream:
+        return await listen(stream)
+
+
+@pytest.mark.parametrize("client", LIVEKIT)
+async def test_livekit_session_goes_on_whatever_it_is_given(
+    speaking: Service, session: aiohttp.ClientSession, client: str, told: Tell
+) -> None:
+    told(client, CASES[1])
+    plugin = LIVEKIT[client](speaking, session)
+    # LiveKit's OpenAI plugin knows no text that comes in pieces.
+    speak = in_pieces if plugin.capabilities.streaming else in_one_piece
+    sizes = [len((await speak(plugin, text)).pcm) for text in TEXTS]
+    await plugin.aclose()
+    assert min(sizes[0], sizes[-1]) > LEAST_BYTES, sizes

@@ -1,0 +1,350 @@
+"""Every protocol as the same few verbs: speak a text, hear its audio, cancel it, leave.
+
+Audio is s16le at 24 kHz throughout, so that it can be compared with what the fakes make of a text
+in one piece.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from tests.service.memory import Exchange, MemorySocket, Refused, Served
+
+_RAW = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000}
+_EL = "/v1/text-to-speech/default"
+
+
+@dataclass(frozen=True)
+class End:
+    """A turn is over: ``code`` is its error's, if it had one."""
+
+    code: str | None = None
+
+
+#: What a message means: audio, the turn's end, or nothing.
+Heard = bytes | End | None
+
+
+@dataclass(frozen=True)
+class SocketProtocol:
+    """A protocol on a WebSocket.
+
+    Attributes:
+        name: The label in metrics.
+        address: Where it is.
+        turn: The messages that have a text spoken to its end.
+        read: What a server's message means.
+        cancel: The messages that stop it; empty where only leaving does.
+        nonsense: Messages that are none of its own.
+        survives: Whether the socket goes on after them.
+        opening: Messages before the first turn.
+    """
+
+    name: str
+    address: str
+    turn: Callable[[str], list[Any]]
+    read: Callable[[Any], Heard]
+    cancel: tuple[Any, ...]
+    nonsense: tuple[Any, ...]
+    survives: bool
+    opening: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class HttpProtocol:
+    """A protocol of one POST per text. ``read`` takes a piece of the body."""
+
+    name: str
+    address: str
+    body: Callable[[str], dict[str, Any]]
+    read: Callable[[bytes], bytes] = bytes
+
+
+def _native(message: Any) -> Heard:
+    if isinstance(message, bytes):
+        return message[12:]
+    if message["type"] == "error":
+        return End(message["code"])
+    return End() if message["type"] in ("context.done", "context.cancelled") else None
+
+
+def _elevenlabs(message: Any) -> Heard:
+    if "audio" in message:
+        return base64.b64decode(message["audio"])
+    if "error" in message:
+        return End(message["error"])
+    return End() if message.get("isFinal") else None
+
+
+def _cartesia(message: Any) -> Heard:
+    if message["type"] == "chunk":
+        return base64.b64decode(message["data"])
+    if message["type"] == "error":
+        return End(message["error_code"])
+    return End() if message["type"] == "done" else None
+
+
+def _deepgram(message: Any) -> Heard:
+    if isinstance(message, bytes):
+        return message
+    if message.get("code") == "DRAINING":
+        return None  # a warning: what is under way goes on
+    if message["type"] in ("Error", "Warning"):
+        return End(message["code"].lower())
+    return End() if message["type"] in ("Flushed", "Cleared") else None
+
+
+def _vllm_omni(message: Any) -> Heard:
+    if isinstance(message, bytes):
+        return message
+    if message["type"] == "error":
+        return End(message["code"])
+    return End() if message["type"] == "session.done" else None
+
+
+def _cartesia_turn(text: str) -> list[Any]:
+    fields = {"context_id": "c", "voice": "default", "output_format": _RAW}
+    return [{**fields, "transcript": text, "continue": False}]
+
+
+SOCKETS = (
+    SocketProtocol(
+        "native",
+        "/v1/tts/stream",
+        lambda text: [
+            {"type": "context.create", "context_id": "c", "audio": {"encoding": "pcm_s16le"}},
+            {"type": "text.append", "context_id": "c", "text": text},
+            {"type": "context.end", "context_id": "c"},
+        ],
+        _native,
+        ({"type": "context.cancel", "context_id": "c"},),
+        ("{", "[]", {"type": 5}, {"type": "nothing"}, b"bytes"),
+        survives=True,
+    ),
+    SocketProtocol(
+        "elevenlabs",
+        f"{_EL}/multi-stream-input?output_format=pcm_24000",
+        lambda text: [
+            {"text": " ", "context_id": "c"},
+            {"text": text, "context_id": "c"},
+            {"context_id": "c", "flush": True},
+            {"context_id": "c", "close_context": True},
+        ],
+        _elevenlabs,
+        ({"context_id": "c", "close_context": True},),
+        ("{", "[]", {"text": 5}, b"bytes"),
+        survives=False,
+    ),
+    SocketProtocol(
+        "elevenlabs",
+        f"{_EL}/stream-input?output_format=pcm_24000",
+        lambda text: [{"text": " "}, {"text": text}, {"text": ""}],
+        _elevenlabs,
+        (),
+        ("{", "[]", {"text": 5}, b"bytes"),
+        survives=False,
+    ),
+    SocketProtocol(
+        "cartesia",
+        "/tts/websocket",
+        _cartesia_turn,
+        _cartesia,
+        ({"context_id": "c", "cancel": True},),
+        ("{", "[]", {"transcript": 5}, b"bytes"),
+        survives=True,
+    ),
+    SocketProtocol(
+        "deepgram",
+        "/v1/speak?encoding=linear16&sample_rate=24000",
+        lambda text: [{"type": "Speak", "text": text}, {"type": "Flush"}],
+        _deepgram,
+        ({"type": "Clear"},),
+        ("{", "[]", {"type": "nothing"}, {"type": "Speak", "text": 5}, b"bytes"),
+        survives=False,
+    ),
+    SocketProtocol(
+        "vllm-omni",
+        "/v1/audio/speech/stream",
+        lambda text: [{"type": "input.text", "text": text}, {"type": "input.done"}],
+        _vllm_omni,
+        (),
+        ("{", "[]", {"type": "nothing"}, {"type": "input.text", "text": 5}, b"bytes"),
+        survives=True,
+        opening=(
+            {
+                "type": "session.config", "response_format": "pcm", "stream_audio": True,
+                "split_granularity": "sentence",
+            },
+        ),
+    ),
+)  # fmt: skip
+
+
+def _sse(key: str) -> Callable[[bytes], bytes]:
+    """The audio in whole events."""
+
+    def read(piece: bytes) -> bytes:
+        lines = [line[6:] for line in piece.decode().splitlines() if line.startswith("data: ")]
+        return b"".join(base64.b64decode(json.loads(line).get(key, "")) for line in lines)
+
+    return read
+
+
+HTTP = (
+    HttpProtocol(
+        "openai", "/v1/audio/speech", lambda text: {"input": text, "response_format": "pcm"}
+    ),
+    HttpProtocol(
+        "openai",
+        "/v1/audio/speech?events",
+        lambda text: {"input": text, "response_format": "pcm", "stream_format": "sse"},
+        _sse("audio"),
+    ),
+    HttpProtocol(
+        "elevenlabs", f"{_EL}/stream?output_format=pcm_24000", lambda text: {"text": text}
+    ),
+    HttpProtocol(
+        "cartesia",
+        "/tts/bytes",
+        lambda text: {"transcript": text, "voice": "default", "output_format": _RAW},
+    ),
+    HttpProtocol(
+        "cartesia",
+        "/tts/sse",
+        lambda text: {"transcript": text, "voice": "default", "output_format": _RAW},
+        _sse("data"),
+    ),
+    HttpProtocol(
+        "deepgram",
+        "/v1/speak?encoding=linear16&container=none&sample_rate=24000",
+        lambda text: {"text": text},
+    ),
+)
+Protocol = SocketProtocol | HttpProtocol
+PROTOCOLS: dict[str, Protocol] = {
+    f"{'socket' if isinstance(one, SocketProtocol) else 'http'} {one.address.partition('?')[0]}"
+    + ("?events" if one.address.endswith("?events") else ""): one
+    for one in (*SOCKETS, *HTTP)
+}
+
+
+class Turn:
+    """One text being spoken. ``status`` and ``headers`` are those of a refusal over HTTP."""
+
+    status: int | None = None
+    headers: Mapping[str, str] = MappingProxyType({})
+
+    async def hear(self) -> bytes | End:
+        """The next audio, or the end."""
+        raise NotImplementedError
+
+    async def rest(self) -> tuple[bytes, End]:
+        """All audio up to the end."""
+        audio = b""
+        while not isinstance(heard := await self.hear(), End):
+            audio += heard
+        return audio, heard
+
+    def pause(self) -> None:
+        """Read nothing more."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """Read on."""
+        raise NotImplementedError
+
+
+class SocketTurn(Turn):
+    """See Turn."""
+
+    def __init__(self, protocol: SocketProtocol, socket: MemorySocket) -> None:
+        self.protocol, self.socket = protocol, socket
+
+    def speak(self, text: str) -> None:
+        for message in self.protocol.turn(text):
+            self.socket.send(message)
+
+    async def hear(self) -> bytes | End:
+        while (message := await self.socket.next()) is not None:
+            if (heard := self.protocol.read(message)) is not None:
+                return heard
+        return End(f"closed {self.socket.close_code}")
+
+    def cancel(self) -> None:
+        for message in self.protocol.cancel:
+            self.socket.send(message)
+
+    def pause(self) -> None:
+        self.socket.reading.clear()
+
+    def resume(self) -> None:
+        self.socket.reading.set()
+
+
+class HttpTurn(Turn):
+    """See Turn. A status of 400 or more is an end."""
+
+    def __init__(self, protocol: HttpProtocol, exchange: Exchange) -> None:
+        self._protocol, self._exchange = protocol, exchange
+        self._is_over = False
+
+    async def hear(self) -> bytes | End:
+        if self._is_over:
+            return End()
+        message = await self._exchange.hear()
+        if message["type"] == "http.response.start":
+            if message["status"] < 400:
+                return await self.hear()
+            self.status = message["status"]
+            self.headers = {k.decode(): v.decode() for k, v in message["headers"]}
+            refusal = await self._exchange.hear()
+            return End(code_of(json.loads(refusal["body"])))
+        self._is_over = not message.get("more_body", False)
+        return self._protocol.read(message.get("body", b""))
+
+    def pause(self) -> None:
+        self._exchange.reading.clear()
+
+    def resume(self) -> None:
+        self._exchange.reading.set()
+
+
+def code_of(body: Mapping[str, Any]) -> str:
+    """The error's code in any vendor's shape."""
+    inner = body.get("error", body.get("detail", body))
+    return str(inner.get("code", inner.get("error_code", inner.get("err_code")))).lower()
+
+
+@contextlib.asynccontextmanager
+async def turn(served: Served, protocol: Protocol, text: str) -> AsyncIterator[Turn]:
+    """A turn that is being spoken. A refused handshake is its end."""
+    if isinstance(protocol, HttpProtocol):
+        async with served.request(protocol.address, protocol.body(text)) as exchange:
+            yield HttpTurn(protocol, exchange)
+        return
+    try:
+        async with served.socket(protocol.address) as socket:
+            speaking = SocketTurn(protocol, socket)
+            for message in protocol.opening:
+                socket.send(message)
+            speaking.speak(text)
+            yield speaking
+    except Refused as refused:
+        yield RefusedTurn(refused)
+
+
+class RefusedTurn(Turn):
+    """A turn that was never begun."""
+
+    def __init__(self, refused: Refused) -> None:
+        self._code = code_of(refused.body)
+        self.status, self.headers = refused.status, refused.headers
+
+    async def hear(self) -> bytes | End:
+        return End(self._code)

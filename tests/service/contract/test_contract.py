@@ -1,0 +1,221 @@
+"""What every protocol promises, in the same tests for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streaming.errors import BackendError, ErrorCode
+from talker.fake import FakeTalker
+from tests.service.contract.adapters import (
+    PROTOCOLS,
+    SOCKETS,
+    End,
+    HttpProtocol,
+    Protocol,
+    SocketProtocol,
+    SocketTurn,
+    turn,
+)
+from tests.service.memory import Refused, Served, served
+
+TEXT = "This one is a sentence that is long enough to be sent in several pieces."
+OTHER = "Another one, which is spoken after it."
+#: With all of the codec's lookahead, streamed audio is that of the whole to the bit.
+EXACT: dict[str, Any] = {"first_lookahead_frames": 3, "lookahead_frames": 3}
+#: A talker that never gets to the end while a test looks.
+ENDLESS: dict[str, Any] = {"frames_per_character": 50, "row_s": 0.002}
+every = pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
+every_socket = pytest.mark.parametrize(
+    "protocol", SOCKETS, ids=[one.address.partition("?")[0] for one in SOCKETS]
+)
+
+
+def s16(service: Served, text: str) -> bytes:
+    samples = np.clip(service.whole(text), -1, 1)
+    return np.rint(samples * 32767).astype("<i2").tobytes()
+
+
+@every
+async def test_contract_audio_is_exact(protocol: Protocol) -> None:
+    async with served(**EXACT) as service:
+        async with turn(service, protocol, TEXT) as speaking:
+            audio, end = await speaking.rest()
+        assert end == End()
+        assert audio == s16(service, TEXT)
+        await service.until_free()
+
+
+@every_socket
+async def test_contract_a_socket_speaks_again(protocol: SocketProtocol) -> None:
+    if protocol.address.startswith("/v1/text-to-speech/default/stream-input"):
+        pytest.skip("has one turn")
+    async with served(**EXACT) as service:
+        async with turn(service, protocol, TEXT) as speaking:
+            assert isinstance(speaking, SocketTurn)
+            await speaking.rest()
+            speaking.speak(OTHER)
+            audio, end = await speaking.rest()
+        assert end == End()
+        assert audio == s16(service, OTHER)
+
+
+@every_socket
+async def test_contract_cancel_stops_the_work_at_once(protocol: SocketProtocol) -> None:
+    if not protocol.cancel:
+        pytest.skip("is cancelled by leaving")
+    async with served(FakeTalker(**ENDLESS), **EXACT) as service:
+        async with turn(service, protocol, TEXT) as speaking:
+            assert isinstance(speaking, SocketTurn)
+            assert await speaking.hear()
+            speaking.cancel()
+            await service.until_free()
+            speaking.pause()
+        assert service.talker.outstanding == 0
+
+
+@every
+async def test_contract_a_client_that_vanishes_frees_everything(protocol: Protocol) -> None:
+    async with served(FakeTalker(**ENDLESS)) as service:
+        async with turn(service, protocol, TEXT) as speaking:
+            assert await speaking.hear()
+            assert service.runtime.admission.active == 1
+        await service.until_free()
+        assert service.runtime.connections == 0
+        assert 'outcome="cancelled"' in service.runtime.metrics.render().decode()
+
+
+@every
+async def test_contract_a_slow_reader_loses_nothing(protocol: Protocol) -> None:
+    async with served(FakeTalker(row_s=0.0005), **EXACT) as service:
+        async with turn(service, protocol, TEXT) as speaking:
+            first = await speaking.hear()
+            assert isinstance(first, bytes)
+            speaking.pause()
+            for _ in range(200):  # the server has every chance to lose something
+                await asyncio.sleep(0.001)
+            speaking.resume()
+            rest, end = await speaking.rest()
+        assert end == End()
+        assert first + rest == s16(service, TEXT)
+
+
+@every
+async def test_contract_a_reader_that_takes_nothing_loses_its_place(protocol: Protocol) -> None:
+    talker = FakeTalker(frames_per_character=50)
+    async with (
+        served(talker, slow_consumer_s=0.1) as service,
+        turn(service, protocol, TEXT) as speaking,
+    ):
+        assert await speaking.hear()
+        speaking.pause()
+        await service.until_free()
+        counted = service.runtime.metrics.render().decode()
+        assert 'tts_errors_total{code="slow_consumer"} 1.0' in counted
+
+
+@every
+async def test_contract_a_drain_lets_what_is_under_way_finish(protocol: Protocol) -> None:
+    async with served(FakeTalker(row_s=0.001), **EXACT) as service:
+        async with turn(service, protocol, TEXT) as speaking:
+            first = await speaking.hear()
+            assert isinstance(first, bytes)
+            service.runtime.begin_drain()
+            rest, end = await speaking.rest()
+        assert end == End()
+        assert first + rest == s16(service, TEXT)
+        async with turn(service, protocol, OTHER) as refused:
+            assert await refused.hear() == End("draining")
+
+
+@every
+async def test_contract_a_full_server_says_so(protocol: Protocol) -> None:
+    async with served(max_contexts=1) as service:
+        lease = service.runtime.admission.acquire()
+        async with turn(service, protocol, TEXT) as speaking:
+            assert await speaking.hear() == End("overloaded")
+            if isinstance(protocol, HttpProtocol):
+                assert speaking.status == 429
+                assert int(speaking.headers["retry-after"]) >= 1
+        lease.release()
+
+
+@every
+async def test_contract_a_text_has_a_longest(protocol: Protocol) -> None:
+    async with served(max_text_chars=20) as service:
+        async with turn(service, protocol, "x" * 21) as speaking:
+            assert await speaking.hear() == End("text_too_long")
+        await service.until_free()
+
+
+@every
+async def test_contract_a_server_that_is_not_ready_refuses(protocol: Protocol) -> None:
+    async with served() as service:
+        service.codec.is_ready = False
+        async with turn(service, protocol, TEXT) as speaking:
+            assert await speaking.hear() == End("not_ready")
+            assert speaking.status == 503
+            assert speaking.headers["retry-after"] == "1"
+
+
+@every
+async def test_contract_an_engine_that_fails_is_an_error(protocol: Protocol) -> None:
+    async with served() as service:
+        async with turn(service, protocol, "This will !fail now.") as speaking:
+            assert (await speaking.rest())[1] == End("engine_failed")
+        await service.until_free()
+        service.codec.fail_with = BackendError(ErrorCode.CODEC_FAILED, "The codec failed.")
+        async with turn(service, protocol, TEXT) as speaking:
+            assert (await speaking.rest())[1] == End("codec_failed")
+        await service.until_free()
+
+
+@every_socket
+@pytest.mark.parametrize("at", range(5))
+async def test_contract_nonsense_is_told_and_harms_nobody(
+    protocol: SocketProtocol, at: int
+) -> None:
+    if at >= len(protocol.nonsense):
+        pytest.skip("has fewer kinds of nonsense")
+    async with served(**EXACT) as service, service.socket(protocol.address) as socket:
+        for message in protocol.opening:
+            socket.send(message)
+        socket.send(protocol.nonsense[at])
+        speaking = SocketTurn(protocol, socket)
+        end = await speaking.hear()
+        assert isinstance(end, End)
+        assert end.code in ("invalid_json", "invalid_message", "unknown_message")
+        if protocol.survives:
+            speaking.speak(TEXT)
+            assert await speaking.rest() == (s16(service, TEXT), End())
+        else:
+            assert (await speaking.hear()) in (End("closed 1008"), End("closed 1003"))
+        assert service.runtime.admission.active == 0 or protocol.survives
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [one for one in PROTOCOLS.values() if isinstance(one, HttpProtocol)],
+    ids=[name for name, one in PROTOCOLS.items() if isinstance(one, HttpProtocol)],
+)
+@pytest.mark.parametrize("body", [b"{", b"", b"[]", b'"x"', b"\xff", b"[" * 5000])
+async def test_contract_a_body_that_is_none_is_told(protocol: HttpProtocol, body: bytes) -> None:
+    async with served() as service:
+        headers = {"content-type": "application/json"}
+        answer = await service.http.post(protocol.address, content=body, headers=headers)
+        assert answer.status_code in (400, 422)
+        assert "invalid_" in answer.text.lower()
+        assert len(answer.headers["x-request-id"]) == 32
+
+
+@every_socket
+async def test_contract_no_more_sockets_than_the_server_has(protocol: SocketProtocol) -> None:
+    async with served(max_connections=1) as service, service.socket(protocol.address):
+        with pytest.raises(Refused) as refused:
+            async with service.socket(protocol.address):
+                pass
+        assert refused.value.status in (429, 503)
+        assert int(refused.value.headers["retry-after"]) >= 1

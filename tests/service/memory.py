@@ -1,0 +1,209 @@
+"""The application with fake engines, without a server or a network: requests and sockets over ASGI.
+
+For tests that are about what is said, not about how it travels. A client that stops reading holds
+``send`` up, as a full connection does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+from fastapi import FastAPI
+from starlette.types import Message
+
+from codec.fake import FakeCodecEngine, FakeDecoder
+from service.app import create_app
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings
+from streaming.ports import Sampling, SpeechRequest
+from streaming.spec import Samples
+from talker.fake import FakeTalker
+from tests.service.live import SPEC
+
+_PATIENCE_S = 60
+_HOST = "127.0.0.1:8000"
+
+
+class Refused(Exception):
+    """A handshake was refused."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: Any) -> None:
+        super().__init__(f"{status}: {body}")
+        self.status, self.headers, self.body = status, headers, body
+
+
+class Exchange:
+    """One ASGI request or socket as the other side of the application sees it."""
+
+    def __init__(self, app: FastAPI, scope: dict[str, Any]) -> None:
+        self._app, self._scope = app, scope
+        self._incoming: asyncio.Queue[Message] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[Message] = asyncio.Queue()
+        #: Cleared: nothing is taken, and the application waits in ``send``.
+        self.reading = asyncio.Event()
+        self.reading.set()
+        self._task: asyncio.Task[None] | None = None
+
+    def tell(self, message: Message) -> None:
+        """Give the application a message."""
+        self._incoming.put_nowait(message)
+
+    async def hear(self) -> Message:
+        """The application's next message. Fails where it has ended or raised."""
+        assert self._task is not None
+        coming = asyncio.ensure_future(self._outgoing.get())
+        async with asyncio.timeout(_PATIENCE_S):
+            await asyncio.wait({coming, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        if not coming.done() and self._outgoing.empty():
+            coming.cancel()
+            self._task.result()
+            raise AssertionError("the application ended without another message")
+        return await coming
+
+    async def _send(self, message: Message) -> None:
+        await self.reading.wait()
+        self._outgoing.put_nowait(message)
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._app(self._scope, self._incoming.get, self._send))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Go away, and wait until the application has noticed."""
+        assert self._task is not None
+        self.leave()
+        self.reading.set()
+        async with asyncio.timeout(_PATIENCE_S):
+            await self._task
+
+    def leave(self) -> None:
+        """Go away without a word."""
+        kind = self._scope["type"]
+        self.tell({"type": f"{kind}.disconnect", "code": 1006})
+
+
+class MemorySocket(Exchange):
+    """A WebSocket; ``close_code`` is known once the application has closed it."""
+
+    close_code: int | None = None
+    subprotocol: str | None = None
+
+    async def open(self) -> None:
+        """Shake hands. Raises Refused."""
+        self.tell({"type": "websocket.connect"})
+        answer = await self.hear()
+        if answer["type"] == "websocket.accept":
+            self.subprotocol = answer.get("subprotocol")
+            return
+        status, body, more = answer.get("status", 403), b"", answer["type"] != "websocket.close"
+        while more:
+            piece = await self.hear()
+            body, more = body + piece.get("body", b""), piece.get("more_body", False)
+        headers = {k.decode(): v.decode() for k, v in answer.get("headers", ())}
+        raise Refused(status, headers, json.loads(body or b"null"))
+
+    def send(self, message: Any) -> None:
+        """Text or bytes as they are, anything else as JSON."""
+        if isinstance(message, bytes):
+            self.tell({"type": "websocket.receive", "bytes": message})
+            return
+        text = message if isinstance(message, str) else json.dumps(message)
+        self.tell({"type": "websocket.receive", "text": text})
+
+    async def next(self) -> dict[str, Any] | bytes | None:
+        """The next message, JSON as an object; None once the socket is closed."""
+        message = await self.hear()
+        if message["type"] == "websocket.close":
+            self.close_code = message.get("code", 1000)
+            return None
+        text = message.get("text")
+        return bytes(message["bytes"]) if text is None else dict(json.loads(text))
+
+
+class Served:
+    """The application; ``http`` asks it whole requests."""
+
+    def __init__(
+        self, app: FastAPI, runtime: Runtime, talker: FakeTalker, codec: FakeCodecEngine
+    ) -> None:
+        self.app, self.runtime, self.talker, self.codec = app, runtime, talker, codec
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url=f"http://{_HOST}", timeout=_PATIENCE_S
+        )
+
+    def _scope(self, kind: str, address: str, headers: Mapping[str, str]) -> dict[str, Any]:
+        parts = urlsplit(address)
+        raw = {"host": _HOST, **{name.lower(): value for name, value in headers.items()}}
+        return {
+            "type": kind,
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "scheme": "ws" if kind == "websocket" else "http",
+            "path": parts.path,
+            "raw_path": parts.path.encode(),
+            "root_path": "",
+            "query_string": parts.query.encode(),
+            "headers": [(name.encode(), value.encode()) for name, value in raw.items()],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 8000),
+            "state": {},
+        }
+
+    @contextlib.asynccontextmanager
+    async def socket(self, address: str, **headers: str) -> AsyncIterator[MemorySocket]:
+        """An open socket. Raises Refused."""
+        scope = self._scope("websocket", address, headers)
+        scope |= {"subprotocols": [], "extensions": {"websocket.http.response": {}}}
+        async with MemorySocket(self.app, scope) as socket:
+            await socket.open()
+            yield socket
+
+    @contextlib.asynccontextmanager
+    async def request(self, address: str, body: Any, **headers: str) -> AsyncIterator[Exchange]:
+        """A POST whose answer comes piece by piece."""
+        scope = self._scope("http", address, {"content-type": "application/json", **headers})
+        async with Exchange(self.app, scope | {"method": "POST"}) as exchange:
+            exchange.tell({"type": "http.request", "body": json.dumps(body).encode()})
+            yield exchange
+
+    def whole(self, text: str, seed: int = 0, before: str = "") -> Samples:
+        """What the fakes make of one utterance, decoded in one piece."""
+        request = SpeechRequest("oracle", text, sampling=Sampling(seed=seed))
+        frames = self.talker.frames_of(request, before)
+        return FakeDecoder(SPEC).decode([np.ascontiguousarray(frames.T)])[0]
+
+    async def until_free(self) -> None:
+        """Wait until no talker or codec work is left."""
+        async with asyncio.timeout(_PATIENCE_S):
+            while self.talker.outstanding or self.runtime.admission.active:
+                await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def served(
+    talker: FakeTalker | None = None, codec_delay_s: float = 0.0, **settings: Any
+) -> AsyncIterator[Served]:
+    """The started application until the block ends. Admission is not measured unless asked for."""
+    talker = talker or FakeTalker()
+    codec = FakeCodecEngine(SPEC, codec_delay_s)
+    runtime = Runtime(
+        Settings(**{"admission": "fixed"} | settings), talker, codec, Metrics("test", "fake")
+    )
+    talker.source = runtime.library
+
+    app = create_app(runtime)
+    await runtime.start()
+    serving = Served(app, runtime, talker, codec)
+    try:
+        async with serving.http:
+            yield serving
+    finally:
+        await runtime.stop()

@@ -1,0 +1,35 @@
+"""Bare TCP connections to a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import httpx
+
+from tests.service.live import Gateway
+
+Raw = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@contextlib.asynccontextmanager
+async def raw(server: Gateway) -> AsyncIterator[Raw]:
+    url = httpx.URL(server.http)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """All that comes until the server closes; a connection left open ends the test."""
+    data = b""
+    async with asyncio.timeout(30):
+        with contextlib.suppress(ConnectionError):
+            while piece := await reader.read(65536):
+                data += piece
+    return data

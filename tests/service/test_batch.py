@@ -1,0 +1,318 @@
+"""``talkwire batch``: by engines and by a service, resumed, and never half a file by its name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import wave
+from asyncio.subprocess import PIPE
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from codec.fake import FakeDecoder
+from service import batch
+from service.batch import (
+    BatchError,
+    BatchOptions,
+    EngineSpeaker,
+    Item,
+    Result,
+    Results,
+    ServerSpeaker,
+    Speaker,
+    Write,
+    read_items,
+    run_batch,
+)
+from service.cli import app
+from streaming.errors import BackendError, ErrorCode, RequestError
+from streaming.ports import Reference, Sampling, SpeechRequest
+from talker.fake import FakeTalker
+from tests.service import clips
+from tests.service.live import SPEC, Gateway, gateway
+from tests.service.voice_server import samples_of
+
+TEXTS = ["The first text.", "Another one, which is longer.", "Third."]
+ITEMS = read_items("\n".join(TEXTS).encode())
+CLIP = clips.encoded("flac", clips.tone(1.5))
+ROOT = Path(__file__).parents[2]
+
+
+def read_wav(path: Path) -> np.ndarray[Any, Any]:
+    with wave.open(str(path)) as file:
+        assert file.getframerate() == SPEC.sample_rate
+        pcm = file.readframes(file.getnframes())
+        assert path.stat().st_size == 44 + len(pcm)  # the header tells its length
+        return np.frombuffer(pcm, "<i2")
+
+
+def expected(server: Gateway, text: str, reference: Reference | None = None) -> Any:
+    request = SpeechRequest("oracle", text, sampling=Sampling(seed=5), reference=reference)
+    frames = server.talker.frames_of(request)
+    samples = FakeDecoder(SPEC).decode([np.ascontiguousarray(frames.T)])[0]
+    return np.rint(samples.clip(-1, 1) * 32767).astype("<i2")
+
+
+async def spoken(
+    options: BatchOptions, speaker: Speaker, items: list[Item] = ITEMS
+) -> dict[int, Result]:
+    found: dict[int, Result] = {}
+    with Results.open(options.out) as results:
+        failed = await run_batch(
+            items, options, speaker, results, lambda result: found.update({result.line: result})
+        )
+    assert failed == sum(result.status == "error" for result in found.values())
+    return found
+
+
+async def speakers(server: Gateway, options: BatchOptions) -> list[tuple[BatchOptions, Speaker]]:
+    """Engines and service, each with a folder of its own."""
+    one, two = (
+        BatchOptions(
+            **{f: getattr(options, f) for f in options.__slots__} | {"out": options.out / d}
+        )
+        for d in ("engines", "service")
+    )
+    engines = await EngineSpeaker.of(server.runtime, one)
+    return [(one, engines), (two, ServerSpeaker(server.url, None, two))]
+
+
+async def test_batch_by_engines_and_by_a_service_gives_the_same_audio(tmp_path: Path) -> None:
+    async with gateway() as server:
+        for options, speaker in await speakers(server, BatchOptions(tmp_path, seed=5)):
+            results = await spoken(options, speaker)
+            for item in ITEMS:
+                result, path = results[item.line], options.out / item.file
+                samples = read_wav(path)
+                assert np.array_equal(samples, expected(server, item.text))
+                assert (result.status, result.file) == ("success", item.file)
+                assert result.bytes == path.stat().st_size
+                assert result.audio_s == round(len(samples) / SPEC.sample_rate, 3)
+            assert sorted(os.listdir(options.out)) == ["00001.wav", "00002.wav", "00003.wav",
+                                                       "results.jsonl"]  # fmt: skip
+
+
+async def test_batch_clones(tmp_path: Path) -> None:
+    reference = Reference(FakeDecoder(SPEC).encode(await samples_of(CLIP)), "A tone.")
+    async with gateway() as server:
+        asked = BatchOptions(tmp_path, seed=5, ref_audio=CLIP, ref_text="A tone.")
+        for options, speaker in await speakers(server, asked):
+            await spoken(options, speaker)
+            for item in ITEMS:
+                wanted = expected(server, item.text, reference)
+                assert np.array_equal(read_wav(options.out / item.file), wanted)
+        assert server.codec.encoded == 1
+        with pytest.raises(RequestError, match="invalid_audio"):
+            await EngineSpeaker.of(server.runtime, BatchOptions(tmp_path, ref_audio=b"RIFF"))
+
+
+async def test_batch_makes_only_what_is_not_complete(tmp_path: Path) -> None:
+    async with gateway() as server:
+        options = BatchOptions(tmp_path, seed=5, concurrency=1)
+        speaker = await EngineSpeaker.of(server.runtime, options)
+        other = replace(options, seed=6)
+
+        async def statuses(items: list[Item] = ITEMS, asked: BatchOptions = options) -> list[str]:
+            results = await spoken(asked, speaker, items)
+            return [results[line].status for line in sorted(results)]
+
+        assert await statuses() == ["success"] * 3
+        decoded = server.codec.decoded
+        assert await statuses() == ["kept"] * 3
+        assert server.codec.decoded == decoded
+
+        (tmp_path / "00001.wav").unlink()
+        with (tmp_path / "00002.wav").open("ab") as file:
+            file.truncate(100)
+        assert await statuses() == ["success", "success", "kept"]
+        changed = [*ITEMS[:2], Item(3, "Something else.")]
+        assert await statuses(changed) == ["kept", "kept", "success"]
+        assert await statuses(asked=other) == ["success"] * 3
+        # what a killed run leaves behind: half a line, half a file
+        ledger = tmp_path / "results.jsonl"
+        ledger.write_bytes(ledger.read_bytes()[:-20])
+        (tmp_path / ".00003.wav.partial").write_bytes(b"RIFF")
+        assert await statuses(asked=other) == ["kept", "kept", "success"]
+        assert not (tmp_path / ".00003.wav.partial").exists()
+        assert await statuses(asked=other) == ["kept"] * 3
+
+
+class Scripted:
+    """Writes half of the audio and then does what it is told."""
+
+    def __init__(self, *does: Exception | None) -> None:
+        self.does = list(does)
+        self.begun = asyncio.Event()
+
+    async def speak(self, text: str, write: Write) -> None:
+        write(b"RIFF" + bytes(40) + bytes(100))
+        self.begun.set()
+        if not self.does:
+            await asyncio.Event().wait()
+        if (error := self.does.pop(0)) is not None:
+            raise error
+        write(bytes(100))
+
+
+@pytest.mark.parametrize("ends_by", ["cancel", "error", "batch error"])
+async def test_batch_shows_no_partial_file(tmp_path: Path, ends_by: str) -> None:
+    options, item = BatchOptions(tmp_path), ITEMS[0]
+    failure = RequestError(ErrorCode.INVALID_TEXT, "told to")
+    does = {"cancel": [], "error": [failure], "batch error": [BatchError("told to")]}[ends_by]
+    speaker = Scripted(*does)
+    running = asyncio.create_task(spoken(options, speaker, [item]))
+    async with asyncio.timeout(60):
+        await speaker.begun.wait()
+    if ends_by == "cancel":
+        assert (tmp_path / ".00001.wav.partial").exists()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    elif ends_by == "error":
+        result = (await running)[1]
+        assert (result.status, result.code, result.file) == ("error", "invalid_text", None)
+    else:
+        with pytest.raises(BatchError, match="told to"):
+            await running
+    assert os.listdir(tmp_path) == ["results.jsonl"]
+
+
+async def test_batch_tries_again_what_may_be_served_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_RETRY_S", 0.0)
+    monkeypatch.setattr(batch, "tell_wav_length", lambda header, size: None)
+    failed = BackendError(ErrorCode.ENGINE_RESTARTING, "told to")
+    options = BatchOptions(tmp_path, concurrency=1)
+    bad, good = Scripted(*[failed] * 5), Scripted(failed, None)
+    monkeypatch.setattr(batch.PartialWav, "complete", lambda wav: 0.0)
+    results = await spoken(options, bad, ITEMS[:1])
+    assert (results[1].status, results[1].code) == ("error", "engine_restarting")
+    results = await spoken(options, good, ITEMS[1:2])
+    assert results[2].status == "success"
+
+
+async def test_batch_goes_on_after_a_text_that_cannot_be_spoken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_RETRY_S", 0.0)
+    texts = [TEXTS[0], "This one must !fail here.", "x" * 200, TEXTS[2]]
+    items = [Item(number, text) for number, text in enumerate(texts, 1)]
+    async with gateway(max_text_chars=100) as server:
+        for options, speaker in await speakers(server, BatchOptions(tmp_path)):
+            results = await spoken(options, speaker, items)
+            found = [(results[n].status, results[n].code) for n in range(1, 5)]
+            assert found == [
+                ("success", None),
+                ("error", "engine_failed"),
+                ("error", "text_too_long"),
+                ("success", None),
+            ]
+            assert not (options.out / "00002.wav").exists()
+            await server.until_free()
+
+
+async def test_batch_waits_for_a_service_that_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_RETRY_S", 0.01)
+    monkeypatch.setattr(batch, "_MOST_RETRY_S", 0.05)
+    monkeypatch.setattr(batch, "_TRIES", 1000)
+    async with gateway(FakeTalker(row_s=0.0005), max_contexts=1) as server:
+        options = BatchOptions(tmp_path, concurrency=3)
+        results = await spoken(options, ServerSpeaker(server.http, None, options))
+        assert {result.status for result in results.values()} == {"success"}
+
+
+async def test_batch_without_a_service_ends(tmp_path: Path, unused_tcp_port: int) -> None:
+    for url in (f"http://127.0.0.1:{unused_tcp_port}", f"ws://127.0.0.1:{unused_tcp_port}/v1"):
+        options = BatchOptions(tmp_path)
+        with pytest.raises(BatchError, match="no server answers"):
+            await spoken(options, ServerSpeaker(url, None, options))
+    for url in ("ftp://host", "host:8000", "http://host:port"):
+        with pytest.raises(BatchError, match="not an address"):
+            ServerSpeaker(url, None, BatchOptions(tmp_path))
+
+
+async def test_batch_needs_the_folder_for_itself(tmp_path: Path) -> None:
+    with (
+        Results.open(tmp_path),
+        pytest.raises(BatchError, match="another run"),
+        Results.open(tmp_path),
+    ):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BatchError, match="cannot write"), Results.open(tmp_path / "file"):
+        pass
+
+
+def test_read_items_numbers_lines_and_passes_over_blank_ones() -> None:
+    items = read_items("\ufeffOne.\n\n  Zwei, größer. \r\n".encode())
+    assert items == [Item(1, "One."), Item(3, "Zwei, größer.")]
+    for bad in (b"\xff\xfe", b" \n\n"):
+        with pytest.raises(BatchError):
+            read_items(bad)
+
+
+async def test_batch_command_prints_results(tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS))
+    (tmp_path / "clip.flac").write_bytes(CLIP)
+    async with gateway() as server:
+        command = ["batch", str(texts), "--out", str(tmp_path / "out"), "--url", server.url]
+        command += ["--ref-audio", str(tmp_path / "clip.flac"), "--ref-text", "A tone."]
+        for status in ("success", "kept"):
+            done = await asyncio.to_thread(CliRunner().invoke, app, command)
+            assert done.exit_code == 0, done.output
+            results = [json.loads(line) for line in done.stdout.splitlines()]
+            assert sorted(result["line"] for result in results) == [1, 2, 3]
+            assert {result["status"] for result in results} == {status}
+        bad = [*command, "--voice", "nobody"]
+        done = await asyncio.to_thread(CliRunner().invoke, app, bad)
+        assert done.exit_code == 4
+        assert {json.loads(line)["code"] for line in done.stdout.splitlines()} == {
+            "invalid_parameter"
+        }
+    for more, told in ((["--temperature", "9"], "temperature"), (["--model", "x"], "--model")):
+        done = await asyncio.to_thread(CliRunner().invoke, app, [*command, *more])
+        assert done.exit_code != 0
+        assert told in done.stderr
+
+
+async def test_batch_that_was_killed_is_taken_up_where_it_ended(tmp_path: Path) -> None:
+    texts, out = tmp_path / "texts.txt", tmp_path / "out"
+    texts.write_text("\n".join(f"This is the text with the number {n}." for n in range(12)))
+    async with gateway(FakeTalker(row_s=0.002)) as server:
+        program = "from service.cli import main; main()"
+        command = [sys.executable, "-c", program, "batch", str(texts), "--out", str(out)]
+        command += ["--url", server.http, "--seed", "5", "--concurrency", "2"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, cwd=ROOT)
+        assert process.stdout is not None
+        async with asyncio.timeout(120):
+            first = json.loads(await process.stdout.readline())
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+        assert first["status"] == "success"
+        listed = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+        files = {path.name for path in out.glob("*.wav")}
+        assert {result["file"] for result in listed} <= files
+        assert len(files) < 12
+        for name in files:  # whatever has its name is whole
+            text = f"This is the text with the number {int(name[:5]) - 1}."
+            assert np.array_equal(read_wav(out / name), expected(server, text))
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, cwd=ROOT)
+        async with asyncio.timeout(120):
+            printed, _ = await process.communicate()
+        assert process.returncode == 0
+        results = [json.loads(line) for line in printed.splitlines()]
+        assert sum(result["status"] == "kept" for result in results) == len(listed)
+        assert len(list(out.glob("*.wav"))) == 12
+        assert not list(out.glob(".*.partial"))

@@ -1,0 +1,209 @@
+"""One table of errors for all dialects: what a client reads when its request is not valid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.dialects import deepgram, native
+from service.dialects.cartesia import errors as cartesia
+from service.dialects.elevenlabs import errors as elevenlabs
+from service.dialects.errors import STATUS, validation_error
+from service.dialects.openai import errors as openai
+from streaming.errors import ErrorCode, RequestError
+from streaming.protocol.field_errors import FieldError, describe, invalid_field, unknown_field
+from tests.service.memory import Served, served
+
+
+def test_status_has_every_code() -> None:
+    assert set(STATUS) == set(ErrorCode)
+    assert all(400 <= status < 600 for status in STATUS.values())
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (24_000, "24000"),
+        (1e300, "1e+300"),
+        (10**80, "a number"),
+        ("midi", '"midi"'),
+        ("", "an empty string"),
+        ("my secret words", "a string of 15 characters"),
+        ("<script>", "a string of 8 characters"),
+        ("x" * 49, "a string of 49 characters"),
+        ("a\r\nSet-Cookie: x", "a string of 16 characters"),
+        ("caf\u00e9", "a string of 4 characters"),
+        ([1, 2], "a list"),
+        ({"a": 1}, "an object"),
+    ],
+)
+def test_describe_repeats_only_what_is_harmless(value: object, shown: str) -> None:
+    assert describe(value) == shown
+
+
+def test_a_field_with_a_hostile_name_is_not_repeated_in_a_sentence() -> None:
+    error = unknown_field("<b>\r\n", ["input"])
+    assert error.message == "a field is not a field here; the fields are input."
+    assert len(unknown_field("x" * 1000).param or "") == 128
+
+
+def test_the_clients_own_name_of_a_field_is_never_translated() -> None:
+    mine = invalid_field("sample_rate", 24_000, "left out")
+    assert openai.TABLE.field(mine) == "sample_rate"
+    core = RequestError(ErrorCode.UNSUPPORTED, "The rates are 8000.", param="audio.sample_rate")
+    assert openai.TABLE.field(core) == "response_format"
+    assert elevenlabs.TABLE.field(core) == "output_format"
+    assert openai.TABLE.message(core) == "response_format: The rates are 8000."
+
+
+@pytest.mark.parametrize(
+    ("code", "statuses"),
+    [
+        (ErrorCode.INVALID_MESSAGE, (400, 422, 400, 400)),
+        (ErrorCode.UNKNOWN_VOICE, (400, 404, 404, 400)),
+        (ErrorCode.TEXT_TOO_LONG, (413, 413, 413, 413)),
+        (ErrorCode.RATE_LIMITED, (429, 429, 429, 429)),
+        (ErrorCode.DRAINING, (503, 503, 503, 503)),
+        (ErrorCode.INTERNAL, (500, 500, 500, 500)),
+    ],
+)
+def test_statuses_are_the_vendors(code: ErrorCode, statuses: tuple[int, ...]) -> None:
+    tables = (openai.TABLE, elevenlabs.TABLE, cartesia.TABLE, deepgram.TABLE)
+    error = RequestError(code, "No.")
+    assert tuple(table.status(error) for table in tables) == statuses
+    assert native.TABLE.status(RequestError(ErrorCode.OVERLOADED, "No.")) == 503
+
+
+def test_of_a_union_the_member_that_was_meant_is_told() -> None:
+    faults: list[dict[str, Any]] = [
+        {"type": "string_type", "loc": ("body", "voice", "constrained-str"), "input": {}},
+        {"type": "extra_forbidden", "loc": ("body", "voice", "VoiceId", "x"), "input": 1},
+    ]
+    error = validation_error(faults)
+    assert (error.param, error.message) == ("voice.x", "voice.x is not a field here.")
+    both = validation_error(
+        [
+            {"type": "string_type", "loc": ("voice", "str"), "input": 5},
+            {"type": "model_type", "loc": ("voice", "VoiceId"), "input": 5},
+        ],
+        rooted=False,
+    )
+    assert both.message == "voice must be a string or an object, not 5."
+    assert isinstance(both, FieldError)
+    assert both.kind == "a number"
+
+
+def message_of(body: dict[str, Any]) -> str:
+    """The sentence that each vendor's SDK prints."""
+    inner = body.get("error", body.get("detail", body))
+    return str(inner.get("message", inner.get("err_msg")))
+
+
+RAW = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000}
+WRONG: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+    ("/v1/audio/speech", {"text": "x"}, ("input is missing",)),
+    ("/v1/audio/speech", {"input": "x", "speed": 9}, ("speed", "at most 4", "9")),
+    ("/v1/audio/speech", {"input": "x", "seed": "a"}, ("seed", "whole number", '"a"')),
+    ("/v1/audio/speech", {"input": "x", "response_format": "midi"}, ("midi", "mp3", "wav")),
+    ("/v1/audio/speech", {"input": "x", "model": "other"}, ("model", "other", "tts-1")),
+    ("/v1/audio/speech", {"input": "x", "voice": "nobody"}, ("voice", "nobody", "default")),
+    ("/v1/audio/speech", {"input": "x", "bitrate": 5}, ("bitrate", "5", "64000")),
+    ("/v1/audio/speech/batch", {"items": [{"input": 5}]}, ("items.0.input", "string", "5")),
+    ("/v1/text-to-speech/nobody", {"text": "x"}, ("voice", "nobody", "default")),
+    ("/v1/text-to-speech/default", {"voice_settings": {}}, ("text is missing",)),
+    (
+        "/v1/text-to-speech/default",
+        {"text": "x", "voice_settings": {"speed": "fast"}},
+        ("voice_settings.speed", "number", "fast"),
+    ),
+    ("/v1/text-to-speech/default?output_format=midi", {"text": "x"}, ("midi", "mp3_<rate>")),
+    ("/v1/speak?encoding=midi", {"text": "x"}, ("encoding", "midi", "linear16")),
+    ("/v1/speak?sample_rate=fast", {"text": "x"}, ("sample_rate", "fast", "number")),
+    ("/v1/speak?model=nobody", {"text": "x"}, ("model", "nobody", "default")),
+    ("/v1/speak?colour=red", {"text": "x"}, ("colour", "encoding", "sample_rate")),
+    ("/tts/bytes", {"transcript": "x", "voice": "default"}, ("output_format is missing",)),
+    (
+        "/tts/bytes",
+        {"transcript": "x", "voice": "nobody", "output_format": RAW},
+        ("voice", "nobody", "default"),
+    ),
+    (
+        "/tts/bytes",
+        {"transcript": "x", "voice": "default", "output_format": {"container": "ogg"}},
+        ("output_format.container", "raw", "wav", "ogg"),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("address", "body", "said"), WRONG)
+async def test_message_alone_names_field_value_and_what_exists(
+    address: str, body: dict[str, Any], said: tuple[str, ...]
+) -> None:
+    async with served(unknown_voice="error") as service:
+        answer = await service.http.post(address, json=body)
+        assert 400 <= answer.status_code < 500
+        message = message_of(answer.json())
+        assert [word for word in said if word not in message] == [], message
+
+
+SOCKETS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+    ("/v1/tts/stream", {"type": "nothing"}, ("nothing", "context.create")),
+    ("/v1/tts/stream", {"type": "context.create"}, ("context_id is missing",)),
+    (
+        "/v1/tts/stream",
+        {"type": "context.create", "context_id": "a", "mode": "half"},
+        ("mode", "chunked or whole", "half"),
+    ),
+    (
+        "/v1/tts/stream",
+        {"type": "context.create", "context_id": "a", "colour": 1},
+        ("colour", "context_id", "voice"),
+    ),
+    (
+        "/v1/tts/stream",
+        {"type": "context.create", "context_id": "a", "sampling": {"temperature": 9}},
+        ("sampling.temperature", "at most 2", "9"),
+    ),
+    (
+        "/v1/text-to-speech/default/multi-stream-input",
+        {"text": "x", "context_id": "a", "voice_settings": {"speed": "fast"}},
+        ("voice_settings.speed", "number", "fast"),
+    ),
+    ("/tts/websocket", {"transcript": 5, "context_id": "a"}, ("transcript", "string", "5")),
+    ("/v1/speak", {"type": "Speak", "text": 5}, ("text", "string", "5")),
+    ("/v1/audio/speech/stream", {"type": "session.config", "speed": 9}, ("speed", "at most 4")),
+]
+
+
+async def first_error(service: Served, address: str, message: dict[str, Any]) -> str:
+    async with service.socket(address) as socket:
+        socket.send(message)
+        while True:
+            said = await socket.next()
+            assert isinstance(said, dict)
+            if told := said.get("message") or said.get("description"):
+                return str(told)
+
+
+@pytest.mark.parametrize(("address", "message", "said"), SOCKETS)
+async def test_a_sockets_message_names_field_value_and_what_exists(
+    address: str, message: dict[str, Any], said: tuple[str, ...]
+) -> None:
+    async with served() as service:
+        told = await first_error(service, address, message)
+        assert [word for word in said if word not in told] == [], told
+
+
+async def test_the_log_tells_dialect_field_and_kind_but_not_the_value(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with served() as service:
+        with caplog.at_level("INFO", logger="service.dialects.errors"):
+            await first_error(service, "/v1/speak", {"type": "Speak", "text": ["do not log this"]})
+    (record,) = [one for one in caplog.records if one.getMessage() == "client error"]
+    told = vars(record)
+    assert (told["dialect"], told["field"], told["value_kind"]) == ("deepgram", "text", "a list")
+    assert "do not log this" not in str(told)

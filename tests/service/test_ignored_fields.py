@@ -1,0 +1,107 @@
+"""Fields of OpenAI's API, and of clients of others like it, that this server has no use for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.service.memory import served
+
+PATH = "/v1/audio/speech"
+SPEAK = {"input": "Hello there.", "response_format": "pcm"}
+#: What Open WebUI, LibreChat, LiteLLM and Kokoro's clients send beside the text.
+STRANGE: dict[str, Any] = {
+    "instructions": "Whisper.", "lang_code": "a", "user": "u1", "backend": "x", "language": "en",
+}  # fmt: skip
+
+
+async def test_unknown_fields_are_ignored_and_named_in_a_header() -> None:
+    async with served() as service:
+        answer = await service.http.post(PATH, json=SPEAK | STRANGE)
+        assert answer.status_code == 200
+        assert set(answer.headers["x-talkwire-ignored"].split(", ")) == set(STRANGE)
+        plain = await service.http.post(PATH, json=SPEAK)
+        assert "x-talkwire-ignored" not in plain.headers
+        assert plain.content == answer.content
+
+
+async def test_a_voice_that_is_replaced_is_named() -> None:
+    async with served() as service:
+        answer = await service.http.post(PATH, json=SPEAK | {"voice": "af_bella"})
+        assert answer.headers["x-talkwire-ignored"] == "voice"
+        for known in ("alloy", "default", {"id": "default"}):
+            answer = await service.http.post(PATH, json=SPEAK | {"voice": known})
+            assert "x-talkwire-ignored" not in answer.headers
+
+
+async def test_the_header_holds_no_more_and_nothing_else_than_names() -> None:
+    async with served() as service:
+        hostile = {"a\r\nset-cookie: x": 1, "caf\u00e9": 1, "x" * 65: 1, "": 1, "fine": 1}
+        answer = await service.http.post(PATH, json=SPEAK | hostile)
+        assert answer.headers["x-talkwire-ignored"] == "fine"
+        many = {f"f{n}": 1 for n in range(1000)}
+        answer = await service.http.post(PATH, json=SPEAK | many)
+        assert len(answer.headers["x-talkwire-ignored"].split(", ")) == 32
+
+
+@pytest.mark.parametrize("name", STRANGE)
+async def test_a_strict_server_refuses_them(name: str) -> None:
+    async with served(unknown_fields="refuse") as service:
+        answer = await service.http.post(PATH, json=SPEAK | {name: STRANGE[name]})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, name)
+        assert name in error["message"]
+
+
+async def test_a_misspelt_field_is_told_the_right_one() -> None:
+    async with served(unknown_fields="refuse") as service:
+        answer = await service.http.post(PATH, json=SPEAK | {"respnse_format": "wav"})
+        assert "did you mean response_format?" in answer.json()["error"]["message"]
+
+
+async def test_fields_of_a_batch_are_ignored_alike() -> None:
+    batch = {"items": [{"input": "Hello.", "user": "u"}, {"input": "Bye."}], "backend": "x"}
+    batch["mode"] = "chunked"
+    async with served() as service:
+        answer = await service.http.post(PATH + "/batch", json=batch)
+        assert answer.json()["succeeded"] == 2
+        assert set(answer.headers["x-talkwire-ignored"].split(", ")) == {"user", "backend", "mode"}
+    async with served(unknown_fields="refuse") as service:
+        answer = await service.http.post(PATH + "/batch", json=batch | {"backend": None})
+        assert answer.status_code == 400
+
+
+async def test_the_default_format_is_a_setting() -> None:
+    async with served() as service:
+        answer = await service.http.post(PATH, json={"input": "Hello."})
+        assert answer.headers["content-type"] == "audio/mpeg"
+    async with served(default_response_format="wav") as service:
+        answer = await service.http.post(PATH, json={"input": "Hello."})
+        assert answer.headers["content-type"] == "audio/wav"
+        assert answer.content[:4] == b"RIFF"
+
+
+async def test_bare_samples_tell_what_they_are_in_headers() -> None:
+    async with served() as service:
+        told = (await service.http.post(PATH, json=SPEAK)).headers
+        names = ("x-sample-rate", "x-channels", "x-bit-depth")
+        assert [told[name] for name in names] == ["24000", "1", "16"]
+        other = await service.http.post(PATH, json=SPEAK | {"response_format": "wav"})
+        assert "x-sample-rate" not in other.headers
+
+
+async def test_all_names_of_a_model_are_accepted_and_listed() -> None:
+    names = ["higgs", "bosonai/higgs-audio-v3-tts-4b", "bosonai/higgs-tts-3-4b", "house", "tts-1"]
+    settings = {"model": "bosonai/higgs-audio-v3-tts-4b", "served_model_name": "higgs"}
+    async with served(**settings, served_model_names="house") as service:
+        listed = (await service.http.get("/v1/models")).json()["data"]
+        assert {one["id"] for one in listed} >= set(names)
+        assert listed[0]["id"] == "higgs"
+        for name in names:
+            assert (await service.http.get(f"/v1/models/{name}")).json()["id"] == name
+            answer = await service.http.post(PATH, json=SPEAK | {"model": name})
+            assert answer.status_code == 200, name
+        other = await service.http.post(PATH, json=SPEAK | {"model": "other"})
+        assert other.status_code == 404
+        assert "house" in other.json()["error"]["message"]

@@ -1,0 +1,86 @@
+"""Clips to speak like, as SGLang-Omni's clients send them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service import clips
+from tests.service.memory import Served, served
+
+PATH = "/v1/audio/speech"
+SPEAK = {"input": "Hello there, you.", "response_format": "pcm", "seed": 7}
+CLIP = clips.wav(clips.tone(2.0))
+OMNI = {"ref_audio": clips.as_base64(CLIP), "ref_text": "A tone."}
+
+
+async def speak(service: Served, **fields: Any) -> httpx.Response:
+    return await service.http.post(PATH, json=SPEAK | fields)
+
+
+async def test_a_reference_is_the_clip_that_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "anna").mkdir()
+    (tmp_path / "anna" / "clip.wav").write_bytes(CLIP)
+    async with served(references_dir=tmp_path) as service:
+        wanted = await speak(service, **OMNI)
+        assert wanted.status_code == 200, wanted.text
+        plain = await speak(service)
+        assert plain.content != wanted.content
+        for clip in (
+            {"audio": OMNI["ref_audio"], "text": "A tone."},
+            {"audio_path": "anna/clip.wav", "text": "A tone."},
+            {"audio_path": str(tmp_path / "anna/clip.wav"), "text": "A tone.", "more": 1},
+        ):
+            answer = await speak(service, references=[clip], voice="default")
+            assert answer.status_code == 200, answer.text
+            assert answer.content == wanted.content
+
+
+@pytest.mark.parametrize(
+    "path", ["../secret.wav", "/etc/passwd", "gone.wav", "out.wav", ".", "", "a\0b", "x" * 300]
+)
+async def test_files_elsewhere_are_not_read_and_nothing_is_told_of_them(
+    path: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "references"
+    folder.mkdir()
+    (tmp_path / "secret.wav").write_bytes(CLIP)
+    (folder / "out.wav").symlink_to(tmp_path / "secret.wav")
+    async with served(references_dir=folder) as service:
+        answer = await speak(service, references=[{"audio_path": path}])
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, "invalid_parameter")
+        assert error["message"] == (
+            "references.0.audio_path: audio_path must be a clip under the server's folder of "
+            "references."
+        )
+        await service.until_free()
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"references": [{"audio_path": "clip.wav"}]}, "unsupported"),
+        ({"references": [{}]}, "invalid_parameter"),
+        ({"references": [{"audio": "AAAA", "audio_path": "x"}]}, "invalid_parameter"),
+        ({"references": [{"audio": "AAAA"}], "ref_audio": "AAAA"}, "invalid_parameter"),
+        ({"references": [{"audio": "https://example.org/a.wav"}]}, "unsupported"),
+        ({"references": [{"audio": "AAAA"}, {"audio": "AAAA"}]}, "invalid_message"),
+    ],
+)
+async def test_what_is_no_reference_is_refused(fields: dict[str, Any], code: str) -> None:
+    async with served() as service:
+        answer = await speak(service, **fields)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+
+
+async def test_the_first_chunk_has_as_many_frames_as_asked_for() -> None:
+    async with served() as service:
+        for frames in (0, 3, 20, 10**6):
+            answer = await speak(service, initial_codec_chunk_frames=frames)
+            assert answer.status_code == 200
+            assert "x-talkwire-ignored" not in answer.headers
+        assert (await speak(service, initial_codec_chunk_frames=-1)).status_code == 400

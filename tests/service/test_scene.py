@@ -1,0 +1,71 @@
+"""A scene that a client describes reaches the talker, or is refused where the model takes none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from streaming.ports import RowGenerator, SpeechRequest
+from talker.fake import FakeTalker
+from tests.service.live import client, gateway
+
+SCENE = "A street at night."
+BODY = {"input": "Hello.", "response_format": "pcm", "scene": SCENE}
+SPEECH = "/v1/audio/speech"
+BATCH = "/v1/audio/speech/batch"
+
+
+class Listening(FakeTalker):
+    """Notes the scenes that it is asked to speak in."""
+
+    def __init__(self) -> None:
+        super().__init__(takes_scene=True)
+        self.scenes: list[str | None] = []
+
+    def generate(self, request: SpeechRequest) -> RowGenerator:
+        self.scenes.append(request.scene)
+        return super().generate(request)
+
+
+async def test_scene_is_refused_by_the_native_protocol_where_the_model_takes_none() -> None:
+    async with gateway() as server, client(server.url) as native:
+        await native.send("context.create", context_id="c", scene=SCENE)
+        error = await native.error()
+        assert (error["code"], error["param"]) == ("unsupported", "scene")
+        await native.create("c", scene=None)
+
+
+async def test_scene_is_refused_over_http_where_the_model_takes_none() -> None:
+    async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
+        refused = await http.post(server.http + SPEECH, json=BODY)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"]) == (400, "unsupported")
+        assert error["param"] == "scene"
+        batch = await http.post(server.http + BATCH, json={"items": [BODY]})
+        assert batch.json()["results"][0]["code"] == "unsupported"
+
+
+async def test_scene_reaches_the_talker_from_every_protocol_that_has_it() -> None:
+    talker = Listening()
+    async with gateway(talker) as server, httpx.AsyncClient(timeout=60) as http:
+        talker.scenes.clear()  # what was spoken to warm up
+        async with client(server.url) as native:
+            await native.say("Hello.", scene=SCENE)
+        assert (await http.post(server.http + SPEECH, json=BODY)).status_code == 200
+        shared: dict[str, Any] = {"items": [{"input": "Hello."}, BODY], "scene": "Elsewhere."}
+        assert (await http.post(server.http + BATCH, json=shared)).json()["succeeded"] == 2
+    assert talker.scenes[:2] == [SCENE, SCENE]
+    assert sorted(map(str, talker.scenes[2:])) == [SCENE, "Elsewhere."]
+
+
+@pytest.mark.parametrize("scene", ["", "x" * 2001, 3])
+async def test_scene_out_of_range_is_refused(scene: Any) -> None:
+    async with gateway(FakeTalker(takes_scene=True)) as server, httpx.AsyncClient() as http:
+        answer = await http.post(server.http + SPEECH, json=BODY | {"scene": scene})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "scene")
+        async with client(server.url) as native:
+            await native.send("context.create", context_id="c", scene=scene)
+            assert "scene" in (await native.error())["param"]

@@ -1,0 +1,252 @@
+"""One context from samples to messages, with a driver that only writes down what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+
+from codec.fake import FakeCodecEngine
+from service.audio.containers import FLAC, FileEncoder
+from service.contexts.driver import ContextDriver
+from service.contexts.options import session_settings, speech_request
+from service.contexts.outbox import Outbox
+from service.contexts.speech_context import (
+    Audio,
+    FlushEncoder,
+    OutputSink,
+    SocketOutput,
+    SpeechContext,
+    SpeechPlan,
+    Started,
+    Words,
+)
+from service.dialects.native import NativeRenderer, make_context_encoder
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings
+from service.transport.http_response import OutputQueue
+from streaming.errors import TalkwireError
+from streaming.events import CancelAsked, Done, Event, Flushed, SendAudio
+from streaming.protocol import messages as wire
+from streaming.protocol.binary import AudioFlags, AudioHeader
+from streaming.report import ContextReport
+from streaming.session import Session
+from streaming.spec import Encoding, Samples
+from streaming.word_timing import WordTiming
+from talker.fake import FakeTalker
+from tests.service.live import SPEC
+
+RATE = SPEC.sample_rate
+REPORT = ContextReport(None, None, None, 0.0, 0.0, None, 0.0, 0, 0)
+ONE, TWO = WordTiming("One", 0, 3, 0.0, 40.0), WordTiming("two", 4, 7, 40.0, 80.0)
+
+
+def tone(samples: int) -> Samples:
+    return np.sin(np.arange(samples) * np.float32(0.05)).astype(np.float32)
+
+
+class Rig:
+    """A SpeechContext of the native protocol, with an outbox that nobody reads."""
+
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        audio: wire.AudioOptions,
+        sink: OutputSink | None = None,
+        flush_encoder: FlushEncoder = FlushEncoder.EACH_UTTERANCE,
+    ) -> None:
+        runtime = Runtime(Settings(), FakeTalker(), FakeCodecEngine(SPEC), Metrics("test", "fake"))
+        create = wire.ContextCreate("c", audio=audio)
+        plan = SpeechPlan(
+            "native",
+            Session(session_settings(runtime, create)),
+            speech_request(runtime, create, "c"),
+            make_context_encoder(audio, RATE),
+            flush_encoder=flush_encoder,
+            is_lenient=False,
+        )
+        self.runtime, self.outbox = runtime, Outbox(10**8)
+        self.errors: list[TalkwireError] = []
+        self.ends = 0
+        renderer = NativeRenderer(create, 7, "header", self.render_error)
+        sink = sink or SocketOutput(self.outbox, 7, renderer)
+        lease = runtime.admission.acquire()
+        self.context = SpeechContext(runtime, tasks, plan, lease, sink, self.closed)
+        self.posted: list[Event] = []
+        self.context._driver.post = self.posted.append  # type: ignore[method-assign]
+
+    def render_error(self, error: TalkwireError, context_id: str) -> str:
+        self.errors.append(error)
+        return json.dumps({"type": "error", "context_id": context_id})
+
+    def closed(self) -> None:
+        self.ends += 1
+
+    def audio(
+        self, samples: int, *words: WordTiming, first: bool = False, ends: bool = False
+    ) -> None:
+        self.context.on_audio(SendAudio(tone(samples), 0, first, ends, ends, False), words)
+
+    async def take(self) -> str | bytes:
+        item = await asyncio.wait_for(self.outbox.get(), 60)
+        assert item is not None
+        return item.data
+
+
+@pytest.mark.parametrize("rate", [8_000, 24_000, 48_000])
+async def test_cancel_counts_what_it_takes_back_in_the_codecs_samples(rate: int) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, rate, 20))
+        for number in range(10):
+            rig.audio(2400, first=not number)
+        await rig.take()  # audio.started
+        written = [await rig.take() for _ in range(7)]
+        assert {len(data) for data in written} == {12 + 2 * rate * 20 // 1000}
+        rig.context.cancel()
+        assert rig.posted == [CancelAsked(None, 10 * 2400 - 7 * 480)]
+        rig.audio(2400)
+        assert rig.outbox.queued_bytes == 0
+
+
+async def test_cancel_counts_only_the_audio_of_an_opus_packet() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.OPUS))
+        rig.audio(4800, first=True)
+        await rig.take()
+        await rig.take()
+        while rig.context._timeline.sent_samples < 4800:
+            await asyncio.sleep(0)
+        rig.context.cancel()
+        assert rig.posted == [CancelAsked(None, 4800 - (480 - 156))]
+
+
+@pytest.mark.parametrize(("played_ms", "played"), [(100.0, 2400), (1e9, 4800)])
+async def test_cancel_believes_no_more_was_heard_than_was_sent(
+    played_ms: float, played: int
+) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, RATE, 20))
+        rig.audio(4800, first=True)
+        rig.context.cancel(played_ms)
+        assert rig.posted == [CancelAsked(played, 4800)]
+
+
+async def test_encoder_that_breaks_after_the_sessions_end_is_told() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.OPUS))
+        over = FileEncoder(FLAC, RATE)
+        over.flush()  # a file that has ended refuses what follows
+        rig.context._pump._encoder = over
+        rig.audio(4800, first=True, ends=True)
+        rig.context.on_done(Done("complete", REPORT))
+        assert not rig.ends
+    assert rig.ends == 1
+    assert {error.code.value for error in rig.errors} == {"internal"}
+    kinds = [json.loads(await rig.take()) for _ in range(4)]
+    assert [kind["type"] for kind in kinds] == ["audio.started", "error", "metrics", "context.done"]
+    assert kinds[-1]["reason"] == "error"
+    assert rig.runtime.admission.active == 0
+
+
+async def test_close_ends_a_context_whose_audio_is_still_being_encoded() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.OPUS))
+        rig.audio(48_000, first=True, ends=True)
+        rig.context.on_done(Done("complete", REPORT))
+        rig.context.close()
+        assert rig.ends == 1
+        assert rig.runtime.admission.active == 0
+        rig.context.close()
+    assert rig.ends == 1
+
+
+@pytest.mark.parametrize("encoding", [Encoding.PCM_S16LE, Encoding.OPUS])
+async def test_words_come_with_their_audio_or_after_it(encoding: Encoding) -> None:
+    outputs = OutputQueue(RATE)
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(60):
+        rig = Rig(tasks, wire.AudioOptions(encoding), outputs)
+        rig.audio(4800, ONE, first=True)
+        rig.audio(4800)
+        rig.context.on_word_timings((TWO,))
+        assert isinstance(await outputs.get(), Started)
+        first, second, late = [await outputs.get() for _ in range(3)]
+        assert isinstance(first, Audio)
+        assert first.words.timings == (ONE,)
+        assert isinstance(second, Audio)
+        assert second.words.timings == ()
+        assert isinstance(late, Words)
+        assert late.timings == (TWO,)
+        delay_ms = 6.5 if encoding is Encoding.OPUS else 0.0
+        assert [word.start_ms for word in late.heard()] == [40.0 + delay_ms]
+        rig.context.close()
+
+
+@pytest.mark.parametrize(
+    ("when", "is_idle", "packets"),
+    [
+        (FlushEncoder.EACH_UTTERANCE, False, [2, 1, 0, 0]),
+        (FlushEncoder.EACH_PAUSE, False, [2, 0, 0, 1]),
+        (FlushEncoder.EACH_PAUSE, True, [2, 1, 0, 0]),
+        (FlushEncoder.EACH_FLUSH, True, [2, 0, 1, 0]),
+        (FlushEncoder.AT_END, True, [2, 0, 0, 1]),
+    ],
+)
+async def test_encoder_is_flushed_when_the_plan_says(
+    when: FlushEncoder, is_idle: bool, packets: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packets of 20 ms, for audio of 50 ms: after it, its utterance, a flush and the end."""
+    outputs = OutputQueue(RATE)
+    monkeypatch.setattr(ContextDriver, "is_idle", is_idle)
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, RATE, 20), outputs, when)
+        counts = []
+        for step in (
+            lambda: rig.audio(RATE // 20, first=True),
+            lambda: rig.audio(0, ends=True),
+            lambda: rig.context.on_flushed(Flushed("f")),
+            lambda: rig.context.on_done(Done("complete", REPORT)),
+        ):
+            step()
+            taken = [outputs._outputs.popleft() for _ in range(len(outputs._outputs))]
+            counts.append(sum(len(out.packets) for out in taken if isinstance(out, Audio)))
+    assert counts == packets
+
+
+async def test_output_queue_waits_for_the_writer_also_for_audio_in_the_encoder() -> None:
+    outputs = OutputQueue(1000)
+    assert await outputs.room(999) is None
+    waiting = asyncio.create_task(outputs.room(1500))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    for samples in (400, 200):
+        outputs.put(Audio((), samples, Words((), 0.0)))
+        assert not waiting.done()
+        await outputs.get()
+        await asyncio.sleep(0)
+    assert await asyncio.wait_for(waiting, 60) == 600
+
+
+async def test_native_frames_say_once_that_audio_came_late() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, None, 20))
+        rig.audio(960, first=True)
+        rig.context.on_audio(SendAudio(tone(960), 960, False, False, False, True), ())
+        await rig.take()  # audio.started
+        packed = [await rig.take() for _ in range(4)]
+        flags = [AudioHeader.unpack(frame).flags for frame in packed if isinstance(frame, bytes)]
+        none = AudioFlags.NONE
+        assert flags == [AudioFlags.FIRST, none, AudioFlags.DISCONTINUITY, none]
+
+
+async def test_cancel_takes_words_back_with_their_audio() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE))
+        rig.audio(960, first=True)
+        await rig.take()  # audio.started
+        rig.context.on_word_timings([ONE])
+        assert not rig.outbox.is_empty
+        rig.context.cancel()
+        assert rig.outbox.is_empty

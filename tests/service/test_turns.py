@@ -1,0 +1,121 @@
+"""What the talker is asked for: complete text at once, text that arrives by sentences."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any
+
+import httpx
+import pytest
+
+from streaming.ports import RowGenerator, SpeechRequest
+from talker.fake import FakeTalker
+from talker.families.higgs_v3.prompts import DELIVERY_TAGS
+from tests.service.live import Client, client, gateway
+
+TEXT = "<|emotion:anger|>No, that is not okay! We cannot ship it.\n\nIt sounds broken."
+LONG = " ".join(f"This is sentence number {number} of a long text." for number in range(40))
+
+
+class Asked(FakeTalker):
+    """Remembers what it spoke, at the first row."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(frames_per_character=0.2, segment_chars=None, **options)
+        self.delivery_tags = DELIVERY_TAGS
+        self.spoken: list[tuple[str, str]] = []
+
+    async def generate(self, request: SpeechRequest) -> RowGenerator:
+        async with aclosing(super().generate(request)) as pieces:
+            is_first = True
+            async for piece in pieces:
+                if is_first:
+                    self.spoken.append((request.delivery, request.text))
+                is_first = False
+                yield piece
+
+
+@pytest.mark.parametrize("path", ["speech", "speech/batch"])
+async def test_an_http_requests_text_is_one_generation(path: str) -> None:
+    talker = Asked()
+    async with gateway(talker) as server, httpx.AsyncClient() as http:
+        body: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": TEXT}
+        if path == "speech/batch":
+            body = {"items": [{"input": TEXT}]}
+        talker.spoken.clear()  # what the service said to warm up
+        answer = await http.post(f"{server.http}/v1/audio/{path}", json=body, timeout=60)
+        assert answer.status_code == 200
+        assert talker.spoken == [("", TEXT)]
+
+
+async def say(talk: Client, text: str, last: str) -> None:
+    await talk.create()
+    await talk.send("text.append", context_id="c", text=text)
+    if last == "flush":
+        await talk.send("context.flush", context_id="c", flush_id="f")
+        await talk.until("flush.done")
+    await talk.send("context.end", context_id="c")
+    await talk.until("context.done")
+
+
+@pytest.mark.parametrize("last", ["flush", "end"])
+async def test_what_is_flushed_or_ended_before_speech_began_is_one_generation(last: str) -> None:
+    talker = Asked(first_row_s=0.5)
+    async with gateway(talker) as server, client(server.url) as talk:
+        talker.spoken.clear()  # what the service said to warm up
+        await say(talk, TEXT, last)
+        assert talker.spoken == [("", TEXT)]
+        assert talker.outstanding == 0
+
+
+async def test_a_long_text_is_parted_as_the_longest_generation_allows() -> None:
+    talker = Asked()
+    async with gateway(talker) as server, client(server.url) as talk:
+        talker.spoken.clear()  # what the service said to warm up
+        await say(talk, f"<|style:whispering|>{LONG}", "end")
+        texts = [text for _, text in talker.spoken]
+        assert " ".join(texts) == f"<|style:whispering|>{LONG}"
+        assert [delivery for delivery, _ in talker.spoken[1:]] == ["<|style:whispering|>"] * (
+            len(texts) - 1
+        )
+        # 2048 frames of 40 ms; forty sentences of 42 letters and a number
+        assert len(texts) == 3
+        assert max(map(len, texts)) < 2 * min(map(len, texts))
+
+
+async def test_a_limit_set_by_the_operator_cuts_complete_text_too() -> None:
+    talker = Asked()
+    async with gateway(talker, max_segment_chars=60) as server, client(server.url) as talk:
+        talker.spoken.clear()  # what the service said to warm up
+        await say(talk, TEXT, "end")
+        angry = "<|emotion:anger|>"
+        assert talker.spoken == [
+            ("", "<|emotion:anger|>No, that is not okay!"),
+            (angry, "We cannot ship it."),
+            (angry, "It sounds broken."),
+        ]
+
+
+async def test_what_arrives_while_a_sentence_is_spoken_waits_for_its_turns_end() -> None:
+    talker = Asked(row_s=0.01)
+    async with gateway(talker) as server, client(server.url) as talk:
+        talker.spoken.clear()  # what the service said to warm up
+        await talk.create()
+        await talk.send("text.append", context_id="c", text="A first sentence is said. And ")
+        await talk.until("audio.started")
+        await talk.send("text.append", context_id="c", text="another. A third. The rest")
+        await talk.send("context.end", context_id="c")
+        await talk.until("context.done")
+        assert [text for _, text in talker.spoken] == [
+            "A first sentence is said.", "And another. A third. The rest",
+        ]  # fmt: skip
+
+
+async def test_a_client_that_wants_few_frames_gets_each_sentence_alone() -> None:
+    talker = Asked()
+    async with gateway(talker) as server, httpx.AsyncClient() as http:
+        talker.spoken.clear()
+        body = {"model": "tts-1", "voice": "alloy", "input": TEXT, "max_frames": 20}
+        answer = await http.post(f"{server.http}/v1/audio/speech", json=body, timeout=60)
+        assert answer.status_code == 200
+        assert len(talker.spoken) == 3

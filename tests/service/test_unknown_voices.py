@@ -1,0 +1,168 @@
+"""Other vendors' voices, in every protocol: what their clients ask for, on a fresh server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.settings import Settings
+from talker.fake import FakeTalker
+from tests.service.memory import Refused, Served, served
+
+#: The default voices of the vendors' own clients.
+RACHEL, CARTESIA, ASTERIA = (
+    "21m00Tcm4TlvDq8ikWAM",
+    "a0e99841-438c-4a64-b679-ae501e7d6091",
+    "aura-asteria-en",
+)
+TEXT = "Hello there."
+RAW = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000}
+
+#: Speaks with a voice; the status, and the error's message if there is one.
+Speak = Callable[[Served, str], Coroutine[Any, Any, tuple[int, str]]]
+
+
+async def posted(service: Served, address: str, body: dict[str, Any]) -> tuple[int, str]:
+    answer = await service.http.post(address, json=body)
+    return answer.status_code, answer.text if answer.is_error else ""
+
+
+async def opened(service: Served, address: str, *messages: Any) -> tuple[int, str]:
+    try:
+        async with service.socket(address) as socket:
+            for message in messages:
+                socket.send(message)
+            while True:
+                said = await socket.next()
+                if isinstance(said, bytes) or said is None or "audio" in said or "data" in said:
+                    return 101, ""
+                if "error" in said or said.get("type") == "error":
+                    return 400, str(said)
+    except Refused as refused:
+        return refused.status, str(refused.body)
+
+
+PROTOCOLS: dict[str, Speak] = {
+    "openai": lambda s, v: posted(s, "/v1/audio/speech", {"input": TEXT, "voice": v}),
+    "openai batch": lambda s, v: posted(
+        s, "/v1/audio/speech/batch", {"items": [{"input": TEXT}], "voice": v}
+    ),
+    "elevenlabs": lambda s, v: posted(s, f"/v1/text-to-speech/{v}", {"text": TEXT}),
+    "elevenlabs socket": lambda s, v: opened(
+        s,
+        f"/v1/text-to-speech/{v}/multi-stream-input?output_format=pcm_24000",
+        {"text": TEXT, "context_id": "a", "flush": True},
+    ),
+    "cartesia": lambda s, v: posted(
+        s, "/tts/bytes", {"transcript": TEXT, "voice": v, "output_format": RAW}
+    ),
+    "cartesia socket": lambda s, v: opened(
+        s,
+        "/tts/websocket",
+        {"transcript": TEXT, "voice": v, "output_format": RAW, "context_id": "a"},
+    ),
+    "deepgram": lambda s, v: posted(s, f"/v1/speak?model={v}", {"text": TEXT}),
+    "deepgram socket": lambda s, v: opened(
+        s, f"/v1/speak?model={v}", {"type": "Speak", "text": TEXT}, {"type": "Flush"}
+    ),
+    "native": lambda s, v: opened(
+        s,
+        "/v1/tts/stream",
+        {"type": "context.create", "context_id": "a", "voice": v},
+        {"type": "text.append", "context_id": "a", "text": TEXT},
+        {"type": "context.end", "context_id": "a"},
+    ),
+    "vllm-omni": lambda s, v: opened(
+        s,
+        "/v1/audio/speech/stream",
+        {"type": "session.config", "voice": v},
+        {"type": "input.text", "text": TEXT},
+        {"type": "input.done"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("voice", [RACHEL, CARTESIA, ASTERIA])
+async def test_a_fresh_server_speaks_for_other_vendors_voices(name: str, voice: str) -> None:
+    async with served() as service:
+        status, said = await PROTOCOLS[name](service, voice)
+        assert status in (101, 200), said
+        assert "unknown_voice" not in said
+
+
+@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name != "openai batch"])
+async def test_the_id_of_a_deleted_voice_is_never_another(name: str) -> None:
+    async with served() as service:
+        status, said = await PROTOCOLS[name](service, "voice_0123456789abcdef")
+        assert status in (400, 404)
+        assert "voice_0123456789abcdef" in said
+
+
+@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name != "openai batch"])
+async def test_strict_servers_refuse_them_and_say_what_there_is(name: str) -> None:
+    talker = FakeTalker()
+    talker.voices = ("default", "anna")
+    async with served(talker, unknown_voice="error") as service:
+        status, said = await PROTOCOLS[name](service, RACHEL)
+        assert status in (400, 404)
+        assert RACHEL in said
+        assert "default, anna" in said
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+async def test_aliases_hold_for_every_protocol(name: str) -> None:
+    talker = Listening()
+    talker.voices = ("default", "anna")
+    settings = {"unknown_voice": "error", "voice_aliases": {RACHEL: "anna"}}
+    async with served(talker, **settings) as service:
+        talker.spoken.clear()
+        status, said = await PROTOCOLS[name](service, RACHEL)
+        assert status in (101, 200), said
+        await service.until_free()
+        assert set(talker.spoken) == {"anna"}
+
+
+async def test_an_alias_of_an_openai_name_wins() -> None:
+    talker = Listening()
+    talker.voices = ("default", "anna")
+    async with served(talker, voice_aliases={"alloy": "anna"}) as service:
+        talker.spoken.clear()
+        assert (await PROTOCOLS["openai"](service, "alloy"))[0] == 200
+        assert (await PROTOCOLS["openai"](service, "nova"))[0] == 200
+        assert list(dict.fromkeys(talker.spoken)) == ["anna", "default"]
+
+
+class Listening(FakeTalker):
+    """Remembers the voices that it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spoken: list[str] = []
+
+    def check(self, request: Any) -> None:
+        self.spoken.append(request.voice)
+        super().check(request)
+
+
+def test_unknown_voices_are_the_default_one_only_with_the_embedded_voice(tmp_path: Path) -> None:
+    assert Settings().accepts_unknown_voices
+    assert not Settings(model=str(tmp_path)).accepts_unknown_voices
+    assert Settings(model=str(tmp_path), unknown_voice="default").accepts_unknown_voices
+    assert not Settings(unknown_voice="error").accepts_unknown_voices
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"), [({}, "default"), ({"unknown_voice": "error"}, "refused")]
+)
+async def test_the_log_of_the_start_says_which_way_it_is(
+    settings: dict[str, str], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="service.runtime"):
+        async with served(**settings):
+            pass
+    (ready,) = [record for record in caplog.records if record.getMessage() == "ready"]
+    assert vars(ready)["unknown_voices"] == said

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from streaming.capacity import RetryAfter
+
+
+def seen(*durations_s: float) -> RetryAfter:
+    retry_after = RetryAfter()
+    for duration in durations_s:
+        retry_after.on_released(duration)
+    return retry_after
+
+
+def test_retry_after_takes_the_mean_of_what_was_left_at_that_age() -> None:
+    retry_after = seen(1.0, 3.0, 5.0)
+    assert retry_after.remaining_s(0.0) == pytest.approx(3.0)
+    assert retry_after.remaining_s(2.0) == pytest.approx(2.0)
+    assert retry_after.remaining_s(4.0) == pytest.approx(1.0)
+    assert retry_after.remaining_s(10.0) == pytest.approx(10.0)
+
+
+def test_retry_after_is_sooner_where_many_slots_are_held() -> None:
+    one = seen(4.0).estimate_s([0.0], 1, 0.0)
+    many = seen(4.0).estimate_s([0.0] * 8, 1, 0.0)
+    assert one == pytest.approx(4.0)
+    assert many == pytest.approx(0.5)
+    assert seen(4.0).estimate_s([0.0] * 8, 3, 0.0) == pytest.approx(1.5)
+
+
+def test_retry_after_is_sooner_for_an_old_slot() -> None:
+    assert seen(4.0, 4.1).estimate_s([3.5], 1, 0.0) < seen(4.0, 4.1).estimate_s([0.1], 1, 0.0)
+
+
+def test_retry_after_spreads_those_who_wait() -> None:
+    retry_after = seen(4.0)
+    waits = [retry_after.estimate_s([0.0] * 4, 1, 700.0) for _ in range(6)]
+    assert waits[:5] == pytest.approx([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert waits[5] == pytest.approx(5.0), "nobody waits for more than one turnover of all slots"
+    assert retry_after.estimate_s([0.0] * 4, 1, 710.0) == pytest.approx(1.0), "they have come back"
+
+
+def test_retry_after_is_right_on_average() -> None:
+    rng, retry_after = Random(3), RetryAfter()
+    for _ in range(64):
+        retry_after.on_released(rng.expovariate(1 / 5))
+    told, true = [], []
+    for number in range(400):
+        lasts = [rng.expovariate(1 / 5) for _ in range(10)]
+        ages = [rng.expovariate(1 / 5) for _ in range(10)]
+        told.append(retry_after.estimate_s(ages, 1, 1000.0 * number))
+        true.append(min(lasts))  # what is left does not depend on the age
+    assert sum(told) / sum(true) == pytest.approx(1.0, abs=0.5)
+
+
+def test_retry_after_forgets_old_durations() -> None:
+    retry_after = seen(*[100.0] * 200, *[2.0] * 64)
+    assert retry_after.remaining_s(0.0) == pytest.approx(2.0)
+
+
+def test_retry_after_is_never_at_once() -> None:
+    assert seen(4.0).remaining_s(3.999999) >= 0.05
+    assert seen(0.0).estimate_s([0.0], 1, 0.0) >= 0.05
+
+
+def test_retry_after_guesses_a_few_seconds_at_first() -> None:
+    assert 1 < RetryAfter().estimate_s([0.0], 1, 0.0) < 10

@@ -1,0 +1,74 @@
+"""A session whose talker makes whole frames and whose codec is causal and has a history."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pytest
+
+from codec.fake import FakeDecoder
+from streaming.chunk_schedule import PaceBounds, ScheduleSettings
+from streaming.delay import RowLayout
+from streaming.events import (
+    AudioDecoded,
+    Decode,
+    EndAsked,
+    Event,
+    RowsReceived,
+    SendAudio,
+    StartTalker,
+    TextAppended,
+)
+from streaming.ports import TalkerRows
+from streaming.session import Session, SessionSettings
+from streaming.spec import CodecSpec, Codes
+from streaming.utterance_queue import QueueSettings
+from streaming.window import DecodeWindow
+
+SPEC = CodecSpec(24_000, 6, (60, 20, 20), 2, 0, history_frames=9)
+FRAMES, ROW_S = 60, 0.00002
+
+
+def random_frames() -> Codes:
+    rng = np.random.default_rng(5)
+    return np.stack([rng.integers(0, n, FRAMES) for n in SPEC.codebook_sizes], 1).astype(np.int16)
+
+
+@pytest.mark.parametrize("mode", ["chunked", "whole"])
+@pytest.mark.parametrize("ends_by_code", [False, True])
+def test_session_of_whole_rows_streams_what_one_go_decodes(mode: str, ends_by_code: bool) -> None:
+    schedule = ScheduleSettings(
+        frame_s=SPEC.frame_s, delay_rows=0, left_context_frames=SPEC.left_frames,
+        first_lookahead_frames=0, lookahead_frames=0, max_chunk_frames=12,
+    )  # fmt: skip
+    bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.0, 0.0)
+    queue = QueueSettings(SPEC, schedule, lambda: bounds, mode, layout=RowLayout.WHOLE)  # type: ignore[arg-type]
+    session, decoder, frames = Session(SessionSettings(queue)), FakeDecoder(SPEC), random_frames()
+    rows = frames
+    if ends_by_code:  # a row with a special code is no frame
+        rows = np.concatenate([frames, [[60, 0, 0]]]).astype(np.int16)
+    events: deque[Event] = deque([TextAppended("A text."), EndAsked()])
+    windows: list[DecodeWindow] = []
+    sent, now = [], 0.0
+    while events:
+        now += ROW_S
+        for command in session.handle(events.popleft(), now):
+            match command:
+                case StartTalker(utterance):
+                    for number, row in enumerate(rows):
+                        finish = "stop" if number == len(rows) - 1 else None
+                        events.append(RowsReceived(utterance, TalkerRows(row[None], finish)))
+                case Decode(utterance, window):
+                    windows.append(window)
+                    samples = decoder.decode_windows([window])[0]
+                    events.appendleft(AudioDecoded(utterance, samples))
+                case SendAudio(samples):
+                    sent.append(samples)
+    whole = decoder.decode([np.ascontiguousarray(frames.T)])[0]
+    assert np.array_equal(np.concatenate(sent), whole)
+    assert all(window.lookahead == 0 for window in windows)
+    if mode == "chunked":
+        assert len(windows) > 4
+        kept = [0 if w.history is None else w.history.shape[1] for w in windows]
+        assert max(kept) == SPEC.history_frames

@@ -1,0 +1,134 @@
+"""Turns: what is spoken in one generation, and with which delivery."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from streaming.events import EndAsked, FlushAsked, Flushed, StartTalker, StopTalker, TextAppended
+from streaming.session import Session, SessionSettings
+from streaming.turns import PendingText, TurnSettings, chars_within, speech_chars
+from tests.streaming.session_world import World, settings
+
+DELIVERY = {
+    "<|emotion:anger|>": "emotion",
+    "<|emotion:sadness|>": "emotion",
+    "<|style:shouting|>": "style",
+    "<|prosody:speed_slow|>": "speed",
+}
+SHOUTED = "<|emotion:anger|><|style:shouting|>No, that is not okay! We cannot ship it."
+CRIED = "<|emotion:sadness|><|sfx:crying|>I... I'm sorry. <|sfx:sniff|>Sff, We really tried."
+
+
+def turning(most: int = 600) -> SessionSettings:
+    return replace(settings(), turns=TurnSettings(most, DELIVERY))
+
+
+def starts(session: Session, *events: object) -> list[tuple[str, str]]:
+    """What the talker was asked for, and was not told to stop."""
+    asked: list[tuple[str, str]] = []
+    for event in events:
+        for command in session.handle(event, 0.0):  # type: ignore[arg-type]
+            if isinstance(command, StartTalker):
+                asked.append((command.delivery, command.text))
+            elif isinstance(command, StopTalker):
+                asked.pop()
+    return asked
+
+
+@pytest.mark.parametrize("text", [SHOUTED, CRIED, "One. Two is here.\n\nAnd a third paragraph."])
+@pytest.mark.parametrize("last", [EndAsked(), FlushAsked("f")])
+def test_complete_text_is_one_generation_as_it_stands(text: str, last: object) -> None:
+    assert starts(Session(turning()), TextAppended(text), last) == [("", text)]
+
+
+def test_the_talker_starts_anew_only_while_it_has_not_begun() -> None:
+    world = World(turning())
+    world.post(TextAppended("The first sentence. The second"))
+    assert world.talked == ["The first sentence."]
+    world.run(until=0.011)  # two rows
+    world.post(TextAppended(" one is here. And the"))
+    world.post(TextAppended(" third."))
+    world.post(FlushAsked("f"))
+    world.run()
+    assert world.talked == ["The first sentence.", "The second one is here. And the third."]
+    assert world.told[-1] == Flushed("f")
+
+
+def test_text_that_is_still_arriving_is_cut_at_sentences() -> None:
+    world = World(turning())
+    world.post(TextAppended("The first sentence. The second sentence. The third sentence. "))
+    world.run()
+    assert world.talked == [f"The {nth} sentence." for nth in ("first", "second", "third")]
+
+
+def test_a_turn_that_is_too_long_is_parted_evenly() -> None:
+    sentences = [f"This is the sentence {letter * 7}." for letter in "abcdefghij"]
+    world = World(turning(most=200))
+    world.post(TextAppended(" ".join(sentences)))
+    world.post(EndAsked())
+    world.run()
+    assert " ".join(world.talked) == " ".join(sentences)
+    assert [text.count("sentence") for text in world.talked] == [5, 5]
+
+
+def test_flushes_part_turns_and_end_their_delivery() -> None:
+    world = World(turning())
+    world.hold = True
+    world.post(TextAppended("<|emotion:anger|>One sentence. Another sentence."))
+    world.post(FlushAsked("f1"))
+    world.post(TextAppended("Then a third one. And a fourth."))
+    world.post(FlushAsked("f2"))
+    world.hold = False
+    world.run()
+    assert world.talked[-2:] == [
+        "<|emotion:anger|>One sentence. Another sentence.", "Then a third one. And a fourth.",
+    ]  # fmt: skip
+    assert world.delivered == ["", ""]
+    assert [t for t in world.told if isinstance(t, Flushed)] == [Flushed("f1"), Flushed("f2")]
+
+
+def test_a_cut_piece_repeats_the_delivery_that_is_in_force() -> None:
+    pending = PendingText(TurnSettings(0, DELIVERY))
+    for text in (
+        "<|emotion:anger|> <|style:shouting|>No!",
+        "<|prosody:pause|>That is not okay.",
+        "<|emotion:sadness|>It is sad.",
+        "<|sfx:sigh|>Ah, well <|prosody:speed_slow|>then.",
+        "So be it.",
+    ):
+        pending.add(text, 0.0)
+    pending.end_turn()
+    pending.add("Hello.", 0.0)
+    before = [pending.take()[0].before for _ in range(6)]
+    angry, sad = "<|emotion:anger|><|style:shouting|>", "<|emotion:sadness|><|style:shouting|>"
+    assert before == [
+        "", angry, "<|style:shouting|>", sad, f"{sad}<|prosody:speed_slow|>", "",
+    ]  # fmt: skip
+
+
+def test_without_a_turns_length_each_piece_is_spoken_alone() -> None:
+    world = World(turning(most=0))
+    world.post(TextAppended(SHOUTED))
+    world.post(EndAsked())
+    world.run()
+    first, second = SHOUTED.split("! ")
+    assert world.talked == [f"{first}!", second]
+    assert world.delivered == ["", "<|emotion:anger|><|style:shouting|>"]
+
+
+def test_lengths_are_those_of_speech() -> None:
+    assert speech_chars("Hello.") == 6
+    assert speech_chars("你好") == speech_chars("안녕") == 6
+    assert speech_chars("24") == 8
+    assert chars_within(2048, 0.04) == 655
+
+
+def test_a_speaker_holds_until_another_one_speaks() -> None:
+    speakers = {f"[SPEAKER{number}] ": "speaker" for number in range(2)}
+    pending = PendingText(TurnSettings(0, speakers))
+    for text in ("[SPEAKER0] Hello there.", "How are you?", "[SPEAKER1] Fine.", "And you?"):
+        pending.add(text, 0.0)
+    before = [pending.take()[0].before for _ in range(4)]
+    assert before == ["", "[SPEAKER0] ", "", "[SPEAKER1] "]

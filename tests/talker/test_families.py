@@ -1,0 +1,59 @@
+"""Families are found from config.json, and the gateway's part of them stays light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+import tiny
+
+from talker.families import FAMILIES, UnknownFamilyError, find_family
+from talker.families.family import Family
+from talker.shape import CheckpointError
+
+
+def test_find_family_by_model_type() -> None:
+    for family in FAMILIES:
+        assert find_family({"model_type": family.model_type}) is family
+
+
+@pytest.mark.parametrize("config", [{}, {"model_type": None}, {"model_type": "llama"}])
+def test_find_family_names_what_is_served(config: dict[str, object]) -> None:
+    with pytest.raises(UnknownFamilyError) as error:
+        find_family(config)
+    for family in FAMILIES:
+        assert family.title in str(error.value)
+        assert family.model_type in str(error.value)
+    assert repr(config.get("model_type")) in str(error.value)
+
+
+def test_find_family_refuses_another_architecture() -> None:
+    config = {**tiny.config(7), "architectures": ["Qwen3ForCausalLM"]}
+    with pytest.raises(CheckpointError, match="Qwen3ForCausalLM"):
+        find_family(config)
+
+
+def test_families_are_told_apart() -> None:
+    assert len({family.model_type for family in FAMILIES}) == len(FAMILIES)
+    assert all(family.title and family.example and family.licence.name for family in FAMILIES)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_family_model_is_where_it_is_said_to_be(family: Family) -> None:
+    from talker.model import TalkerModel
+
+    module, _, name = family.model_class.partition(":")
+    model = getattr(import_module(module), name)
+    assert issubclass(model, TalkerModel)
+    assert family.architecture.endswith(name)
+
+
+def test_families_import_neither_torch_nor_vllm() -> None:
+    code = (
+        "import sys, talker.families, talker.request_builder; "
+        "sys.exit(bool({'torch', 'vllm', 'transformers'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

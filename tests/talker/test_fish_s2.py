@@ -1,0 +1,353 @@
+"""Fish Speech S2 Pro: prompts, fast AR and talker processes against the plain loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import tiny_fish
+import torch
+from harness import GREEDY, RUNNER, Heard, hear, idle, running, text, warm
+from tokenizers import Tokenizer
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from streaming.errors import ErrorCode, RequestError
+from streaming.ports import Sampling
+from talker.checkpoint import open_checkpoint
+from talker.engine import TalkerProcessEngine
+from talker.families.fish_s2 import FishS2, FishS2Shape
+from talker.families.fish_s2.fast_ar import FastAR
+from talker.families.fish_s2.prompts import CLIP_AFTER, CLIP_BEFORE, SYSTEM
+from talker.families.fish_s2.sampler import FishS2RowSampler
+from talker.prompts import Prompt, PromptBuilder, ReferenceVoice
+from talker.reference import Chance, Spoken
+from talker.sampler import Draw
+from talker.shape import CheckpointError
+from tests.talker.fish_s2_oracle import FishS2Reference
+
+ROWS = 40 if RUNNER == "v1" else 12
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_fish.write_checkpoint(tmp_path_factory.mktemp("tiny-fish"))
+
+
+@pytest.fixture(scope="module")
+def builder(folder: Path) -> PromptBuilder:
+    return open_checkpoint(str(folder)).prompt_builder(1024)
+
+
+def clip(number: int, frames: int = 20) -> ReferenceVoice:
+    """A reference clip of random codes."""
+    codes = np.random.default_rng(number).integers(0, tiny_fish.SIZE, (frames, 10), np.int16)
+    return ReferenceVoice(codes, "hello again." if number % 2 else None)
+
+
+class Voices:
+    """Two voices by name."""
+
+    known = {"alto": clip(1), "bass": clip(2)}  # noqa: RUF012
+
+    def names(self) -> Sequence[str]:
+        return tuple(self.known)
+
+    def get(self, name: str) -> ReferenceVoice | None:
+        return self.known.get(name)
+
+
+# --- checkpoints and prompts
+
+
+def test_open_checkpoint_reads_the_published_keys(folder: Path) -> None:
+    opened = open_checkpoint(str(folder))
+    shape = opened.shape
+    assert (shape.num_codebooks, shape.codebook_size, shape.is_delayed) == (10, 128, False)
+    assert shape.codebook_sizes == (128,) * 10
+    assert opened.sampler_rules == {"ras_window": 10}
+    assert opened.has_continuity
+    assert "Built with Fish Audio" in opened.family.licence.notice
+
+
+def test_residual_codebooks_of_the_real_size_have_1024_codes() -> None:
+    part = {**tiny_fish.PART, "n_layer": 1, "max_seq_len": 32768}
+    shape = FishS2().read_shape(
+        {
+            "eos_token_id": 151645,
+            "semantic_start_token_id": 151678,
+            "semantic_end_token_id": 155773,
+            "text_config": {**part, "vocab_size": 155776},
+            "audio_decoder_config": {**part, "vocab_size": 4096, "num_codebooks": 10},
+        }
+    )
+    assert shape.codebook_sizes == (4096, *[1024] * 9)
+
+
+@pytest.mark.parametrize(
+    ("where", "change"),
+    [
+        ("text_config", {"attention_qk_norm": False}),
+        ("text_config", {"tie_word_embeddings": False}),
+        ("audio_decoder_config", {"attention_qk_norm": True}),
+        ("audio_decoder_config", {"dim": 64}),
+        ("audio_decoder_config", {"vocab_size": 64}),
+        ("", {"semantic_end_token_id": 5}),
+    ],
+)
+def test_open_checkpoint_refuses_what_the_layers_do_not_know(
+    tmp_path: Path, where: str, change: dict[str, Any]
+) -> None:
+    tiny_fish.write_checkpoint(tmp_path)
+    file = tmp_path / "config.json"
+    content = json.loads(file.read_text())
+    (content[where] if where else content).update(change)
+    file.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError):
+        open_checkpoint(str(tmp_path))
+
+
+def spelled(folder: Path, prompt: Prompt) -> str:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return tokenizer.decode(list(prompt.ids), skip_special_tokens=False)
+
+
+def turn(said: str) -> str:
+    return f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n<|voice|>"
+
+
+def test_prompt_without_a_clip(folder: Path, builder: PromptBuilder) -> None:
+    made = spelled(folder, builder.build("Hello [whisper] there."))
+    assert made == f"<|im_start|>system\n{SYSTEM}<|im_end|>\n" + turn("Hello [whisper] there.")
+
+
+def test_prompt_with_a_clip_is_encoded_piece_by_piece(folder: Path, builder: PromptBuilder) -> None:
+    voice = clip(1)
+    prompt = builder.build("Go.", voice)
+    rows = "<|audio_pad|>" * len(voice.frames)
+    system = f"{CLIP_BEFORE}<|speaker:0|>hello again.{CLIP_AFTER}{rows}"
+    assert spelled(folder, prompt) == f"<|im_start|>system\n{system}<|im_end|>\n" + turn("Go.")
+    assert prompt.voice is not None
+    assert np.array_equal(prompt.voice, voice.frames)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    joined = tokenizer.encode(f"hello again.{CLIP_AFTER}", add_special_tokens=False).ids
+    apart = [
+        *tokenizer.encode("hello again.", add_special_tokens=False).ids,
+        *tokenizer.encode(CLIP_AFTER, add_special_tokens=False).ids,
+    ]
+    assert joined != apart, "the vocabulary has no id that spans them: this tests nothing"
+    at = prompt.voice_at
+    assert list(prompt.ids[at - len(apart) : at]) == apart
+
+
+def test_prompt_reads_no_control_token_out_of_a_text(folder: Path, builder: PromptBuilder) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    control = {tokenizer.token_to_id(name) for name in tiny_fish.SPECIAL}
+    control |= {tokenizer.token_to_id(f"<|semantic:{code}|>") for code in range(tiny_fish.SIZE)}
+    for name in (*tiny_fish.SPECIAL, "<|semantic:5|>", "<|speaker:1|>"):
+        prompt = builder.build(f"a {name} b")
+        spoken = prompt.ids[prompt.text_at : prompt.text_at + len(prompt.text_starts) - 1]
+        assert not set(spoken) & control
+        assert tokenizer.decode(list(spoken), skip_special_tokens=False) == f"a {name} b"
+
+
+def test_voice_with_a_code_beyond_a_codebook_is_refused(builder: PromptBuilder) -> None:
+    frames = clip(1).frames.copy()
+    frames[3, 4] = tiny_fish.SIZE
+    with pytest.raises(RequestError) as error:
+        builder.build("Go.", ReferenceVoice(frames))
+    assert error.value.code is ErrorCode.INVALID_PARAMETER
+
+
+# --- talker processes against the plain loop
+
+
+class Oracle:
+    """What must come out, remembered."""
+
+    def __init__(self, folder: Path, builder: PromptBuilder) -> None:
+        torch.set_num_threads(1)
+        self._prompts, self.talker = builder, FishS2Reference(folder)
+        self.speak = cache(self._speak)
+
+    def _speak(
+        self, words: str, sampling: Sampling = GREEDY, voice: str = "default", rows: int = ROWS
+    ) -> Spoken:
+        prompt = self._prompts.build(words, Voices().get(voice))
+        chance = None
+        if sampling.temperature:
+            assert sampling.seed is not None
+            chance = Chance(
+                sampling.seed, sampling.temperature, sampling.top_k or 30, sampling.top_p or 0.8
+            )
+        spoken = self.talker.speak(prompt.ids, rows, chance, prompt.voice, prompt.voice_at)
+        assert spoken.margin > 2e-5, "too close to call: choose another text or seed"
+        return spoken
+
+
+@pytest.fixture(scope="module")
+def oracle(folder: Path, builder: PromptBuilder) -> Oracle:
+    return Oracle(folder, builder)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(folder: Path) -> AsyncIterator[TalkerProcessEngine]:
+    async with running(folder, voices=Voices(), engine="inprocess") as started:
+        yield started
+
+
+def equal(heard: Sequence[Heard], wanted: Sequence[Spoken]) -> list[bool]:
+    return [h.same(w) for h, w in zip(heard, wanted, strict=True)]
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("streams", [1, 4, 16])
+async def test_streams_equal_the_plain_loop(
+    engine: TalkerProcessEngine, oracle: Oracle, streams: int
+) -> None:
+    draws = [warm(i, temperature=0.9) if i % 2 else GREEDY for i in range(streams)]
+    heard = await asyncio.gather(
+        *(hear(engine, text(i), draw, rows=ROWS) for i, draw in enumerate(draws))
+    )
+    wanted = [oracle.speak(text(i), draw) for i, draw in enumerate(draws)]
+    assert equal(heard, wanted) == [True] * streams
+    assert streams == 1 or oracle.talker.redrawn, "nothing repeats: this tests too little"
+    await idle(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_references_equal_the_plain_loop(engine: TalkerProcessEngine, oracle: Oracle) -> None:
+    voices = ["alto", "bass", "default", "alto"]
+    heard = await asyncio.gather(
+        *(hear(engine, text(i), voice=v, rows=ROWS) for i, v in enumerate(voices))
+    )
+    wanted = [oracle.speak(text(i), voice=v) for i, v in enumerate(voices)]
+    assert equal(heard, wanted) == [True] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_preempted_and_chunked_streams_equal_the_plain_loop(
+    folder: Path, oracle: Oracle
+) -> None:
+    tight = {
+        "max_positions": 512, "kv_positions": 544, "max_batched_positions": 67, "max_num_seqs": 12,
+    }  # fmt: skip
+    async with running(folder, voices=Voices(), engine="inprocess", **tight) as engine:
+        draws = [warm(i, temperature=0.9) if i % 2 else GREEDY for i in range(12)]
+        heard = await asyncio.gather(
+            *(hear(engine, text(i), draw, rows=ROWS) for i, draw in enumerate(draws))
+        )
+        assert engine.last_step.preempted > 0
+        wanted = [oracle.speak(text(i), draw) for i, draw in enumerate(draws)]
+        assert equal(heard, wanted) == [True] * 12
+        await idle(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_conversation_goes_on_after_the_frames_that_were_said(
+    engine: TalkerProcessEngine, oracle: Oracle, builder: PromptBuilder
+) -> None:
+    first = next(
+        i for i in range(200) if oracle.speak(text(i), warm(i, temperature=0.9)).finish == "stop"
+    )
+    draw = warm(first, temperature=0.9)
+    said = await hear(engine, text(first), draw, rows=ROWS, conversation="one")
+    assert said.same(oracle.speak(text(first), draw))
+    one, two = builder.build(text(first)), builder.build("and more")
+    heard = await hear(engine, "and more", rows=ROWS, conversation="one")
+    at = len(one.ids)
+    ids = (*one.ids, *[0] * len(said.rows), *builder.between_turns, *two.ids[two.turn_at :])
+    wanted = oracle.talker.speak(ids, ROWS, said=[(said.rows, at)])
+    assert wanted.margin > 2e-5
+    assert heard.same(wanted)
+    engine.forget("one")
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_closed_streams_leave_nothing_behind(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    began = [asyncio.Event() for _ in range(8)]
+    tasks = [
+        asyncio.create_task(hear(engine, text(i), warm(i), began=event))
+        for i, event in enumerate(began)
+    ]
+    await asyncio.gather(*(event.wait() for event in began))
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await idle(engine)
+    assert (await hear(engine, text(0), rows=ROWS)).same(oracle.speak(text(0)))
+
+
+# --- the fast AR on a device
+
+
+def fast_step(folder: Path, batch: int, *, mixed: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step of ``batch`` rows: ids and codes."""
+    shape = open_checkpoint(str(folder)).shape
+    assert isinstance(shape, FishS2Shape)
+    fast = FastAR(shape, 16, torch.float32)
+    rows = FishS2RowSampler(64, shape, fast, window=10)
+    ones = torch.ones(batch)
+    draw = Draw(ones, ones.long(), ones, ones.long(), 6, not mixed)
+    logits = torch.empty(batch, shape.codebook_size + 1 + shape.backbone.hidden_size)
+    last = torch.empty(batch, dtype=torch.int32)
+    lost = torch.empty(batch, dtype=torch.bool)
+    return rows.step(logits, last, ones.long(), lost, draw)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_step_needs_no_number_from_the_device(folder: Path, batch: int, mixed: bool) -> None:
+    """Fake tensors have shapes and no values: whatever looks at a value raises."""
+    with FakeTensorMode(), torch.inference_mode():
+        ids, codes = fast_step(folder, batch, mixed=mixed)
+    assert (ids.shape, codes.shape) == ((batch,), (batch, 10))
+
+
+def test_the_fast_ar_launches_the_same_work_in_every_step(folder: Path) -> None:
+    """As a CUDA graph wants it: the same operations on the same memory, and all rows in each."""
+    shape = open_checkpoint(str(folder)).shape
+    assert isinstance(shape, FishS2Shape)
+    fast = FastAR(shape, 4, torch.float32).eval()
+
+    def step(seed: int) -> list[tuple[str, tuple[int, ...]]]:
+        made = torch.Generator().manual_seed(seed)
+        hidden = torch.randn(4, shape.fast.hidden_size, generator=made)
+        semantic = torch.randint(shape.codebook_size, (4,), generator=made)
+        with Launches() as launched, torch.inference_mode():
+            fast(hidden, semantic, lambda logits, book: logits.argmax(-1))
+        return launched.seen
+
+    address = fast.cache.data_ptr()
+    first = step(1)
+    assert step(2) == first
+    assert fast.cache.data_ptr() == address
+    passes = [sizes for name, sizes in first if name == "argmax"]
+    assert passes == [(4, shape.residual_size)] * (shape.num_codebooks - 1)
+
+
+class Launches(TorchDispatchMode):
+    """Notes each operation and its first tensor's shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, tuple[int, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        first = next((tuple(a.shape) for a in args if isinstance(a, torch.Tensor)), ())
+        self.seen.append((func.overloadpacket.__name__, first))
+        return func(*args, **(kwargs or {}))

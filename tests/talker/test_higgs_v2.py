@@ -1,0 +1,511 @@
+"""Higgs Audio v2: prompts, sampler and talker processes against what upstream does, written out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import tiny_v2
+import torch
+from harness import RUNNER, Oracle, hear, idle, random_voice, running, text, warm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from streaming.errors import ErrorCode, RequestError
+from streaming.ports import Sampling
+from talker.checkpoint import open_checkpoint
+from talker.engine import TalkerProcessEngine
+from talker.families.higgs_v2.normalisation import EVENTS, normalise
+from talker.families.higgs_v2.prompts import SCENE, SPEAKERS_SYSTEM, SYSTEM
+from talker.frames import FRAME_BASE, FrameTable
+from talker.noise import log_uniform
+from talker.prompts import Prompt, PromptBuilder, ReferenceVoice
+from talker.reference import uniform
+from talker.sampler import REPETITION_MARK, DelayedRowSampler, Draw, Repetition
+from talker.shape import CheckpointError
+from tests.talker.higgs_v2_oracle import HiggsV2Reference
+
+BOOKS, CODES, STOP, TEXT_ID = 4, 10, 3, 7
+BOC, EOC = 8, 9
+ROWS = 40 if RUNNER == "v1" else 16
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_v2.write_checkpoint(tmp_path_factory.mktemp("tiny-v2"))
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("tiny-v2-converted")
+    return tiny_v2.write_checkpoint(made, converted=True)
+
+
+@pytest.fixture(scope="module")
+def builder(folder: Path) -> PromptBuilder:
+    return open_checkpoint(str(folder)).prompt_builder(1024)
+
+
+# --- checkpoints
+
+
+def test_both_formats_are_read_alike(folder: Path, converted: Path) -> None:
+    one, other = open_checkpoint(str(folder)), open_checkpoint(str(converted))
+    for opened in (one, other):
+        shape = opened.shape
+        assert (shape.num_codebooks, shape.codebook_size, shape.codebook_rows) == (8, 1024, 1026)
+        assert shape.backbone.max_positions >= 8192
+        assert opened.sampler_rules == {"end_codebooks": 8, "ras_window": 7, "ras_most": 2}
+        assert opened.has_continuity
+    a, b = (o.prompt_builder(1024).build("Hello there.") for o in (one, other))
+    assert a == b
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"audio_embed_avg": True},
+        {"use_audio_out_embed_projector": True},
+        {"use_audio_out_self_attention": 1},
+        {"audio_dual_ffn_layers": [0]},
+        {"use_delay_pattern": False},
+        {"audio_num_codebooks": 0},
+        {"audio_stream_eos_id": 3},
+        {"audio_out_token_idx": 5},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_open_checkpoint_refuses_what_no_published_model_has(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    tiny_v2.write_checkpoint(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(CheckpointError):
+        open_checkpoint(str(tmp_path)).prompt_builder(1024)
+
+
+@pytest.mark.parametrize("own", [{"ras_win_len": "x"}, {"end_codebooks": 9}, {"end_codebooks": 0}])
+def test_open_checkpoint_refuses_senseless_rules(tmp_path: Path, own: dict[str, Any]) -> None:
+    tiny_v2.write_checkpoint(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps(own))
+    with pytest.raises(CheckpointError, match=next(iter(own))):
+        open_checkpoint(str(tmp_path))
+
+
+def test_repetition_is_off_where_upstream_says_so(tmp_path: Path) -> None:
+    tiny_v2.write_checkpoint(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"ras_win_len": None}))
+    assert open_checkpoint(str(tmp_path)).sampler_rules["ras_window"] == 0
+
+
+# --- prompts
+
+
+def spelled(folder: Path, prompt: Prompt) -> str:
+    """A prompt's ids as text, control tokens included."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return tokenizer.decode(list(prompt.ids), skip_special_tokens=False)
+
+
+def turn(role: str, content: str) -> str:
+    return f"<|start_header_id|>{role}<|end_header_id|>\n\n{content}<|eot_id|>"
+
+
+END = "<|start_header_id|>assistant<|end_header_id|>\n\n<|audio_out_bos|><|AUDIO_OUT|>"
+QUIET = f"{SYSTEM}\n\n<|scene_desc_start|>\n{SCENE}\n<|scene_desc_end|>"
+
+
+def test_prompt_without_a_reference_describes_the_scene(
+    folder: Path, builder: PromptBuilder
+) -> None:
+    made = spelled(folder, builder.build("Hello there."))
+    assert made == "<|begin_of_text|>" + turn("system", QUIET) + turn("user", "Hello there.") + END
+
+
+def test_prompt_with_a_transcript_shows_the_clip_as_a_turn(
+    folder: Path, builder: PromptBuilder
+) -> None:
+    voice = random_voice(1, 5)
+    prompt = builder.build("Go.", voice)
+    assert prompt.voice is not None
+    assert prompt.voice.shape == (5 + 2 + 7, 8)
+    assert (prompt.voice[0] == 1024).all()
+    assert (prompt.voice[-1] == 1025).all()
+    rows = "<|AUDIO_OUT|>" * len(prompt.voice)
+    said = f"<|audio_out_bos|>{rows}<|audio_eos|>"
+    assert spelled(folder, prompt) == (
+        "<|begin_of_text|>" + turn("system", QUIET) + turn("user", "hello again")
+        + turn("assistant", said) + turn("user", "Go.") + END
+    )  # fmt: skip
+    rows_at = [i for i, n in enumerate(prompt.ids) if n == prompt.ids[-1]]
+    assert rows_at[:-1] == list(range(prompt.voice_at, prompt.voice_at + len(prompt.voice)))
+
+
+def test_prompt_without_a_transcript_shows_the_clip_in_the_scene(
+    folder: Path, builder: PromptBuilder
+) -> None:
+    voice = ReferenceVoice(random_voice(2, 4).frames)
+    prompt = builder.build("Go.", voice)
+    assert prompt.voice is not None
+    rows = "<|AUDIO_OUT|>" * len(prompt.voice)
+    scene = f"{SCENE}\n\nSPEAKER0: <|audio_bos|>{rows}<|audio_eos|>\n"
+    system = f"{SYSTEM}\n\n<|scene_desc_start|>\n{scene}<|scene_desc_end|>"
+    assert spelled(folder, prompt) == (
+        "<|begin_of_text|>" + turn("system", system) + turn("user", "Go.") + END
+    )
+    assert set(prompt.ids[prompt.voice_at :][: len(prompt.voice)]) == {prompt.ids[-1]}
+
+
+def test_prompt_with_speakers_names_a_voice_for_each(folder: Path, builder: PromptBuilder) -> None:
+    text = "[SPEAKER0] Hi.\n[SPEAKER1] Ho."
+    made = spelled(folder, builder.build(text))
+    scene = f"{SCENE}\n\nSPEAKER0: feminine\nSPEAKER1: masculine"
+    system = f"{SPEAKERS_SYSTEM}\n\n<|scene_desc_start|>\n{scene}\n<|scene_desc_end|>"
+    assert made == "<|begin_of_text|>" + turn("system", system) + turn("user", text) + END
+
+
+def test_prompt_with_a_scene_has_it_in_place_of_the_familys_own(
+    folder: Path, builder: PromptBuilder
+) -> None:
+    voice, scene = random_voice(1, 5), builder.read_scene(" A street at night. \n")
+    silent = ReferenceVoice(voice.frames)
+    for said in (None, voice, silent):
+        own, theirs = builder.build("Go.", said), builder.build("Go.", said, scene=scene)
+        replaced = spelled(folder, own).replace(SCENE, "A street at night.")
+        assert spelled(folder, theirs) == replaced
+        rows = theirs.ids[theirs.voice_at :][: 0 if theirs.voice is None else len(theirs.voice)]
+        assert set(rows) <= {theirs.ids[-1]}
+
+
+@pytest.mark.parametrize("said", ["hello again", "[SPEAKER0] hello again"])
+def test_prompt_with_speakers_has_the_reference_said_by_speaker_0(
+    folder: Path, builder: PromptBuilder, said: str
+) -> None:
+    voice = ReferenceVoice(random_voice(1, 5).frames, said)
+    tagged = spelled(folder, builder.build("[SPEAKER1] Hi.\n[SPEAKER0] Ho.", voice))
+    assert turn("user", "[SPEAKER0] hello again") in tagged
+    assert turn("user", said) in spelled(folder, builder.build("Hi.", voice))
+
+
+def test_prompt_takes_a_described_speaker_from_the_scene(
+    folder: Path, builder: PromptBuilder
+) -> None:
+    scene = "A cafe.\n\nSPEAKER0: old, slow"
+    alone = f"{SYSTEM}\n\n<|scene_desc_start|>\n{scene}\n<|scene_desc_end|>"
+    assert turn("system", alone) in spelled(folder, builder.build("Hi.", scene=scene))
+    lines = f"{scene}\nSPEAKER1: masculine"
+    both = f"{SPEAKERS_SYSTEM}\n\n<|scene_desc_start|>\n{lines}\n<|scene_desc_end|>"
+    text = "[SPEAKER0] Hi.\n[SPEAKER1] Ho."
+    assert turn("system", both) in spelled(folder, builder.build(text, scene=scene))
+
+
+def test_scene_makes_no_control_id(folder: Path, builder: PromptBuilder) -> None:
+    plain = builder.build("Go.", scene="x")
+    evil = builder.build("Go.", scene="".join(tiny_v2.SPECIAL))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    control = {tokenizer.token_to_id(name) for name in tiny_v2.SPECIAL}
+    wanted, got = ([i for i in prompt.ids if i in control] for prompt in (plain, evil))
+    assert got == wanted
+
+
+@pytest.mark.parametrize(
+    ("scene", "code"),
+    [
+        (" \n", ErrorCode.INVALID_PARAMETER),
+        ("word " * 400, ErrorCode.INVALID_PARAMETER),
+        ("\ud800", ErrorCode.INVALID_TEXT),
+    ],
+)
+def test_scene_that_cannot_be_shown_is_refused(
+    builder: PromptBuilder, scene: str, code: ErrorCode
+) -> None:
+    with pytest.raises(RequestError) as error:
+        builder.read_scene(scene)
+    assert (error.value.code, error.value.param) == (code, "scene")
+
+
+def test_events_become_the_models_own_marks(folder: Path, builder: PromptBuilder) -> None:
+    made = spelled(folder, builder.build("Well [laugh] no"))
+    assert turn("user", "Well <SE>[Laughter]</SE> no.") in made
+    alone = spelled(folder, builder.build("[cough]"))
+    assert turn("user", "<SE>[Cough]</SE>") in alone
+
+
+@given(
+    parts=st.lists(
+        st.sampled_from([*tiny_v2.SPECIAL, *EVENTS, "[SPEAKER0]", "<SE>[", "\ue000", "（", "°C"])
+        | st.text(max_size=6),
+        max_size=6,
+    )
+)
+@settings(deadline=None)
+def test_no_text_makes_a_control_id_but_those_of_events(
+    folder: Path, builder: PromptBuilder, parts: list[str]
+) -> None:
+    text = "".join([*parts, "end"])
+    prompt = builder.build(text)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    marks = {tokenizer.token_to_id(mark) for e in EVENTS.values() for mark in (e[0], e[2])}
+    control = {tokenizer.token_to_id(name) for name in tiny_v2.SPECIAL} - marks
+    starts = prompt.text_starts
+    spoken = prompt.ids[prompt.text_at : prompt.text_at + len(starts) - 1]
+    assert not set(spoken) & control
+    events = [piece.tag for piece in normalise(text) if piece.tag is not None]
+    assert sum(i in marks for i in spoken) == 2 * len(events)
+    assert (list(starts), starts[-1]) == (sorted(starts), len(text))
+
+
+@pytest.mark.parametrize("text", ["", "  \n ", "...", "<|AUDIO_OUT|>"[:2]])
+def test_text_without_words_is_refused(builder: PromptBuilder, text: str) -> None:
+    with pytest.raises(RequestError) as error:
+        builder.build(text)
+    assert error.value.code is ErrorCode.INVALID_TEXT
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ("你好，世界。", "你好, 世界."),
+        ("It is 20°C（outside）", "It is 20 degrees Celsius outside."),
+        ("  one \n\n  two  ", "one\ntwo."),
+        ("“Quoted”", '"Quoted"'),
+        ("Really？", "Really?"),
+        ("a — b… c", "a - b... c."),
+        ("no stop", "no stop."),
+    ],
+)
+def test_normalise_writes_as_upstream_does(written: str, wanted: str) -> None:
+    (piece,) = normalise(written)
+    assert piece.text == wanted
+    assert len(piece.origins) == len(piece.text)
+    assert piece.origins == sorted(piece.origins)
+
+
+# --- the sampler, against rules written out for one request
+
+
+def greedy(batch: int, seed: int = 1) -> Draw:
+    ones = torch.ones(batch)
+    return Draw(ones, ones.long(), ones, ones.long() * seed, 1, True)
+
+
+def rows_by_hand(wanted: list[list[int]]) -> list[list[int]]:
+    """The delay rules where any codebook may say EOC."""
+    made: list[list[int]] = []
+    over = 0
+    for at, row in enumerate(wanted):
+        out = []
+        for book, code in enumerate(row):
+            if book < over:
+                out.append(EOC)
+            elif book > at:
+                out.append(BOC)
+            elif code == BOC or (code == EOC and over):
+                out.append(0)  # may not be said: the next best
+            else:
+                out.append(code)
+        if over:
+            over += 1
+        elif EOC in out:
+            over = len(out) - out[::-1].index(EOC)
+            out[:over] = [EOC] * over
+        made.append(out)
+        if over == BOOKS:
+            break
+    return made
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    streams=st.lists(
+        st.lists(
+            st.lists(st.integers(0, CODES - 1), min_size=BOOKS, max_size=BOOKS),
+            min_size=12, max_size=12,
+        ),
+        min_size=1, max_size=3,
+    )
+)  # fmt: skip
+def test_sampler_follows_the_rules_where_any_codebook_may_end(
+    streams: list[list[list[int]]],
+) -> None:
+    rows = DelayedRowSampler(FrameTable(64, BOOKS), CODES, BOC, EOC, STOP, end_codebooks=BOOKS)
+    last, wanted = torch.full((len(streams),), TEXT_ID), [rows_by_hand(s) for s in streams]
+    none = torch.zeros(len(streams)).bool()
+    for at in range(12):
+        logits = torch.zeros(len(streams), BOOKS, CODES)
+        logits[..., 0] = 3.0
+        for number, stream in enumerate(streams):
+            for book, code in enumerate(stream[at]):
+                logits[number, book, code] = 9.0
+        place = torch.zeros(len(streams)).long()
+        flat = logits.view(len(streams), -1)
+        ids, codes = rows.step(flat, last, place, none, greedy(len(streams)))
+        real = (codes - torch.arange(BOOKS) * CODES).tolist()
+        for number, by_hand in enumerate(wanted):
+            if at < len(by_hand):
+                assert real[number] == by_hand[at]
+                over = at == len(by_hand) - 1 and len(by_hand) < 12
+                assert int(ids[number]) == STOP if over else True
+        last = torch.where(ids == STOP, TEXT_ID, ids)
+
+
+def test_repeated_codes_are_drawn_again_by_a_counted_window() -> None:
+    """Also in a batch of streams of other lengths; the second draw is the plain loop's."""
+    window, most, steps = 3, 2, 9
+    rule = Repetition(window, most)
+    rows = DelayedRowSampler(
+        FrameTable(256, BOOKS, look_back=window), CODES, BOC, EOC, STOP, 1, rule
+    )
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(steps, 2, BOOKS, CODES, generator=generator)
+    logits[..., 5] += 6.0  # what wants to repeat
+    logits[..., EOC] = -20.0
+    last = torch.full((2,), TEXT_ID)
+    said: list[list[list[int]]] = [[], []]
+    redrawn = 0
+    for at in range(steps):
+        if at == 4:  # the second stream ends and another takes its place
+            last[1], said[1] = TEXT_ID, []
+        place = torch.tensor([at, 50 + at])
+        ids, codes = rows.step(
+            logits[at].reshape(2, -1).clone(), last, place, torch.zeros(2).bool(), greedy(2, 9)
+        )
+        real = (codes - torch.arange(BOOKS) * CODES).tolist()
+        for number in range(2):
+            history = said[number]
+            for book in range(BOOKS):
+                if book > len(history):
+                    assert real[number][book] == BOC
+                    continue
+                scores = logits[at, number, book].double().numpy()
+                scores[BOC] = -np.inf
+                if book:
+                    scores[EOC] = -np.inf
+                best = int(scores.argmax())
+                if sum(row[book] == best for row in history[-window:]) >= most:
+                    redrawn += 1
+                    seed, at_place = 9 ^ REPETITION_MARK, int(place[number])
+                    noise = [
+                        -np.log(-np.log(uniform(seed, at_place, book, code, BOOKS)))
+                        for code in range(CODES)
+                    ]
+                    best = int((scores + np.array(noise, np.float64)).argmax())
+                assert real[number][book] == best
+            history.append(real[number])
+        last = ids
+    assert redrawn > 4
+
+
+def test_look_back_says_which_streams_have_lost_a_row() -> None:
+    table = FrameTable(8, BOOKS, look_back=3)
+    states, ids = torch.zeros(1, 2, dtype=torch.long), torch.tensor([TEXT_ID])
+    for counter in range(7):
+        before = table.look_back(ids)
+        assert not before.is_lost.any()
+        assert before.codes[0, :, 0].tolist() == [
+            at if at >= 0 else -1 for at in range(counter - 1, counter - 4, -1)
+        ]
+        codes = torch.full((1, BOOKS), counter)
+        table.write(torch.tensor([counter]), codes, states, before)
+        ids = torch.tensor([FRAME_BASE + counter])
+    nothing = table.look_back(torch.tensor([TEXT_ID]))
+    for counter in range(8, 13):  # another stream runs over rows 0 to 4
+        table.write(torch.tensor([counter]), torch.zeros(1, BOOKS), states, nothing)
+    assert table.look_back(ids).is_lost.tolist() == [True]
+
+
+def test_noise_of_a_second_draw_is_its_own() -> None:
+    books, codes = torch.tensor([1]), torch.arange(CODES).view(1, 1, -1)
+    at = torch.tensor([5])
+    first = log_uniform(torch.tensor([9]), at, books, codes)
+    again = log_uniform(torch.tensor([9 ^ REPETITION_MARK]), at, books, codes)
+    assert not torch.equal(first, again)
+
+
+# --- talker processes against the plain loop
+
+
+def quiet(seed: int) -> Sampling:
+    """Greedy, but for what repetition draws again."""
+    return Sampling(temperature=0.0, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def oracle(folder: Path) -> Oracle:
+    return Oracle(folder, HiggsV2Reference(folder))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(folder: Path) -> AsyncIterator[TalkerProcessEngine]:
+    async with running(folder, engine="inprocess", max_positions=1024) as started:
+        yield started
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("streams", [1, 4, 16])
+async def test_streams_equal_the_plain_loop(
+    engine: TalkerProcessEngine, oracle: Oracle, streams: int
+) -> None:
+    draws = [quiet(i) if i % 3 else warm(i, temperature=0.7) for i in range(streams)]
+    heard = await asyncio.gather(
+        *(hear(engine, text(i), draw, rows=ROWS) for i, draw in enumerate(draws))
+    )
+    wanted = [oracle.speak(text(i), draw, rows=ROWS) for i, draw in enumerate(draws)]
+    assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * streams
+    await idle(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_references_equal_the_plain_loop(engine: TalkerProcessEngine, oracle: Oracle) -> None:
+    voices = ["alto", "bass", "default"]
+    heard = await asyncio.gather(
+        *(hear(engine, text(i), quiet(i), voice=v, rows=ROWS) for i, v in enumerate(voices))
+    )
+    wanted = [oracle.speak(text(i), quiet(i), v, ROWS) for i, v in enumerate(voices)]
+    assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_preempted_and_chunked_streams_equal_the_plain_loop(
+    converted: Path, oracle: Oracle
+) -> None:
+    """In transformers' format, whose codes are the same; prompts in chunks, and room for few."""
+    tight = {
+        "max_positions": 512, "kv_positions": 544, "max_batched_positions": 67, "max_num_seqs": 12,
+    }  # fmt: skip
+    async with running(converted, engine="inprocess", **tight) as engine:
+        heard = await asyncio.gather(
+            *(hear(engine, text(i), quiet(i), rows=ROWS) for i in range(12))
+        )
+        assert engine.last_step.preempted > 0
+        wanted = [oracle.speak(text(i), quiet(i), rows=ROWS) for i in range(12)]
+        assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 12
+        await idle(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_closed_streams_leave_nothing_behind(
+    engine: TalkerProcessEngine, oracle: Oracle
+) -> None:
+    tasks = [asyncio.create_task(hear(engine, text(i), warm(i))) for i in range(8)]
+    while not engine.live:
+        await asyncio.sleep(0.001)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await idle(engine)
+    assert (await hear(engine, text(1), quiet(1), rows=ROWS)).same(
+        oracle.speak(text(1), quiet(1), rows=ROWS)
+    )

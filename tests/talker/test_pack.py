@@ -1,0 +1,130 @@
+"""Checkpoints that are quantised already, and the tool that makes one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from harness import hear, running, text, warm
+from safetensors.torch import load_file, save_file
+
+from talker import vllm_setup
+from talker.checkpoint import open_checkpoint
+from talker.pack import GROUP, main, pack, pack_checkpoint
+from talker.settings import TalkerSettings
+from talker.shape import CheckpointError
+from talker.vllm_setup import make_plan
+
+HEAD = "tied.embedding.modality_embeddings.0.embedding.weight"
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def packed(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("packed") / "model"
+    return pack_checkpoint(open_checkpoint(str(tiny_checkpoint)), target)
+
+
+def test_pack_equals_compressed_tensors() -> None:
+    from compressed_tensors.compressors import pack_to_int32
+
+    weight = torch.randn(6, 4 * GROUP, generator=torch.Generator().manual_seed(1))
+    codes, scale = pack(weight)
+    wanted = (weight.view(6, 4, GROUP) / scale[..., None]).round().clamp(-8, 7).to(torch.int8)
+    assert torch.equal(codes, pack_to_int32(wanted.view(6, -1), 4))
+    back = wanted * scale[..., None]
+    assert (back - weight.view(6, 4, GROUP)).abs().max() <= scale.max() / 2 + 1e-6
+
+
+def test_packed_checkpoint_keeps_embeddings_and_heads(tiny_checkpoint: Path, packed: Path) -> None:
+    opened = open_checkpoint(str(packed))
+    assert opened.quantisation == "compressed-tensors"
+    before = load_file(tiny_checkpoint / "model.safetensors")
+    after = load_file(packed / "model.safetensors")
+    layers = [name for name in before if name.endswith("_proj.weight")]
+    assert layers
+    assert not set(layers) & set(after)
+    for name in set(before) - set(layers):
+        assert torch.equal(before[name], after[name])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda weights: weights.update({HEAD: weights[HEAD].to(torch.int8)}),
+        lambda weights: weights.pop("body.layers.0.mlp.up_proj.weight_packed"),
+        lambda weights: weights.update({"body.norm.weight_scale": torch.ones(1)}),
+    ],
+    ids=["head", "missing", "norm"],
+)
+def test_open_checkpoint_refuses_other_weights_quantised(
+    packed: Path, tmp_path: Path, spoil: object
+) -> None:
+    for file in packed.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = load_file(tmp_path / "model.safetensors")
+    spoil(weights)  # type: ignore[operator]
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="weights in"):
+        open_checkpoint(str(tmp_path))
+
+
+def test_fp8_weights_are_known_where_the_config_names_them(tmp_path: Path) -> None:
+    tiny.write_checkpoint(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    for name in [n for n in weights if n.endswith("_proj.weight")]:
+        weights[name] = weights[name].to(torch.float8_e4m3fn)
+        weights[f"{name}_scale"] = torch.ones(1)
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="weights in"):
+        open_checkpoint(str(tmp_path))
+    file = tmp_path / "config.json"
+    config = json.loads(file.read_text()) | {"quantization_config": {"quant_method": "fp8"}}
+    file.write_text(json.dumps(config))
+    assert open_checkpoint(str(tmp_path)).quantisation == "fp8"
+
+
+def test_make_plan_refuses_to_quantise_twice(packed: Path) -> None:
+    opened = open_checkpoint(str(packed))
+    with pytest.raises(ValueError, match="quantised already"):
+        make_plan(TalkerSettings(quantization="int8"), opened)
+
+
+def test_main_says_what_cannot_be_packed(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(packed), str(tmp_path / "again")]) == 1
+    assert "cannot be packed" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
+
+
+def test_make_plan_refuses_packed_weights_without_a_kernel(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_setup, "PACKED_KERNEL", "there_is_no_such_kernel")
+    with pytest.raises(ValueError, match=r"packed 4-bit weights.*AVX512"):
+        make_plan(TalkerSettings(), open_checkpoint(str(packed)))
+
+
+def has_packed_kernel() -> bool:
+    from vllm.platforms import current_platform
+
+    current_platform.import_kernels()
+    return hasattr(torch.ops._C, vllm_setup.PACKED_KERNEL)
+
+
+@pytest.mark.slow
+async def test_packed_checkpoint_speaks(packed: Path) -> None:
+    if not has_packed_kernel():
+        pytest.skip("vLLM has no kernel for packed weights on a CPU without AVX512")
+    async with running(packed, engine="inprocess", dtype="auto") as engine:
+        assert engine.info is not None
+        assert engine.info.dtype == "bfloat16"
+        heard = await hear(engine, text(1), warm(1), rows=30)
+        again = await hear(engine, text(1), warm(1), rows=30)
+    assert heard.rows.shape[1] == 8
+    assert heard.rows.tobytes() == again.rows.tobytes()

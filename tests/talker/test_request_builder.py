@@ -1,0 +1,173 @@
+"""Requests made into messages for the talker process, and what is refused before that."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streaming.delay import apply_delay
+from streaming.errors import ErrorCode, RequestError
+from streaming.ports import Reference, Sampling, SpeechRequest
+from streaming.spec import Codes
+from talker.checkpoint import Checkpoint, open_checkpoint
+from talker.conversation import Conversation
+from talker.messages import VoiceRows
+from talker.prompts import ReferenceVoice
+from talker.request_builder import RequestBuilder
+from tests.talker import tiny_v2
+
+EMBEDDED = Path(__file__).parents[2] / "embedded" / "checkpoint"
+TEXT = "hello world"
+ROOM = 400
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    return dataclasses.replace(open_checkpoint(str(EMBEDDED)), text_frontend=None)
+
+
+@pytest.fixture(scope="module")
+def intake(checkpoint: Checkpoint) -> RequestBuilder:
+    return RequestBuilder(checkpoint, ROOM, Voices(checkpoint), {})
+
+
+class Voices:
+    """One voice of all zeros, "zero"."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._voice = ReferenceVoice(np.zeros((9, checkpoint.shape.num_codebooks), np.int16))
+
+    def names(self) -> Sequence[str]:
+        return ("zero",)
+
+    def get(self, name: str) -> ReferenceVoice | None:
+        return self._voice if name == "zero" else None
+
+
+def asking(**more: Any) -> SpeechRequest:
+    return SpeechRequest("r", TEXT, **more)
+
+
+def clip(checkpoint: Checkpoint, frames: int = 5) -> Codes:
+    """Codes ``[K, T]`` that differ, the highest that there is among them."""
+    shape = checkpoint.shape
+    count = shape.num_codebooks * frames
+    codes = (shape.codebook_size - count + np.arange(count)).astype(np.int16)
+    return codes.reshape(shape.num_codebooks, frames)
+
+
+def test_frames_are_bounded_by_the_request_the_checkpoint_and_the_positions(
+    checkpoint: Checkpoint,
+) -> None:
+    few = dataclasses.replace(
+        checkpoint, defaults=dataclasses.replace(checkpoint.defaults, max_frames=100)
+    )
+    wide, tight = RequestBuilder(few, ROOM, None, {}), RequestBuilder(few, 64, None, {})
+    assert wide.message(asking(max_frames=1), 1).max_frames == 1
+    assert [wide.message(asking(max_frames=n), 1).max_frames for n in (None, 101)] == [100, 100]
+    assert tight.message(asking(), 1).max_frames == 64 - len(tight.message(asking(), 1).ids)
+
+
+@pytest.mark.parametrize("asked", [0, -1, True, 1.5])
+def test_a_bound_on_frames_that_is_none_is_refused(intake: RequestBuilder, asked: Any) -> None:
+    for refuse in (intake.check_options, lambda request: intake.message(request, 1)):
+        with pytest.raises(RequestError) as error:
+            refuse(asking(max_frames=asked))
+        assert error.value.param == "max_frames"
+
+
+def test_a_scene_is_refused_by_a_family_that_has_no_place_for_it(intake: RequestBuilder) -> None:
+    for refuse in (intake.check_options, lambda request: intake.message(request, 1)):
+        with pytest.raises(RequestError, match="Higgs Audio v3 takes no scene") as error:
+            refuse(asking(scene="A quiet room."))
+        assert (error.value.code, error.value.param) == (ErrorCode.UNSUPPORTED, "scene")
+
+
+def test_a_scene_reaches_the_prompt_of_a_family_that_has_a_place_for_it(tmp_path: Path) -> None:
+    opened = open_checkpoint(str(tiny_v2.write_checkpoint(tmp_path)))
+    builder = RequestBuilder(opened, ROOM, None, {})
+    scene = "A street at night."
+    message = builder.message(asking(scene=scene), 1)
+    assert message.ids == opened.prompt_builder(ROOM).build(TEXT, scene=scene).ids
+    assert message.ids != builder.message(asking(), 1).ids
+    builder.check_options(SpeechRequest("r", "", scene=scene))
+    with pytest.raises(RequestError) as error:
+        builder.check_options(SpeechRequest("r", "", scene=" "))
+    assert error.value.param == "scene"
+
+
+def test_a_seed_of_zero_is_a_seed_and_none_is_another_each_time(intake: RequestBuilder) -> None:
+    assert intake.message(asking(sampling=Sampling(seed=0)), 1).seed == 0
+    assert len({intake.message(asking(), 1).seed for _ in range(8)}) == 8
+
+
+def test_options_are_checked_without_a_text(intake: RequestBuilder) -> None:
+    intake.check_options(SpeechRequest("r", "", "zero"))
+    for wrong in (SpeechRequest("r", "", "nobody"), asking(sampling=Sampling(top_k=0))):
+        with pytest.raises(RequestError):
+            intake.check_options(wrong)
+
+
+def test_the_place_of_the_text_is_told_to_whom_it_is_asked_by(intake: RequestBuilder) -> None:
+    assert intake.message(asking(voice="zero"), 1).text is None
+    timed = intake.message(asking(voice="zero", word_timings=True), 1)
+    assert timed.text is not None
+    assert timed.text.starts[-1] == len(TEXT)
+    end = timed.text.at + len(timed.text.starts) - 1
+    assert end == len(timed.ids) - 1  # <|audio|> follows
+    assert timed.ids[timed.text.at - 1 :] == intake.message(asking(), 1).ids[1:]
+
+
+def test_voices_are_known_by_name(checkpoint: Checkpoint, intake: RequestBuilder) -> None:
+    named, shape = intake.message(asking(voice="zero"), 1).voice, checkpoint.shape
+    frames = np.zeros((9, shape.num_codebooks), np.int16)
+    assert named == VoiceRows(apply_delay(frames, shape.boc, shape.eoc).tobytes(), 2)
+    for nobody in (intake, RequestBuilder(checkpoint, ROOM, None, {})):
+        assert nobody.message(asking(), 1).voice is None
+        with pytest.raises(RequestError) as error:
+            nobody.message(asking(voice="nobody"), 1)
+        assert error.value.code is ErrorCode.UNKNOWN_VOICE
+
+
+def test_a_reference_is_spoken_with_whatever_the_voice(
+    checkpoint: Checkpoint, intake: RequestBuilder
+) -> None:
+    codes, shape = clip(checkpoint), checkpoint.shape
+    said = intake.message(asking(voice="zero", reference=Reference(codes)), 1)
+    assert said.voice is not None
+    rows = np.frombuffer(said.voice.rows, np.int16).reshape(-1, shape.num_codebooks)
+    assert np.array_equal(rows, apply_delay(codes.T, shape.boc, shape.eoc))
+    with_text = intake.message(asking(reference=Reference(codes, "well")), 1)
+    assert len(with_text.ids) > len(said.ids)
+
+
+@pytest.mark.parametrize("wrong", ["a code too high", "no frames", "one codebook less", "flat"])
+def test_a_reference_of_another_model_is_refused(
+    checkpoint: Checkpoint, intake: RequestBuilder, wrong: str
+) -> None:
+    codes = clip(checkpoint)
+    bad = {
+        "a code too high": codes + 1, "no frames": codes[:, :0], "one codebook less": codes[1:],
+        "flat": codes.ravel(),
+    }[wrong]  # fmt: skip
+    with pytest.raises(RequestError) as error:
+        intake.message(asking(reference=Reference(bad)), 1)
+    assert (error.value.code, error.value.param) == (ErrorCode.INVALID_PARAMETER, "voice")
+
+
+def test_what_goes_on_sends_the_utterance_from_its_text_mark_on(
+    checkpoint: Checkpoint, intake: RequestBuilder
+) -> None:
+    turn = intake.message(asking(), 1).ids[1:]
+    talk = Conversation(3)
+    talk.held = 50
+    then = intake.order(asking(voice="zero"), 1, talk)
+    assert (then.message.ids, then.turn, then.message.goes_on) == (turn, turn, True)
+    taught = dataclasses.replace(checkpoint, continuation_positions=50 + len(turn) - 1)
+    over = RequestBuilder(taught, ROOM, Voices(checkpoint), {}).order(asking(voice="zero"), 1, talk)
+    assert not over.message.goes_on

@@ -1,0 +1,292 @@
+"""The step's Triton kernels, in Triton's interpreter, against the PyTorch form code by code.
+
+They need Triton, which is not in the project's own environment: ``make test-v2`` runs them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs Triton's interpreter: make test-v2", allow_module_level=True)
+
+from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable, lost_requests
+from talker.sampler import DelayedRowSampler, Draw
+from talker.step_kernels import StepInputs, StepKernels, embed
+
+BOOKS, WIDTH, STOP, TEXT_ID = 8, 70, 3, 7
+BOC, EOC = WIDTH - 2, WIDTH - 1
+#: Requests that the runner has room for.
+SLOTS = 3
+
+
+def sampler(ring: int, width: int = WIDTH, end_books: int = 1) -> DelayedRowSampler:
+    table = FrameTable(ring, BOOKS)
+    return DelayedRowSampler(table, width, width - 2, width - 1, STOP, end_books)
+
+
+def random_draw(rng: torch.Generator, batch: int, width: int = WIDTH) -> Draw:
+    """Greedy rows among rows of all kinds of sampling."""
+    top_k = torch.randint(1, width + 5, (batch,), generator=rng)
+    top_k[torch.rand(batch, generator=rng) < 0.3] = 1
+    top_p = torch.rand(batch, generator=rng) * 0.9 + 0.1
+    top_p[torch.rand(batch, generator=rng) < 0.2] = 1.0
+    return Draw(
+        temperature=torch.rand(batch, generator=rng) * 1.5 + 0.2,
+        top_k=top_k,
+        top_p=top_p,
+        seed=torch.randint(-(1 << 62), 1 << 62, (batch,), generator=rng),
+        widest=int(top_k.max()),
+        same_width=bool(top_k.min() == top_k.max()),
+    )
+
+
+@dataclass
+class Batch:
+    """What both forms are given in one step."""
+
+    inputs: StepInputs
+    draw: Draw
+    logits: Tensor
+
+    def torch_form(self, rows: DelayedRowSampler, lost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The definition's ids, codes and rows sampled; keeps ``lost`` up to date."""
+        given = self.inputs
+        slots = given.slots.long()
+        now = lost_requests(given.stale, given.ends.long()) | lost[slots]
+        lost[slots] = now
+        last = given.last_tokens.long()
+        ids, codes = rows.step(
+            self.logits.clone(), given.input_ids[last], given.positions[last], now, self.draw
+        )
+        return ids, codes, (given.lengths >= given.prompts[slots]).int()
+
+
+@dataclass
+class Streams:
+    """Requests that go on from step to step, some of them replaced, some mid-prompt."""
+
+    rng: torch.Generator
+    last: Tensor = field(default_factory=lambda: torch.full((SLOTS,), TEXT_ID))
+
+    def batch(
+        self, batch: int, eoc: float, stale: float = 0.0, width: int = WIDTH, end_books: int = 1
+    ) -> Batch:
+        rng = self.rng
+        slots = torch.randperm(SLOTS, generator=rng)[:batch]
+        counts = torch.randint(1, 4, (batch,), generator=rng)
+        ends = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        tokens = int(ends[-1])
+        ids = torch.full((tokens,), TEXT_ID)
+        ids[ends[1:] - 1] = self.last[slots]
+        logits = torch.randn(batch, BOOKS, width, generator=rng) * 3
+        logits[:, :end_books, width - 1] += eoc
+        return Batch(
+            StepInputs(
+                slots=slots.int(),
+                last_tokens=ends[1:] - 1,
+                ends=ends.int(),
+                input_ids=ids.int(),
+                positions=torch.randint(0, 8192, (tokens,), generator=rng),
+                stale=torch.rand(tokens, generator=rng) < stale,
+                lengths=torch.randint(1, 9, (batch,), generator=rng).int(),
+                prompts=torch.randint(1, 9, (SLOTS,), generator=rng).int(),
+                lost=torch.zeros(SLOTS, dtype=torch.bool),
+            ),
+            random_draw(rng, batch, width),
+            logits.view(batch, -1),
+        )
+
+    def follow(self, slots: Tensor, ids: Tensor) -> None:
+        """The ids come back as inputs; where a stream has ended a new one takes its place."""
+        self.last[slots.long()] = torch.where(ids == STOP, TEXT_ID, ids)
+
+
+def assert_same(ours: DelayedRowSampler, theirs: DelayedRowSampler) -> None:
+    assert torch.equal(ours.table.cells, theirs.table.cells)
+    assert int(ours.counter) == int(theirs.counter)
+
+
+@pytest.mark.parametrize(("seed", "end_books"), [(0, 1), (1, 1), (2, 1), (3, BOOKS), (4, 3)])
+def test_kernels_equal_the_torch_form_through_ramps_and_the_ring_s_wrap(
+    seed: int, end_books: int
+) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    ours, theirs = (sampler(16, end_books=end_books) for _ in range(2))
+    streams = Streams(rng)
+    kernels, lost = StepKernels(ours, SLOTS, BOOKS), torch.zeros(SLOTS, dtype=torch.bool)
+    ended = 0
+    for number in range(16):
+        eoc = (4.0 if end_books == 1 else 2.0) * (number > 1)
+        batch = streams.batch(SLOTS if number % 4 else 2, eoc, end_books=end_books)
+        out = kernels.step(batch.logits.clone(), batch.inputs, batch.draw)
+        ids, codes, sampled = batch.torch_form(theirs, lost)
+        assert torch.equal(out.codes, codes), f"step {number}"
+        assert torch.equal(out.ids, ids), f"step {number}"
+        assert torch.equal(out.num_sampled, sampled)
+        assert_same(ours, theirs)
+        streams.follow(batch.inputs.slots, ids)
+        ended += int((ids == STOP).sum())
+    assert int(ours.counter) > 2 * 16, "the ring has gone round twice"
+    assert ended, "a ramp out was in it"
+
+
+def test_a_program_for_each_codebook_draws_the_same() -> None:
+    rng = torch.Generator().manual_seed(0)
+    ours, theirs, streams = sampler(64), sampler(64), Streams(rng)
+    kernels, lost = StepKernels(ours, SLOTS, 1), torch.zeros(SLOTS, dtype=torch.bool)
+    for _ in range(2):
+        batch = streams.batch(2, eoc=0.0)
+        out = kernels.step(batch.logits.clone(), batch.inputs, batch.draw)
+        ids, codes, _ = batch.torch_form(theirs, lost)
+        assert torch.equal(out.codes, codes)
+        assert torch.equal(out.ids, ids)
+        streams.follow(batch.inputs.slots, ids)
+
+
+def test_kernels_lose_a_request_at_a_stale_frame_and_for_good() -> None:
+    rng = torch.Generator().manual_seed(7)
+    ours, theirs, streams = sampler(1024), sampler(1024), Streams(rng)
+    kernels, lost, slots_lost = StepKernels(ours, SLOTS, 8), None, torch.zeros(SLOTS).bool()
+    for number in range(4):
+        batch = streams.batch(3, eoc=0.0, stale=0.15 if number == 0 else 0.0)
+        lost = batch.inputs.lost if lost is None else batch.inputs.lost.copy_(lost)
+        out = kernels.step(batch.logits.clone(), batch.inputs, batch.draw)
+        lost = batch.inputs.lost
+        ids, codes, _ = batch.torch_form(theirs, slots_lost)
+        assert torch.equal(out.ids, ids)
+        assert torch.equal(out.codes, codes)
+        assert torch.equal(lost, slots_lost)
+    assert 0 < int(slots_lost.sum()) < SLOTS
+
+
+def test_kernels_look_at_every_token_of_a_long_prompt() -> None:
+    """More tokens than are looked at together, with the one stale mark among the last."""
+    rows, tokens = sampler(64), 700
+    stale = torch.zeros(tokens, dtype=torch.bool)
+    stale[651] = True
+    given = StepInputs(
+        slots=torch.tensor([0, 2], dtype=torch.int32),
+        last_tokens=torch.tensor([649, 699]),
+        ends=torch.tensor([0, 650, 700], dtype=torch.int32),
+        input_ids=torch.full((tokens,), TEXT_ID, dtype=torch.int32),
+        positions=torch.arange(tokens),
+        stale=stale,
+        lengths=torch.tensor([650, 50], dtype=torch.int32),
+        prompts=torch.full((SLOTS,), 50, dtype=torch.int32),
+        lost=torch.zeros(SLOTS, dtype=torch.bool),
+    )
+    draw = random_draw(torch.Generator().manual_seed(1), 2)
+    out = StepKernels(rows, SLOTS, 8).step(torch.randn(2, BOOKS * WIDTH), given, draw)
+    assert out.ids[1] == STOP
+    assert out.ids[0] != STOP
+    assert int(out.codes[1, 0]) == rows.lost_row
+    assert given.lost.tolist() == [at == 2 for at in range(SLOTS)]
+
+
+def test_kernels_count_from_zero_before_an_id_would_leave_int32() -> None:
+    rng = torch.Generator().manual_seed(3)
+    ours, theirs = sampler(64), sampler(64)
+    kernels, lost = StepKernels(ours, SLOTS, 8), torch.zeros(SLOTS, dtype=torch.bool)
+    for rows in (ours, theirs):
+        rows.counter.fill_(FRAME_SPAN - 3)
+    for _ in range(3):
+        batch = Streams(rng).batch(2, eoc=0.0)
+        out = kernels.step(batch.logits.clone(), batch.inputs, batch.draw)
+        ids, codes, _ = batch.torch_form(theirs, lost)
+        assert torch.equal(out.ids, ids)
+        assert torch.equal(out.codes, codes)
+        assert_same(ours, theirs)
+    assert int(ours.counter) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_draw_from_the_family_s_own_width(dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(11)
+    ours, theirs, streams = sampler(256, 1026), sampler(256, 1026), Streams(rng)
+    kernels, lost = StepKernels(ours, SLOTS, 8), torch.zeros(SLOTS, dtype=torch.bool)
+    for _ in range(2):
+        batch = streams.batch(3, eoc=0.0, width=1026)
+        # distinct numbers in bfloat16 too: which of equal logits comes first is not defined
+        ranks = torch.rand(3 * BOOKS, 1026, generator=rng).argsort(-1) - 700
+        logits = torch.exp2(ranks / 128.0).view(3, -1) if dtype is torch.float32 else None
+        batch.logits = (logits if logits is not None else batch.logits).to(dtype)
+        if dtype is torch.bfloat16:
+            wide = torch.ones_like(batch.draw.top_k)
+            batch.draw = Draw(
+                batch.draw.temperature, wide, batch.draw.top_p, batch.draw.seed, 1, True
+            )
+        out = kernels.step(batch.logits.clone(), batch.inputs, batch.draw)
+        ids, codes, _ = batch.torch_form(theirs, lost)
+        assert torch.equal(out.codes, codes)
+        assert torch.equal(out.ids, ids)
+        streams.follow(batch.inputs.slots, ids)
+
+
+def test_of_equal_logits_the_lowest_codes_are_drawn() -> None:
+    """As many as top_k asks for, also where the last of them is one of many alike."""
+    rows = sampler(4096)
+    kernels, seen = StepKernels(rows, SLOTS, 8), set()
+    logits = torch.full((3, BOOKS, WIDTH), -1.0)
+    logits[:, :, 10:40] = 2.0
+    ones = torch.ones(3)
+    draw = Draw(ones, ones.long() * 3, ones, torch.arange(3), 3, True)
+    for number in range(6):
+        batch = Streams(torch.Generator().manual_seed(number)).batch(3, eoc=0.0)
+        out = kernels.step(logits.view(3, -1).clone(), batch.inputs, draw)
+        seen |= set(out.codes[:, 0].tolist())
+    assert seen == {10, 11, 12}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_embeddings_equal_the_torch_form(dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(5)
+    table, size, width = FrameTable(16, BOOKS), 600, 40
+    code_weight = torch.randn(BOOKS * width, size, generator=rng).to(dtype)
+    text_weight = torch.randn(50, size, generator=rng).to(dtype)
+    counters = torch.arange(20, 36)
+    rows = torch.randint(0, width, (16, BOOKS), generator=rng)
+    table.write(counters, rows, torch.zeros(16, 2, dtype=torch.long))
+    ids = torch.cat([counters + FRAME_BASE, torch.randint(0, 50, (6,), generator=rng)])
+    ids = torch.cat([ids, torch.tensor([FRAME_BASE + 19, FRAME_BASE + 36])])
+    ids = ids[torch.randperm(len(ids), generator=rng)]
+    embeds = torch.zeros(30, size, dtype=dtype)
+    stale = torch.zeros(30, dtype=torch.bool)
+    embed(ids.int(), table, code_weight, text_weight, embeds, stale)
+
+    found = table.look_up(ids)
+    offsets = torch.arange(BOOKS) * width
+    audio = torch.nn.functional.embedding(found.codes + offsets, code_weight).sum(-2)
+    text = torch.nn.functional.embedding(ids.where(ids < 50, 0), text_weight)
+    wanted = torch.where(found.is_frame[:, None], audio.to(dtype), text)
+    assert torch.equal(stale[: len(ids)], found.is_stale)
+    assert int(found.is_stale.sum()) == 2
+    known = ~found.is_stale
+    # float32: a sum of eight in another order; bfloat16: it is cut off where a GPU rounds
+    error = 1e-6 if dtype is torch.float32 else 2.0**-7
+    assert torch.allclose(embeds[: len(ids)][known], wanted[known], rtol=error, atol=2 * error)
+    assert not embeds[len(ids) :].any()
+
+
+def test_a_sampler_whose_codebooks_do_not_divide_is_refused() -> None:
+    with pytest.raises(ValueError, match="8 codebooks"):
+        StepKernels(sampler(64), SLOTS, 3)
+
+
+def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
+    """Triton's compiler needs none; the interpreter takes much that it refuses."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    del environment["TRITON_INTERPRET"]
+    command = [sys.executable, Path(__file__).with_name("compile_kernels.py"), "90"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    compiled = {line.split()[0] for line in done.stdout.splitlines()}
+    assert compiled == {"_draw_kernel", "_keep_kernel", "_embed_kernel"}
