@@ -43,7 +43,7 @@ from service.dialects.errors import (
     unknown_field,
 )
 from service.runtime import Runtime
-from service.transport.http_response import HttpSpeech, PlainRenderer, plan_response
+from service.transport.http_response import HttpSpeech, PlainRenderer
 from service.transport.http_routes import SpeechRoute, documented
 from service.transport.websocket import (
     GOING_AWAY,
@@ -567,7 +567,7 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
         options = http_options(request.query_params, runtime)
         create = options.create(request_id, runtime.settings.max_lead_ms)
         encoder = options.encoder(runtime.codec.spec.sample_rate)
-        plan = plan_response(runtime, NAME, request_id, create, encoder)
+        plan = plan_speech(runtime, NAME, request_id, create, encoder)
         renderer = PlainRenderer(options.media_type, partial(refusal, request_id=request_id))
         response = HttpSpeech(runtime, plan, body.text, renderer)
         response.headers["dg-request-id"] = request_id

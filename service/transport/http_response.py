@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from fastapi import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.admission import Lease
-from service.audio.encoder import AudioEncoder
 from service.auth.caller import current_caller
-from service.contexts.driver import Prepare
 from service.contexts.speech_context import (
     Audio,
     FlushEncoder,
@@ -21,13 +20,11 @@ from service.contexts.speech_context import (
     SpeechContext,
     SpeechPlan,
     Words,
-    plan_speech,
 )
 from service.dialects.errors import count_error
 from service.runtime import Runtime
 from streaming.errors import CapacityError, ErrorCode, TalkwireError
 from streaming.events import Done
-from streaming.protocol import messages as wire
 from streaming.word_timing import WordTiming
 
 #: Audio that may wait for the writer before the codec is held back.
@@ -107,34 +104,11 @@ class Renderer(Protocol):
         """An error before the first byte."""
 
 
-def plan_response(
-    runtime: Runtime,
-    protocol: str,
-    request_id: str,
-    create: wire.ContextCreate,
-    encoder: AudioEncoder,
-    *,
-    prepare: Prepare | None = None,
-    buffered: bool = False,
-) -> SpeechPlan:
-    """Plan a context whose audio is one file; see ``plan_speech``, also for what it raises."""
-    return plan_speech(
-        runtime,
-        protocol,
-        request_id,
-        create,
-        encoder,
-        prepare=prepare,
-        buffered=buffered,
-        flush_encoder=FlushEncoder.AT_END,
-        is_lenient=False,
-    )
-
-
 def open_response(
     runtime: Runtime, tasks: asyncio.TaskGroup, plan: SpeechPlan, lease: Lease
 ) -> tuple[SpeechContext, OutputQueue]:
-    """Open a context whose outputs are read from a queue, which holds the codec back."""
+    """Open a context whose audio is one file, read from a queue that holds the codec back."""
+    plan = replace(plan, flush_encoder=FlushEncoder.AT_END, is_lenient=False)
     outputs = OutputQueue(int(_BUFFER_S * runtime.codec.spec.sample_rate))
     context = SpeechContext(
         runtime, tasks, plan, lease, outputs, room=lambda: outputs.room(context.given_samples)

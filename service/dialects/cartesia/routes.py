@@ -18,7 +18,7 @@ from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.auth.tokens import MAX_TTL_S
-from service.contexts.speech_context import SpeechPlan
+from service.contexts.speech_context import SpeechPlan, plan_speech
 from service.dialects.cartesia.errors import ERRORS, CartesiaRoute, refusal
 from service.dialects.cartesia.messages import (
     LANGUAGE_FIELDS,
@@ -30,7 +30,7 @@ from service.dialects.cartesia.messages import (
 from service.dialects.cartesia.socket import CartesiaDialect
 from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
 from service.runtime import Runtime
-from service.transport.http_response import HttpSpeech, PlainRenderer, plan_response
+from service.transport.http_response import HttpSpeech, PlainRenderer
 from service.transport.http_routes import ignored_header
 from service.transport.websocket import Dialect, Socket, serve_socket
 from streaming.errors import TalkwireError
@@ -174,7 +174,7 @@ def _plan(body: SpeechBody, runtime: Runtime, request: Request, *, timestamps: b
     create = context_create(body, runtime, request_id, runtime.settings.max_lead_ms)
     format_ = body.require_format("raw", "wav", "mp3")
     encoder = format_.make_encoder(runtime.codec.spec.sample_rate, body.pace)
-    return plan_response(runtime, NAME, request_id, create, encoder)
+    return plan_speech(runtime, NAME, request_id, create, encoder)
 
 
 def _add_voices(router: APIRouter, runtime: Runtime) -> None:

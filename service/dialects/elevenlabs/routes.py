@@ -15,7 +15,7 @@ from service.access.rules import GuardedRouter, Rule
 from service.audio.pcm import tell_wav_length
 from service.audio.timeline import later
 from service.auth.keys import Scope
-from service.contexts.speech_context import SpeechPlan
+from service.contexts.speech_context import SpeechPlan, plan_speech
 from service.dialects.elevenlabs.account import add_account
 from service.dialects.elevenlabs.errors import ERRORS, ElevenLabsRoute, refusal
 from service.dialects.elevenlabs.messages import Aligner, CharTimes
@@ -30,7 +30,7 @@ from service.dialects.elevenlabs.request import (
 )
 from service.dialects.elevenlabs.sockets import MultiStreamDialect, SingleStreamDialect
 from service.runtime import Runtime
-from service.transport.http_response import HttpSpeech, PlainRenderer, plan_response
+from service.transport.http_response import HttpSpeech, PlainRenderer
 from service.transport.http_routes import ignored_header
 from service.transport.websocket import Dialect, MakeDialect, Socket, serve_socket
 from streaming.errors import TalkwireError
@@ -238,4 +238,4 @@ def _plan(
     request_id = request.state.request_id
     create = speech_create(body, voice_id, runtime, request_id, timestamps=timestamps)
     encoder = format_.make_encoder(runtime.codec.spec.sample_rate, create.audio.speed)
-    return plan_response(runtime, NAME, request_id, create, encoder, buffered=buffered)
+    return plan_speech(runtime, NAME, request_id, create, encoder, buffered=buffered)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.audio.factory import make_stream_encoder
 from service.contexts.driver import Prepare
 from service.contexts.options import require_model
-from service.contexts.speech_context import SpeechPlan
+from service.contexts.speech_context import SpeechPlan, plan_speech
 from service.dialects.errors import unknown_field
 from service.dialects.openai.references import (
     ReferenceClip,
@@ -21,7 +21,6 @@ from service.dialects.openai.references import (
 )
 from service.dialects.voice_aliases import is_replaced
 from service.runtime import Runtime
-from service.transport.http_response import plan_response
 from streaming.errors import ErrorCode, RequestError
 from streaming.protocol import messages as wire
 
@@ -198,7 +197,7 @@ def speech_plan(
         fade_in_ms=body.fade_in_ms,
     )
     reference = prepare(body, runtime)
-    return plan_response(
+    return plan_speech(
         runtime, NAME, request_id, create, encoder, prepare=reference, buffered=buffered
     )
 
