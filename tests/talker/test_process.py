@@ -149,14 +149,21 @@ async def test_everyone_hears_of_the_child_s_death_and_it_comes_back(
 ) -> None:
     async with running(tiny_checkpoint, engine="inprocess") as engine:
         before = await hear(engine, text(0))
-        tasks = [asyncio.create_task(hear(engine, text(i), warm(i))) for i in range(6)]
-        await until(lambda: engine.live == 6)
+        began = [asyncio.Event() for _ in range(5)]
+        tasks = [
+            asyncio.create_task(hear(engine, text(i), warm(i), began=begin))
+            for i, begin in enumerate(began)
+        ]
+        await asyncio.gather(*(begin.wait() for begin in began))
         assert engine.pid is not None
+        # Some of these may have ended by now. One that comes to a stopped child cannot end.
+        os.kill(engine.pid, signal.SIGSTOP)
+        last = asyncio.create_task(hear(engine, text(5), warm(5)))
+        await until(lambda: engine.outstanding > sum(not task.done() for task in tasks))
         os.kill(engine.pid, signal.SIGKILL)
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        ended = [r for r in results if isinstance(r, Heard)]
-        died = [r for r in results if r not in ended]
-        assert died
+        results = await asyncio.gather(*tasks, last, return_exceptions=True)
+        died = [result for result in results if not isinstance(result, Heard)]
+        assert isinstance(results[-1], BackendError)
         for error in died:
             assert isinstance(error, BackendError)
             assert error.code is ErrorCode.ENGINE_RESTARTING
