@@ -1,6 +1,7 @@
 """A codec worker with a fake decoder that dies, hangs or errs when it meets certain codes.
 
-It decodes with ``FakeDecoder``. The first code of a window is an order to it.
+It decodes with ``FakeDecoder``. The first code of a window is an order to it. What is slow takes
+a moment, or, where GATE names a file, until that file exists.
 """
 
 from __future__ import annotations
@@ -22,6 +23,15 @@ DIE, HANG, ERR, SLOW = 999, 998, 997, 996
 CLIP_DIE, CLIP_ERR, CLIP_BAD, CLIP_SLOW = -1.0, -0.5, -0.25, -0.125
 
 
+def take_time(seconds: float) -> None:
+    """Be slow."""
+    gate = os.environ.get("GATE")
+    if gate is None:
+        time.sleep(seconds)
+    while gate is not None and not os.path.exists(gate):
+        time.sleep(0.005)
+
+
 class OddDecoder(FakeDecoder):
     """Obeys the orders."""
 
@@ -34,7 +44,7 @@ class OddDecoder(FakeDecoder):
         if ERR in orders:
             raise RuntimeError("told to")
         if SLOW in orders:
-            time.sleep(0.3)
+            take_time(0.3)
         return super().decode_windows(windows)
 
 
@@ -50,7 +60,7 @@ class OddEncoder(FakeDecoder):
         if order == CLIP_BAD:
             raise ClipError("told to")
         if order == CLIP_SLOW:
-            time.sleep(1.0)
+            take_time(1.0)
         return super().encode(samples)
 
 

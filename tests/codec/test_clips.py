@@ -28,11 +28,13 @@ FAKE = FakeDecoder(SPEC)
 
 
 @asynccontextmanager
-async def odd(model: str = "fake", **options: object) -> AsyncIterator[CodecWorkerEngine]:
+async def odd(
+    model: str = "fake", env: dict[str, str] | None = None, **options: object
+) -> AsyncIterator[CodecWorkerEngine]:
     engine = CodecWorkerEngine(
         model,
         module="odd_worker",
-        env={"PYTHONPATH": str(Path(__file__).parent)},
+        env={"PYTHONPATH": str(Path(__file__).parent), **(env or {})},
         watch=Watch(hang_timeout_s=20.0, stop_timeout_s=2.0),
         **options,
     )
@@ -70,12 +72,15 @@ async def test_clips_come_back_as_codes() -> None:
             assert np.array_equal(codes, FAKE.encode(one))
 
 
-async def test_windows_do_not_wait_for_clips() -> None:
-    async with odd() as engine:
+async def test_windows_do_not_wait_for_clips(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with odd(env={"GATE": str(gate)}) as engine:
         slow = asyncio.create_task(engine.encode(clip(CLIP_SLOW)))
+        await until(lambda: engine._encodes._in_hand is not None)
         for _ in range(5):
             await engine.decode(window(), time.monotonic())
         assert not slow.done()
+        gate.touch()
         assert (await slow).shape == (2, 5)
 
 

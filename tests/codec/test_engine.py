@@ -67,6 +67,30 @@ async def rig() -> AsyncIterator[Rig]:
     await rig.engine.stop()
 
 
+class Gated(Rig):
+    """Its worker takes as long for SLOW windows as the gate is shut."""
+
+    def __init__(self, gate: Path) -> None:
+        env = {"PYTHONPATH": str(Path(__file__).parent), "GATE": str(gate)}
+        watch = Watch(hang_timeout_s=20.0, stop_timeout_s=2.0)
+        super().__init__({"module": "odd_worker", "env": env, "watch": watch}, "fake")
+        self.gate = gate
+
+    async def block(self) -> asyncio.Task[Samples]:
+        """Ask for a window, and return when the worker decodes it."""
+        blocker = asyncio.create_task(self.decode(window(SLOW), soon(-9.0)))
+        await self.until(lambda: bool(self.engine._decodes._in_hand))
+        return blocker
+
+
+@pytest_asyncio.fixture
+async def gated(tmp_path: Path) -> AsyncIterator[Gated]:
+    rig = Gated(tmp_path / "gate")
+    await rig.engine.start()
+    yield rig
+    await rig.engine.stop()
+
+
 @pytest_asyncio.fixture
 async def brisk() -> AsyncIterator[Rig]:
     """Finds hangs soon."""
@@ -190,7 +214,8 @@ async def test_a_bad_window_fails_alone(rig: Rig, code: int) -> None:
     assert rig.engine.restarts == 0
 
 
-async def test_cancelling_drops_the_work(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelling_drops_the_work(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = gated
     begun: list[int] = []  # what the worker says that it decodes
     hear = rig.engine._decodes.on_message
 
@@ -199,13 +224,14 @@ async def test_cancelling_drops_the_work(rig: Rig, monkeypatch: pytest.MonkeyPat
         hear(message)
 
     monkeypatch.setattr(rig.engine._decodes, "on_message", note)
-    blocker = asyncio.create_task(rig.decode(window(SLOW), soon(-9.0)))
+    blocker = await rig.block()
     dropped = asyncio.create_task(rig.decode(window(SLOW, new=5), soon(-8.0)))
     await asyncio.sleep(0)
     dropped.cancel()
     with pytest.raises(asyncio.CancelledError):
         await dropped
     assert rig.engine.outstanding == 1
+    rig.gate.touch()
     await blocker
     after = window()
     assert_right(after, await rig.decode(after, soon()))
@@ -213,40 +239,45 @@ async def test_cancelling_drops_the_work(rig: Rig, monkeypatch: pytest.MonkeyPat
     assert begun == [0, 2]
 
 
-async def test_the_earliest_deadline_is_answered_first(rig: Rig) -> None:
+async def test_the_earliest_deadline_is_answered_first(gated: Gated) -> None:
     order: list[int] = []
 
     async def ask(name: int, deadline_s: float) -> None:
-        await rig.decode(window(new=4 + name), deadline_s)
+        await gated.decode(window(new=4 + name), deadline_s)
         order.append(name)
 
-    blocker = asyncio.create_task(rig.decode(window(SLOW), soon(-9.0)))
-    await asyncio.sleep(0.05)
+    blocker = await gated.block()
     now = soon(0)
-    await asyncio.gather(*(ask(n, now + d) for n, d in enumerate([3.0, 1.0, 4.0, 2.0])))
-    await blocker
+    asking = [asyncio.create_task(ask(n, now + d)) for n, d in enumerate([3.0, 1.0, 4.0, 2.0])]
+    await gated.until(lambda: gated.engine.outstanding == 5)
+    gated.gate.touch()
+    await asyncio.gather(blocker, *asking)
     assert order == [1, 3, 0, 2]
 
 
-async def test_who_hears_nothing_yet_lets_those_go_first_who_would_run_dry_soon(rig: Rig) -> None:
+async def test_who_hears_nothing_yet_lets_those_go_first_who_would_run_dry_soon(
+    gated: Gated,
+) -> None:
     order: list[str] = []
 
     async def ask(name: str, new: int, deadline_s: float, left: int) -> None:
-        await rig.decode(window(new=new, left=left), deadline_s)
+        await gated.decode(window(new=new, left=left), deadline_s)
         order.append(name)
 
-    blocker = asyncio.create_task(rig.decode(window(SLOW), soon(-9.0)))
-    await asyncio.sleep(0.05)
+    blocker = await gated.block()
     now = soon(0)
-    await asyncio.gather(
+    asks = [
         ask("begins", 4, now, 0),
         ask("soon dry", 5, now + 0.1, 3),
         ask("later", 6, now + 2.0, 3),
         ask("dry", 7, now - 0.1, 3),
-    )
-    await blocker
+    ]
+    asking = [asyncio.create_task(one) for one in asks]
+    await gated.until(lambda: gated.engine.outstanding == 5)
+    gated.gate.touch()
+    await asyncio.gather(blocker, *asking)
     assert order == ["dry", "soon dry", "begins", "later"]
-    assert sorted(round(one.slack_s) for one in rig.stats) == [-9, 0, 0, 0, 2]
+    assert sorted(round(one.slack_s) for one in gated.stats) == [-9, 0, 0, 0, 2]
 
 
 async def test_what_is_outstanding_is_bounded() -> None:

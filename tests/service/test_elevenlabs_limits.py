@@ -35,9 +35,9 @@ async def test_those_that_are_still_spoken_count_too() -> None:
 
 async def test_an_empty_text_keeps_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "_HOUSEKEEPING_S", 0.05)
-    async with gateway(**EXACT) as server, multi(server, inactivity_timeout=1) as talk:
+    async with gateway(**EXACT) as server, multi(server, inactivity_timeout=2) as talk:
         await open_context(talk, "a", "Half a")
-        for _ in range(5):
+        for _ in range(8):
             await asyncio.sleep(0.28)
             await talk.send(text="", context_id="a")
         await talk.send(text=" sentence.", context_id="a")
