@@ -21,7 +21,7 @@ from service.admission import Lease
 from service.audio.encoder import AudioEncoder, Packet
 from service.audio.pump import EncoderPump
 from service.audio.timeline import Timeline, later
-from service.auth.caller import current_caller, serving
+from service.auth.caller import serving
 from service.contexts.driver import ContextDriver, ContextSink, Prepare, Room
 from service.contexts.options import session_settings, speech_request
 from service.contexts.outbox import Item, Outbox
@@ -488,28 +488,6 @@ class SocketOutput:
     def close(self) -> None:
         """See OutputSink."""
         self._outbox.acks.forget(self._handle)
-
-
-def open_context(
-    runtime: Runtime,
-    outbox: Outbox,
-    tasks: asyncio.TaskGroup,
-    plan: SpeechPlan,
-    handle: int,
-    renderer: Renderer,
-    closed: Callable[[], None],
-) -> SpeechContext:
-    """Open a context on a socket. ``handle`` is its number among those of the outbox.
-
-    Raises:
-        CapacityError: There is no slot for it; then nothing has changed.
-    """
-    lease = runtime.admission.acquire(current_caller(), plan.session.speed)
-    output = SocketOutput(outbox, handle, renderer)
-    context = SpeechContext(runtime, tasks, plan, lease, output, closed)
-    if not plan.buffered:  # else what was written last says nothing of what has been heard
-        outbox.acks.follow(handle, context.on_read)
-    return context
 
 
 #: Audio in one text message, in whole samples of any size.

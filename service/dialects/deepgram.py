@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,14 +23,12 @@ from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.auth.tokens import MAX_TTL_S
 from service.contexts.options import speech_request
-from service.contexts.outbox import Item, Outbox
 from service.contexts.speech_context import (
     Audio,
     Message,
     Output,
     Revocable,
     SpeechContext,
-    open_context,
     plan_speech,
 )
 from service.dialects.errors import (
@@ -312,58 +310,49 @@ def _begins_sentence(before: str, text: str) -> bool:
 _BINARY_REFUSED = 1003
 
 
-class SpeakDialect:
-    """See service.transport.websocket.Dialect. ``finish`` closes the socket once all is written."""
+class SpeakDialect(Dialect):
+    """See Dialect."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        outbox: Outbox,
-        tasks: asyncio.TaskGroup,
-        options: SpeakOptions,
-        finish: Callable[[int], None],
-    ) -> None:
-        self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
-        self._options, self._finish = options, finish
+    def __init__(self, socket: Socket, options: SpeakOptions) -> None:
+        super().__init__(socket)
+        self._options = options
         self._request_id = str(uuid.uuid4())
         self._turn: SpeechContext | None = None
         self._turns = self._sequence = self._flushes = 0
         self._tail = ""
         self._has_unflushed = False
-        self._heard_at = time.monotonic()
 
     # -- the socket
 
     def open(self) -> None:
         """Say who speaks."""
-        self._say(
-            {
-                "type": "Metadata",
-                "request_id": self._request_id,
-                "model_name": self._options.model,
-                "model_version": __version__,
-                "model_uuid": str(uuid.uuid5(uuid.NAMESPACE_DNS, self._options.voice)),
-            }
-        )
+        hello = {
+            "type": "Metadata",
+            "request_id": self._request_id,
+            "model_name": self._options.model,
+            "model_version": __version__,
+            "model_uuid": str(uuid.uuid5(uuid.NAMESPACE_DNS, self._options.voice)),
+        }
+        self.socket.send(json.dumps(hello))
 
     def on_text(self, text: str) -> None:
         """A message came. One that is none closes the socket, as Deepgram does."""
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         try:
             self._dispatch(text)
         except TalkwireError as error:
-            self._outbox.put(Item(self.render_error(error)))
+            self.socket.send(self.render_error(error))
             raise SocketClosing(close_code(error)) from error
 
     def on_bytes(self, data: bytes) -> None:
         """Clients send no binary messages."""
         wrong = RequestError(ErrorCode.INVALID_MESSAGE, "Send JSON text, not binary messages.")
-        self._outbox.put(Item(self.render_error(wrong)))
+        self.socket.send(self.render_error(wrong))
         raise SocketClosing(_BINARY_REFUSED)
 
     def on_tick(self, now: float) -> None:
         """Close what has been idle for too long."""
-        settings = self._runtime.settings
+        settings = self.runtime.settings
         if self._turn is not None and self._turn.idle_s(now) > settings.context_idle_s:
             self._clear()
             self._warn(
@@ -371,9 +360,9 @@ class SpeakDialect:
                     ErrorCode.IDLE_TIMEOUT, "Text waited too long for a Flush and was dropped."
                 )
             )
-        if self._turn is None and now - self._heard_at > settings.session_idle_s:
+        if self._turn is None and now - self.heard_at > settings.session_idle_s:
             idle = CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long.")
-            self._outbox.put(Item(self.render_error(idle)))
+            self.socket.send(self.render_error(idle))
             raise SocketClosing(GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
@@ -386,7 +375,7 @@ class SpeakDialect:
 
     def render_error(self, error: TalkwireError) -> str:
         """An ``Error`` message."""
-        count_error(self._runtime, error, self._request_id, NAME)
+        count_error(self.runtime, error, self._request_id, NAME)
         return error_message(error, self._request_id)
 
     def close(self) -> None:
@@ -437,7 +426,7 @@ class SpeakDialect:
             self._warn(error)  # it was not added; the turn goes on without it
 
     def _begin(self) -> SpeechContext:
-        runtime, number = self._runtime, self._turns
+        runtime, number = self.runtime, self._turns
         runtime.require_slot()
         request_id = f"{self._request_id}-{number}"
         plan = plan_speech(
@@ -447,9 +436,7 @@ class SpeakDialect:
             self._options.create(request_id),
             self._options.encoder(runtime.codec.spec.sample_rate),
         )
-        self._turn = open_context(
-            runtime, self._outbox, self._tasks, plan, number, self, lambda: self._on_closed(number)
-        )
+        self._turn = self.socket.open_context(plan, number, self, lambda: self._on_closed(number))
         self._turns, self._tail, self._flushes = number + 1, "", 0
         return self._turn
 
@@ -469,7 +456,7 @@ class SpeakDialect:
     def _on_closed(self, number: int) -> None:
         if number == self._turns - 1:
             self._turn = None
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
 
     # -- what the turn says
 
@@ -482,7 +469,7 @@ class SpeakDialect:
                 return [self._flushed()]
             case Done(error=error) if error is not None:
                 # a turn that fails ends the socket: its clients come again
-                asyncio.get_running_loop().call_soon(self._finish, close_code(error))
+                asyncio.get_running_loop().call_soon(self.socket.finish, close_code(error))
                 return [error_message(error, self._request_id)]
             case _:
                 return []
@@ -507,14 +494,11 @@ class SpeakDialect:
         return json.dumps({"type": kind, "sequence_id": number})
 
     def _count(self, kind: str) -> None:
-        self._outbox.put(Item(self._counted(kind)))
+        self.socket.send(self._counted(kind))
 
     def _warn(self, error: TalkwireError) -> None:
-        count_error(self._runtime, error, self._request_id, NAME)
-        self._outbox.put(Item(warning_message(error)))
-
-    def _say(self, message: dict[str, Any]) -> None:
-        self._outbox.put(Item(json.dumps(message)))
+        count_error(self.runtime, error, self._request_id, NAME)
+        self.socket.send(warning_message(error))
 
 
 _SPEAK = "/v1/speak"
@@ -548,14 +532,13 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
     rule = Rule(Scope.SPEAK, refusal, scheme="deepgram_token")
     router = GuardedRouter(rule, route_class=DeepgramRoute, responses=ERRORS, tags=[NAME])
 
-    def dialect(websocket: WebSocket, socket: Socket, tasks: asyncio.TaskGroup) -> Dialect:
-        options = socket_options(websocket.query_params, runtime)
-        return SpeakDialect(runtime, socket.outbox, tasks, options, socket.finish)
-
     @router.websocket(_SPEAK)
     async def speak_socket(websocket: WebSocket) -> None:
+        def dialect(socket: Socket) -> Dialect:
+            return SpeakDialect(socket, socket_options(websocket.query_params, runtime))
+
         subprotocol = answered_subprotocol(websocket.scope.get("subprotocols", []))
-        await serve_socket(websocket, runtime, partial(dialect, websocket), refusal, subprotocol)
+        await serve_socket(websocket, runtime, dialect, refusal, subprotocol)
 
     @router.post(_SPEAK, response_class=Response)
     async def speak(body: SpeakBody, request: Request) -> Response:

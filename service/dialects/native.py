@@ -5,7 +5,6 @@ One socket carries many contexts: JSON messages for control, binary messages for
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
@@ -23,7 +22,6 @@ from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.contexts.driver import Prepare
 from service.contexts.options import continuity
-from service.contexts.outbox import Item, Outbox
 from service.contexts.speech_context import (
     Audio,
     Message,
@@ -32,7 +30,6 @@ from service.contexts.speech_context import (
     SpeechContext,
     Started,
     Words,
-    open_context,
     plan_speech,
 )
 from service.dialects.errors import UNAVAILABLE, ErrorTable, Refusal, count_error
@@ -40,6 +37,8 @@ from service.runtime import Runtime
 from service.transport.websocket import (
     GOING_AWAY,
     NORMAL,
+    Dialect,
+    Socket,
     SocketClosing,
     refuse,
     serve_socket,
@@ -188,14 +187,9 @@ class NativeContexts:
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        outbox: Outbox,
-        tasks: asyncio.TaskGroup,
-        session_id: str,
-        render_error: Callable[[TalkwireError, str], str],
+        self, socket: Socket, session_id: str, render_error: Callable[[TalkwireError, str], str]
     ) -> None:
-        self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
+        self._socket, self._runtime = socket, socket.runtime
         self._session_id, self._render_error = session_id, render_error
         #: By their ids: handles and contexts.
         self._contexts: dict[str, tuple[int, SpeechContext]] = {}
@@ -238,14 +232,9 @@ class NativeContexts:
             prepare=self._clone(create),
             is_lenient=False,
         )
-        context = open_context(
-            self._runtime,
-            self._outbox,
-            self._tasks,
-            plan,
-            handle,
-            NativeRenderer(create, handle, self.framing, self._render_error),
-            lambda: self._on_closed(context_id),
+        renderer = NativeRenderer(create, handle, self.framing, self._render_error)
+        context = self._socket.open_context(
+            plan, handle, renderer, lambda: self._on_closed(context_id)
         )
         self._contexts[context_id] = handle, context
         self._next_handle = (handle + 1) % _HANDLES
@@ -311,20 +300,19 @@ def _or_unset(value: T | None) -> T | UnsetType:
     return UNSET if value is None else value
 
 
-class NativeDialect:
-    """See service.transport.websocket.Dialect. One error of one context never closes the socket."""
+class NativeDialect(Dialect):
+    """See Dialect. One error of one context never closes the socket."""
 
-    def __init__(self, runtime: Runtime, outbox: Outbox, tasks: asyncio.TaskGroup) -> None:
-        self._runtime, self._outbox = runtime, outbox
+    def __init__(self, socket: Socket) -> None:
+        super().__init__(socket)
         self._session_id = uuid.uuid4().hex
-        self._contexts = NativeContexts(runtime, outbox, tasks, self._session_id, self.render_error)
-        self._heard_at = time.monotonic()
+        self._contexts = NativeContexts(socket, self._session_id, self.render_error)
 
     # -- the socket
 
     def open(self) -> None:
         """Say what this server is and allows."""
-        runtime, settings = self._runtime, self._runtime.settings
+        runtime, settings = self.runtime, self.runtime.settings
         mine = runtime.accounts.limits(current_caller())
         limits = wire.Limits(
             max_contexts=settings.max_contexts_per_session,
@@ -355,7 +343,7 @@ class NativeDialect:
 
     def on_text(self, text: str) -> None:
         """Carry out one message; what is wrong with it is told, never fatal."""
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         context_id: str | None = None
         try:
             message = parse_client_message(text)
@@ -366,19 +354,19 @@ class NativeDialect:
 
     def on_bytes(self, data: bytes) -> None:
         """Clients send no binary messages."""
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         self._tell(
             RequestError(ErrorCode.INVALID_MESSAGE, "Clients send JSON text, not binary messages.")
         )
 
     def on_tick(self, now: float) -> None:
         """Close what has been idle for too long."""
-        settings = self._runtime.settings
+        settings = self.runtime.settings
         for context in self._contexts:
             if context.idle_s(now) > settings.context_idle_s:
                 idle = CapacityError(ErrorCode.IDLE_TIMEOUT, "The context was idle for too long.")
                 context.fail(idle)
-        if not self._contexts and now - self._heard_at > settings.session_idle_s:
+        if not self._contexts and now - self.heard_at > settings.session_idle_s:
             self._tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long."))
             raise SocketClosing(GOING_AWAY)
 
@@ -393,7 +381,7 @@ class NativeDialect:
     def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
         """An ``error`` message; its request id finds it in the logs."""
         request_id = uuid.uuid4().hex
-        count_error(self._runtime, error, request_id, NAME)
+        count_error(self.runtime, error, request_id, NAME)
         return encode_message(
             wire.Error(
                 error.code,
@@ -407,7 +395,7 @@ class NativeDialect:
         )
 
     def _tell(self, error: TalkwireError, context_id: str | None = None) -> None:
-        self._outbox.put(Item(self.render_error(error, context_id)))
+        self.socket.send(self.render_error(error, context_id))
 
     def close(self) -> None:
         """Cancel every context without a word: nobody listens any more."""
@@ -415,7 +403,7 @@ class NativeDialect:
             context.close()
 
     def _say(self, message: wire.ServerMessage) -> None:
-        self._outbox.put(Item(encode_message(message)))
+        self.socket.send(encode_message(message))
 
     # -- messages
 
@@ -463,12 +451,7 @@ def native_router(runtime: Runtime) -> GuardedRouter:
             error = RequestError(ErrorCode.UNSUPPORTED, message)
             await refuse(websocket, runtime, error, refusal)
             return
-        await serve_socket(
-            websocket,
-            runtime,
-            lambda socket, tasks: NativeDialect(runtime, socket.outbox, tasks),
-            refusal,
-            wire.SUBPROTOCOL if offered else None,
-        )
+        subprotocol = wire.SUBPROTOCOL if offered else None
+        await serve_socket(websocket, runtime, NativeDialect, refusal, subprotocol)
 
     return router

@@ -12,16 +12,18 @@ import logging
 import math
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import WebSocket, WebSocketDisconnect
 
 from service.auth.caller import Caller, current_caller, serving
 from service.contexts.ack_tracker import AckTracker
 from service.contexts.outbox import Item, Outbox
+from service.contexts.speech_context import Renderer, SocketOutput, SpeechContext, SpeechPlan
 from service.dialects.errors import Refusal, count_error, limit_errors
 from service.runtime import Runtime
 from service.transport.http_routes import ignored_header
@@ -53,45 +55,60 @@ class SocketClosing(Exception):
         self.code = code
 
 
-class Dialect(Protocol):
+class Dialect(ABC):
     """One wire protocol on one socket. Methods are synchronous; the ``on_`` ones may raise
     SocketClosing.
     """
 
-    def open(self) -> None:
-        """The socket is accepted."""
+    def __init__(self, socket: Socket) -> None:
+        self.socket, self.runtime = socket, socket.runtime
+        #: Since when the socket may count as idle, in monotonic seconds.
+        self.heard_at = time.monotonic()
 
+    def open(self) -> None:  # noqa: B027
+        """The socket is accepted. In most protocols the client speaks first."""
+
+    @abstractmethod
     def on_text(self, text: str) -> None:
         """A text message came."""
 
+    @abstractmethod
     def on_bytes(self, data: bytes) -> None:
         """A binary message came."""
 
+    @abstractmethod
     def on_tick(self, now: float) -> None:
         """Twice a second or so."""
 
-    def on_drain(self, deadline_ms: int) -> None:
-        """The server is going away; contexts under way have so long to finish."""
+    def on_drain(self, deadline_ms: int) -> None:  # noqa: B027
+        """The server is going away; contexts under way have so long to finish. Most protocols have
+        no message for it; new contexts are refused.
+        """
 
+    @abstractmethod
     def is_settled(self, now: float) -> bool:
         """Whether no context is under way, so that the server may end."""
 
+    @abstractmethod
     def render_error(self, error: TalkwireError) -> str:
         """The message that tells the client about an error of the whole socket."""
 
+    @abstractmethod
     def close(self) -> None:
         """The socket is over: cancel every context."""
 
 
 class Socket:
-    """Runs one accepted WebSocket until either side closes it."""
+    """Runs one accepted WebSocket until either side closes it. Its contexts' tasks live in
+    ``tasks``.
+    """
 
-    def __init__(self, websocket: WebSocket, runtime: Runtime) -> None:
-        self._websocket, self._runtime = websocket, runtime
+    def __init__(self, websocket: WebSocket, runtime: Runtime, tasks: asyncio.TaskGroup) -> None:
+        self._websocket, self.runtime, self._tasks = websocket, runtime, tasks
         link = websocket.scope.get("extensions", {}).get(EXTENSION)
         self._link: WebSocketProtocol | None = link
         self._acks = AckTracker(link)
-        self.outbox = Outbox(runtime.settings.max_outbox_bytes, self._acks)
+        self._outbox = Outbox(runtime.settings.max_outbox_bytes, self._acks)
         self._writing_since: float | None = None
         self._code = NORMAL
         self._too_slow = self._is_closing = False
@@ -101,34 +118,59 @@ class Socket:
         #: Done when a message, or what housekeeping finds, has ended the socket.
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    # -- for the dialect
+
+    def send(self, message: str | bytes) -> None:
+        """Have a message written after those before it."""
+        self._outbox.put(Item(message))
+
+    def open_context(
+        self, plan: SpeechPlan, handle: int, renderer: Renderer, closed: Callable[[], None]
+    ) -> SpeechContext:
+        """Open a context. ``handle`` is its number among those of the socket; for ``closed`` see
+        SpeechContext.
+
+        Raises:
+            CapacityError: There is no slot for it; then nothing has changed.
+        """
+        lease = self.runtime.admission.acquire(current_caller(), plan.session.speed)
+        output = SocketOutput(self._outbox, handle, renderer)
+        context = SpeechContext(self.runtime, self._tasks, plan, lease, output, closed)
+        if not plan.buffered:  # else what was written last says nothing of what has been heard
+            self._acks.follow(handle, context.on_read)
+        return context
+
     def finish(self, code: int = NORMAL) -> None:
         """The dialect has said all that it will say: close once that has been written. Without
         effect while the socket is closing already.
         """
         if not self._is_closing:
             self._code = code
-            self.outbox.close()
+            self._outbox.close()
 
-    async def run(self, dialect: Dialect, tasks: asyncio.TaskGroup) -> None:
-        """Serve until the end. Works inside ``tasks``, where the contexts' tasks live too."""
+    # -- serving
+
+    async def run(self, dialect: Dialect) -> None:
+        """Serve until the end."""
         dialect.open()
+        tasks = self._tasks
         writer = tasks.create_task(self._write())
         others: list[asyncio.Task[Any]] = [
             tasks.create_task(self._read(dialect)),
-            tasks.create_task(self.outbox.overflowed.wait()),
+            tasks.create_task(self._outbox.overflowed.wait()),
         ]
-        wait_s = 0.0 if self._runtime.draining.is_set() else _HOUSEKEEPING_S
-        leave = self._runtime.rounds.join(partial(self._look, dialect), wait_s)
+        wait_s = 0.0 if self.runtime.draining.is_set() else _HOUSEKEEPING_S
+        leave = self.runtime.rounds.join(partial(self._look, dialect), wait_s)
         try:
             await asyncio.wait({writer, *others, self._over}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._is_closing = True
-            self._too_slow |= self.outbox.overflowed.is_set()
+            self._too_slow |= self._outbox.overflowed.is_set()
             leave()
             dialect.close()
             for task in others:
                 task.cancel()
-            self.outbox.close(self._closing_error(dialect))
+            self._outbox.close(self._closing_error(dialect))
             await asyncio.wait({writer}, timeout=_FLUSH_S)
             writer.cancel()
             await self._close()
@@ -184,7 +226,7 @@ class Socket:
 
     async def _write(self) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
-            while (item := await self.outbox.get()) is not None:
+            while (item := await self._outbox.get()) is not None:
                 self._writing_since = time.monotonic()
                 if isinstance(item.data, str):
                     await self._websocket.send_text(item.data)
@@ -194,7 +236,7 @@ class Socket:
                 self._note_written(item)
 
     def _note_written(self, item: Item) -> None:
-        more, now = not self.outbox.is_empty, time.monotonic()
+        more, now = not self._outbox.is_empty, time.monotonic()
         self._acks.on_written(item.handle, item.samples, len(item.data), now, more=more)
 
     def _look(self, dialect: Dialect, now: float) -> float:
@@ -215,7 +257,7 @@ class Socket:
         was revoked, the socket's age, the server's end. The last two are told to the client, and
         wait until nobody is spoken to. Returns in how many seconds to look again.
         """
-        settings, runtime = self._runtime.settings, self._runtime
+        settings, runtime = self.runtime.settings, self.runtime
         if now - self._looked_at > _PAUSE_S:
             self._writing_since = None if self._writing_since is None else now
             self._acks.pardon(now)
@@ -245,7 +287,7 @@ class Socket:
         if self._too_slow:
             message = "The client reads too slowly for its audio."
             error = CapacityError(ErrorCode.SLOW_CONSUMER, message)
-        elif not self._runtime.authority.is_welcome(self._caller):
+        elif not self.runtime.authority.is_welcome(self._caller):
             error = RequestError(ErrorCode.UNAUTHORIZED, "The API key is not valid any more.")
         elif self._errors.is_spent:
             message = "Too many messages on this socket were refused."
@@ -258,17 +300,16 @@ class Socket:
     async def _close(self) -> None:
         if self._errors.unlogged:
             log.info("client errors were not logged", extra={"count": self._errors.unlogged})
-        self._runtime.metrics.closes.labels(str(self._code)).inc()
+        self.runtime.metrics.closes.labels(str(self._code)).inc()
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
             await asyncio.wait_for(self._websocket.close(self._code), _FLUSH_S)
         # A transport that is closed waits until all is taken, and some clients take nothing.
-        patience_s = _FLUSH_S if self._too_slow else self._runtime.settings.slow_consumer_s
+        patience_s = _FLUSH_S if self._too_slow else self.runtime.settings.slow_consumer_s
         self._acks.give_up_in(patience_s)
 
 
-#: The dialect of an accepted socket, whose contexts' tasks belong into the group. What it raises
-#: (TalkwireError) refuses the handshake.
-MakeDialect = Callable[[Socket, asyncio.TaskGroup], Dialect]
+#: Makes the dialect of a socket. What it raises (TalkwireError) refuses the handshake.
+MakeDialect = Callable[[Socket], Dialect]
 
 
 async def serve_socket(
@@ -290,9 +331,9 @@ async def serve_socket(
         return
     with runtime.connection(), runtime.accounts.connection(caller):
         async with asyncio.TaskGroup() as tasks:
-            socket = Socket(websocket, runtime)
+            socket = Socket(websocket, runtime, tasks)
             try:
-                dialect = make(socket, tasks)
+                dialect = make(socket)
             except TalkwireError as error:
                 await refuse(websocket, runtime, error, refusal)
                 return
@@ -301,7 +342,7 @@ async def serve_socket(
                 subprotocol, [(name.encode(), value.encode()) for name, value in headers]
             )
             runtime.metrics.opened.inc()
-            await socket.run(dialect, tasks)
+            await socket.run(dialect)
 
 
 def _require_room(runtime: Runtime, caller: Caller) -> None:

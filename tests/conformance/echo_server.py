@@ -14,40 +14,33 @@ from collections.abc import AsyncIterator
 
 import uvicorn
 from fastapi import FastAPI, WebSocket
-from fastapi.responses import JSONResponse
 
 from codec.fake import FakeCodecEngine
 from service.access.hosts import OriginGuard
-from service.contexts.outbox import Item
+from service.dialects.native import refusal
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
 from service.transport.uvicorn_protocols import server_config
-from service.transport.websocket import Socket, serve_socket
+from service.transport.websocket import Dialect, serve_socket
 from streaming.errors import TalkwireError
 from talker.fake import FakeTalker
 from tests.service.live import SPEC
 
 
-class Echo:
-    """See service.transport.websocket.Dialect."""
-
-    is_idle = True
-
-    def __init__(self, socket: Socket) -> None:
-        self._outbox = socket.outbox
-
-    def open(self) -> None: ...
+class Echo(Dialect):
+    """See Dialect."""
 
     def on_text(self, text: str) -> None:
-        self._outbox.put(Item(text))
+        self.socket.send(text)
 
     def on_bytes(self, data: bytes) -> None:
-        self._outbox.put(Item(data))
+        self.socket.send(data)
 
     def on_tick(self, now: float) -> None: ...
 
-    def on_drain(self, deadline_ms: int) -> None: ...
+    def is_settled(self, now: float) -> bool:
+        return True
 
     def render_error(self, error: TalkwireError) -> str:
         return error.message
@@ -61,12 +54,7 @@ def _app(runtime: Runtime) -> FastAPI:
 
     @app.websocket("/")
     async def echo(websocket: WebSocket) -> None:
-        await serve_socket(
-            websocket,
-            runtime,
-            lambda socket, tasks: Echo(socket),
-            lambda error: JSONResponse({}, 503),
-        )
+        await serve_socket(websocket, runtime, Echo, refusal)
 
     return app
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
 from service.runtime import Runtime
 from service.transport.http_response import HttpSpeech, PlainRenderer
 from service.transport.http_routes import ignored_header
-from service.transport.websocket import Dialect, Socket, serve_socket
+from service.transport.websocket import serve_socket
 from streaming.errors import TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
@@ -115,13 +114,10 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
     router = GuardedRouter(rule, route_class=CartesiaRoute, responses=ERRORS, tags=[NAME])
     sockets = GuardedRouter(replace(rule, query=BROWSER_QUERY))
 
-    def dialect(socket: Socket, tasks: asyncio.TaskGroup) -> Dialect:
-        return CartesiaDialect(runtime, socket.outbox, tasks)
-
     @sockets.websocket("/tts/websocket")
     async def websocket(websocket: WebSocket) -> None:
         # each message may name them, and has no header of its own
-        await serve_socket(websocket, runtime, dialect, refusal, ignored=LANGUAGE_FIELDS)
+        await serve_socket(websocket, runtime, CartesiaDialect, refusal, ignored=LANGUAGE_FIELDS)
 
     router.include_router(sockets)
     _add_speech(router, runtime)

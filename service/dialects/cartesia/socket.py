@@ -10,8 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from service.contexts.outbox import Item, Outbox
-from service.contexts.speech_context import open_context, plan_speech
+from service.contexts.speech_context import plan_speech
 from service.dialects.cartesia.errors import error_message
 from service.dialects.cartesia.messages import (
     AFRESH,
@@ -28,8 +27,7 @@ from service.dialects.cartesia.messages import (
     parse_message,
 )
 from service.dialects.errors import count_error
-from service.runtime import Runtime
-from service.transport.websocket import GOING_AWAY, SocketClosing
+from service.transport.websocket import GOING_AWAY, Dialect, Socket, SocketClosing
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
 _ASKED_FLUSH = "asked"
@@ -47,9 +45,7 @@ class CartesiaContext:
 
     def __init__(
         self,
-        runtime: Runtime,
-        outbox: Outbox,
-        tasks: asyncio.TaskGroup,
+        socket: Socket,
         first: ContextRequest,
         handle: int,
         context_id: str,
@@ -57,6 +53,7 @@ class CartesiaContext:
         began: Standing,
         closed: Callable[[], None],
     ) -> None:
+        runtime = socket.runtime
         codec_rate = runtime.codec.spec.sample_rate
         plan = plan_speech(
             runtime,
@@ -72,9 +69,7 @@ class CartesiaContext:
         self._timer: asyncio.TimerHandle | None = None
         self._is_ended = False
         self._idle_limit_s = runtime.settings.context_idle_s
-        self.speech = open_context(
-            runtime, outbox, tasks, plan, handle, self._renderer, self._on_closed
-        )
+        self.speech = socket.open_context(plan, handle, self._renderer, self._on_closed)
 
     @property
     def is_expired(self) -> bool:
@@ -155,26 +150,20 @@ def _is_blank(request: ContextRequest) -> bool:
 _REMEMBERED = 256
 
 
-class CartesiaDialect:
-    """See service.transport.websocket.Dialect. No error closes the socket; an error of a context
-    ends that context alone.
-    """
+class CartesiaDialect(Dialect):
+    """See Dialect. No error closes the socket; an error of a context ends that context alone."""
 
-    def __init__(self, runtime: Runtime, outbox: Outbox, tasks: asyncio.TaskGroup) -> None:
-        self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
+    def __init__(self, socket: Socket) -> None:
+        super().__init__(socket)
         self._session_id = uuid.uuid4().hex
         self._contexts: dict[str, CartesiaContext] = {}
         #: Of contexts that have expired: who goes on with one counts from there.
         self._expired: OrderedDict[str, Standing] = OrderedDict()
         self._handles = itertools.count()
-        self._heard_at = time.monotonic()
-
-    def open(self) -> None:
-        """Nothing is said before the client does."""
 
     def on_text(self, text: str) -> None:
         """Carry out one message; what is wrong with it is told, never fatal."""
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         try:
             request = parse_message(text)
         except RequestError as error:
@@ -205,24 +194,22 @@ class CartesiaDialect:
             self._open(context_id, request).take(request)
         elif not request.continue_:  # the end of what has expired, or never was
             self._expired.pop(context_id, None)
-            self._outbox.put(Item(done_message(context_id)))
+            self.socket.send(done_message(context_id))
         elif request.flush:
             began = self._expired.get(context_id, AFRESH)
-            self._outbox.put(Item(flush_message(context_id, began)))
+            self.socket.send(flush_message(context_id, began))
             self._remember(context_id, replace(began, flush_id=began.flush_id + 1))
 
     def _open(self, context_id: str, request: ContextRequest) -> CartesiaContext:
-        limit = self._runtime.settings.max_contexts_per_session
+        limit = self.runtime.settings.max_contexts_per_session
         if len(self._contexts) >= limit:
             raise RequestError(
                 ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
             )
-        self._runtime.require_slot()
+        self.runtime.require_slot()
         handle = next(self._handles)
         context = CartesiaContext(
-            self._runtime,
-            self._outbox,
-            self._tasks,
+            self.socket,
             request,
             handle,
             context_id,
@@ -235,7 +222,7 @@ class CartesiaDialect:
 
     def _on_closed(self, context_id: str) -> None:
         context = self._contexts.pop(context_id)
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         self._expired.pop(context_id, None)
         if context.is_expired:
             self._remember(context_id, context.standing)
@@ -250,11 +237,8 @@ class CartesiaDialect:
         """Forget contexts that are over, and close what has been idle for too long."""
         for context in list(self._contexts.values()):
             context.expire(now)
-        if not self._contexts and now - self._heard_at > self._runtime.settings.session_idle_s:
+        if not self._contexts and now - self.heard_at > self.runtime.settings.session_idle_s:
             raise SocketClosing(GOING_AWAY)
-
-    def on_drain(self, deadline_ms: int) -> None:
-        """There are no words for it; new contexts are refused."""
 
     def is_settled(self, now: float) -> bool:
         """See Dialect."""
@@ -265,11 +249,11 @@ class CartesiaDialect:
     ) -> str:
         """An ``error`` message; its request id finds it in the logs."""
         request_id = uuid.uuid4().hex
-        count_error(self._runtime, error, request_id, NAME)
+        count_error(self.runtime, error, request_id, NAME)
         return error_message(error, context_id, request_id, done=done)
 
     def _tell(self, error: TalkwireError, context_id: str | None, *, done: bool = True) -> None:
-        self._outbox.put(Item(self.render_error(error, context_id, done=done)))
+        self.socket.send(self.render_error(error, context_id, done=done))
 
     def close(self) -> None:
         """Cancel every context."""

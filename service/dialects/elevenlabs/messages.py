@@ -169,13 +169,14 @@ class StreamRenderer(TextRenderer):
     how LiveKit's plugin, the one that asks for ``sync_alignment``, reads it.
     """
 
-    def __init__(self, context_id: str | None, aligner: Aligner, *, sync: bool) -> None:
-        self._id, self._aligner, self._sync = context_id, aligner, sync
+    def __init__(self, context_id: str | None, *, sync: bool) -> None:
+        self._id, self._sync = context_id, sync
+        self.aligner = Aligner()
 
     def speech(self, audio: bytes, words: Sequence[WordTiming]) -> list[str]:
         """Audio, with the characters that end in it."""
-        since_ms = 0 if self._sync else self._aligner.clock_ms
-        return self._spoken(audio, self._aligner.take(words), since_ms)
+        since_ms = 0 if self._sync else self.aligner.clock_ms
+        return self._spoken(audio, self.aligner.take(words), since_ms)
 
     def _spoken(self, audio: bytes, times: CharTimes | None, since_ms: int) -> list[str]:
         message: dict[str, Any] = {"audio": base64.b64encode(audio).decode()}
@@ -188,8 +189,8 @@ class StreamRenderer(TextRenderer):
 
     def _tail(self) -> list[str]:
         """The text behind the last word."""
-        since_ms = 0 if self._sync else self._aligner.clock_ms
-        return self._spoken(b"", self._aligner.finish(), since_ms)
+        since_ms = 0 if self._sync else self.aligner.clock_ms
+        return self._spoken(b"", self.aligner.finish(), since_ms)
 
     def flushed(self, flush_id: str) -> list[str]:
         """Theirs tells nothing of a flush."""
@@ -210,8 +211,8 @@ class StreamRenderer(TextRenderer):
 class SingleRenderer(StreamRenderer):
     """On a socket of one context, what comes last is its error or its end."""
 
-    def __init__(self, aligner: Aligner, *, sync: bool) -> None:
-        super().__init__(None, aligner, sync=sync)
+    def __init__(self, *, sync: bool) -> None:
+        super().__init__(None, sync=sync)
         #: What ended the context too soon.
         self.failure: TalkwireError | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import Callable, Sequence
@@ -28,11 +27,15 @@ from service.dialects.elevenlabs.request import (
     speech_create,
     stream_options,
 )
-from service.dialects.elevenlabs.sockets import MultiStreamDialect, SingleStreamDialect
+from service.dialects.elevenlabs.sockets import (
+    MultiStreamDialect,
+    SingleStreamDialect,
+    StreamDialect,
+)
 from service.runtime import Runtime
 from service.transport.http_response import HttpSpeech, PlainRenderer
 from service.transport.http_routes import ignored_header
-from service.transport.websocket import Dialect, MakeDialect, Socket, serve_socket
+from service.transport.websocket import Dialect, Socket, serve_socket
 from streaming.errors import TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
@@ -143,34 +146,28 @@ def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
 
 
 def _add_sockets(router: APIRouter, runtime: Runtime) -> None:
-    def multi(websocket: WebSocket, socket: Socket, tasks: asyncio.TaskGroup) -> Dialect:
-        options = stream_options(_voice(websocket), websocket.query_params, runtime)
-        return MultiStreamDialect(runtime, socket.outbox, tasks, options, socket.finish)
+    async def serve(websocket: WebSocket, kind: type[StreamDialect]) -> None:
+        query = websocket.query_params
 
-    def single(websocket: WebSocket, socket: Socket, tasks: asyncio.TaskGroup) -> Dialect:
-        options = stream_options(_voice(websocket), websocket.query_params, runtime)
-        return SingleStreamDialect(runtime, socket.outbox, tasks, options, socket.finish)
+        def dialect(socket: Socket) -> Dialect:
+            voice = str(websocket.path_params["voice_id"])
+            return kind(socket, stream_options(voice, query, runtime))
 
-    async def serve(websocket: WebSocket, make: MakeDialect) -> None:
-        ignored = ignored_fields(websocket.query_params.get("language_code"))
-        await serve_socket(websocket, runtime, make, refusal, ignored=ignored)
+        ignored = ignored_fields(query.get("language_code"))
+        await serve_socket(websocket, runtime, dialect, refusal, ignored=ignored)
 
     @router.websocket(_SPEECH + "/multi-stream-input")
     async def multi_stream_input(websocket: WebSocket) -> None:
-        await serve(websocket, partial(multi, websocket))
+        await serve(websocket, MultiStreamDialect)
 
     @router.websocket(_SPEECH + "/stream-input")
     async def stream_input(websocket: WebSocket) -> None:
-        await serve(websocket, partial(single, websocket))
+        await serve(websocket, SingleStreamDialect)
 
 
 def ignored_fields(language_code: str | None) -> list[str]:
     """What a request asks for and does not get."""
     return ["language_code"] if language_code else []
-
-
-def _voice(websocket: WebSocket) -> str:
-    return str(websocket.path_params["voice_id"])
 
 
 def _add_speech(router: APIRouter, runtime: Runtime) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 import uuid
 from collections.abc import Callable
 from typing import NoReturn
 
-from service.contexts.outbox import Item, Outbox
-from service.contexts.speech_context import FlushEncoder, Renderer, open_context, plan_speech
+from service.contexts.speech_context import FlushEncoder, plan_speech
 from service.dialects.elevenlabs.errors import close_code, error_message
 from service.dialects.elevenlabs.messages import (
-    Aligner,
     ClientMessage,
     SingleRenderer,
     StreamRenderer,
@@ -22,14 +19,10 @@ from service.dialects.elevenlabs.messages import (
 )
 from service.dialects.elevenlabs.request import NAME, StreamOptions, refuse_dictionaries
 from service.dialects.errors import count_error
-from service.runtime import Runtime
-from service.transport.websocket import NORMAL, SocketClosing
+from service.transport.websocket import NORMAL, Dialect, Socket, SocketClosing
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 
 _FLUSH = "flush"
-
-#: Makes the renderer of a context from its aligner.
-MakeRenderer = Callable[[Aligner], Renderer]
 
 
 class StreamContext:
@@ -37,21 +30,20 @@ class StreamContext:
 
     def __init__(
         self,
-        runtime: Runtime,
-        outbox: Outbox,
-        tasks: asyncio.TaskGroup,
+        socket: Socket,
         options: StreamOptions,
         first: ClientMessage,
         handle: int,
         request_id: str,
-        renderer: MakeRenderer,
+        renderer: StreamRenderer,
         closed: Callable[[], None],
     ) -> None:
+        runtime = socket.runtime
         runtime.require_slot()
         refuse_dictionaries(first.pronunciation_dictionary_locators)
         settings = first.voice_settings
         speed = settings.speed if settings is not None and settings.speed else 1.0
-        self._aligner = Aligner()
+        self._aligner = renderer.aligner
         is_file = options.format.is_file
         plan = plan_speech(
             runtime,
@@ -65,9 +57,7 @@ class StreamContext:
         self._is_flushed = self._has_text = False
         #: No more text will come, and what has come is still being spoken.
         self.is_draining = False
-        self.speech = open_context(
-            runtime, outbox, tasks, plan, handle, renderer(self._aligner), closed
-        )
+        self.speech = socket.open_context(plan, handle, renderer, closed)
 
     def take(self, text: str | None, *, flush: bool) -> None:
         """Text, a flush, or both. An empty text only keeps the context alive.
@@ -113,40 +103,24 @@ class StreamContext:
             self.speech.end()
 
 
-class _StreamDialect:
-    """What both sockets share; see service.transport.websocket.Dialect. ``finish`` closes the
-    socket, with a code, once all was written.
-    """
+class StreamDialect(Dialect):
+    """What both sockets share."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        outbox: Outbox,
-        tasks: asyncio.TaskGroup,
-        options: StreamOptions,
-        finish: Callable[[int], None],
-    ) -> None:
-        self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
-        self._options, self._finish = options, finish
-        self._heard_at = time.monotonic()
-
-    def open(self) -> None:
-        """Nothing is said before the client does."""
+    def __init__(self, socket: Socket, options: StreamOptions) -> None:
+        super().__init__(socket)
+        self._options = options
 
     def on_bytes(self, data: bytes) -> None:
         """Clients send no binary messages."""
         self._give_up(RequestError(ErrorCode.INVALID_MESSAGE, "Clients send JSON text."))
 
-    def on_drain(self, deadline_ms: int) -> None:
-        """There is no message for it; new contexts are refused."""
-
     def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
         """An error message; without ``context_id`` it is about the socket."""
-        count_error(self._runtime, error, uuid.uuid4().hex, NAME)
+        count_error(self.runtime, error, uuid.uuid4().hex, NAME)
         return error_message(error, context_id)
 
     def _tell(self, error: TalkwireError, context_id: str | None = None) -> None:
-        self._outbox.put(Item(self.render_error(error, context_id)))
+        self.socket.send(self.render_error(error, context_id))
 
     def _give_up(self, error: TalkwireError) -> NoReturn:
         """Tell the error and close the socket with its code."""
@@ -154,7 +128,7 @@ class _StreamDialect:
         raise SocketClosing(close_code(error))
 
 
-class SingleStreamDialect(_StreamDialect):
+class SingleStreamDialect(StreamDialect):
     """``stream-input``: an empty text ends the context, and every error ends the socket."""
 
     _context: StreamContext | None = None
@@ -163,7 +137,7 @@ class SingleStreamDialect(_StreamDialect):
 
     def on_text(self, text: str) -> None:
         """Carry out one message; none has a meaning after the end."""
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         if self._is_ended:
             return
         try:
@@ -178,19 +152,14 @@ class SingleStreamDialect(_StreamDialect):
             self._give_up(error)
 
     def _open(self, message: ClientMessage) -> None:
-        def renderer(aligner: Aligner) -> SingleRenderer:
-            self._renderer = SingleRenderer(aligner, sync=self._options.sync_alignment)
-            return self._renderer
-
+        self._renderer = SingleRenderer(sync=self._options.sync_alignment)
         self._context = StreamContext(
-            self._runtime,
-            self._outbox,
-            self._tasks,
+            self.socket,
             self._options,
             message,
             0,
             uuid.uuid4().hex,
-            renderer,
+            self._renderer,
             self._on_closed,
         )
         self._context.take(message.text, flush=bool(message.flush))
@@ -200,18 +169,18 @@ class SingleStreamDialect(_StreamDialect):
         if self._context is not None:
             self._context.end()
         else:
-            self._outbox.put(Item(final_message(None)))
-            self._finish(NORMAL)
+            self.socket.send(final_message(None))
+            self.socket.finish(NORMAL)
 
     def _on_closed(self) -> None:
         self._is_ended = True
         failure = self._renderer.failure if self._renderer is not None else None
-        self._finish(NORMAL if failure is None else close_code(failure))
+        self.socket.finish(NORMAL if failure is None else close_code(failure))
 
     def on_tick(self, now: float) -> None:
         """Close a socket that its client has left alone for too long."""
         context = self._context
-        idle_s = now - self._heard_at if context is None else context.speech.idle_s(now)
+        idle_s = now - self.heard_at if context is None else context.speech.idle_s(now)
         if not self._is_ended and idle_s > self._options.inactivity_s:
             self._give_up(
                 CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long.")
@@ -238,22 +207,15 @@ _DEFAULT_ID = "default"
 _HARMLESS = (ErrorCode.TEXT_TOO_LONG, ErrorCode.CONTEXT_CLOSED)
 
 
-class MultiStreamDialect(_StreamDialect):
+class MultiStreamDialect(StreamDialect):
     """``multi-stream-input``.
 
     An error of one context is told with its id and ends that context alone; what is no message
     at all closes the socket.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        outbox: Outbox,
-        tasks: asyncio.TaskGroup,
-        options: StreamOptions,
-        finish: Callable[[int], None],
-    ) -> None:
-        super().__init__(runtime, outbox, tasks, options, finish)
+    def __init__(self, socket: Socket, options: StreamOptions) -> None:
+        super().__init__(socket, options)
         self._session_id = uuid.uuid4().hex
         self._contexts: dict[str, StreamContext] = {}
         self._handles = itertools.count()
@@ -261,7 +223,7 @@ class MultiStreamDialect(_StreamDialect):
 
     def on_text(self, text: str) -> None:
         """Carry out one message."""
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         if self._is_closing:
             return
         try:
@@ -286,7 +248,7 @@ class MultiStreamDialect(_StreamDialect):
         except TalkwireError as error:
             self._tell(error, context_id)
             if (at_fault := self._contexts.get(context_id)) is None:  # it could not be opened
-                self._outbox.put(Item(final_message(context_id)))
+                self.socket.send(final_message(context_id))
             elif error.code not in _HARMLESS:
                 at_fault.speech.cancel()
 
@@ -298,14 +260,12 @@ class MultiStreamDialect(_StreamDialect):
             )
         handle = next(self._handles)
         context = StreamContext(
-            self._runtime,
-            self._outbox,
-            self._tasks,
+            self.socket,
             self._options,
             message,
             handle,
             f"{self._session_id}-{handle}",
-            lambda aligner: StreamRenderer(context_id, aligner, sync=self._options.sync_alignment),
+            StreamRenderer(context_id, sync=self._options.sync_alignment),
             lambda: self._on_closed(context_id),
         )
         self._contexts[context_id] = context
@@ -313,9 +273,9 @@ class MultiStreamDialect(_StreamDialect):
 
     def _on_closed(self, context_id: str) -> None:
         del self._contexts[context_id]
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         if self._is_closing and not self._contexts:
-            self._finish(NORMAL)
+            self.socket.finish(NORMAL)
 
     def _close_socket(self) -> None:
         """What was flushed is spoken to its end; then the socket closes."""
@@ -324,7 +284,7 @@ class MultiStreamDialect(_StreamDialect):
             if not context.is_draining:
                 context.close()
         if not self._contexts:
-            self._finish(NORMAL)
+            self.socket.finish(NORMAL)
 
     def on_tick(self, now: float) -> None:
         """End what the client has left alone for too long."""
@@ -332,7 +292,7 @@ class MultiStreamDialect(_StreamDialect):
         for context in list(self._contexts.values()):
             if context.speech.idle_s(now) > timeout_s:
                 context.end()
-        if not self._contexts and now - self._heard_at > timeout_s:
+        if not self._contexts and now - self.heard_at > timeout_s:
             self._give_up(
                 CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long.")
             )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import WebSocket
 
 from service.access.rules import GuardedRouter, Rule
 from service.auth.keys import Scope
-from service.contexts.outbox import Item, Outbox
 from service.dialects.errors import Refusal, count_error, invalid_field
 from service.dialects.vllm_omni.request import NAME, SessionConfig, parse_config
 from service.dialects.vllm_omni.speaker import (
@@ -25,7 +22,15 @@ from service.dialects.vllm_omni.speaker import (
     error_message,
 )
 from service.runtime import Runtime
-from service.transport.websocket import GOING_AWAY, NORMAL, POLICY, SocketClosing, serve_socket
+from service.transport.websocket import (
+    GOING_AWAY,
+    NORMAL,
+    POLICY,
+    Dialect,
+    Socket,
+    SocketClosing,
+    serve_socket,
+)
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.segmenter import Segmenter, SegmentSettings
 
@@ -34,53 +39,44 @@ refusal = Refusal(TABLE, lambda error, _: error_fields(error))
 _MAX_HELD = 64
 
 
-class StreamDialect:
-    """See service.transport.websocket.Dialect."""
+class StreamDialect(Dialect):
+    """See Dialect."""
 
-    def __init__(self, runtime: Runtime, outbox: Outbox, tasks: asyncio.TaskGroup) -> None:
-        self._runtime, self._outbox = runtime, outbox
+    def __init__(self, socket: Socket) -> None:
+        super().__init__(socket)
         self._session_id = uuid.uuid4().hex
         self._config: SessionConfig | None = None
-        self._speaker = Speaker(runtime, outbox, tasks, self._session_id, self._go_on)
+        self._speaker = Speaker(socket, self._session_id, self._go_on)
         self._flush_index = self._sentences = self._chars = 0
         self._segmenter = self._new_segmenter()
         self._text = ""
         self._held: deque[str] = deque()
-        self._heard_at = time.monotonic()
 
     # -- the socket
 
-    def open(self) -> None:
-        """The client speaks first."""
-
     def on_text(self, text: str) -> None:
         """A message came."""
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         if self._held:
             self._hold(text)
             return
         try:
             self._dispatch(text)
         except TalkwireError as error:
-            self._say([self.render_error(error)])
+            self._tell(error)
             if self._config is None:  # there is nothing to go on with
                 raise SocketClosing(POLICY) from error
 
     def on_bytes(self, data: bytes) -> None:
         """Clients send no binary messages."""
-        self._say([self.render_error(_invalid("Send JSON text, not binary messages."))])
+        self._tell(_invalid("Send JSON text, not binary messages."))
 
     def on_tick(self, now: float) -> None:
         """Close what has been idle for too long."""
-        idle_s = now - max(self._heard_at, self._speaker.closed_at)
-        if not self._speaker.is_busy and idle_s > self._runtime.settings.session_idle_s:
-            self._say(
-                [self.render_error(CapacityError(ErrorCode.IDLE_TIMEOUT, "No message came."))]
-            )
+        idle_s = now - max(self.heard_at, self._speaker.closed_at)
+        if not self._speaker.is_busy and idle_s > self.runtime.settings.session_idle_s:
+            self._tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "No message came."))
             raise SocketClosing(GOING_AWAY)
-
-    def on_drain(self, deadline_ms: int) -> None:
-        """There is no word for it: the socket closes when nothing is being spoken."""
 
     def is_settled(self, now: float) -> bool:
         """See Dialect."""
@@ -88,7 +84,7 @@ class StreamDialect:
 
     def render_error(self, error: TalkwireError) -> str:
         """An ``error`` message."""
-        count_error(self._runtime, error, self._session_id, NAME)
+        count_error(self.runtime, error, self._session_id, NAME)
         return error_message(error)
 
     def close(self) -> None:
@@ -124,21 +120,21 @@ class StreamDialect:
         if self._speaker.is_busy:
             self._hold(text)
             return
-        self._config = parse_config(message, self._runtime)
+        self._config = parse_config(message, self.runtime)
 
     def _hold(self, text: str) -> None:
         """Keep a message until what is being spoken is over; a close does not wait."""
         if _parsed_kind(text) == "session.close":
             raise SocketClosing(NORMAL)
         if len(self._held) >= _MAX_HELD:
-            self._say([self.render_error(_invalid("Too many messages wait for a session.config."))])
+            self._tell(_invalid("Too many messages wait for a session.config."))
             raise SocketClosing(POLICY)
         self._held.append(text)
 
     def _take(self, text: object) -> None:
         if not isinstance(text, str):
             raise invalid_field("text", text, "a string")
-        limit = self._runtime.settings.max_text_chars
+        limit = self.runtime.settings.max_text_chars
         if self._chars + len(text) > limit:
             raise RequestError(
                 ErrorCode.TEXT_TOO_LONG,
@@ -170,15 +166,15 @@ class StreamDialect:
             self._sentences,
             text,
             config.response_format,
-            config.encoder(self._runtime.codec.spec.sample_rate).sample_rate,
+            config.encoder(self.runtime.codec.spec.sample_rate).sample_rate,
             config.stream_audio,
-            config.warning(self._runtime),
+            config.warning(self.runtime),
         )
         self._sentences += 1
         self._speaker.speak(sentence, config)
 
     def _new_segmenter(self) -> Segmenter:
-        return Segmenter(SegmentSettings(max_chars=self._runtime.segment_chars))
+        return Segmenter(SegmentSettings(max_chars=self.runtime.segment_chars))
 
     def _go_on(self) -> None:
         """Take up the messages that waited, up to the next one that must."""
@@ -191,11 +187,10 @@ class StreamDialect:
             try:
                 self._dispatch(text)
             except TalkwireError as error:
-                self._say([self.render_error(error)])
+                self._tell(error)
 
-    def _say(self, messages: Sequence[str]) -> None:
-        for message in messages:
-            self._outbox.put(Item(message))
+    def _tell(self, error: TalkwireError) -> None:
+        self.socket.send(self.render_error(error))
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -225,11 +220,6 @@ def vllm_omni_router(runtime: Runtime) -> GuardedRouter:
 
     @router.websocket("/v1/audio/speech/stream")
     async def stream(websocket: WebSocket) -> None:
-        await serve_socket(
-            websocket,
-            runtime,
-            lambda socket, tasks: StreamDialect(runtime, socket.outbox, tasks),
-            refusal,
-        )
+        await serve_socket(websocket, runtime, StreamDialect, refusal)
 
     return router

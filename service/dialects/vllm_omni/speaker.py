@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from service.audio.containers import tell_length
-from service.contexts.outbox import Item, Outbox
 from service.contexts.speech_context import (
     Audio,
     FlushEncoder,
@@ -23,12 +22,11 @@ from service.contexts.speech_context import (
     Output,
     Revocable,
     SpeechContext,
-    open_context,
     plan_speech,
 )
 from service.dialects.errors import ErrorTable, count_error
 from service.dialects.vllm_omni.request import NAME, SessionConfig
-from service.runtime import Runtime
+from service.transport.websocket import Socket
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done, Flushed
 
@@ -206,17 +204,10 @@ class Speaker:
     which begins when this one has said everything. ``freed`` is called when a context is over.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        outbox: Outbox,
-        tasks: asyncio.TaskGroup,
-        session_id: str,
-        freed: Callable[[], None],
-    ) -> None:
-        self._runtime, self._outbox, self._tasks = runtime, outbox, tasks
+    def __init__(self, socket: Socket, session_id: str, freed: Callable[[], None]) -> None:
+        self._socket, self._runtime = socket, socket.runtime
         self._session_id, self._freed = session_id, freed
-        self._units = Units(runtime.settings.max_outbox_bytes // 2)
+        self._units = Units(self._runtime.settings.max_outbox_bytes // 2)
         self._waiting: deque[tuple[Sentence, SessionConfig]] = deque()
         self._context: SpeechContext | None = None
         self._contexts = self._chars = 0
@@ -301,8 +292,8 @@ class Speaker:
             buffered=not config.stream_audio,
             flush_encoder=FlushEncoder.EACH_FLUSH,
         )
-        self._context = open_context(
-            runtime, self._outbox, self._tasks, plan, number, self, lambda: self._on_closed(number)
+        self._context = self._socket.open_context(
+            plan, number, self, lambda: self._on_closed(number)
         )
         self._contexts, self._chars, self._is_full = number + 1, 0, False
         return self._context
@@ -359,4 +350,4 @@ class Speaker:
     def _say(self, messages: Messages) -> None:
         for message in messages:
             data = message.data if isinstance(message, Revocable) else message
-            self._outbox.put(Item(data))
+            self._socket.send(data)
