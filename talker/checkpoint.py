@@ -12,7 +12,7 @@ from typing import Any
 
 from talker.families import find_family
 from talker.families.family import Family, SamplingDefaults
-from talker.prompts import PromptBuilder
+from talker.prompts import PromptBuilder, PromptSource
 from talker.shape import CheckpointError, TalkerShape
 from talker.text_front_end import TextFrontEnd
 from talker.weights import check_weights
@@ -60,7 +60,9 @@ class Checkpoint:
         self, max_positions: int, front_end: TextFrontEnd | None = None
     ) -> PromptBuilder:
         """A builder of prompts for it. Raises CheckpointError."""
-        return self.family.prompt_builder(self.tokenizer_file, self.shape, max_positions, front_end)
+        return self.family.builder(
+            PromptSource(self.tokenizer_file, self.shape, max_positions, front_end)
+        )
 
 
 def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:

@@ -95,13 +95,25 @@ class TextPiece:
     tag: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PromptSource:
+    """What prompts for one checkpoint are built from.
+
+    Half of ``max_positions`` is kept for the rows that follow the prompt. With a ``front_end``
+    the model is given what that makes of the text between the tags.
+    """
+
+    tokenizer_file: Path
+    shape: TalkerShape
+    max_positions: int
+    front_end: TextFrontEnd | None = None
+
+
 class PromptBuilder(ABC):
     """Builds prompts for one checkpoint; families add the layout. Raises CheckpointError where
     the tokenizer has not the control ids.
 
-    A tag that the vocabulary has not as one id is dropped: it is not spoken. Half of
-    ``max_positions`` is kept for the rows that follow the prompt. With a ``front_end`` the
-    model is given what that makes of the text between the tags.
+    A tag that the vocabulary has not as one id is dropped: it is not spoken.
     """
 
     #: The family's control tags; a builder may have others, see ``allow_tags``.
@@ -109,14 +121,9 @@ class PromptBuilder(ABC):
     #: The control token that ends a generation, where config.json does not name its id.
     end_token: str
 
-    def __init__(
-        self,
-        tokenizer_file: Path,
-        shape: TalkerShape,
-        max_positions: int,
-        front_end: TextFrontEnd | None = None,
-    ) -> None:
-        self._front_end = front_end
+    def __init__(self, source: PromptSource) -> None:
+        tokenizer_file, shape = source.tokenizer_file, source.shape
+        self._front_end = source.front_end
         try:
             layout = json.loads(tokenizer_file.read_text(encoding="utf-8"))
             self._control = {t["content"]: int(t["id"]) for t in layout.get("added_tokens") or []}
@@ -129,7 +136,7 @@ class PromptBuilder(ABC):
         self._text.no_padding()
         self._vocab_size = shape.backbone.vocab_size
         self._codebook_size, self._sizes = shape.codebook_size, np.array(shape.codebook_sizes)
-        self._max_positions = max_positions
+        self._max_positions = source.max_positions
         self.stop_id = self.required(self.end_token) if shape.stop_id is None else shape.stop_id
         self.allow_tags(self.tag_set)
 

@@ -11,12 +11,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from talker.prompts import PromptBuilder
 from talker.shape import TalkerShape
-from talker.text_front_end import TextFrontEnd
 
 #: Names of weights and their shapes.
 WeightShapes = dict[str, tuple[int, ...]]
@@ -88,16 +86,6 @@ class Family(ABC):
         """The name in ``expected_weights`` of a weight of the checkpoint, which may have several;
         None if the talker does not read it.
         """
-
-    def prompt_builder(
-        self,
-        tokenizer_file: Path,
-        shape: TalkerShape,
-        max_positions: int,
-        front_end: TextFrontEnd | None = None,
-    ) -> PromptBuilder:
-        """A builder of this family's prompts. Raises CheckpointError."""
-        return self.builder(tokenizer_file, shape, max_positions, front_end)
 
     def sampler_rules(self, generation: Mapping[str, Any], shape: TalkerShape) -> dict[str, Any]:
         """What the model's sampler reads beside the shape, from generation_config.json; plain

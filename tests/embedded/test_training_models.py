@@ -27,6 +27,7 @@ from embedded.training.talker import Shape, TalkerNet
 from embedded.training.talker_training import collated, losses
 from embedded.training.tokenizer_model import new_model, resample
 from talker.families.higgs_v3 import HiggsV3
+from talker.prompts import PromptSource
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -172,7 +173,7 @@ def test_the_tokenizer_writes_prompts(tmp_path: Path) -> None:
     export.tokenizer().save(str(tmp_path / "tokenizer.json"))
     family = HiggsV3()
     shape = family.read_shape(export.config(small(), codec))
-    builder = family.prompt_builder(tmp_path / "tokenizer.json", shape, 2048)
+    builder = family.builder(PromptSource(tmp_path / "tokenizer.json", shape, 2048))
     assert (
         builder.build("Hé, it\u2019s; <|audio|>!").ids[2:-1]
         == builder.build("he, it's, audio !").ids[2:-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from streaming.errors import ErrorCode, RequestError
 from streaming.ports import SpeechRequest
 from talker.checkpoint import Checkpoint, open_checkpoint
 from talker.families.higgs_v3.prompts import CONTROL_TAGS, TAGS
-from talker.prompts import PromptBuilder, ReferenceVoice
+from talker.prompts import PromptBuilder, PromptSource, ReferenceVoice
 from talker.request_builder import RequestBuilder
 from talker.shape import CheckpointError
 from talker.text_front_end import origins, spoken_lengths
@@ -146,9 +147,9 @@ def test_a_known_tag_survives_among_words(tmp_path: Path, checkpoint: Checkpoint
     layout["added_tokens"].append(tag)
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(layout))
-    builder = checkpoint.family.prompt_builder
-    with_tag = builder(file, checkpoint.shape, 2048, normalise)
-    plain_with_tag = builder(file, checkpoint.shape, 2048, None)
+    source = PromptSource(file, checkpoint.shape, 2048, normalise)
+    with_tag = checkpoint.family.builder(source)
+    plain_with_tag = checkpoint.family.builder(replace(source, front_end=None))
     asked = with_tag.build("At 5 km,<|prosody:pause|>1 km.").ids
     assert asked == plain_with_tag.build("at five kilometers,<|prosody:pause|>one kilometer.").ids
     assert number in asked

@@ -8,12 +8,9 @@ are ordinary text to this model, and so is ``<|speaker:1|>`` unless the vocabula
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from streaming.spec import Codes
-from talker.prompts import PromptBuilder, TagSet
-from talker.shape import TalkerShape
-from talker.text_front_end import TextFrontEnd
+from talker.prompts import PromptBuilder, PromptSource, TagSet
 
 SYSTEM = "convert the provided text to speech"
 CLIP_BEFORE = f"{SYSTEM} reference to the following:\n\nText:\n"
@@ -28,14 +25,8 @@ class FishS2PromptBuilder(PromptBuilder):
 
     end_token = "<|im_end|>"
 
-    def __init__(
-        self,
-        tokenizer_file: Path,
-        shape: TalkerShape,
-        max_positions: int,
-        front_end: TextFrontEnd | None = None,
-    ) -> None:
-        super().__init__(tokenizer_file, shape, max_positions, front_end)
+    def __init__(self, source: PromptSource) -> None:
+        super().__init__(source)
         self._im_start, self._im_end, self._voice, self._audio_pad = (
             self.required(name)
             for name in ("<|im_start|>", "<|im_end|>", "<|voice|>", "<|audio_pad|>")

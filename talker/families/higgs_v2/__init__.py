@@ -7,20 +7,16 @@ It is published in two formats that hold the same model: boson-ai's own, and tra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from talker.families.delayed import (
     SPECIAL_CODES,
-    DelayedShape,
     check_special_codes,
     end_codebooks,
     repetition_window,
 )
 from talker.families.family import Family, Licence, SamplingDefaults, WeightShapes
-from talker.families.higgs_v2.prompts import HiggsV2PromptBuilder
-from talker.prompts import PromptBuilder
+from talker.families.higgs_v2.prompts import HiggsV2PromptBuilder, HiggsV2Shape
 from talker.shape import (
     BackboneShape,
     CheckpointError,
@@ -29,7 +25,6 @@ from talker.shape import (
     section,
     stop_id,
 )
-from talker.text_front_end import TextFrontEnd
 
 #: Upstream trains and serves so many positions; transformers' format says 2,048, a default.
 _POSITIONS = 8192
@@ -49,13 +44,6 @@ _ONLY_KNOWN = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HiggsV2Shape(DelayedShape):
-    """``audio_out`` is the id that stands for rows in a prompt."""
-
-    audio_out: int
-
-
 class HiggsV2(Family):
     """See Family. boson-ai's own format."""
 
@@ -67,6 +55,7 @@ class HiggsV2(Family):
         "HiggsAudioModel",
         "HiggsAudioForConditionalGeneration",
     )
+    builder = HiggsV2PromptBuilder
     licence = Licence(
         "Boson Higgs Audio 2 community licence",
         "the weights have a licence of Boson AI's own: read it before you serve them to others",
@@ -130,19 +119,6 @@ class HiggsV2(Family):
         window, most = repetition_window(generation, _RAS_WINDOW, _RAS_MOST)
         ends = end_codebooks(generation, shape, shape.num_codebooks)
         return {"end_codebooks": ends, "ras_window": window, "ras_most": most}
-
-    def prompt_builder(
-        self,
-        tokenizer_file: Path,
-        shape: TalkerShape,
-        max_positions: int,
-        front_end: TextFrontEnd | None = None,
-    ) -> PromptBuilder:
-        """See Family."""
-        assert isinstance(shape, HiggsV2Shape)
-        return HiggsV2PromptBuilder(
-            tokenizer_file, shape, max_positions, front_end, audio_out=shape.audio_out
-        )
 
 
 class HiggsV2Converted(HiggsV2):

@@ -11,16 +11,16 @@ row of eight BOC that upstream never draws, so that it costs no step.
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
 from streaming.delay import apply_delay
 from streaming.spec import Codes
+from talker.families.delayed import DelayedShape
 from talker.families.higgs_v2.normalisation import EVENTS, TAGS, normalise
-from talker.prompts import PromptBuilder, TextPiece
-from talker.shape import CheckpointError, TalkerShape
-from talker.text_front_end import TextFrontEnd
+from talker.prompts import PromptBuilder, PromptSource, TextPiece
+from talker.shape import CheckpointError
 
 SYSTEM = "Generate audio following instruction."
 SCENE = "Audio is recorded from a quiet room."
@@ -37,22 +37,23 @@ _DESCRIBED = re.compile(r"^SPEAKER(\d{1,2}):", re.MULTILINE)
 _VOICES = ("feminine", "masculine")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiggsV2Shape(DelayedShape):
+    """``audio_out`` is the id that stands for rows in a prompt, by config.json."""
+
+    audio_out: int
+
+
 class HiggsV2PromptBuilder(PromptBuilder):
-    """See PromptBuilder. ``audio_out`` is the id of ``<|AUDIO_OUT|>`` by config.json."""
+    """See PromptBuilder. Its source has a HiggsV2Shape."""
 
     tag_set = TAGS
     end_token = "<|audio_eos|>"
 
-    def __init__(
-        self,
-        tokenizer_file: Path,
-        shape: TalkerShape,
-        max_positions: int,
-        front_end: TextFrontEnd | None = None,
-        *,
-        audio_out: int,
-    ) -> None:
-        super().__init__(tokenizer_file, shape, max_positions, front_end)
+    def __init__(self, source: PromptSource) -> None:
+        super().__init__(source)
+        assert isinstance(source.shape, HiggsV2Shape)
+        audio_out = source.shape.audio_out
         (
             self._begin, self._start_header, self._end_header, self._end_turn, self._audio_bos,
             self._audio_eos, self._audio_out_bos, self._row, self._scene_start, self._scene_end,

@@ -8,13 +8,9 @@ without a space (``<|sfx:laughter|>haha``).
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from streaming.delay import apply_delay
 from streaming.spec import Codes
-from talker.prompts import PromptBuilder, TagSet
-from talker.shape import TalkerShape
-from talker.text_front_end import TextFrontEnd
+from talker.prompts import PromptBuilder, PromptSource, TagSet
 
 TAG_VALUES: dict[str, tuple[str, ...]] = {
     "emotion": (
@@ -54,14 +50,8 @@ class HiggsV3PromptBuilder(PromptBuilder):
     tag_set = TAGS
     end_token = "<|endoftext|>"
 
-    def __init__(
-        self,
-        tokenizer_file: Path,
-        shape: TalkerShape,
-        max_positions: int,
-        front_end: TextFrontEnd | None = None,
-    ) -> None:
-        super().__init__(tokenizer_file, shape, max_positions, front_end)
+    def __init__(self, source: PromptSource) -> None:
+        super().__init__(source)
         self._tts, self._text_mark, self._audio = (
             self.required(name) for name in ("<|tts|>", "<|text|>", "<|audio|>")
         )
