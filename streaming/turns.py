@@ -85,8 +85,8 @@ class PendingText:
 
     def add(self, text: str, now: float) -> None:
         """A piece of the present turn is complete."""
-        lead = self._lead.match(text)
-        own = self._set_by(text[: lead.end()] if lead else "")
+        spoken = self._lead.sub("", text, count=1)
+        own = self._set_by(text.removesuffix(spoken))
         before = "".join(tag for aspect, tag in self._in_force.items() if aspect not in own)
         self._in_force |= self._set_by(text)
         self._pieces.append(Piece(text, now, before, "".join(self._in_force.values())))
