@@ -81,7 +81,7 @@ def speak(
             new, lookahead = decision.new_frames, decision.lookahead
             window = min(settings.left_context_frames, emitted) + new + lookahead
             window += decision.incomplete
-            schedule.on_emitted(new, lookahead, now)
+            schedule.on_emitted(new, lookahead)
             emitted += new
             in_codec = Sent(codec(window, now), new)
     return sent

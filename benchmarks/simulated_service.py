@@ -212,7 +212,7 @@ class Service:
         seen = lookahead + decision.incomplete
         job = Job(turn, next(self._numbers), stream, new, seen, self.now, deadline)
         heappush(self._jobs, job)
-        stream.schedule.on_emitted(new, lookahead, self.now)
+        stream.schedule.on_emitted(new, lookahead)
         self._decode()
 
     def _decode(self) -> None:

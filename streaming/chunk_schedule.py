@@ -208,7 +208,7 @@ class ChunkSchedule:
         """The talker has ended: what is in hand is all there is."""
         self._finished = True
 
-    def on_emitted(self, new_frames: int, lookahead: int, now: float) -> None:
+    def on_emitted(self, new_frames: int, lookahead: int) -> None:
         """A window with so many frames was handed to the codec.
 
         Raises ValueError if there are not so many, or one is there already.

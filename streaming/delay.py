@@ -222,16 +222,6 @@ def apply_delay(frames: Codes, boc: int, eoc: int) -> Codes:
     return rows
 
 
-def revert_delay(rows: Codes) -> Codes:
-    """Read the complete frames ``[n - K + 1, K]`` off rows ``[n, K]``; none if n < K.
-
-    The inverse of ``apply_delay``: special codes are not looked for. Raises ValueError
-    for a wrong shape or type and for a negative code.
-    """
-    _check(rows, None)
-    return _diagonals(rows)
-
-
 def _diagonals(rows: Codes) -> Codes:
     """A frame is a diagonal: a view of ``rows`` in which each code is a row and one further."""
     total, books = rows.shape

@@ -62,7 +62,7 @@ class SessionSettings:
     is heard as so many seconds of silence, instead of being an error.
     """
 
-    line: QueueSettings
+    queue: QueueSettings
     segments: SegmentSettings = field(default_factory=SegmentSettings)
     turns: TurnSettings = field(default_factory=TurnSettings)
     max_text_chars: int = 100_000
@@ -82,16 +82,16 @@ class Session:
         segments = settings.segments
         # How long text is in words is asked for just before it is spoken, by the queue.
         self._segmenter = Segmenter(replace(segments, spoken_lengths=None))
-        self._transcript = Transcript(settings.line.codec.sample_rate)
+        self._transcript = Transcript(settings.queue.codec.sample_rate)
         most = max(settings.turns.max_chars, segments.max_chars)
         part = replace(segments, max_chars=most).part
-        self._line = UtteranceQueue(settings.line, self._transcript, part, settings.turns)
+        self._queue = UtteranceQueue(settings.queue, self._transcript, part, settings.turns)
         self.state = State.OPEN
 
     @property
     def is_idle(self) -> bool:
         """Whether the context waits for its client."""
-        return self.state is State.OPEN and not self._line
+        return self.state is State.OPEN and not self._queue
 
     @property
     def is_settled(self) -> bool:
@@ -101,11 +101,11 @@ class Session:
     @property
     def speed(self) -> float:
         """How many times as fast as it was spoken the audio is heard."""
-        return self._settings.line.speed
+        return self._settings.queue.speed
 
     def hold(self) -> None:
         """Take text, and leave what it costs to make speech of it until ``TurnCame``."""
-        self._line.is_held = True
+        self._queue.is_held = True
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take one event. Raises RequestError (see above)."""
@@ -115,22 +115,22 @@ class Session:
             case CancelAsked():
                 return self._cancel(event, now)
             case Failed(error):
-                return self._close("error", now, error)
-        queued = self._line.queued
+                return self._close("error", error)
+        queued = self._queue.queued
         commands = self._take(event, now)
-        if isinstance(event, TextAppended) and self._line.queued == queued:
+        if isinstance(event, TextAppended) and self._queue.queued == queued:
             return commands  # part of a sentence: nothing can begin that could not before
-        sent = self._line.clear_sent()
+        sent = self._queue.clear_sent()
         if any(isinstance(command, Flushed) for command in sent):
             commands += self._silence(now)
         commands += sent
-        if not self._line and self.state is State.ENDING:
+        if not self._queue and self.state is State.ENDING:
             return commands + self._finish(now)
-        work, wake_at = self._line.advance(now)
+        work, wake_at = self._queue.advance(now)
         commands += work
         if wake_at < NEVER:
             commands.append(SetTimer(wake_at))
-        return commands + self._line.pace_talker(event, now)
+        return commands + self._queue.pace_talker(event, now)
 
     def _take(self, event: Event, now: float) -> list[Command]:
         match event:
@@ -139,7 +139,7 @@ class Session:
             case FlushAsked(flush_id):
                 self._require_open()
                 again = self._end_turn(now)
-                if not self._line.mark_flush(flush_id):
+                if not self._queue.mark_flush(flush_id):
                     return [*self._silence(now), Flushed(flush_id)]
                 return again
             case EndAsked():
@@ -147,22 +147,22 @@ class Session:
                 self.state = State.ENDING
                 return self._end_turn(now)
             case PlaybackReported(played_samples, at_most):
-                self._line.playback.on_report(played_samples, now, at_most=at_most)
+                self._queue.playback.on_report(played_samples, now, at_most=at_most)
             case TurnCame():
-                self._line.is_held = False
+                self._queue.is_held = False
             case LeadLifted():
-                self._line.playback.lift()
+                self._queue.playback.lift()
             case AudioRead(samples):
-                self._line.playback.on_read(samples)
+                self._queue.playback.on_read(samples)
             case RowsReceived(utterance=index, batch=batch):
-                self._line.on_rows(index, batch, now)
+                self._queue.on_rows(index, batch, now)
             case NothingToSay(index):
-                self._line.on_nothing(index)
+                self._queue.on_nothing(index)
             case TalkerAsked(index):
-                self._line.on_asked(index, now)
+                self._queue.on_asked(index, now)
             case AudioDecoded(index, samples):
                 ending = self.state is State.ENDING
-                return self._line.on_samples(index, samples, now, is_ending=ending)
+                return self._queue.on_samples(index, samples, now, is_ending=ending)
             case TimerFired():
                 pass  # asking what can be done now is all that is needed
         return []
@@ -185,62 +185,61 @@ class Session:
                 param="text",
             )
         self._transcript.append(text)
-        self._queue(self._segmenter.push(text), now)
+        self._add(self._segmenter.push(text), now)
 
-    def _queue(self, texts: list[str], now: float) -> None:
+    def _add(self, texts: list[str], now: float) -> None:
         for text in texts:
-            self._line.add(text, now)
+            self._queue.add(text, now)
 
     def _end_turn(self, now: float) -> list[Command]:
-        self._queue(self._segmenter.flush(), now)
-        return self._line.end_turn()
+        self._add(self._segmenter.flush(), now)
+        return self._queue.end_turn()
 
     # -- the end
 
     def _silence(self, now: float, *, is_last: bool = False) -> list[Command]:
         """What is heard where there was text, and nothing in it that could be spoken."""
-        if self._line.sent_samples or not self._transcript.text.strip():
+        if self._queue.sent_samples or not self._transcript.text.strip():
             return []
-        return self._line.silence(self._settings.silence_s, now, is_last=is_last)
+        return self._queue.silence(self._settings.silence_s, now, is_last=is_last)
 
     def _finish(self, now: float) -> list[Command]:
         if silence := self._silence(now, is_last=True):
-            return silence + self._close("complete", now)
-        if not self._line.sent_samples:
+            return silence + self._close("complete")
+        if not self._queue.sent_samples:
             error = RequestError(
                 ErrorCode.INVALID_TEXT, "There is nothing in the text that can be spoken."
             )
-            return self._close("error", now, error)
-        return self._close("length" if self._line.cut_off else "complete", now)
+            return self._close("error", error)
+        return self._close("length" if self._queue.cut_off else "complete")
 
     def _close(
         self,
         reason: Literal["complete", "length", "error"],
-        now: float,
         error: TalkwireError | None = None,
     ) -> list[Command]:
-        return [StopWork(), Done(reason, self._shut(now), error)]
+        return [StopWork(), Done(reason, self._shut(), error)]
 
     def _cancel(self, event: CancelAsked, now: float) -> list[Command]:
-        report, line = self._shut(now), self._line
-        sent = max(0, line.sent_samples - event.unsent_samples)
+        report, queue = self._shut(), self._queue
+        sent = max(0, queue.sent_samples - event.unsent_samples)
         if event.played_samples is not None:
-            line.playback.on_report(event.played_samples, now)
-        played = min(sent, line.playback.played_samples(now))
-        spoken, remaining = self._transcript.split(played, line.sent_samples, line.head_text_end)
-        rate = self._settings.line.heard_rate
+            queue.playback.on_report(event.played_samples, now)
+        played = min(sent, queue.playback.played_samples(now))
+        spoken, remaining = self._transcript.split(played, queue.sent_samples, queue.head_text_end)
+        rate = self._settings.queue.heard_rate
         cancelled = Cancelled(
             report.generated_s, sent / rate, played / rate, spoken, remaining, report
         )
         return [StopWork(), cancelled]
 
-    def _shut(self, now: float) -> ContextReport:
+    def _shut(self) -> ContextReport:
         self.state = State.CLOSED
-        line, codec = self._line, self._settings.line.codec
-        return line.stopwatch.report(
-            sent_samples=line.sent_samples,
-            generated_samples=line.generated_frames * codec.hop_length,
-            underrun_s=line.playback.underrun_s,
-            underruns=line.playback.underruns,
+        queue, codec = self._queue, self._settings.queue.codec
+        return queue.stopwatch.report(
+            sent_samples=queue.sent_samples,
+            generated_samples=queue.generated_frames * codec.hop_length,
+            underrun_s=queue.playback.underrun_s,
+            underruns=queue.playback.underruns,
             characters=len(self._transcript.text),
         )

@@ -153,7 +153,7 @@ class Utterance:
         incomplete = self._reader.incomplete(decision.incomplete)
         window = self._chunker.take(decision.new_frames, decision.lookahead, incomplete)
         deadline = dry_at if self.frames_sent else max(dry_at, now)
-        self._schedule.on_emitted(window.new_frames, decision.lookahead, now)
+        self._schedule.on_emitted(window.new_frames, decision.lookahead)
         self.decoding = window
         return NextStep(window, deadline, now)
 

@@ -101,7 +101,7 @@ class UtteranceQueue:
         slack_s = max(0.0, _UNREAD_S - settings.max_lead_s)
         self.playback = PlaybackClock(settings.heard_rate, slack_s)
         self.stopwatch = Stopwatch(settings.heard_rate)
-        self._line: deque[Utterance] = deque()
+        self._utterances: deque[Utterance] = deque()
         self._pieces = PendingText(turns or TurnSettings())
         self._joins_pieces = turns is not None and turns.max_chars > 0
         #: The text that was asked for last, and the number of its first utterance.
@@ -121,7 +121,7 @@ class UtteranceQueue:
         self.cut_off = False
 
     def __len__(self) -> int:
-        return len(self._line) + len(self._pieces)
+        return len(self._utterances) + len(self._pieces)
 
     @property
     def queued(self) -> int:
@@ -131,7 +131,7 @@ class UtteranceQueue:
     @property
     def head_text_end(self) -> int | None:
         """Where in the context's text the utterance being sent ends, if there is one."""
-        return self._line[0].text_end if self._line else None
+        return self._utterances[0].text_end if self._utterances else None
 
     # -- what happens
 
@@ -156,7 +156,7 @@ class UtteranceQueue:
             return []
         if self._count > self._asked_from + 1:  # it is but a part of what was asked for
             return []
-        self._line.pop()
+        self._utterances.pop()
         self._count -= 1
         self._talking = None
         self._transcript.rewind(talking.text_end - len(talking.text))
@@ -169,7 +169,7 @@ class UtteranceQueue:
         """
         if not len(self):
             return False
-        waiting = (self._pieces.last if len(self._pieces) else self._line[-1]).flush_ids
+        waiting = (self._pieces.last if len(self._pieces) else self._utterances[-1]).flush_ids
         if len(waiting) >= _MOST_FLUSHES:
             raise CapacityError(
                 ErrorCode.OVERLOADED,
@@ -209,7 +209,7 @@ class UtteranceQueue:
         self, index: int, samples: Samples, now: float, *, is_ending: bool
     ) -> list[Command]:
         """The codec decoded the window in flight; a late result of another is ignored."""
-        head = self._line[0] if self._line else None
+        head = self._utterances[0] if self._utterances else None
         if head is None or head.index != index or head.decoding is None:
             return []
         dry_at = self.playback.dry_at
@@ -297,7 +297,7 @@ class UtteranceQueue:
 
     def _waits_to_start(self, now: float) -> bool:
         """Whether what comes next may be a start, for which a slow talker needs the most rows."""
-        begins = self._line[0].frames_sent == 0 if self._line else len(self._pieces) > 0
+        begins = self._utterances[0].frames_sent == 0 if self._utterances else len(self._pieces) > 0
         return begins or self.lead_s(now) <= 0
 
     def lead_s(self, now: float) -> float:
@@ -314,7 +314,7 @@ class UtteranceQueue:
         mine, talking = self._settings, self._talking
         if mine.mode == "whole" or talking is None:
             return 0.0
-        head = self._line[0]
+        head = self._utterances[0]
         lead_s = self.lead_s(now)
         if lead_s <= 0 and head.decoding is None:
             return talking.missing_rows(playing=False) / 2 * row_s if talking is head else 0.0
@@ -329,13 +329,13 @@ class UtteranceQueue:
 
     @property
     def _waiting_frames(self) -> int:
-        return sum(utterance.waiting_frames for utterance in self._line)
+        return sum(utterance.waiting_frames for utterance in self._utterances)
 
     def clear_sent(self) -> list[Command]:
         """Let the utterances go whose audio has been sent, and tell the flushes after them."""
         commands: list[Command] = []
-        while self._line and self._line[0].is_done:
-            utterance = self._line.popleft()
+        while self._utterances and self._utterances[0].is_done:
+            utterance = self._utterances.popleft()
             if utterance.words is not None:
                 last = utterance.words.finish(cut_off=utterance.cut_off)
                 commands += self._tell_words(last)
@@ -351,7 +351,7 @@ class UtteranceQueue:
 
     def _start_talker(self, now: float) -> tuple[list[Command], float]:
         """Begin the next utterance if there is credit for it."""
-        waiting = next((u for u in self._line if u.started_at is None), None)
+        waiting = next((u for u in self._utterances if u.started_at is None), None)
         if self.is_held or self._talking or (waiting is None and not len(self._pieces)):
             return [], NEVER
         mine, playback = self._settings, self.playback
@@ -394,12 +394,12 @@ class UtteranceQueue:
         parts[-1].flush_ids += [flush_id for piece in pieces for flush_id in piece.flush_ids]
         self._asked, self._asked_from = pieces, self._count
         self._count += len(parts)
-        self._line += parts
+        self._utterances += parts
         return parts[0]
 
     def _start_decode(self, now: float) -> tuple[list[Command], float]:
         """Hand the first utterance's next window to the codec if it is time."""
-        head = self._line[0] if self._line else None
+        head = self._utterances[0] if self._utterances else None
         if head is None or head.started_at is None or head.decoding is not None:
             return [], NEVER
         limit_s = self._settings.max_lead_s

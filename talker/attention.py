@@ -48,7 +48,7 @@ class AttentionTap(nn.Module):
         ranks: int = 1,
     ) -> None:
         super().__init__()
-        self._heads, self._ranks, taken = len(heads), ranks, 0
+        self._ranks, taken = ranks, 0
         self._scale = layers[0].self_attn.scaling
         for layer in sorted({layer for layer, _ in heads}):
             attention = layers[layer].self_attn

@@ -141,11 +141,6 @@ class PromptBuilder(ABC):
         self.allow_tags(self.tag_set)
 
     @property
-    def known_tags(self) -> frozenset[str]:
-        """The control tags that this checkpoint knows."""
-        return frozenset(self._tags)
-
-    @property
     def between_turns(self) -> tuple[int, ...]:
         """Ids that stand between the frames of an utterance and the turn that goes on from it."""
         return ()

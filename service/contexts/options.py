@@ -53,7 +53,7 @@ def session_settings(
             ErrorCode.INVALID_PARAMETER, "chunk_ms needs the mode chunked.", param="mode"
         )
     layout = runtime.talker.row_layout
-    line = QueueSettings(
+    queue = QueueSettings(
         codec=spec,
         schedule=schedule_settings(mine, spec, create.chunking, speed, layout),
         bounds=partial(runtime.engine_pace.bounds, speed),
@@ -66,7 +66,7 @@ def session_settings(
     is_lenient = protocol in _LENIENT and mine.unspeakable_text == "silence"
     silence_s = _SILENCE_S if is_lenient else 0.0
     turns = turn_settings(runtime, create.sampling.max_frames)
-    return SessionSettings(line, segments, turns, mine.max_text_chars, silence_s)
+    return SessionSettings(queue, segments, turns, mine.max_text_chars, silence_s)
 
 
 def turn_settings(runtime: Runtime, max_frames: int | None) -> TurnSettings:

@@ -6,7 +6,7 @@ import json
 import struct
 import sys
 from enum import IntFlag
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,8 +25,6 @@ _LAYOUT = struct.Struct("<BBHII")
 HEADER_BYTES = _LAYOUT.size
 _WRAP = 0xFFFFFFFF
 
-M = TypeVar("M")
-
 
 class _Envelope(msgspec.Struct, frozen=True):
     type: str
@@ -35,16 +33,10 @@ class _Envelope(msgspec.Struct, frozen=True):
 _envelope = msgspec.json.Decoder(_Envelope)
 
 
-def _decoders(messages: tuple[type[M], ...]) -> dict[str, msgspec.json.Decoder[M]]:
-    return {
-        msgspec.inspect.type_info(kind).tag: msgspec.json.Decoder(kind)  # type: ignore[attr-defined]
-        for kind in messages
-    }
-
-
-_client_decoders = _decoders(CLIENT_MESSAGES)
-_client_kinds = dict(zip(_client_decoders, CLIENT_MESSAGES, strict=True))
-_server_decoders = _decoders(SERVER_MESSAGES)
+#: By type: the class of a client's message, and what reads it.
+_client_messages = {
+    str(kind.__struct_config__.tag): (kind, msgspec.json.Decoder(kind)) for kind in CLIENT_MESSAGES
+}
 
 
 def parse_client_message(text: str | bytes) -> ClientMessage:
@@ -62,28 +54,15 @@ def parse_client_message(text: str | bytes) -> ClientMessage:
         ) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise RequestError(ErrorCode.INVALID_JSON, "The message is not valid JSON.") from error
-    decoder = _client_decoders.get(kind)
-    if decoder is None:
-        types = _client_decoders
-        raise unknown_choice("type", kind, types, ErrorCode.UNKNOWN_MESSAGE, "message")
+    if kind not in _client_messages:
+        raise unknown_choice("type", kind, _client_messages, ErrorCode.UNKNOWN_MESSAGE, "message")
+    message, decoder = _client_messages[kind]
     try:
         return decoder.decode(text)
     except msgspec.ValidationError as error:
-        raise msgspec_error(error, text, _client_kinds[kind]) from error
+        raise msgspec_error(error, text, message) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise RequestError(ErrorCode.INVALID_JSON, "The message is not valid JSON.") from error
-
-
-def parse_server_message(text: str | bytes) -> ServerMessage | None:
-    """Read one server message; None for a type that this version does not know.
-
-    Raises ValueError when it is no message at all.
-    """
-    try:
-        decoder = _server_decoders.get(_envelope.decode(text).type)
-        return decoder.decode(text) if decoder else None
-    except msgspec.MsgspecError as error:
-        raise ValueError("not a message of the native protocol") from error
 
 
 def encode_message(message: ClientMessage | ServerMessage) -> str:

@@ -39,10 +39,11 @@ from service.voices.clip_reader import decode_base64
 from service.voices.store import VoiceFileError, unpack, unpack_built_in
 from streaming.delay import DelayReverter
 from streaming.errors import ErrorCode, TalkwireError
-from streaming.protocol.binary import AudioHeader, parse_client_message, parse_server_message
+from streaming.protocol.binary import parse_client_message
 from streaming.segmenter import Segmenter, SegmentSettings
 from talker import messages as talker_messages
 from talker.families.higgs_v3.prompts import CONTROL_TAGS, TAGS
+from talkwire_client.protocol import AudioHeader, decode_server_message
 
 Target = Callable[[bytes], object]
 
@@ -71,7 +72,7 @@ def wire(data: bytes) -> None:
 
 def wire_of_server(data: bytes) -> None:
     """What our clients read: a server's messages and binary headers."""
-    for read in (parse_server_message, AudioHeader.unpack):
+    for read in (decode_server_message, AudioHeader.unpack):
         with contextlib.suppress(ValueError):
             read(data)  # type: ignore[operator]
 

@@ -69,7 +69,7 @@ def test_chunk_ms_makes_every_chunk_as_long(chunk_ms: int, speed: float, frames:
     for _ in range(20 * frames + 60):
         schedule.on_frames(1)
         while (chosen := schedule.decide(now)).new_frames:
-            schedule.on_emitted(chosen.new_frames, chosen.lookahead, now)
+            schedule.on_emitted(chosen.new_frames, chosen.lookahead)
             schedule.on_sent(chosen.new_frames, now)
             sizes.append(chosen.new_frames)
         now += 0.001

@@ -18,8 +18,8 @@ FRAMES = 300
 def least_lead_s(speed: float, guard_s: float) -> tuple[float, float]:
     """When the first audio comes, and the least that the listener has left when more comes."""
     plan = settings(speed=speed)
-    schedule = replace(plan.line.schedule, guard_s=guard_s)
-    world = World(replace(plan, line=replace(plan.line, schedule=schedule)), FRAMES)
+    schedule = replace(plan.queue.schedule, guard_s=guard_s)
+    world = World(replace(plan, queue=replace(plan.queue, schedule=schedule)), FRAMES)
     stretch, speech = TimeStretch(SPEC.sample_rate, speed), voice(FRAMES * SPEC.hop_length)
     world.post(TextAppended("A very long one. "))
     world.post(EndAsked())

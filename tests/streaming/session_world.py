@@ -48,8 +48,8 @@ def settings(
         incomplete_frames=incomplete,
     )
     bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005)
-    line = QueueSettings(SPEC, schedule, lambda: bounds, mode, max_lead_s, speed)
-    return SessionSettings(line, max_text_chars=chars)
+    queue = QueueSettings(SPEC, schedule, lambda: bounds, mode, max_lead_s, speed)
+    return SessionSettings(queue, max_text_chars=chars)
 
 
 class World:

@@ -116,7 +116,7 @@ def test_the_narrow_lookahead_is_used_only_when_the_wide_one_would_be_late() -> 
     first = start_frames(SETTINGS, BOUNDS, left_frames=0)
     schedule.on_frames(first + 2)
     assert schedule.decide(0.0) == ChunkDecision(first, 2, inf)
-    schedule.on_emitted(first, 2, 0.0)
+    schedule.on_emitted(first, 2)
     schedule.on_sent(first, 0.02)
     dry_at = 0.02 + first * FRAME_S
     assert schedule.dry_at == pytest.approx(dry_at)
@@ -140,14 +140,14 @@ def test_after_an_underrun_it_starts_again() -> None:
     schedule = ChunkSchedule(SETTINGS, BOUNDS)
     first = start_frames(SETTINGS, BOUNDS, left_frames=0)
     schedule.on_frames(first + 2)
-    schedule.on_emitted(first, 2, 0.0)
+    schedule.on_emitted(first, 2)
     schedule.on_sent(first, 0.01)
     dry_at = schedule.dry_at
     schedule.on_frames(first - 1)  # the talker stalls: too few to start again
     assert schedule.decide(dry_at + 1).new_frames == 0
     schedule.on_frames(1)
     assert schedule.decide(dry_at + 1).new_frames == first
-    schedule.on_emitted(first, 2, dry_at + 1)
+    schedule.on_emitted(first, 2)
     schedule.on_sent(first, dry_at + 1.5)
     assert schedule.dry_at == pytest.approx(dry_at + 1.5 + first * FRAME_S)
 
@@ -178,10 +178,10 @@ def test_one_window_at_a_time_and_no_impossible_events() -> None:
         schedule.on_sent(1, 0.0)
     schedule.on_frames(20)
     with pytest.raises(ValueError):
-        schedule.on_emitted(18, 4, 0.0)
-    schedule.on_emitted(8, 4, 0.0)
+        schedule.on_emitted(18, 4)
+    schedule.on_emitted(8, 4)
     with pytest.raises(ValueError):
-        schedule.on_emitted(1, 4, 0.0)
+        schedule.on_emitted(1, 4)
     assert schedule.decide(0.0) == ChunkDecision(0, 0, inf)
     with pytest.raises(ValueError):
         schedule.on_sent(9, 0.0)

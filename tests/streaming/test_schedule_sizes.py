@@ -47,7 +47,7 @@ def test_a_chunk_takes_its_share_of_the_codec_and_no_less_than_keeps_up() -> Non
         schedule = ChunkSchedule(SETTINGS, bounds)
         schedule.on_frames(90)
         first = schedule.decide(0.0)
-        schedule.on_emitted(first.new_frames, first.lookahead, 0.0)
+        schedule.on_emitted(first.new_frames, first.lookahead)
         schedule.on_sent(first.new_frames, 0.0)
         if finished:
             schedule.on_finished()
@@ -69,7 +69,7 @@ def test_a_chunk_lasts_while_it_waits_for_those_who_begin_however_small_its_shar
     schedule = ChunkSchedule(SETTINGS, bounds, dry_at=5.0)
     schedule.on_frames(90)
     first = schedule.decide(0.0)
-    schedule.on_emitted(first.new_frames, first.lookahead, 0.0)
+    schedule.on_emitted(first.new_frames, first.lookahead)
     schedule.on_sent(first.new_frames, 0.0)
     least = sustainable_frames(SETTINGS, replace(bounds, queue_s=bounds.wait_s))
     assert least > sustainable_frames(SETTINGS, bounds)

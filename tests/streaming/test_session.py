@@ -140,7 +140,7 @@ def test_a_lead_that_is_the_limit_exactly_stops_nothing_for_ever() -> None:
     rows = rows_of(np.full((frames, SPEC.num_codebooks), 100, np.int16))
     world.post(RowsReceived(0, TalkerRows(rows, "stop")))
     world.post(AudioDecoded(0, np.zeros(frames * SPEC.hop_length, np.float32)))
-    assert world.session._line.playback.lead_s(world.now) == frames * SPEC.frame_s
+    assert world.session._queue.playback.lead_s(world.now) == frames * SPEC.frame_s
     assert world.talked == ["One."]
     world._rows.clear()  # nothing else will happen: the session must have asked to be woken
     world.run()
@@ -169,7 +169,7 @@ def test_at_the_limit_exactly_no_timer_rings_again_and_again(is_read: int | None
         commands = session.handle(AudioDecoded(decode.utterance, samples), 0.0)
     limit_s = frames * SPEC.frame_s
     now = 0.0 if is_read is None else 30.0
-    assert session._line.playback.lead_s(now) == limit_s
+    assert session._queue.playback.lead_s(now) == limit_s
     timers = [one.at for one in session.handle(TimerFired(), now) if isinstance(one, SetTimer)]
     assert all(at > now for at in timers)
     assert bool(timers) is (is_read is None)
@@ -203,7 +203,7 @@ def test_rows_are_wanted_as_far_as_the_lead_and_two_chunks_more(lead_s: float) -
     while not world.paused and world.now < 30:
         world.run(world.now + 0.01)
     assert world.now < 30, "rows are wanted for ever"
-    generated = world.session._line.generated_frames * SPEC.frame_s
+    generated = world.session._queue.generated_frames * SPEC.frame_s
     largest = max(largest, generated - world.now)
     # One chunk may be sent beyond the lead, and two more be in hand.
     assert lead_s <= largest <= lead_s + (1.5 + 2.5) * 50 * SPEC.frame_s
@@ -287,7 +287,7 @@ def test_lead_and_figures_are_of_what_is_heard(speed: float) -> None:
     assert isinstance(cancelled, Cancelled)
     assert cancelled.sent_s == cancelled.report.audio_s == world.samples / rate
     assert cancelled.played_s == played / rate
-    assert cancelled.generated_s == world.session._line.generated_frames * 960 / rate
+    assert cancelled.generated_s == world.session._queue.generated_frames * 960 / rate
 
 
 @pytest.mark.parametrize("speed", [1.0, 2.0])

@@ -150,13 +150,13 @@ def test_rows_are_delayed_only_while_enough_is_playing() -> None:
     world = World(settings(), frames=200)
     world.post(TextAppended("A sentence of some length. "))
     session = world.session
-    assert session._line.row_delay_s(0.0, 0.0) == 0, "nobody knows how fast they come"
+    assert session._queue.row_delay_s(0.0, 0.0) == 0, "nobody knows how fast they come"
     world.run(until=0.5)
     assert world.sent
     sent_s = world.samples / SPEC.sample_rate
-    delay_s = session._line.row_delay_s(world.now, ROW_S)
+    delay_s = session._queue.row_delay_s(world.now, ROW_S)
     assert 0 < delay_s <= sent_s / 2
-    assert session._line.row_delay_s(world.now + sent_s, ROW_S) == 0, "the listener has run dry"
+    assert session._queue.row_delay_s(world.now + sent_s, ROW_S) == 0, "the listener has run dry"
 
 
 def test_rows_before_the_first_sound_are_delayed_for_half_of_what_it_is_short_of() -> None:
@@ -164,29 +164,29 @@ def test_rows_before_the_first_sound_are_delayed_for_half_of_what_it_is_short_of
     world.post(TextAppended("A sentence of some length. "))
     delays: list[tuple[float, float]] = []
     while not world.windows:
-        delays.append((world.now, world.session._line.row_delay_s(world.now, ROW_S)))
+        delays.append((world.now, world.session._queue.row_delay_s(world.now, ROW_S)))
         world.run(until=world.now + ROW_S)
     assert delays[0][1] >= 3 * ROW_S
     assert all(at + 2 * delay_s <= world.now + 1e-9 for at, delay_s in delays)
-    delay_s = world.session._line.row_delay_s(world.now, ROW_S)
+    delay_s = world.session._queue.row_delay_s(world.now, ROW_S)
     assert delay_s <= world.windows[0].window.new_frames * SPEC.frame_s / 2
 
 
 def test_rows_are_delayed_no_longer_than_leaves_time_for_two_windows() -> None:
     plan = settings()
-    dear = replace(plan.line.bounds(), queue_s=0.15)
-    world = World(replace(plan, line=replace(plan.line, bounds=lambda: dear)), frames=200)
+    dear = replace(plan.queue.bounds(), queue_s=0.15)
+    world = World(replace(plan, queue=replace(plan.queue, bounds=lambda: dear)), frames=200)
     world.post(TextAppended("A sentence of some length. "))
-    line, schedule, looks = world.session._line, plan.line.schedule, 0
+    queue, schedule, looks = world.session._queue, plan.queue.schedule, 0
     context = schedule.left_context_frames + schedule.lookahead_frames
-    while world.now < 1.5 and line._line:
+    while world.now < 1.5 and queue._utterances:
         world.run(until=world.now + 0.001)
-        head = line._line[0] if line._line else None
+        head = queue._utterances[0] if queue._utterances else None
         if not world.sent or head is None or head.decoding is None:
             continue
         needed_s = dear.wait_s + dear.decode_s(context + head.waiting_frames)
-        lead_s = line.lead_s(world.now) + head.decoding.new_frames * SPEC.frame_s
-        delay_s = world.session._line.row_delay_s(world.now, ROW_S)
+        lead_s = queue.lead_s(world.now) + head.decoding.new_frames * SPEC.frame_s
+        delay_s = world.session._queue.row_delay_s(world.now, ROW_S)
         assert delay_s <= max(0.0, lead_s - 2 * needed_s) / 2 + 1e-9
         looks += 1
     assert looks
@@ -196,4 +196,4 @@ def test_whole_mode_takes_each_row_at_once() -> None:
     world = World(settings("whole"))
     world.post(TextAppended("A sentence of some length. "))
     world.run(until=0.05)
-    assert world.session._line.row_delay_s(world.now, ROW_S) == 0
+    assert world.session._queue.row_delay_s(world.now, ROW_S) == 0

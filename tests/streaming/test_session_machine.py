@@ -302,7 +302,7 @@ class SessionMachine(RuleBasedStateMachine):
     def what_is_in_hand_is_bounded(self) -> None:
         """Credit stops the rows too; a heap of 40 may just have been under way."""
         if hasattr(self, "session") and self.last is None and self.mode == "chunked":
-            made = self.session._line.generated_frames * HOP - self.listener.sent
+            made = self.session._queue.generated_frames * HOP - self.listener.sent
             credit_s = max(0.0, self.lead_s - self.listener.lead_s(self.slack_s))
             bound = (SPARE_FRAMES + 40) * SPEC.frame_s + max(credit_s, self.lead_s)
             assert made / RATE <= bound

@@ -18,7 +18,6 @@ from streaming.protocol.binary import (
     encode_message,
     json_schema,
     parse_client_message,
-    parse_server_message,
 )
 
 CLIENT = [
@@ -43,12 +42,10 @@ def test_every_client_message_is_round_tripped_here() -> None:
     assert {type(message) for message in CLIENT} == set(wire.CLIENT_MESSAGES)
 
 
-def test_server_messages_round_trip_and_unknown_ones_are_passed_over() -> None:
+def test_server_messages_leave_out_what_is_not_set_and_have_audio_in_base64() -> None:
     error = wire.Error(ErrorCode.OVERLOADED, "m", "r", retryable=True, retry_after_ms=5)
-    assert parse_server_message(encode_message(error)) == error
     assert "param" not in json.loads(encode_message(error))
     audio = wire.Audio("a", 1, 2, 480, AudioFlags.LAST, b"\0\xff")
-    assert parse_server_message(encode_message(audio)) == audio
     assert json.loads(encode_message(audio)) == {
         "type": "audio",
         "context_id": "a",
@@ -58,15 +55,6 @@ def test_server_messages_round_trip_and_unknown_ones_are_passed_over() -> None:
         "flags": 2,
         "audio": "AP8=",
     }
-    assert parse_server_message('{"type":"from.the.future"}') is None
-    later = parse_server_message(
-        '{"type":"error","code":"from_the_future","message":"m","request_id":"r","retryable":false,'
-        '"new_field":1}'
-    )
-    assert isinstance(later, wire.Error)
-    assert later.code == "from_the_future"
-    with pytest.raises(ValueError, match="not a message"):
-        parse_server_message("[]")
 
 
 @pytest.mark.parametrize(

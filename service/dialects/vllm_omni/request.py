@@ -85,7 +85,7 @@ class SessionConfig(BaseModel):
         """What will be worse than it could be."""
         return None if self.ref_audio is None else runtime.cloner.text_warning(self.ref_text)
 
-    def create(self, context_id: str, runtime: Runtime) -> wire.ContextCreate:
+    def create(self, context_id: str) -> wire.ContextCreate:
         """A context in the core's words. A token of vLLM-Omni's is a frame here."""
         most = wire.SamplingOptions(
             self.temperature,
@@ -123,7 +123,7 @@ def parse_config(message: dict[str, Any], runtime: Runtime) -> SessionConfig:
         raise _unsupported("response_format", "stream_audio needs the response_format pcm.")
     require_model(runtime, config.model)
     config.encoder(runtime.codec.spec.sample_rate)
-    request = speech_request(runtime, config.create("probe", runtime), "probe")
+    request = speech_request(runtime, config.create("probe"), "probe")
     runtime.talker.check_options(request)
     config.prepare(runtime)
     return config

@@ -286,7 +286,7 @@ class Speaker:
             runtime,
             NAME,
             request_id,
-            config.create(request_id, runtime),
+            config.create(request_id),
             config.encoder(runtime.codec.spec.sample_rate),
             prepare=config.prepare(runtime),
             buffered=not config.stream_audio,

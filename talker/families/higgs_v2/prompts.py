@@ -73,11 +73,6 @@ class HiggsV2PromptBuilder(PromptBuilder):
         self._marks = {mark: self._control[mark] for mark in marks if mark in self._control}
 
     @property
-    def known_tags(self) -> frozenset[str]:
-        """See PromptBuilder."""
-        return TAGS.tags
-
-    @property
     def between_turns(self) -> tuple[int, ...]:
         """See PromptBuilder."""
         return (self._audio_eos, self._end_turn)
