@@ -147,6 +147,15 @@ def code_of_refusal(admission: Admission, caller: Caller) -> ErrorCode:
     return caught.value.code
 
 
+def free_two_for_those_who_wait(admission: Admission) -> None:
+    """ANN holds all slots, BEN and CAT are refused, and two slots come free."""
+    leases = [admission.acquire(ANN) for _ in range(8)]
+    for caller in (BEN, CAT):
+        assert code_of_refusal(admission, caller) is ErrorCode.OVERLOADED
+    leases.pop().release()
+    leases.pop().release()
+
+
 def test_client_alone_may_take_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, admission = Clock(monkeypatch), Admission(8)
     admission.acquire(BEN).release()
@@ -168,11 +177,7 @@ def test_last_slot_is_left_where_others_have_been_of_late(monkeypatch: pytest.Mo
 
 def test_slot_that_comes_free_goes_to_the_client_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, admission = Clock(monkeypatch), Admission(8)
-    leases = [admission.acquire(ANN) for _ in range(8)]
-    for caller in (BEN, CAT):
-        assert code_of_refusal(admission, caller) is ErrorCode.OVERLOADED
-    leases.pop().release()
-    leases.pop().release()
+    free_two_for_those_who_wait(admission)
     assert code_of_refusal(admission, ANN) is ErrorCode.OVERLOADED
     clock.now += 1.0
     assert code_of_refusal(admission, ANN) is ErrorCode.OVERLOADED
@@ -183,11 +188,7 @@ def test_slot_that_comes_free_goes_to_the_client_who_waits(monkeypatch: pytest.M
 
 def test_client_who_does_not_come_again_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, admission = Clock(monkeypatch), Admission(8)
-    leases = [admission.acquire(ANN) for _ in range(8)]
-    for caller in (BEN, CAT):
-        assert code_of_refusal(admission, caller) is ErrorCode.OVERLOADED
-    leases.pop().release()
-    leases.pop().release()
+    free_two_for_those_who_wait(admission)
     clock.now += 60.0
     admission.acquire(ANN)  # the other one is left for whoever comes
 
