@@ -33,15 +33,13 @@ from pydantic import ValidationError
 from service.audio.pcm import tell_wav_length
 from service.build import build_runtime
 from service.contexts.driver import Prepare
-from service.contexts.speech_context import Audio, SpeechContext
 from service.dialects.openai.request import SpeechBody, speech_plan
 from service.logs import set_up
 from service.runtime import Runtime
 from service.server import start_failure
 from service.settings import Settings
-from service.transport.http_response import OutputQueue, open_response
+from service.transport.http_response import open_response, speak_whole
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError, TalkwireError
-from streaming.events import Done
 from talkwire_client import DEFAULT_URL
 
 _RESULTS = "results.jsonl"
@@ -365,28 +363,15 @@ class EngineSpeaker:
             prepare=lambda body, runtime: self._prepare,
         )
         lease = runtime.admission.acquire()
-        async with asyncio.TaskGroup() as tasks:
+        failure: TalkwireError | None = None
+        async with asyncio.TaskGroup() as tasks:  # which would wrap an error
             speech, outputs = open_response(runtime, tasks, plan, lease)
-            error = await _spoken(speech, outputs, text, write)
-        if error is not None:
-            raise error
-
-
-async def _spoken(
-    speech: SpeechContext, outputs: OutputQueue, text: str, write: Write
-) -> TalkwireError | None:
-    """Write a text's audio; returns why it was not spoken to its end."""
-    try:
-        speech.append(text)
-        speech.end()
-        while not isinstance(output := await outputs.get(), Done):
-            if isinstance(output, Audio):
-                write(output.data)
-    except TalkwireError as error:
-        return error
-    finally:
-        speech.close()
-    return output.error
+            try:
+                await speak_whole(speech, outputs, text, lambda audio: write(audio.data))
+            except TalkwireError as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
 
 class ServerSpeaker:

@@ -101,14 +101,14 @@ class Runtime:
         #: Contexts whose audio has not all been handed on.
         self.open_contexts: set[OpenContext] = set()
         self._ending: asyncio.Task[None] | None = None
-        #: Looks after the sockets.
-        self.rounds = TimerWheel()
-        #: New contexts are set up in turn, after those that are refused have been told.
-        self.set_ups = LoopTurns()
+        #: Housekeeping of the sockets.
+        self.timers = TimerWheel()
+        #: New contexts are set up one in each turn of the loop, after refusals have been told.
+        self.setup_turns = LoopTurns()
         self._held = 0
-        self._alone = asyncio.Event()
-        self._alone.set()
-        self._beside: list[asyncio.Task[None]] = []
+        self._unconnected = asyncio.Event()
+        self._unconnected.set()
+        self._background: list[asyncio.Task[None]] = []
         metrics.watch(self.snapshot)
         metrics.watch_tenants(self.authority)
 
@@ -124,7 +124,7 @@ class Runtime:
             "clients are held until the engines are ready",
             extra={"at_most_s": self.settings.hold_s},
         )
-        self._beside = [
+        self._background = [
             asyncio.create_task(beat(self.metrics.loop_lag.observe)),
             asyncio.create_task(self.authority.watch()),
         ]
@@ -174,13 +174,13 @@ class Runtime:
     def connection(self) -> Iterator[None]:
         """A client is connected while the block runs."""
         self.connections += 1
-        self._alone.clear()
+        self._unconnected.clear()
         try:
             yield
         finally:
             self.connections -= 1
             if not self.connections:
-                self._alone.set()
+                self._unconnected.set()
 
     async def drain(self) -> None:
         """Take no new work, let what is under way finish, and return when all have gone.
@@ -190,7 +190,7 @@ class Runtime:
         """
         self._is_ending = True
         self.begin_drain()
-        await self._alone.wait()
+        await self._unconnected.wait()
 
     def begin_drain(self) -> None:
         """Take no new work from here on; ``end_drain`` undoes it."""
@@ -198,7 +198,7 @@ class Runtime:
             self.phase = Phase.DRAINING
             self._draining_since = time.monotonic()
             self.draining.set()
-            self.rounds.soon()
+            self.timers.soon()
             for context in list(self.open_contexts):
                 context.post(LeadLifted())
             self._ending = asyncio.create_task(self._cut_at_deadline())
@@ -237,7 +237,7 @@ class Runtime:
     async def stop(self) -> None:
         """End both engines."""
         self.phase = Phase.DRAINING
-        for task in (*self._beside, self._ending):
+        for task in (*self._background, self._ending):
             if task is not None:
                 task.cancel()
         await self.library.close()

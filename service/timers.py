@@ -50,8 +50,8 @@ def align_deadline(wait_s: float, now: float) -> float:
     return wait_s - (now + wait_s) % _TOGETHER_S if wait_s > 2 * _TOGETHER_S else wait_s
 
 
-#: Looks after one, at monotonic seconds; returns in how many seconds it wants to again. It must
-#: not raise.
+#: A periodic callback: takes monotonic seconds, returns in how many seconds to call it again. It
+#: must not raise.
 Look = Callable[[float], float]
 
 
@@ -80,7 +80,7 @@ class TimerWheel:
         return leave
 
     def soon(self) -> None:
-        """Look after everyone as soon as what happens now is over, and not when it was wanted."""
+        """Call every member as soon as the present callback is over, whenever it was due."""
         now = time.monotonic()
         waits, self._waits = self._waits, {}
         for timer, members in waits.values():

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -33,7 +33,7 @@ from streaming.events import (
     StopTalker,
     TextAppended,
 )
-from streaming.ports import Arrival
+from streaming.ports import Arrival, DecodeStats
 from streaming.report import ContextReport
 from streaming.window import DecodeWindow
 
@@ -45,22 +45,16 @@ if TYPE_CHECKING:
 Attributes = Mapping[str, str | int | float | bool]
 
 
-class CodecTimes(NamedTuple):
-    """A window's answer came at ``at``; the other times are the worker's own."""
-
-    at: float
-    queue_s: float
-    decode_s: float
-    batch: int
-
-
 @dataclass(slots=True)
 class WindowTimes:
-    """A window that the codec was asked for, and its answer."""
+    """A window that the codec was asked for, and its answer: the times in ``stats`` are the
+    worker's own.
+    """
 
     window: DecodeWindow
     asked_at: float
-    codec: CodecTimes | None = None
+    answered_at: float = 0.0
+    stats: DecodeStats | None = None
 
 
 @dataclass(slots=True)
@@ -162,19 +156,19 @@ def _write_window(
     write: Recorder, asked: WindowTimes, parent: Span, end: float, cut: str | None
 ) -> None:
     """The worker says how long; when is reckoned back from its answer."""
-    window, codec = asked.window, asked.codec
-    if codec is None:
+    window, stats, answered_at = asked.window, asked.stats, asked.answered_at
+    if stats is None:
         write.span("tts.codec.queue", asked.asked_at, end, parent=parent, cut=cut)
         return
-    begun = max(asked.asked_at, codec.at - codec.decode_s)
-    queued = max(asked.asked_at, begun - codec.queue_s)
+    begun = max(asked.asked_at, answered_at - stats.decode_s)
+    queued = max(asked.asked_at, begun - stats.queue_s)
     write.span("tts.codec.queue", queued, begun, parent=parent)
     figures = {
         "tts.frames": window.codes.shape[1],
         "tts.new_frames": window.new_frames,
-        "tts.batch": codec.batch,
+        "tts.batch": stats.batch,
     }
-    write.span("tts.codec.decode", begun, codec.at, figures, parent=parent)
+    write.span("tts.codec.decode", begun, answered_at, figures, parent=parent)
 
 
 #: Windows of an utterance that get spans of their own; the last is always among them.
@@ -262,14 +256,11 @@ class ContextTrace:
     def _on_audio(
         self, decoded: AudioDecoded, audio: SendAudio, now: float, done_at: float
     ) -> None:
-        index, stats = decoded.utterance, decoded.stats
+        index = decoded.utterance
         utterance = self._utterances.get(index)
         if utterance is None:
             return
-        answer = None
-        if stats is not None:
-            answer = CodecTimes(now, stats.queue_s, stats.decode_s, stats.batch)
-        self._end_window(utterance, answer)
+        self._end_window(utterance, decoded.stats, now)
         if utterance.sent_from is None:
             utterance.sent_from = now
         utterance.sent_to = done_at
@@ -278,12 +269,12 @@ class ContextTrace:
             del self._utterances[index]
             write_utterance(self._recorder, utterance, done_at, None)
 
-    def _end_window(self, utterance: UtteranceTimes, answer: CodecTimes | None) -> None:
-        """``answer`` is None where none has come."""
+    def _end_window(self, utterance: UtteranceTimes, stats: DecodeStats | None, now: float) -> None:
+        """``stats`` is None where no answer has come."""
         decoding, utterance.decoding = utterance.decoding, None
         if decoding is None:
             return
-        decoding.codec = answer
+        decoding.stats, decoding.answered_at = stats, now
         if len(utterance.windows) == MAX_WINDOWS:
             utterance.windows.pop()
         utterance.windows.append(decoding)
@@ -295,7 +286,7 @@ class ContextTrace:
         """``cut`` is what unfinished spans say of their end."""
         self._is_over = True
         for utterance in self._utterances.values():
-            self._end_window(utterance, None)
+            self._end_window(utterance, None, now)
             write_utterance(self._recorder, utterance, now, cut)
         self._utterances.clear()
         figures: dict[str, str | int | float | None] = {
@@ -353,7 +344,6 @@ class Tracing:
         self._tracer = self._provider.get_tracer("talkwire", version)
         self._propagator = TraceContextTextMapPropagator()
         self._model = model
-        #: What the codec said of the windows that traced contexts wait for, by ``id``.
 
     def open(self, protocol: str, request_id: str, now: float) -> ContextTrace | None:
         """The trace of a new context, under the client's span if it told of one; None if this

@@ -49,8 +49,8 @@ class PlaybackReported:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnCame:
-    """What a session was held for has passed: the talker may be asked from now on."""
+class HoldReleased:
+    """A session that was held (``Session.hold``) may ask the talker from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ Event = (
     | EndAsked
     | CancelAsked
     | PlaybackReported
-    | TurnCame
+    | HoldReleased
     | LeadLifted
     | AudioRead
     | TalkerAsked

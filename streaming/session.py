@@ -30,6 +30,7 @@ from streaming.events import (
     Failed,
     FlushAsked,
     Flushed,
+    HoldReleased,
     LeadLifted,
     NothingToSay,
     PlaybackReported,
@@ -39,7 +40,6 @@ from streaming.events import (
     TalkerAsked,
     TextAppended,
     TimerFired,
-    TurnCame,
 )
 from streaming.report import ContextReport
 from streaming.segmenter import Segmenter, SegmentSettings
@@ -104,7 +104,7 @@ class Session:
         return self._settings.queue.speed
 
     def hold(self) -> None:
-        """Take text, and leave what it costs to make speech of it until ``TurnCame``."""
+        """Take text, and leave what it costs to make speech of it until ``HoldReleased``."""
         self._queue.is_held = True
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -148,7 +148,7 @@ class Session:
                 return self._end_turn(now)
             case PlaybackReported(played_samples, at_most):
                 self._queue.playback.on_report(played_samples, now, at_most=at_most)
-            case TurnCame():
+            case HoldReleased():
                 self._queue.is_held = False
             case LeadLifted():
                 self._queue.playback.lift()

@@ -26,6 +26,7 @@ from streaming.events import (
     Event,
     Failed,
     Flushed,
+    HoldReleased,
     NothingToSay,
     PauseTalker,
     PlaybackReported,
@@ -40,7 +41,6 @@ from streaming.events import (
     TalkerAsked,
     TextAppended,
     TimerFired,
-    TurnCame,
     WordsSent,
 )
 from streaming.ports import (
@@ -266,7 +266,7 @@ class ContextDriver:
         if prepare is not None:
             self._talker.prepare(prepare, tasks)
         session.hold()
-        runtime.set_ups.put(partial(self.post, TurnCame()))
+        runtime.setup_turns.put(partial(self.post, HoldReleased()))
 
     @property
     def is_closed(self) -> bool:

@@ -23,7 +23,12 @@ from service.auth.caller import current_caller
 from service.contexts.speech_context import Audio, SpeechContext, SpeechPlan
 from service.dialects.errors import count_error
 from service.runtime import Runtime
-from service.transport.http_response import end_when_drained, open_response, until_gone
+from service.transport.http_response import (
+    end_when_drained,
+    open_response,
+    speak_whole,
+    until_gone,
+)
 from streaming.errors import CapacityError, ErrorCode, TalkwireError
 from streaming.events import Done
 
@@ -168,21 +173,19 @@ class HttpBatch(Response):
     ) -> Spoken:
         """Speak one item. Raises TalkwireError."""
         context, outputs = open_response(self._runtime, tasks, plan, lease)
+        data, samples = bytearray(), 0
+
+        def take(audio: Audio) -> None:
+            nonlocal data, samples
+            data += audio.data
+            samples += audio.samples
+
         self._speaking.add(context)
         try:
-            context.append(text)
-            context.end()
-            data, samples = bytearray(), 0
-            while not isinstance(output := await outputs.get(), Done):
-                if isinstance(output, Audio):
-                    data += output.data
-                    samples += output.samples
+            done = await speak_whole(context, outputs, text, take)
         finally:
             self._speaking.discard(context)
-            context.close()
-        if output.error is not None:
-            raise output.error
-        return Spoken(data, samples, output)
+        return Spoken(data, samples, done)
 
     # -- writing
 

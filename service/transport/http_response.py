@@ -116,6 +116,23 @@ def open_response(
     return context, outputs
 
 
+async def speak_whole(
+    context: SpeechContext, outputs: OutputQueue, text: str, on_audio: Callable[[Audio], None]
+) -> Done:
+    """Speak ``text`` to its end. Raises TalkwireError, also where only a part was spoken."""
+    try:
+        context.append(text)
+        context.end()
+        while not isinstance(output := await outputs.get(), Done):
+            if isinstance(output, Audio):
+                on_audio(output)
+    finally:
+        context.close()
+    if output.error is not None:
+        raise output.error
+    return output
+
+
 class HttpSpeech(Response):
     """Speaks ``text`` as ``plan`` says, as the body of a response.
 

@@ -160,7 +160,7 @@ class Socket:
             tasks.create_task(self._outbox.overflowed.wait()),
         ]
         wait_s = 0.0 if self.runtime.draining.is_set() else _HOUSEKEEPING_S
-        leave = self.runtime.rounds.join(partial(self._look, dialect), wait_s)
+        leave = self.runtime.timers.join(partial(self._look, dialect), wait_s)
         try:
             await asyncio.wait({writer, *others, self._over}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -240,7 +240,7 @@ class Socket:
         self._acks.on_written(item.handle, item.samples, len(item.data), now, more=more)
 
     def _look(self, dialect: Dialect, now: float) -> float:
-        """See ``Rounds``. What was noticed when the socket was over stays as it is."""
+        """See TimerWheel. What was noticed when the socket was over stays as it is."""
         try:
             if not self._over.done():
                 with serving(self._caller), self._errors.applied():

@@ -1,4 +1,4 @@
-"""Rounds: everyone is looked after in time, in few moments, and nobody who has left."""
+"""TimerWheel: every member is called in time, in few wake-ups, and none that has left."""
 
 from __future__ import annotations
 
