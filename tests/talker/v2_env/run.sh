@@ -24,6 +24,6 @@ make_env() {
 
 [ -f "$stamp" ] || make_env
 export TALKWIRE_TEST_RUNNER=v2 VLLM_USE_V2_MODEL_RUNNER=1 TRITON_INTERPRET=1
-exec "$venv/bin/python" -m pytest -p no:cacheprovider tests/talker/test_step_kernels.py \
+exec "$venv/bin/python" -m pytest -p no:cacheprovider -n 2 --dist loadfile tests/talker/test_step_kernels.py \
   tests/talker/test_conformance.py tests/talker/test_spoken.py tests/talker/test_higgs_v2.py \
   tests/talker/test_fish_s2.py "$@"
