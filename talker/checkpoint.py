@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from talker.families import find_family
-from talker.families.family import Family, SamplingDefaults
+from talker.families.family import Family, Licence, SamplingDefaults
 from talker.prompts import PromptBuilder, PromptSource
 from talker.shape import CheckpointError, TalkerShape
 from talker.text_front_end import TextFrontEnd
@@ -21,6 +22,8 @@ from talker.weights import check_weights
 _HUB_FILES = ("*.json", "*.safetensors")
 #: Temperatures below this divide logits into infinities; 0 itself means greedy.
 MIN_TEMPERATURE = 0.01
+#: The licence in the front matter of a model card, as the hub defines it.
+_CARD_LICENCE = re.compile(r"---\n(?:(?!---).*\n)*?license: *([\w.-]+) *\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ class Checkpoint:
     of at most ``continuation_positions`` if that is said. ``segment_chars``: the longest text that
     it was taught to say at once, None for as long as it may speak. ``sampler_rules`` is what the
     family's sampler has from generation_config.json. ``quantisation`` is how the weights are
-    stored, None for floats. ``warnings`` say what of that file was not followed.
+    stored, None for floats. Whoever chooses the model is told of its ``licence``. ``warnings`` say
+    what of generation_config.json was not followed.
     """
 
     name: str
@@ -41,6 +45,7 @@ class Checkpoint:
     family: Family
     shape: TalkerShape
     defaults: SamplingDefaults
+    licence: Licence
     alignment_heads: tuple[tuple[int, int], ...] = ()
     text_frontend: str | None = None
     has_continuity: bool = False
@@ -88,6 +93,7 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
             family=family,
             shape=shape,
             defaults=defaults,
+            licence=read_licence(folder, family),
             alignment_heads=read_alignment_heads(generation, shape),
             text_frontend=read_text_frontend(generation),
             has_continuity=read_continuity(generation, family),
@@ -100,6 +106,17 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
         )
     except CheckpointError as error:
         raise CheckpointError(f"{file}: {error}") from None
+
+
+def read_licence(folder: Path, family: Family) -> Licence:
+    """What the folder's own model card says, if it names a licence, for not every checkpoint of a
+    family is its makers'; else the terms of the family's published weights.
+    """
+    try:
+        named = _CARD_LICENCE.match((folder / "README.md").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return family.licence
+    return Licence(named[1]) if named and named[1] != "other" else family.licence
 
 
 def quantisation_of(config: Mapping[str, Any], family: Family) -> str | None:

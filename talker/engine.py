@@ -26,7 +26,7 @@ from streaming.ports import RowGenerator, SpeechRequest
 from streaming.segmenter import SpokenLengths
 from talker.checkpoint import Checkpoint, open_checkpoint
 from talker.conversation import Conversations
-from talker.families.family import Licence, SamplingDefaults
+from talker.families.family import SamplingDefaults
 from talker.hub import ModelFolder
 from talker.messages import Failed, Forget, FromChild, FromGateway, Generate, Ready, Step
 from talker.pending_requests import Downtime, PendingRequests
@@ -95,7 +95,7 @@ class TalkerProcessEngine:
         self._checkpoint = opened
         for warning in opened.warnings:
             log.warning(warning)
-        licence = opened.family.licence
+        licence = opened.licence
         log.info(
             "talker chosen",
             extra={
@@ -218,11 +218,6 @@ class TalkerProcessEngine:
         if self._checkpoint is None:
             raise RuntimeError("the checkpoint has not been read yet")
         return self._checkpoint.defaults.max_frames
-
-    @property
-    def licence(self) -> Licence | None:
-        """Terms of the checkpoint's family, once ``start`` has read it."""
-        return self._checkpoint.family.licence if self._checkpoint else None
 
     @property
     def has_word_timings(self) -> bool:

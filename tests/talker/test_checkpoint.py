@@ -53,6 +53,24 @@ def test_the_embedded_checkpoint_is_read_as_it_is() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("card", "wanted"),
+    [
+        ("---\ntags: [speech]\nlicense: apache-2.0\nlanguage: en\n---\n# A voice\n", "apache-2.0"),
+        ("---\nlicense: other\nlicense_name: boson\n---\n", HiggsV3.licence.name),
+        ("---\nlanguage: en\n---\nlicense: mit\n", HiggsV3.licence.name),
+        ("license: mit\n", HiggsV3.licence.name),
+        (None, HiggsV3.licence.name),
+    ],
+)
+def test_licence_is_the_model_card_s_where_it_names_one(
+    folder: Path, card: str | None, wanted: str
+) -> None:
+    if card is not None:
+        (folder / "README.md").write_text(card)
+    assert open_checkpoint(str(folder)).licence.name == wanted
+
+
 def test_shards_are_as_good_as_one_file(tmp_path: Path) -> None:
     tiny.write_checkpoint(tmp_path, shards=3)
     assert open_checkpoint(str(tmp_path)).shape.num_codebooks == 8
