@@ -24,7 +24,7 @@ from service.logs import LogWriter, set_up
 from service.runtime import Runtime
 from service.settings import Settings
 from service.tracing import TracingError
-from service.transport.uvicorn_protocols import DoorConfig, bound_sending, server_config
+from service.transport.uvicorn_protocols import ServerConfig, bound_sending, server_config
 from streaming.errors import TalkwireError
 from talker.shape import CheckpointError
 
@@ -147,7 +147,7 @@ def _reload_on_hangup(reload: Sequence[Callable[[], object]]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
 
 
-def _checked(config: DoorConfig) -> DoorConfig:
+def _checked(config: ServerConfig) -> ServerConfig:
     """The same, its certificate read. Raises Unable."""
     try:
         config.load()

@@ -35,12 +35,12 @@ class Pinging(Protocol):
 class AckTracker:
     """One socket's audio: what was written of each context, and what has been read.
 
-    ``link`` is None where nothing can be known; then nobody is told anything and nobody is
+    ``protocol`` is None where nothing can be known; then nobody is told anything and nobody is
     ever stuck. ``now`` is monotonic seconds.
     """
 
-    def __init__(self, link: Pinging | None = None) -> None:
-        self._link = link
+    def __init__(self, protocol: Pinging | None = None) -> None:
+        self._protocol = protocol
         self._followers: dict[int, OnRead] = {}
         self._written: dict[int, int] = {}
         self._unpinged: dict[int, int] = {}
@@ -49,14 +49,14 @@ class AckTracker:
         self._count = 0
         self._waiting_since: float | None = None
         self._has_ponged = False
-        if link is not None:
-            link.on_pong = self._on_pong
+        if protocol is not None:
+            protocol.on_pong = self._on_pong
 
     def follow(self, handle: int, on_read: OnRead) -> None:
         """Tell ``on_read`` of the context with this handle from now on; it is called by the
         connection, not by a task of the caller's.
         """
-        if self._link is not None:
+        if self._protocol is not None:
             self._followers[handle] = on_read
             self._written[handle] = 0
             on_read(0)
@@ -73,7 +73,7 @@ class AckTracker:
         follows audio, at the latest behind the last message that is there: nothing else may come
         before its pong does.
         """
-        if self._link is None:
+        if self._protocol is None:
             return
         if handle in self._written:
             self._written[handle] += samples
@@ -88,7 +88,7 @@ class AckTracker:
         self._unpinged, self._unpinged_bytes = {}, 0
         if self._waiting_since is None:
             self._waiting_since = now
-        self._link.ping(payload)
+        self._protocol.ping(payload)
 
     def _on_pong(self, payload: bytes) -> None:
         """Pongs may be left out for all but the last ping; unknown ones say nothing."""
@@ -121,5 +121,5 @@ class AckTracker:
         """Drop a connection that is being closed, if its client has not taken all by then: the
         transport would wait for ever.
         """
-        if self._link is not None:
-            self._link.abort_in(seconds)
+        if self._protocol is not None:
+            self._protocol.abort_in(seconds)

@@ -36,78 +36,12 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 #: Where in an ASGI scope's extensions the socket itself is.
-EXTENSION = "talkwire.link"
+EXTENSION = "talkwire.websocket"
 #: Longer than the server's keep-alive pings, which are told apart by that.
 PAYLOAD_BYTES = 8
 #: Messages that may come together and be handled at once, and bytes of them. More take their turns
 #: among others'.
 AT_ONCE, BYTES_AT_ONCE = 16, 16 * 1024
-
-
-class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, found by the application in its scope (``EXTENSION``).
-
-    ``on_pong`` is told the payloads of pongs to ``ping``. ``on_message`` is given text and binary
-    messages, unless others wait in ASGI's queue: then they wait there too. It must not raise.
-    """
-
-    on_pong: Callable[[bytes], None] | None = None
-    on_message: Callable[[str | bytes], None] | None = None
-    _came_together = _bytes_together = 0
-    _aborting: TimerHandle | None = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
-        self.on_pong = self.on_message = None
-        if self._aborting is not None:
-            self._aborting.cancel()
-        super().connection_lost(exc)
-
-    def handle_connect(self, event: Request) -> None:
-        """See uvicorn."""
-        super().handle_connect(event)
-        if hasattr(self, "scope"):
-            extensions: dict[str, Any] = self.scope["extensions"]
-            extensions[EXTENSION] = self
-
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
-        self._came_together = self._bytes_together = 0
-        super().data_received(data)
-
-    def send_receive_event_to_app(self) -> None:
-        """See uvicorn."""
-        self._came_together += 1
-        is_many = self._came_together > AT_ONCE or self._bytes_together > BYTES_AT_ONCE
-        self._bytes_together += sum(map(len, self.frames))
-        is_free = self.queue.empty() and not is_many
-        if self.on_message is None or self.close_sent or not is_free:
-            super().send_receive_event_to_app()
-            return
-        data, self.frames = b"".join(self.frames), []
-        self.on_message(data.decode() if self.curr_msg_data_type == "text" else data)
-
-    def handle_pong(self, event: Frame) -> None:
-        """See uvicorn, whose own pings are left to it."""
-        if self.on_pong is not None and len(event.data) == PAYLOAD_BYTES:
-            self.on_pong(bytes(event.data))
-        else:
-            super().handle_pong(event)
-
-    def ping(self, payload: bytes) -> None:
-        """Send a ping after all that was sent before."""
-        if self.close_sent or self.transport.is_closing():
-            return
-        try:
-            self.conn.send_ping(payload)
-        except InvalidState:  # it is being closed
-            return
-        self.transport.write(b"".join(self.conn.data_to_send()))
-
-    def abort_in(self, seconds: float) -> None:
-        """Drop the connection then, if it is still there, with all that has not been taken."""
-        if not self.disconnected:
-            self._aborting = self.loop.call_later(seconds, self.transport.abort)
 
 
 #: How long a request's body may take. Speech and voices answer a slow one before (http_route.py).
@@ -127,147 +61,7 @@ _ABORT_AFTER = 2.0
 _MOST_CONTROL_FRAMES, _CONTROL_WINDOW_S = 2_000, 10.0
 
 
-@dataclass
-class ConnectionLimits:
-    """What a connection may make the server wait for. ``waiting`` holds those that owe a handshake,
-    a request or the rest of one, the oldest first. With ``tls`` each begins with TLS.
-    """
-
-    head_s: float
-    body_s: float
-    most_waiting: int
-    slow_consumer_s: float
-    tls: ssl.SSLContext | None = None
-    waiting: OrderedDict[GuardedHttp | TlsDoor, None] = field(default_factory=OrderedDict)
-
-    def protocol(self, **uvicorns: Any) -> asyncio.Protocol:
-        """What uvicorn makes of each connection: its setting ``http``."""
-        inner = partial(GuardedHttp, patience=self, **uvicorns)
-        if self.tls is None:
-            return inner()
-        connections = uvicorns["server_state"].connections
-        return TlsDoor(self.tls, inner, self.head_s, connections, self.begin, self.end)
-
-    def begin(self, connection: GuardedHttp | TlsDoor) -> None:
-        """It owes something from now on."""
-        self.waiting[connection] = None
-        if len(self.waiting) > self.most_waiting:
-            oldest, _ = self.waiting.popitem(last=False)
-            oldest.give_up()
-
-    def end(self, connection: GuardedHttp | TlsDoor) -> None:
-        """It owes nothing now."""
-        self.waiting.pop(connection, None)
-
-
-class DoorConfig(uvicorn.Config):
-    """uvicorn's settings, where TLS is the door's business instead of the listener's."""
-
-    patience: ConnectionLimits
-
-    def load(self) -> None:
-        """See uvicorn.Config. Raises OSError if the certificate or its key cannot be used."""
-        super().load()
-        self.patience.tls, self.ssl = self.ssl, None
-
-    def reload_certificate(self) -> None:
-        """Read the certificate and its key again; connections from now on get what is there. If
-        they cannot be used, the ones from before stay.
-        """
-        if self.patience.tls is None:
-            return
-        try:
-            fresh = create_ssl_context(
-                str(self.ssl_certfile),
-                self.ssl_keyfile,
-                self.ssl_keyfile_password,
-                self.ssl_version,
-                self.ssl_cert_reqs,
-                self.ssl_ca_certs,
-                self.ssl_ciphers,
-            )
-        except OSError as error:  # ssl.SSLError is one
-            log.error("the certificate cannot be used", extra={"reason": error.strerror})
-            return
-        self.patience.tls = fresh
-        log.info("the certificate was read again")
-
-
-class GuardedHttp(H11Protocol):
-    """uvicorn's HTTP/1.1 with deadlines; a WebSocket's handshake begins here too."""
-
-    def __init__(self, *args: Any, patience: ConnectionLimits, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._patience = patience
-        self._deadline: asyncio.TimerHandle | None = None
-        self._owed: Any = None  # a state of h11, of which there are no types
-        self._unread = 0  # of an answer, when the deadline was set
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See asyncio.Protocol."""
-        super().connection_made(transport)
-        self._look()
-
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
-        super().data_received(data)
-        self._look()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
-        self._serve()
-        super().connection_lost(exc)
-
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """The handshake has come: what follows is the WebSocket's business."""
-        self._owed = h11.SWITCHED_PROTOCOL
-        self._serve()
-        super().handle_websocket_upgrade(event)
-
-    def on_response_complete(self) -> None:
-        """The connection is kept for another request."""
-        super().on_response_complete()
-        self._look()
-
-    def _look(self) -> None:
-        """Note what the client owes now: nothing, a head, or a body."""
-        state = self.conn.their_state
-        if self._owed is h11.SWITCHED_PROTOCOL or state is self._owed:
-            return
-        self._serve()
-        if state not in (h11.IDLE, h11.SEND_BODY) or self.transport.is_closing():
-            return
-        self._owed = state
-        patience = self._patience
-        seconds = patience.head_s if state is h11.IDLE else patience.body_s
-        self._unread = self.transport.get_write_buffer_size()
-        self._deadline = self.loop.call_later(seconds, self._expire, seconds)
-        patience.begin(self)
-
-    def _serve(self) -> None:
-        """Nothing is owed."""
-        self._patience.end(self)
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        if self._owed is not h11.SWITCHED_PROTOCOL:
-            self._owed = None
-
-    def _expire(self, seconds: float) -> None:
-        """Time is up, unless the client is still taking what it was answered before."""
-        before, self._unread = self._unread, self.transport.get_write_buffer_size()
-        if 0 < self._unread < before:
-            self._deadline = self.loop.call_later(seconds, self._expire, seconds)
-        else:
-            self.give_up()
-
-    def give_up(self) -> None:
-        """Time is up, or others came after."""
-        self._serve()
-        self.transport.abort()
-
-
-class Conversation(ServerProtocol):
+class BoundedServerProtocol(ServerProtocol):
     """websockets' protocol with a bound on what control frames make it do.
 
     RFC 6455, 5.4, lets control frames come between fragments, the closing one too. websockets
@@ -314,23 +108,56 @@ class Conversation(ServerProtocol):
                 self.send_pong(data)
 
 
-class GuardedSocket(WebSocketProtocol):
-    """uvicorn's WebSocket; it would keep each of endlessly many empty fragments of a message, and
-    look only at a message's end whether it is text, with a stack in the log where it is not.
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, found by the application in its scope (``EXTENSION``).
 
-    A client that takes nothing of what it is sent is dropped, and one that sends nothing but pings
-    is closed with 1008.
+    ``on_pong`` is told the payloads of pongs to ``ping``. ``on_message`` is given text and binary
+    messages, unless others wait in ASGI's queue: then they wait there too. It must not raise.
+
+    uvicorn would keep each of endlessly many empty fragments of a message, and look only at a
+    message's end whether it is text, with a stack in the log where it is not. A client that takes
+    nothing of what it is sent is dropped, and one that sends nothing but pings is closed with 1008.
     """
+
+    on_pong: Callable[[bytes], None] | None = None
+    on_message: Callable[[str | bytes], None] | None = None
+    _came_together = _bytes_together = 0
+    _abort_timer: TimerHandle | None = None
+    _drop_timer: TimerHandle | None = None
+    _window_at = 0.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.conn: Conversation = Conversation(max_size=self.config.ws_max_size, logger=self.logger)
-        self._drop_timer: TimerHandle | None = None
-        self._window_at = 0.0
+        self.conn: BoundedServerProtocol = BoundedServerProtocol(
+            max_size=self.config.ws_max_size, logger=self.logger
+        )
         self._utf8 = codecs.getincrementaldecoder("utf-8")()
+
+    @property
+    def _limits(self) -> ConnectionLimits:
+        assert isinstance(self.config, ServerConfig)
+        return self.config.limits
+
+    # -- the connection
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self.on_pong = self.on_message = None
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
+        self._cancel_drop()
+        super().connection_lost(exc)
+
+    def handle_connect(self, event: Request) -> None:
+        """See uvicorn."""
+        super().handle_connect(event)
+        if hasattr(self, "scope"):
+            extensions: dict[str, Any] = self.scope["extensions"]
+            extensions[EXTENSION] = self
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
+        self._came_together = self._bytes_together = 0
         now = self.loop.time()
         if now - self._window_at >= _CONTROL_WINDOW_S:
             self._window_at = now
@@ -349,16 +176,11 @@ class GuardedSocket(WebSocketProtocol):
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
         super().resume_writing()
-        self._keep()
+        self._cancel_drop()
         self.conn.is_choked = False
         self.conn.answer_ping()
         if output := b"".join(self.conn.data_to_send()):
             self.transport.write(output)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
-        self._keep()
-        super().connection_lost(exc)
 
     def _drop_later(self) -> None:
         seconds = _ABORT_AFTER * self._limits.slow_consumer_s
@@ -372,15 +194,12 @@ class GuardedSocket(WebSocketProtocol):
         else:
             self.transport.abort()
 
-    def _keep(self) -> None:
+    def _cancel_drop(self) -> None:
         if self._drop_timer is not None:
             self._drop_timer.cancel()
             self._drop_timer = None
 
-    @property
-    def _limits(self) -> ConnectionLimits:
-        assert isinstance(self.config, DoorConfig)
-        return self.config.patience
+    # -- messages
 
     def handle_text(self, event: Frame) -> None:
         """Take a text message, or the first fragment of one."""
@@ -406,6 +225,182 @@ class GuardedSocket(WebSocketProtocol):
             return False
         return True
 
+    def send_receive_event_to_app(self) -> None:
+        """See uvicorn."""
+        self._came_together += 1
+        is_many = self._came_together > AT_ONCE or self._bytes_together > BYTES_AT_ONCE
+        self._bytes_together += sum(map(len, self.frames))
+        is_free = self.queue.empty() and not is_many
+        if self.on_message is None or self.close_sent or not is_free:
+            super().send_receive_event_to_app()
+            return
+        data, self.frames = b"".join(self.frames), []
+        self.on_message(data.decode() if self.curr_msg_data_type == "text" else data)
+
+    # -- pings
+
+    def handle_pong(self, event: Frame) -> None:
+        """See uvicorn, whose own pings are left to it."""
+        if self.on_pong is not None and len(event.data) == PAYLOAD_BYTES:
+            self.on_pong(bytes(event.data))
+        else:
+            super().handle_pong(event)
+
+    def ping(self, payload: bytes) -> None:
+        """Send a ping after all that was sent before."""
+        if self.close_sent or self.transport.is_closing():
+            return
+        try:
+            self.conn.send_ping(payload)
+        except InvalidState:  # it is being closed
+            return
+        self.transport.write(b"".join(self.conn.data_to_send()))
+
+    def abort_in(self, seconds: float) -> None:
+        """Drop the connection then, if it is still there, with all that has not been taken."""
+        if not self.disconnected:
+            self._abort_timer = self.loop.call_later(seconds, self.transport.abort)
+
+
+@dataclass
+class ConnectionLimits:
+    """What a connection may make the server wait for. ``waiting`` holds those that owe a handshake,
+    a request or the rest of one, the oldest first. With ``tls`` each begins with TLS.
+    """
+
+    head_s: float
+    body_s: float
+    most_waiting: int
+    slow_consumer_s: float
+    tls: ssl.SSLContext | None = None
+    waiting: OrderedDict[HttpProtocol | TlsHandshake, None] = field(default_factory=OrderedDict)
+
+    def protocol(self, **uvicorns: Any) -> asyncio.Protocol:
+        """What uvicorn makes of each connection: its setting ``http``."""
+        inner = partial(HttpProtocol, limits=self, **uvicorns)
+        if self.tls is None:
+            return inner()
+        connections = uvicorns["server_state"].connections
+        return TlsHandshake(self.tls, inner, self.head_s, connections, self.begin, self.end)
+
+    def begin(self, connection: HttpProtocol | TlsHandshake) -> None:
+        """It owes something from now on."""
+        self.waiting[connection] = None
+        if len(self.waiting) > self.most_waiting:
+            oldest, _ = self.waiting.popitem(last=False)
+            oldest.give_up()
+
+    def end(self, connection: HttpProtocol | TlsHandshake) -> None:
+        """It owes nothing now."""
+        self.waiting.pop(connection, None)
+
+
+class ServerConfig(uvicorn.Config):
+    """uvicorn's settings, where TLS is TlsHandshake's business instead of the listener's."""
+
+    limits: ConnectionLimits
+
+    def load(self) -> None:
+        """See uvicorn.Config. Raises OSError if the certificate or its key cannot be used."""
+        super().load()
+        self.limits.tls, self.ssl = self.ssl, None
+
+    def reload_certificate(self) -> None:
+        """Read the certificate and its key again; connections from now on get what is there. If
+        they cannot be used, the ones from before stay.
+        """
+        if self.limits.tls is None:
+            return
+        try:
+            fresh = create_ssl_context(
+                str(self.ssl_certfile),
+                self.ssl_keyfile,
+                self.ssl_keyfile_password,
+                self.ssl_version,
+                self.ssl_cert_reqs,
+                self.ssl_ca_certs,
+                self.ssl_ciphers,
+            )
+        except OSError as error:  # ssl.SSLError is one
+            log.error("the certificate cannot be used", extra={"reason": error.strerror})
+            return
+        self.limits.tls = fresh
+        log.info("the certificate was read again")
+
+
+class HttpProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 with deadlines; a WebSocket's handshake begins here too."""
+
+    def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits = limits
+        self._deadline: asyncio.TimerHandle | None = None
+        self._owed: Any = None  # a state of h11, of which there are no types
+        self._unread = 0  # of an answer, when the deadline was set
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See asyncio.Protocol."""
+        super().connection_made(transport)
+        self._set_deadline()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        super().data_received(data)
+        self._set_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._clear_deadline()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """The handshake has come: what follows is the WebSocket's business."""
+        self._owed = h11.SWITCHED_PROTOCOL
+        self._clear_deadline()
+        super().handle_websocket_upgrade(event)
+
+    def on_response_complete(self) -> None:
+        """The connection is kept for another request."""
+        super().on_response_complete()
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        """Note what the client owes now: nothing, a head, or a body."""
+        state = self.conn.their_state
+        if self._owed is h11.SWITCHED_PROTOCOL or state is self._owed:
+            return
+        self._clear_deadline()
+        if state not in (h11.IDLE, h11.SEND_BODY) or self.transport.is_closing():
+            return
+        self._owed = state
+        limits = self._limits
+        seconds = limits.head_s if state is h11.IDLE else limits.body_s
+        self._unread = self.transport.get_write_buffer_size()
+        self._deadline = self.loop.call_later(seconds, self._expire, seconds)
+        limits.begin(self)
+
+    def _clear_deadline(self) -> None:
+        """Nothing is owed."""
+        self._limits.end(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if self._owed is not h11.SWITCHED_PROTOCOL:
+            self._owed = None
+
+    def _expire(self, seconds: float) -> None:
+        """Time is up, unless the client is still taking what it was answered before."""
+        before, self._unread = self._unread, self.transport.get_write_buffer_size()
+        if 0 < self._unread < before:
+            self._deadline = self.loop.call_later(seconds, self._expire, seconds)
+        else:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Time is up, or others came after."""
+        self._clear_deadline()
+        self.transport.abort()
+
 
 def bound_sending(listener: socket.socket, slow_consumer_s: float) -> None:
     """Bound how much, and for how long, the kernel holds for clients of ``listener`` that take
@@ -413,24 +408,24 @@ def bound_sending(listener: socket.socket, slow_consumer_s: float) -> None:
     """
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-        patience_ms = round(1000 * _DROP_AFTER * slow_consumer_s)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
+        timeout_ms = round(1000 * _DROP_AFTER * slow_consumer_s)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
 
 
-def server_config(app: ASGIApp, settings: Settings, grace_s: int) -> DoorConfig:
+def server_config(app: ASGIApp, settings: Settings, grace_s: int) -> ServerConfig:
     """How uvicorn serves ``app``: nothing compressed, nothing waited for without end, and over
     TLS where a certificate is set. ``grace_s`` ends what is still open when all else has ended.
     """
-    patience = ConnectionLimits(
+    limits = ConnectionLimits(
         settings.handshake_s,
         _BODY_S,
         settings.max_connections + _SPARE,
         settings.slow_consumer_s,
     )
-    config = DoorConfig(
+    config = ServerConfig(
         app,
-        http=patience.protocol,  # type: ignore[arg-type]
-        ws=GuardedSocket,
+        http=limits.protocol,  # type: ignore[arg-type]
+        ws=WebSocketProtocol,
         log_config=None,
         ws_max_size=settings.max_message_bytes,
         ws_per_message_deflate=False,
@@ -441,11 +436,11 @@ def server_config(app: ASGIApp, settings: Settings, grace_s: int) -> DoorConfig:
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )
-    config.patience = patience
+    config.limits = limits
     return config
 
 
-class TlsDoor(asyncio.Protocol):
+class TlsHandshake(asyncio.Protocol):
     """A connection until its handshake is done, when the protocol that ``inner`` makes has it.
 
     ``waits`` is called when the connection begins and ``ends`` when its handshake has ended;
@@ -459,8 +454,8 @@ class TlsDoor(asyncio.Protocol):
         inner: Callable[[], asyncio.Protocol],
         handshake_s: float,
         connections: MutableSet[Any],
-        waits: Callable[[TlsDoor], None],
-        ends: Callable[[TlsDoor], None],
+        waits: Callable[[TlsHandshake], None],
+        ends: Callable[[TlsHandshake], None],
     ) -> None:
         self._context, self._inner, self._handshake_s = context, inner, handshake_s
         self._connections, self._waits, self._ends = connections, waits, ends

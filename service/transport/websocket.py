@@ -105,9 +105,9 @@ class Socket:
 
     def __init__(self, websocket: WebSocket, runtime: Runtime, tasks: asyncio.TaskGroup) -> None:
         self._websocket, self.runtime, self._tasks = websocket, runtime, tasks
-        link = websocket.scope.get("extensions", {}).get(EXTENSION)
-        self._link: WebSocketProtocol | None = link
-        self._acks = AckTracker(link)
+        protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
+        self._protocol: WebSocketProtocol | None = protocol
+        self._acks = AckTracker(protocol)
         self._outbox = Outbox(runtime.settings.max_outbox_bytes, self._acks)
         self._writing_since: float | None = None
         self._code = NORMAL
@@ -176,11 +176,11 @@ class Socket:
             await self._close()
 
     async def _read(self, dialect: Dialect) -> None:
-        """Most messages come at once, by the link, and only the others by ASGI's queue."""
-        if self._link is not None:
+        """Most messages come straight from the protocol, and only the others by ASGI's queue."""
+        if self._protocol is not None:
             # the trace that the handshake named is a variable of its context
             context = copy_context()
-            self._link.on_message = lambda data: context.run(self._take, dialect, data)
+            self._protocol.on_message = lambda data: context.run(self._take, dialect, data)
         try:
             messages = size = 0
             while (message := await self._websocket.receive())["type"] == "websocket.receive":
@@ -197,8 +197,8 @@ class Socket:
             log.exception("connection broke")
             self._code = INTERNAL
         finally:
-            if self._link is not None:
-                self._link.on_message = None
+            if self._protocol is not None:
+                self._protocol.on_message = None
 
     def _take(self, dialect: Dialect, data: str | bytes) -> None:
         """Give a message to the dialect, unless the socket is over."""
@@ -304,8 +304,8 @@ class Socket:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
             await asyncio.wait_for(self._websocket.close(self._code), _FLUSH_S)
         # A transport that is closed waits until all is taken, and some clients take nothing.
-        patience_s = _FLUSH_S if self._too_slow else self.runtime.settings.slow_consumer_s
-        self._acks.give_up_in(patience_s)
+        timeout_s = _FLUSH_S if self._too_slow else self.runtime.settings.slow_consumer_s
+        self._acks.give_up_in(timeout_s)
 
 
 #: Makes the dialect of a socket. What it raises (TalkwireError) refuses the handshake.

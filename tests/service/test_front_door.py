@@ -16,8 +16,8 @@ from websockets.frames import Frame, Opcode
 
 from service.settings import Settings
 from service.transport import http_routes as http_route
-from service.transport import uvicorn_protocols as front_door
-from service.transport.uvicorn_protocols import _SPARE, GuardedSocket, server_config
+from service.transport import uvicorn_protocols
+from service.transport.uvicorn_protocols import _SPARE, WebSocketProtocol, server_config
 from tests.service.live import Server, client, gateway
 from tests.service.raw_connection import raw, rest
 
@@ -85,7 +85,7 @@ async def test_a_body_that_never_comes_is_408_in_every_dialect(
 
 
 async def test_a_body_that_nobody_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_door, "_BODY_S", 0.3)
+    monkeypatch.setattr(uvicorn_protocols, "_BODY_S", 0.3)
     async with gateway() as server, raw(server) as (reader, writer):
         writer.write(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n")
         assert b"404" in await rest(reader)
@@ -174,7 +174,7 @@ async def test_a_reader_that_stops_in_a_long_answer_is_cut_off() -> None:
 
 def test_empty_fragments_are_not_kept() -> None:
     """A message of endlessly many empty fragments is within every limit of size."""
-    kept = GuardedSocket.__new__(GuardedSocket)
+    kept = WebSocketProtocol.__new__(WebSocketProtocol)
     kept.frames = []
     kept.curr_msg_data_type = "bytes"
     for _ in range(1000):

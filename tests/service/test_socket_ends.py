@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from service.dialects.native import NativeDialect
-from service.transport import uvicorn_protocols as front_door
+from service.transport import uvicorn_protocols
 from service.transport import websocket as socket
 from service.transport.uvicorn_protocols import WebSocketProtocol
 from talker.fake import FakeTalker
@@ -126,7 +126,7 @@ async def test_a_socket_that_opens_as_the_server_begins_to_go_is_told_at_once(
 
 
 async def test_who_says_nothing_but_answers_pings_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_door, "_PING_S", 1.0)
+    monkeypatch.setattr(uvicorn_protocols, "_PING_S", 1.0)
     async with gateway() as server, client(server.url) as c:
         await asyncio.sleep(2.2)  # an unanswered ping would have ended it
         assert len(await c.say("Still here.")) > 0

@@ -187,11 +187,11 @@ def test_certificate_is_read_again_and_a_broken_one_changes_nothing(
         copy.write_bytes(source.read_bytes())
     config = server_config(FastAPI(), Settings(**tls(files)), 1)
     config.load()
-    first = config.patience.tls
+    first = config.limits.tls
     config.reload_certificate()
-    second = config.patience.tls
+    second = config.limits.tls
     assert second is not None
     assert second is not first
     files[0].write_text("no certificate")
     config.reload_certificate()
-    assert config.patience.tls is second
+    assert config.limits.tls is second
