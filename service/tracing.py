@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 
+log = logging.getLogger(__name__)
 Attributes = Mapping[str, str | int | float | bool]
 
 
@@ -303,7 +304,6 @@ class ContextTrace:
         self._recorder.finish(known, fault, now)
 
 
-log = logging.getLogger(__name__)
 _STOP_S = 5.0
 #: What is taken of ``tracestate``; the standard asks for no less (W3C Trace Context, 3.3.1.5).
 _STATE_BYTES = 512

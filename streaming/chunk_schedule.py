@@ -137,8 +137,6 @@ def start_frames(
     return min(settings.max_hold_frames, max(least, frames))
 
 
-__all__ = ["ChunkDecision", "ChunkSchedule", "PaceBounds", "ScheduleSettings"]
-
 #: Up to this many targets of frames are sent as one chunk at the end of an utterance.
 _LAST_CHUNK = 1.5
 

@@ -19,6 +19,7 @@ from service.auth.limits import Accounts
 from service.auth.tokens import TokenSigner
 from streaming.errors import CapacityError, ErrorCode, RequestError
 
+log = logging.getLogger(__name__)
 #: What a browser offers beside the native subprotocol.
 KEY_SUBPROTOCOL = "talkwire.key."
 _SCHEMES = ("bearer", "token")
@@ -85,7 +86,6 @@ class Failures:
         return (spent + 1 - self._per_minute) * _MINUTE_S / self._per_minute if over else 0.0
 
 
-log = logging.getLogger(__name__)
 #: A changed file is noticed after so long at the latest; SIGHUP does not wait.
 RELOAD_S = 2.0
 #: What tells a file from another: of a Kubernetes volume the inode changes, of others the time.

@@ -5,7 +5,6 @@ One socket carries many contexts: JSON messages for control, binary messages for
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections import OrderedDict
@@ -62,6 +61,7 @@ def _body(error: TalkwireError, _: str) -> dict[str, Any]:
 
 #: The answer to a handshake, or to a request to the service itself.
 refusal = Refusal(TABLE, _body)
+T = TypeVar("T")
 #: How audio travels; see wire.SessionConfigure.
 Framing = Literal["header", "raw", "json"]
 
@@ -289,11 +289,6 @@ class NativeContexts:
         self._closed[context_id] = None
         while len(self._closed) > _REMEMBERED_CLOSED:
             self._closed.popitem(last=False)
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 def _or_unset(value: T | None) -> T | UnsetType:

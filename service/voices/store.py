@@ -22,6 +22,7 @@ from safetensors.numpy import load, save
 
 from streaming.spec import Codes
 
+log = logging.getLogger(__name__)
 #: A minute of codes and a long transcript stay far below.
 MAX_FILE_BYTES = 1 << 20
 #: What the service calls a voice that was added; no name looks like it.
@@ -154,7 +155,6 @@ def _checksum(codes: Codes, metadata: dict[str, str]) -> str:
     return digest.hexdigest()
 
 
-log = logging.getLogger(__name__)
 _SUFFIX, _UNFINISHED = ".safetensors", ".unfinished"
 _LOCK = ".lock"
 #: How long another server may be busy with the folder; it takes milliseconds.
