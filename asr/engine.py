@@ -30,7 +30,7 @@ class WhisperEngine:
         device: ``auto`` (a GPU where there is one), ``cpu``, ``cuda`` or ``cuda:N``.
         dtype: ``auto`` (float16 on a GPU, float32 on a CPU) or torch's name of one.
         threads: Of the processor.
-        patience_s: The longest stay of a clip, the loading of the model included. At most four
+        timeout_s: The longest stay of a clip, the loading of the model included. At most four
             clips are out.
         watch: How long the process may take to start and to answer.
     """
@@ -42,10 +42,10 @@ class WhisperEngine:
         device: str = "auto",
         dtype: str = "auto",
         threads: int = 1,
-        patience_s: float = 300.0,
+        timeout_s: float = 300.0,
         watch: Watch = WATCH,
     ) -> None:
-        self._model, self._patience_s, self._watch = model, patience_s, watch
+        self._model, self._timeout_s, self._watch = model, timeout_s, watch
         self._arguments = ["--device", device, "--dtype", dtype, "--threads", str(threads)]
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[str]] = {}
@@ -91,7 +91,7 @@ class WhisperEngine:
         id, answer = next(self._ids), asyncio.get_running_loop().create_future()
         self._waiting[id] = answer
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 supervisor = await self._started()
                 data = samples.astype("<f4", copy=False).tobytes()
                 supervisor.send(Hear(id, data, sample_rate))

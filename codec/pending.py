@@ -79,7 +79,7 @@ class PendingDecodes:
         return len(self._pending)
 
     async def decode(
-        self, id: int, window: DecodeWindow, hop_length: int, deadline_s: float, patience_s: float
+        self, id: int, window: DecodeWindow, hop_length: int, deadline_s: float, timeout_s: float
     ) -> tuple[Samples, DecodeStats]:
         """The samples of the window's new frames, ``[new_frames * hop_length]``, and what they
         took. Cancelling drops the work. Raises CapacityError, BackendError.
@@ -93,7 +93,7 @@ class PendingDecodes:
         self._pending[id] = pending
         try:
             self._send_off(pending)
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
             raise _failed("The speech decoder did not answer in time.") from None
@@ -179,7 +179,7 @@ class PendingEncodes:
         self._pending: dict[int, _PendingClip] = {}
         self._in_hand: int | None = None
 
-    async def encode(self, id: int, samples: Samples, hop_length: int, patience_s: float) -> Codes:
+    async def encode(self, id: int, samples: Samples, hop_length: int, timeout_s: float) -> Codes:
         """Codes ``[K, T]`` of ``[n]`` samples. Cancelling drops the work.
 
         Raises RequestError for a clip that cannot be encoded, CapacityError, BackendError.
@@ -195,7 +195,7 @@ class PendingEncodes:
         self._pending[id] = _PendingClip(clip, -(-len(samples) // hop_length), answer)
         try:
             self._send(clip)
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
             raise _failed("The voice encoder did not answer in time.") from None

@@ -60,7 +60,7 @@ class Watchdog:
     - if it, or a process that it has started, is stopped at several looks in a row;
     - if it has been silent for ``still_s`` and uses no processor time, though it waits neither
       for the processor nor for a disk: it waits for something that does not come;
-    - if it has been silent for ``patience_s``, whatever it does.
+    - if it has been silent for ``timeout_s``, whatever it does.
 
     Between two looks no more than ``interval_s`` counts as silence. The rest is the watching
     process's own pause (it was stopped, or its event loop was late), in which it heard nothing
@@ -78,14 +78,14 @@ class Watchdog:
         self._ticks = -1
 
     def look(
-        self, now: float, heard: float, patience_s: float, still_s: float, vitals: Vitals | None
+        self, now: float, heard: float, timeout_s: float, still_s: float, vitals: Vitals | None
     ) -> str | None:
         """Judge the child as it is now.
 
         Args:
             now: Monotonic seconds.
             heard: When it said something last, in monotonic seconds.
-            patience_s: How long it may be silent.
+            timeout_s: How long it may be silent.
             still_s: How long it may be silent and idle.
             vitals: What the kernel says of it.
 
@@ -105,7 +105,7 @@ class Watchdog:
             self._ticks = ticks
         if self._stopped_looks >= _STOPPED_LOOKS:
             return "stopped"
-        if self._silent_s > patience_s:
+        if self._silent_s > timeout_s:
             return "silent"
         is_still = ticks >= 0 and self._still_s >= _STILL_S
         return "idle" if is_still and self._silent_s > still_s else None

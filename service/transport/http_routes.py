@@ -48,14 +48,14 @@ class _BoundedRequest(Request):
         """Raises RequestError (``text_too_long``) rather than read more, CapacityError."""
         if not hasattr(self, "_body"):
             try:
-                async with asyncio.timeout(_BODY_S) as patience:
-                    self._body = await self._read(patience)
+                async with asyncio.timeout(_BODY_S) as deadline:
+                    self._body = await self._read(deadline)
             except TimeoutError:
                 message = "The request took too long to come."
                 raise CapacityError(ErrorCode.IDLE_TIMEOUT, message) from None
         return self._body
 
-    async def _read(self, patience: asyncio.Timeout) -> bytes:
+    async def _read(self, deadline: asyncio.Timeout) -> bytes:
         data, most = bytearray(), max(self.max_bytes, self.max_clip_bytes)
         came, full, is_upload = 0, None, False
         began = asyncio.get_running_loop().time()
@@ -74,7 +74,7 @@ class _BoundedRequest(Request):
                     data.clear()
             if is_upload:
                 allowed_s = min(_UPLOAD_S, _UPLOAD_GRACE_S + came / _UPLOAD_BYTES_PER_S)
-                patience.reschedule(began + allowed_s)
+                deadline.reschedule(began + allowed_s)
             if full is None:
                 data += chunk
         if full is not None:  # told now: who is still sending might not hear it

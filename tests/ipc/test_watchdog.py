@@ -16,10 +16,10 @@ from ipc.watchdog import Vitals, Watchdog, read_vitals
 IDLE, BUSY = "time.sleep(600)", "while True: pass"
 
 
-def verdict(looks: list[tuple[float, float, Vitals | None]], patience_s: float = 2.0) -> list:
+def verdict(looks: list[tuple[float, float, Vitals | None]], timeout_s: float = 2.0) -> list:
     """``(now, heard, vitals)`` of each look; the child may be idle and silent for 0.75 s."""
     dog = Watchdog(0.25)
-    return [dog.look(now, heard, patience_s, 0.75, vitals) for now, heard, vitals in looks]
+    return [dog.look(now, heard, timeout_s, 0.75, vitals) for now, heard, vitals in looks]
 
 
 def every(step_s: float, until_s: float) -> list[float]:
