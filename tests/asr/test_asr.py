@@ -120,7 +120,7 @@ async def test_who_waits_for_the_start_hears_that_it_is_over(model: Path) -> Non
             await waiting
 
 
-async def test_patience_ends(model: Path) -> None:
+async def test_transcription_times_out(model: Path) -> None:
     async with whisper(model, timeout_s=0.05) as engine:
         with pytest.raises(BackendError):
             await engine.transcribe(tiny.tone(tiny.LOW, RATE), RATE)

@@ -12,7 +12,7 @@ from talkwire_client.playback import Arrival, LeadingSilence, report, underrun
 RATE = 1000
 
 
-def test_report_by_hand() -> None:
+def test_playback_report_as_computed_by_hand() -> None:
     # 0.1 s at 1.2; 0.2 s at 1.25 (in time, dry at 1.5); nothing; 0.1 s at 1.6 (100 ms late).
     arrivals = [Arrival(1.2, 100), Arrival(1.25, 200), Arrival(1.4, 0), Arrival(1.6, 100)]
     figures = report(arrivals, started_s=1.0, sample_rate=RATE, leading_silence_samples=30)

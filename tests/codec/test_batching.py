@@ -84,7 +84,7 @@ def test_context_beyond_the_receptive_field_does_not_part_shapes() -> None:
     assert ids(waiting.take(0.0)) == [0, 1]
 
 
-def test_rows_are_bounded() -> None:
+def test_batch_rows_are_bounded() -> None:
     waiting = queue(BatchLimits(rows=3, seconds=1e9))
     for id in range(5):
         waiting.add(id, window(), FAR, 0.0)
@@ -122,7 +122,7 @@ def test_what_is_late_anyway_takes_company() -> None:
     assert ids(waiting.take(100.0)) == [0, 1, 2, 3]
 
 
-def test_alone_means_alone() -> None:
+def test_queue_batches_a_lone_window_with_no_other() -> None:
     waiting = queue()
     waiting.add(0, window(), FAR, 0.0, alone=True)
     waiting.add(1, window(), FAR + 1, 0.0)
@@ -156,7 +156,7 @@ def test_work_cancelled_while_it_is_decoded_is_never_done() -> None:
     assert len(waiting) == 1
 
 
-def test_the_queue_is_bounded() -> None:
+def test_queue_is_bounded() -> None:
     waiting = queue(BatchLimits(queued=2, seconds=1e9))
     waiting.add(0, window(), FAR, 0.0)
     waiting.add(1, window(), FAR, 0.0)

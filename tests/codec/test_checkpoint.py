@@ -118,7 +118,7 @@ def test_a_v3_checkpoint_without_codec_config_is_full_size(
     assert open_higgs(str(folder)).config == CodecConfig()
 
 
-def test_the_older_layout(tmp_path: Path, tiny_tensors: Tensors) -> None:
+def test_checkpoint_in_the_older_layout_is_read(tmp_path: Path, tiny_tensors: Tensors) -> None:
     renamed = descript(tiny_tensors)
     assert "acoustic_decoder.model.1.block.2.block.3.weight" in renamed
     assert not any(".conv" in name or "embed" in name for name in renamed)
@@ -147,7 +147,7 @@ def test_weight_norm_is_undone(
     assert_equal(loaded(bundled(tmp_path / "normed", normed)), tiny_tensors, 1e-6)
 
 
-def test_shards(tmp_path: Path, tiny_tensors: Tensors) -> None:
+def test_checkpoint_in_shards_is_read(tmp_path: Path, tiny_tensors: Tensors) -> None:
     folder = bundled(tmp_path / "shards", tiny_tensors)
     (folder / "model.safetensors").unlink()
     index: dict[str, str] = {}

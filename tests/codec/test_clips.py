@@ -84,7 +84,7 @@ async def test_windows_do_not_wait_for_clips(tmp_path: Path) -> None:
         assert (await slow).shape == (2, 5)
 
 
-async def test_a_bad_clip_fails_alone() -> None:
+async def test_encode_of_a_bad_clip_fails_no_other() -> None:
     async with odd() as engine:
         with pytest.raises(RequestError) as refused:
             await engine.encode(clip(CLIP_BAD))
@@ -124,7 +124,7 @@ async def test_there_is_a_limit_and_who_leaves_frees_a_place() -> None:
         assert (await third).shape == (2, 3)
 
 
-async def test_patience_ends() -> None:
+async def test_encode_times_out() -> None:
     async with odd(patience_s=0.2) as engine:
         with pytest.raises(BackendError, match="in time"):
             await engine.encode(clip(CLIP_SLOW))
@@ -169,7 +169,7 @@ async def test_what_is_no_clip_is_not_sent(bad: Samples) -> None:
         assert refused.value.code is ErrorCode.INVALID_AUDIO
 
 
-async def test_the_end_is_told() -> None:
+async def test_stop_fails_clips_under_way() -> None:
     async with odd() as engine:
         waiting = asyncio.create_task(engine.encode(clip(CLIP_SLOW)))
         await until(lambda: engine._encodes._pending)

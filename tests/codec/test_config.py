@@ -13,7 +13,7 @@ def test_no_sizes_mean_the_full_size_codec() -> None:
     assert (CodecConfig().spec().left_frames, CodecConfig().spec().right_frames) == (10, 10)
 
 
-def test_the_embedded_codec(config: CodecConfig) -> None:
+def test_parse_config_of_the_embedded_codec(config: CodecConfig) -> None:
     expected = CodecConfig(quantizer_dim=80, codebook_dim=80, latent_dim=64, decoder_dim=256)
     assert config == expected
 

@@ -30,7 +30,7 @@ def wide(make_tensors: Callable) -> HiggsDecoder:
     return HiggsDecoder(config, make_tensors(config))
 
 
-def test_equals_the_definition(
+def test_decoder_equals_the_definition(
     decoder: HiggsDecoder, config: CodecConfig, tensors: dict, speech_codes: Codes
 ) -> None:
     exact = reference_decode(config, tensors, speech_codes)
@@ -72,7 +72,7 @@ numpy.save(out, values[0, 0].numpy())
 """
 
 
-def test_equals_transformers(
+def test_decoder_equals_transformers(
     decoder: HiggsDecoder, checkpoint: Path, speech_codes: Codes, tmp_path: Path
 ) -> None:
     """In a process of its own, where a stub of torchaudio cannot leak into other tests."""
@@ -141,7 +141,7 @@ def test_trimming_equals_decoding_the_whole_window(
     )
 
 
-def test_too_little_lookahead_shows(
+def test_decode_differs_with_too_little_lookahead(
     decoder: HiggsDecoder, random_codes: MakeCodes, windows_of: Callable
 ) -> None:
     codes = random_codes(40)
@@ -226,12 +226,12 @@ def test_codes_of_another_shape_are_refused(decoder: HiggsDecoder, shape: tuple[
         decoder.decode([np.zeros(shape, np.int16)])
 
 
-def test_nothing_in_nothing_out(decoder: HiggsDecoder) -> None:
+def test_decode_of_nothing_is_nothing(decoder: HiggsDecoder) -> None:
     assert decoder.decode([]) == []
     assert decoder.decode_windows([]) == []
 
 
-def test_spec(decoder: HiggsDecoder) -> None:
+def test_decoder_spec_is_the_configs(decoder: HiggsDecoder) -> None:
     spec = decoder.spec
     assert (spec.sample_rate, spec.hop_length) == (24_000, 960)
     assert (spec.num_codebooks, spec.codebook_size) == (8, 1024)

@@ -61,7 +61,7 @@ def run_oracle(*arguments: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_equals_transformers(checkpoint: Path, speech: Samples, tmp_path: Path) -> None:
+def test_encoder_equals_transformers(checkpoint: Path, speech: Samples, tmp_path: Path) -> None:
     """In float64 every code; in float32 rounding may choose between near neighbours."""
     given = clips(speech)
     np.savez(tmp_path / "clips.npz", **given)
@@ -135,7 +135,7 @@ def test_speech_survives_a_round_trip(
     assert alike(heard, meant) > 0.8 > others
 
 
-def test_fills_the_last_frame_up(encoder: HiggsEncoder) -> None:
+def test_encode_fills_up_the_last_frame(encoder: HiggsEncoder) -> None:
     clip = np.random.default_rng(1).normal(0, 0.1, 30 * HOP).astype(np.float32)
     clip[29 * HOP + 10 :] = 0
     cut = encoder.encode(clip[: 29 * HOP + 10])
@@ -191,7 +191,9 @@ def older_checkpoint(checkpoint: Path, folder: Path, drop: str = "\0") -> Path:
     return folder
 
 
-def test_knows_older_names(checkpoint: Path, encoder: HiggsEncoder, tmp_path: Path) -> None:
+def test_encoder_reads_older_names_of_weights(
+    checkpoint: Path, encoder: HiggsEncoder, tmp_path: Path
+) -> None:
     folder = older_checkpoint(checkpoint, tmp_path)
     clip = np.random.default_rng(2).normal(0, 0.1, 20 * HOP).astype(np.float32)
     assert open_higgs(str(folder)).can_encode()
@@ -224,7 +226,7 @@ def test_refuses_unknown_variants(raw: dict) -> None:
         parse_encoder_config(raw, CodecConfig())
 
 
-def test_full_size_by_default() -> None:
+def test_encoder_config_is_full_size_by_default() -> None:
     config = parse_encoder_config({}, CodecConfig())
     assert config == EncoderConfig(CodecConfig())
     assert (config.semantic_stride, config.hubert.layers, config.hubert.hidden) == (2, 12, 768)

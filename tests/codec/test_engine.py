@@ -301,7 +301,7 @@ async def test_a_window_too_long_for_the_link_is_refused(rig: Rig) -> None:
     assert rig.engine.restarts == 0
 
 
-async def test_patience_ends() -> None:
+async def test_decode_times_out() -> None:
     rig = odd(patience_s=0.1)
     await rig.engine.start()
     with pytest.raises(BackendError, match="in time"):

@@ -71,7 +71,7 @@ def test_a_spec_beyond_exact_sums_is_refused() -> None:
 
 
 @pytest.mark.parametrize("code", [-1, 50])
-def test_special_codes_are_refused(code: int) -> None:
+def test_fake_decoder_refuses_special_codes(code: int) -> None:
     codes = np.zeros((3, 4), np.int16)
     codes[2, 1] = code
     with pytest.raises(CodesError):

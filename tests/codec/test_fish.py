@@ -170,7 +170,7 @@ def test_decode_windows_of_several_streams_together(decoder: FishDecoder) -> Non
         assert error(np.concatenate(made), decoder.decode([codes])[0]) < ROUNDING
 
 
-def test_lookahead_is_not_looked_at(decoder: FishDecoder) -> None:
+def test_fish_decoder_ignores_lookahead(decoder: FishDecoder) -> None:
     codes = random_codes(12)
     looking = codes.copy()
     looking[3, 10:] = UNKNOWN

@@ -180,7 +180,9 @@ def test_as_on_a_gpu_streamed_equals_the_definition(
     assert np.abs(streamed - exact).max() < 3e-6
 
 
-def test_the_wide_decoder_too(make_tensors: Callable, random_codes: MakeCodes) -> None:
+def test_graphs_of_the_wide_decoder_equal_it(
+    make_tensors: Callable, random_codes: MakeCodes
+) -> None:
     config = CodecConfig()
     wide = HiggsDecoder(config, make_tensors(config))
     graphs = graphed(wide, BatchLimits(rows=1, piece_frames=3), FakeRecorder())
@@ -283,7 +285,7 @@ def test_what_is_not_a_gpu_encodes_clips_as_it_is() -> None:
 # The recorder's side
 
 
-def test_a_batch_waits_once(
+def test_graph_batch_waits_for_the_device_once(
     graphs: GraphDecoder, recorder: FakeRecorder, random_codes: MakeCodes
 ) -> None:
     before = recorder.waits
@@ -310,7 +312,7 @@ def test_without_captures_decoding_goes_on_by_itself(
     assert "out of memory" in caplog.text
 
 
-def test_special_codes_are_refused(graphs: GraphDecoder, random_codes: MakeCodes) -> None:
+def test_graph_decoder_refuses_special_codes(graphs: GraphDecoder, random_codes: MakeCodes) -> None:
     codes = random_codes(5)
     codes[3, 2] = 1024
     with pytest.raises(CodesError):

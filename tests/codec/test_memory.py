@@ -47,7 +47,7 @@ def test_without_proc_it_never_trims() -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")
-def test_holes_are_given_back() -> None:
+def test_heap_trimmer_gives_back_holes() -> None:
     told = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, check=True, text=True)
     full, freed, after, trimmed, again = told.stdout.split()
     assert int(freed) > int(full) - 20 * MIB, "the blocks were no holes to begin with"

@@ -41,7 +41,7 @@ def test_a_window_with_history_there_and_back(random_codes: Callable) -> None:
         window_of(msgspec.structs.replace(message, first_frame=34))
 
 
-def test_a_window_there_and_back(random_codes: Callable) -> None:
+def test_message_window_round_trips(random_codes: Callable) -> None:
     codes = np.asfortranarray(random_codes(17))
     window = DecodeWindow(codes, 10, 5, 2)
     message = decode_message(3, window, 12.5, alone=True)
@@ -70,7 +70,7 @@ def test_windows_that_do_not_fit_together(random_codes: Callable, change: dict) 
         window_of(msgspec.structs.replace(message, **change))
 
 
-def test_samples_there_and_back() -> None:
+def test_message_samples_round_trip() -> None:
     samples = np.linspace(-1, 1, 960, dtype=np.float32)
     (message,) = MessageReader(FromWorker).feed(
         encode(Decoded(1, samples.tobytes(), 0.1, 0.2, 3, 4))

@@ -48,7 +48,9 @@ def label(who: list[Object]) -> str:
     return str(name)
 
 
-def test_ports_agree(everything: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_ports_are_the_settings(
+    everything: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = configured(everything, monkeypatch)
     (container,) = pod(everything)["containers"]
     port, admin = container["ports"]

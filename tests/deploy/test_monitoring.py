@@ -53,13 +53,13 @@ def test_every_metric_is_asked_for_by_the_dashboard(check: ModuleType) -> None:
         ("tts:nothing:ratio > 1", "no metric tts:nothing:ratio"),
     ],
 )
-def test_what_is_not_there_is_found(check: ModuleType, query: str, fault: str) -> None:
+def test_faults_name_what_a_query_misspells(check: ModuleType, query: str, fault: str) -> None:
     found = list(check.faults(query, check.exported(), {"tts:gap_free:ratio_rate10m"}))
     assert len(found) == 1
     assert fault in found[0]
 
 
-def test_what_is_there_is_no_fault(check: ModuleType) -> None:
+def test_faults_of_a_query_with_known_names_are_none(check: ModuleType) -> None:
     query = (
         'tts:gap_free:ratio_rate10m{namespace="a"} < 1 and sum by (code) '
         '(tts_errors_total{code=~"internal|draining",pod=~"$pod"})'

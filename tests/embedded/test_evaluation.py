@@ -166,7 +166,7 @@ def test_a_checkpoints_voices(tmp_path: Path) -> None:
     assert CheckpointVoices(tmp_path / "none").names() == ()
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_evaluation_names_missing_packages(tmp_path: Path) -> None:
     with pytest.raises(NoEars, match="make test"):
         Recogniser(tmp_path / "python")
     with pytest.raises(NoSource, match=r"embedded\.training\.recite"):

@@ -25,7 +25,7 @@ def test_the_weights_are_those_that_were_pinned() -> None:
     assert golden.weights() == KEPT["weights"], RENEW
 
 
-def test_the_same_frames_come_out() -> None:
+def test_embedded_voice_makes_the_golden_frames() -> None:
     said = golden.speak(KEPT["text"])
     assert said["ids"] == KEPT["ids"], f"front end or tokenizer changed; {RENEW}"
     assert said["rows"] == KEPT["rows"], f"the talker's weights or maths changed; {RENEW}"

@@ -47,7 +47,7 @@ def test_markup_alone_says_nothing(text: str) -> None:
     assert normalise(text).text == ""
 
 
-def test_names_are_read_once() -> None:
+def test_markup_decodes_entities_once() -> None:
     assert normalise("&amp;lt;b").text == "and ell tee, bee"
 
 

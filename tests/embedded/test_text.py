@@ -43,11 +43,11 @@ written = st.one_of(
 
 
 @pytest.mark.parametrize(("source", "spoken"), _CASES)
-def test_written_cases(source: str, spoken: str) -> None:
+def test_normalise_of_cases_written_by_hand(source: str, spoken: str) -> None:
     assert normalise(source.replace("\\n", "\n")).text == spoken.strip()
 
 
-def test_there_are_enough_cases() -> None:
+def test_written_cases_are_many() -> None:
     assert len(_CASES) >= 120
 
 

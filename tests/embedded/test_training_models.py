@@ -132,7 +132,9 @@ def test_a_run_that_diverges_stops(tmp_path: Path) -> None:
         Progress("x", tmp_path, 3).note(loss=float("nan"))
 
 
-def test_the_codec_learns_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codec_training_improves_encoder_and_decoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A few steps on one sound: what is decoded comes nearer to it, and so does what is encoded."""
     for module in (decoder_training, encoder_training):
         monkeypatch.setattr(module, "_TESTED", 1)

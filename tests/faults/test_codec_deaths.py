@@ -66,5 +66,7 @@ async def test_killed_or_stopped_it_costs_nobody_a_sample(tmp_path: Path) -> Non
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_at_every_step(number: signal.Signals, tmp_path: Path) -> None:
+async def test_codec_killed_at_every_step_loses_no_sample(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     await survive([(step, 9 + n, number) for n, step in enumerate(STEPS)], tmp_path)

@@ -61,5 +61,5 @@ async def test_slow_connections_lose_nothing() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(100, 110))
-async def test_many_bad_networks(seed: int) -> None:
+async def test_listeners_on_bad_networks_hear_exact_audio(seed: int) -> None:
     assert_beginnings(await speak_through(BREAKING + SLOWING, rounds=20, seed=seed))

@@ -68,7 +68,7 @@ async def through(between: Proxy, eof: bool = True) -> bytes:
     return got
 
 
-async def test_without_a_fault_all_passes() -> None:
+async def test_proxy_without_a_fault_passes_everything() -> None:
     async with echo(Plan()) as (between, handler):
         assert await through(between) == DATA + b"bye"
         assert between.passed == {"up": len(DATA), "down": len(DATA) + 3}
@@ -80,7 +80,7 @@ async def test_without_a_fault_all_passes() -> None:
     "fault",
     [NetworkFault("delay", 5_000, seconds=0.001), NetworkFault("trickle", 101_000, rate=1e5)],
 )
-async def test_slow_ways_spoil_nothing(way: str, fault: NetworkFault) -> None:
+async def test_proxy_delays_without_changing_bytes(way: str, fault: NetworkFault) -> None:
     async with echo(Plan(**{way: fault})) as (between, _):
         assert await through(between) == DATA + b"bye"
         assert between.happened == [fault.kind]

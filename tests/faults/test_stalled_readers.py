@@ -171,5 +171,6 @@ async def test_pongs_that_nobody_asked_for_do_no_harm() -> None:
         while True:
             await wire.pong((1 << 60).to_bytes(8, "big"))
             message = await wire.recv()
-            if isinstance(message, str) and json.loads(message)["type"] == "context.done":
+            if isinstance(message, str) and (said := json.loads(message))["type"] == "context.done":
                 break
+        assert said["reason"] == "complete"

@@ -60,7 +60,7 @@ def test_every_case_is_read_or_refused(name: str) -> None:
     assert count > 60
 
 
-def test_there_are_thousands() -> None:
+def test_corpus_has_thousands_of_inputs() -> None:
     fixed = sum(map(len, CORPUS.values())) + sum(map(len, SEEDS.values()))
     assert fixed + sum(SLOW.get(name, MANY) for name in TARGETS) > 4000
     assert set(CORPUS) == set(SEEDS) == set(TARGETS)

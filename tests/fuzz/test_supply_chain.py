@@ -82,7 +82,7 @@ def test_the_converter_loads_weights_only() -> None:
         "eval('1')", "np.load(f, allow_pickle=True)", "torch_load(f, weights_only=False)",
     ],
 )  # fmt: skip
-def test_the_look_finds_doors(code: str) -> None:
+def test_doors_finds_shells_and_pickles(code: str) -> None:
     assert list(doors(code))
     assert not list(doors("subprocess.run(['a'], shell=False)\nnp.load(f, allow_pickle=False)"))
 

@@ -132,7 +132,7 @@ def children(pid: int) -> list[int]:
         return [int(child) for child in listing.read().split()]
 
 
-def test_nobody_has_no_vitals(processes: list[subprocess.Popen[bytes]]) -> None:
+def test_vitals_of_no_process_are_none(processes: list[subprocess.Popen[bytes]]) -> None:
     pid = start(processes, "pass")
     processes.pop().wait()
     assert read_vitals(pid) is None

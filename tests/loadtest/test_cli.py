@@ -94,7 +94,7 @@ def test_cli_refuses_before_the_run(tmp_path, monkeypatch, arguments, told) -> N
     assert told in result.output
 
 
-def test_port_of_addresses() -> None:
+def test_port_of_an_address() -> None:
     assert port_of("wss://h/", "native") == port_of("https://h/", "openai") == 443
     for url, protocol in (
         ("http://h:8000/", "native"),

@@ -49,7 +49,7 @@ def test_the_same_seed_draws_the_same_and_a_longer_run_only_adds() -> None:
     assert poisson(3, 50, 5, 4) == long[:4]
 
 
-def test_even_arrivals_and_steps() -> None:
+def test_plan_spaces_arrivals_and_steps_evenly() -> None:
     assert evenly(4, 2.0) == (0, 0.5, 1, 1.5)
     assert steps(0.1, 3, 1) == (3,)
     loads = steps(0.1, 3, 5)

@@ -42,7 +42,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield Guarded(running, made.stdout.strip())
 
 
-def test_openai(guarded: Guarded) -> None:
+def test_openai_client_sends_its_key(guarded: Guarded) -> None:
     def say(key: str) -> bytes:
         with openai.OpenAI(base_url=f"{guarded.http}/v1", api_key=key, max_retries=0) as client:
             return client.audio.speech.create(model="tts-1", voice="alloy", input=WORDS).content

@@ -64,7 +64,7 @@ def test_bytes_as_a_file(client: Cartesia, ears: Ears, format_: Any) -> None:
     assert ears.which(np.concatenate(frames).astype(np.float32), 44100) == OTHER
 
 
-def test_events(client: Cartesia, ears: Ears) -> None:
+def test_client_reads_server_sent_events(client: Cartesia, ears: Ears) -> None:
     events = list(
         client.tts.generate_sse(
             model_id=MODEL, transcript=ONE, voice=VOICE, output_format=RAW, add_timestamps=True

@@ -96,7 +96,7 @@ async def test_the_asynchronous_client_clears(speaking: Service, ears: Ears) -> 
         await socket.send_close()
 
 
-def test_the_client_is_refused(speaking: Service) -> None:
+def test_client_reads_a_refusal(speaking: Service) -> None:
     client = DeepgramClient(api_key="any", environment=environment(speaking))
     with (
         pytest.raises(InvalidStatus) as refused,

@@ -30,7 +30,7 @@ def test_a_file_in_one_piece(client: openai.OpenAI, ears: Ears) -> None:
     assert ears.which(pcm, rate) == ONE
 
 
-def test_a_stream(client: openai.OpenAI, ears: Ears) -> None:
+def test_client_streams_pcm(client: openai.OpenAI, ears: Ears) -> None:
     request = client.audio.speech.with_streaming_response.create(
         model="gpt-4o-mini-tts", voice="nova", input=ONE, response_format="pcm"
     )

@@ -185,7 +185,7 @@ async def test_errors_have_words_and_a_code() -> None:
         assert await shown.tab.run("document.getElementById('error').hidden")
 
 
-async def test_text_is_never_markup() -> None:
+async def test_page_shows_text_never_markup() -> None:
     async with gateway(FakeTalker()) as server, talkwire_page(f"{server.http}/") as shown:
         text = "<img src=x onerror=alert(1)> <b>bold</b> &amp; words."
         await shown.write(text)
@@ -323,7 +323,7 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @pytest.mark.parametrize("dark", [False, True])
-async def test_it_fits_a_phone(dark: bool, pictures: Path) -> None:
+async def test_page_fits_a_phone(dark: bool, pictures: Path) -> None:
     async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
         await shown.tab.look(360, 740, dark=dark, mobile=True)
         await shown.write(TEXT)

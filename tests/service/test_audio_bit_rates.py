@@ -75,7 +75,7 @@ def test_what_a_format_cannot_have_is_refused(name: str, sample_rate: int, bit_r
 
 @pytest.mark.parametrize("name", ["mp3", "opus", "aac"])
 @pytest.mark.parametrize("sample_rate", [8_000, 16_000, 24_000, 48_000])
-def test_what_is_offered_can_be_had(name: str, sample_rate: int) -> None:
+def test_encoders_accept_every_listed_bit_rate(name: str, sample_rate: int) -> None:
     """The ends of the ranges that a refusal names are no promise that the encoder breaks."""
     with pytest.raises(RequestError) as caught:
         make_stream_encoder(name, RATE, sample_rate, bit_rate=1)

@@ -163,7 +163,7 @@ def encoder_block(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["flac", "mp3", "ogg_opus", "aac"])
-def test_the_pieces_do_not_matter(name: str) -> None:
+def test_file_encoders_do_not_depend_on_pieces(name: str) -> None:
     whole = run(make_stream_encoder(name, RATE), SPEECH)
     pieces = run(make_stream_encoder(name, RATE), SPEECH, PIECES)
     assert np.array_equal(decoded_file(joined(whole))[0], decoded_file(joined(pieces))[0])

@@ -130,7 +130,7 @@ def test_without_the_systems_library_pyavs_is_used(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("bad", [b"", b"\x03"])
-def test_what_is_no_packet(bad: bytes) -> None:
+def test_opus_packet_ms_refuses_bad_packets(bad: bytes) -> None:
     with pytest.raises(ValueError, match="Opus packet"):
         opus_packet_ms(bad)
 

@@ -24,7 +24,7 @@ def test_s16_rounds_and_clips() -> None:
     assert packet.samples == len(EXTREMES)
 
 
-def test_f32_is_untouched() -> None:
+def test_pack_f32_changes_nothing() -> None:
     (packet,) = make_stream_encoder("pcm_f32le", RATE).encode(EXTREMES)
     assert np.array_equal(np.frombuffer(packet.data, "<f4"), EXTREMES)
 

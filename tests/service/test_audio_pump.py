@@ -127,7 +127,7 @@ async def test_too_much_waiting_is_told_once_and_messages_still_come() -> None:
     assert [error.code for error in desk.errors] == [ErrorCode.OVERLOADED]
 
 
-async def test_room_comes_back() -> None:
+async def test_pump_has_room_again_once_audio_is_encoded() -> None:
     async with asyncio.TaskGroup() as tasks:
         desk = Desk(tasks, StalledEncoder(), limit=10)
         desk.encoder.gate.release(5)

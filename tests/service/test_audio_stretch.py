@@ -101,7 +101,7 @@ def test_other_speeds_are_refused(speed: float) -> None:
 
 
 @pytest.mark.parametrize("speed", [SLOWEST, 1.25, FASTEST])
-def test_every_encoder_takes_it(speed: float) -> None:
+def test_stretching_works_before_every_encoder(speed: float) -> None:
     speech = voice(20_001)
     plain = joined(run(make_stream_encoder("pcm_f32le", RATE, speed=speed), speech))
     assert plain == stretched(speech, speed).tobytes()

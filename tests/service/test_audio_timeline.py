@@ -16,7 +16,7 @@ def test_at_the_codecs_rate_nothing_changes(parts: list[tuple[int, bool]], asked
     assert timeline.to_codec(asked) == min(asked, sum(samples for samples, _ in parts))
 
 
-def test_another_rate() -> None:
+def test_timeline_maps_samples_of_another_rate() -> None:
     timeline = Timeline(24_000, 8_000)
     timeline.add(2400, 700, ends_utterance=False)  # the resampler holds 100 back
     assert timeline.to_codec(700) == 2100
@@ -45,13 +45,13 @@ def test_what_is_sent_is_heard_later_by_the_delay_and_the_silence_before_it() ->
     assert plain.late_s == 0.0
 
 
-def test_words_are_told_later() -> None:
+def test_later_shifts_words() -> None:
     word = WordTiming("so", 1, 3, 100.0, 200.0)
     assert later([word], 50.0) == [WordTiming("so", 1, 3, 150.0, 250.0)]
 
 
 @given(st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 6000), st.booleans()), min_size=1))
-def test_it_never_runs_backwards(parts: list[tuple[int, int, bool]]) -> None:
+def test_timeline_never_runs_backwards(parts: list[tuple[int, int, bool]]) -> None:
     timeline = Timeline(24_000, 48_000, 312)
     for codec, sent, ends in parts:
         timeline.add(codec, sent, ends_utterance=ends)

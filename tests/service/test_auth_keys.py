@@ -292,7 +292,7 @@ def test_wrong_keys_are_counted_by_address() -> None:
         ("anything", "10.0.0.5", ("*",), True),
     ],
 )
-def test_hosts(host: str, bound: str, allowed: tuple[str, ...], known: bool) -> None:
+def test_is_known_host(host: str, bound: str, allowed: tuple[str, ...], known: bool) -> None:
     assert is_known([host] if host else [], bound, allowed) is known
     if host and known and bound != "0.0.0.0" and allowed != ("*",):
         assert not is_known([host, "evil.example"], bound, allowed)

@@ -51,7 +51,7 @@ def test_a_wish_for_lookahead_counts_from_the_first_chunk(
     assert (made.first_lookahead_frames, made.lookahead_frames) == (first, later)
 
 
-def test_a_clients_wishes_win() -> None:
+def test_chunking_options_of_the_client_win() -> None:
     wish = ChunkingOptions(first_chunk_frames=9, max_chunk_frames=6, left_context_frames=0)
     made = schedule_settings(Settings(first_chunk_frames=2), SPEC, wish)
     assert (made.first_chunk_frames, made.max_chunk_frames, made.left_context_frames) == (6, 6, 0)

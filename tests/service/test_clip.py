@@ -146,7 +146,7 @@ async def test_a_child_that_hangs_is_killed(
         "x" * 5_000_000,
     ],
 )
-async def test_a_child_is_not_believed(
+async def test_clip_reader_checks_what_its_child_says(
     says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     liar = tmp_path / "liar.py"

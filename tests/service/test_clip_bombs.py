@@ -130,7 +130,7 @@ def test_an_mp3_under_a_mountain_of_tags(ask: Ask) -> None:
     assert_heard(read_all(ask, bombs.tagged_mp3()), "mp3")
 
 
-def test_an_mp3_that_is_none(ask: Ask) -> None:
+def test_clip_reader_refuses_a_false_mp3(ask: Ask) -> None:
     assert_refused(read_all(ask, bombs.lying_mp3()), "damaged", "no_audio", "too_short", "silent")
 
 

@@ -43,7 +43,7 @@ async def test_mp3_is_the_default() -> None:
         ("encoding=alaw&container=wav&sample_rate=16000", "audio/wav", 16_000),
     ],
 )
-async def test_files(query: str, media_type: str, rate: int) -> None:
+async def test_speech_is_a_file_of_the_asked_format(query: str, media_type: str, rate: int) -> None:
     async with gateway(**EXACT) as server:
         answer = await post(server, query)
         assert (answer.status_code, answer.headers["content-type"]) == (200, media_type)
@@ -53,7 +53,7 @@ async def test_files(query: str, media_type: str, rate: int) -> None:
         assert seconds - 0.001 <= len(samples) / rate <= seconds + 0.15
 
 
-async def test_bare_samples() -> None:
+async def test_speech_without_a_container_is_bare_samples() -> None:
     async with gateway(**EXACT) as server:
         answer = await post(server, "encoding=linear16&container=none&model=default&speed=2")
         assert answer.headers["content-type"] == "audio/l16;rate=24000;channels=1"

@@ -64,7 +64,7 @@ async def test_telephony_is_8000_hz_unless_told(encoding: str) -> None:
         assert len(talk.audio) == len(server.whole(TEXTS[0])) // 3
 
 
-async def test_speed() -> None:
+async def test_socket_speaks_at_the_speed_of_the_query() -> None:
     async with gateway(**EXACT) as server, speaking(server, "speed=1.5") as talk:
         await talk.send("Speak", text=TEXTS[0])
         await talk.send("Flush")

@@ -200,7 +200,7 @@ async def test_in_sync_all_count_from_the_beginning(connect: Any) -> None:
         check_words(heard(talk.messages, sync=True), TEXT)
 
 
-async def test_a_single_stream_has_it_too() -> None:
+async def test_single_stream_has_alignment() -> None:
     async with gateway(speaking()) as server, single(server) as talk:
         await talk.send(text=TEXT + " ")
         await talk.send(text="")

@@ -152,7 +152,7 @@ async def test_a_model_without_word_timings_has_null(path: str) -> None:
         assert audio == s16(whole(server))
 
 
-async def test_speed() -> None:
+async def test_speech_has_the_speed_of_voice_settings() -> None:
     async with gateway(speaking(), **EXACT) as server:
         answer = await post(server, "/with-timestamps", voice_settings={"speed": 1.25})
         body = answer.json()

@@ -40,7 +40,7 @@ async def test_a_head_that_never_ends_is_cut_off(said: bytes) -> None:
         assert await rest(reader) == b""
 
 
-async def test_trickling_does_not_help() -> None:
+async def test_handshake_deadline_holds_for_trickled_bytes() -> None:
     async with gateway(handshake_s=0.5) as server, raw(server) as (reader, writer):
 
         async def trickle() -> None:

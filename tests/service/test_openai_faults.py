@@ -227,7 +227,7 @@ async def test_a_failure_among_events_is_an_event() -> None:
         (RuntimeError("secret at 0xdeadbeef"), 500, "internal"),
     ],
 )
-async def test_failures_of_the_codec(failure: Exception, status: int, code: str) -> None:
+async def test_speech_reports_a_codec_failure(failure: Exception, status: int, code: str) -> None:
     async with gateway() as server, httpx.AsyncClient() as http:
         server.codec.fail_with = failure
         answer = await http.post(server.http + PATH, json=PCM)

@@ -45,7 +45,9 @@ from tests.service.live import gateway
         (["chrome-extension://x"], "a.org", ["*"], True),
     ],
 )
-def test_the_rule(origins: list[str], host: str | None, allowed: list[str], fine: bool) -> None:
+def test_is_allowed_compares_origins_with_host_and_list(
+    origins: list[str], host: str | None, allowed: list[str], fine: bool
+) -> None:
     assert is_allowed(origins, host, allowed) is fine
 
 

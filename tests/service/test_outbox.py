@@ -27,7 +27,7 @@ async def test_a_contexts_audio_can_be_taken_back() -> None:
     assert box.drop_audio(1) == 0
 
 
-async def test_what_was_taken_makes_room() -> None:
+async def test_outbox_has_room_again_for_what_was_taken() -> None:
     box = Outbox(10)
     for number in range(5):
         box.put(Item(b"x" * 10, 1, number))

@@ -27,7 +27,7 @@ async def in_one_go(talk: Client, context_id: str, **options: Any) -> None:
     await talk.send("context.end", context_id=context_id)
 
 
-async def test_nothing_need_be_waited_for() -> None:
+async def test_client_may_send_everything_at_once() -> None:
     async with gateway() as server, client(server.url) as talk:
         await in_one_go(talk, "a")
         came = await everything(talk, "context.done")

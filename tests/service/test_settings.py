@@ -72,7 +72,7 @@ def test_values_out_of_range_are_named(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
-def test_a_file_is_utf_8(encoding: str, tmp_path: Path) -> None:
+def test_settings_file_must_be_utf_8(encoding: str, tmp_path: Path) -> None:
     file = tmp_path / "talkwire.toml"
     file.write_text('served_model_name = "Größe"', encoding=encoding)
     with pytest.raises(SettingsError, match="is not TOML"):
@@ -164,7 +164,7 @@ def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
         load_settings(broken)
 
 
-def test_the_model_names() -> None:
+def test_model_name_is_the_paths_last_part_unless_set() -> None:
     assert load_settings().model_path == str(EMBEDDED_MODEL)
     assert load_settings().model_name == "embedded"
     assert load_settings(model="org/big-voice").model_name == "big-voice"

@@ -14,7 +14,7 @@ TAIL = 239
 
 
 @pytest.mark.parametrize("speed", [0.5, 0.9, 1.5, 3.0])
-def test_the_last_samples_are_heard(speed: float) -> None:
+def test_stretching_keeps_the_last_samples(speed: float) -> None:
     tone = np.sin(np.arange(RATE + TAIL) * 0.05).astype(np.float32)
     hushed = tone.copy()
     hushed[RATE:] = 0.0

@@ -97,7 +97,7 @@ async def test_a_receiver_that_is_away_does_no_harm(monkeypatch: pytest.MonkeyPa
         assert await speak(server) > 0
 
 
-async def test_the_setting_turns_them_on() -> None:
+async def test_tracing_setting_makes_a_tracer() -> None:
     assert build_runtime(Settings(), lambda worker, phase, seconds: None).tracing is None
     traced = build_runtime(Settings(tracing=True), lambda worker, phase, seconds: None)
     assert traced.tracing is not None

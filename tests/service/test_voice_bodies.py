@@ -78,7 +78,7 @@ async def test_a_forms_consent_is_its_own_fields() -> None:
         ({"colour": "red"}, 400, "invalid_message", "colour"),
     ],
 )
-async def test_what_is_no_voice(
+async def test_add_voice_refuses_bad_fields(
     fields: dict[str, Any], status: int, code: str, param: str | None
 ) -> None:
     async with server() as s:
@@ -95,7 +95,7 @@ async def test_what_is_no_voice(
         b"--x\r\nContent-Disposition: form-data\r\n\r\na\r\n--x--",
     ],
 )
-async def test_forms_that_are_none(content: bytes) -> None:
+async def test_add_voice_refuses_broken_forms(content: bytes) -> None:
     async with server() as s:
         for kind in ("multipart/form-data; boundary=x", "multipart/form-data"):
             answer = await s.http.post(PATH, content=content, headers={"content-type": kind})

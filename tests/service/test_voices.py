@@ -87,7 +87,7 @@ async def test_a_voice_may_have_the_name_of_one_of_openais() -> None:
         assert (await s.speak(voice="alloy")).content != default
 
 
-async def test_there_is_room_for_so_many() -> None:
+async def test_add_voice_stops_at_max_voices() -> None:
     async with server(max_voices=1) as s:
         assert (await s.add()).status_code == 201
         assert error(await s.add()) == (409, "voice_exists", "name")
@@ -95,7 +95,7 @@ async def test_there_is_room_for_so_many() -> None:
         assert s.live.codec.encoded == 1  # refused before anything is worked out
 
 
-async def test_two_at_once_under_one_name() -> None:
+async def test_add_voice_twice_at_once_under_one_name() -> None:
     async with server() as s:
         answers = await asyncio.gather(s.add(), s.add(OTHER))
         assert sorted(a.status_code for a in answers) == [201, 409]

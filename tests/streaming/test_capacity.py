@@ -69,7 +69,7 @@ def test_streams_that_are_heard_faster_need_more_of_the_talker() -> None:
     assert 0.6 * PARALLEL.carries(1.5) <= most
 
 
-def test_a_slow_codec_decides_too() -> None:
+def test_capacity_is_bounded_by_a_slow_codec() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 64))
     capacity.talker.observe(1000, 2.0, 1, 1.0)
     assert capacity.streams(1.0) > 8

@@ -114,7 +114,7 @@ def test_of_many_windows_each_is_taken_to_be_a_usual_one() -> None:
     assert cost.bounds().decode_s(20) * cost.usual_share == pytest.approx(0.01, rel=0.2)
 
 
-def test_the_cost_follows_a_change() -> None:
+def test_decode_cost_follows_a_change() -> None:
     cost = DecodeCostEstimator(PRIOR)
     for window in windows(Random(3), 0.1, 0.01) + 2 * windows(Random(4), 0.005, 0.0005):
         cost.observe(*window)

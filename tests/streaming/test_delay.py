@@ -166,7 +166,7 @@ def test_wrong_rows_are_refused_and_change_nothing(bad: Codes) -> None:
     assert reverter.push_rows(codes([[4, 5, 6]])).tolist() == [[1, 3, 6]]
 
 
-def test_wrong_arguments() -> None:
+def test_delay_refuses_wrong_arguments() -> None:
     with pytest.raises(ValueError):
         DelayReverter(0, SIZE)
     for inert in (-1, 3):

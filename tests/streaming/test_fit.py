@@ -49,7 +49,7 @@ def test_nothing_is_lost_and_nothing_too_long_that_can_be_parted(text: str, most
 
 
 @given(WORDS)
-def test_what_fits_is_left_alone(text: str) -> None:
+def test_split_long_leaves_what_fits(text: str) -> None:
     assert fit(text, spoken_lengths(text), max(1, said(text))) == ([text] if text else [])
 
 
@@ -90,5 +90,5 @@ def test_the_segmenters_result_does_not_depend_on_how_the_text_was_split(
         ("a " + "9" * 20 + " b", ["a", *["9" * 4] * 5, "b"]),
     ],
 )
-def test_examples(text: str, parts: list[str]) -> None:
+def test_split_long_examples(text: str, parts: list[str]) -> None:
     assert fit(text, spoken_lengths(text), 28) == parts

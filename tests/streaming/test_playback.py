@@ -71,7 +71,7 @@ def test_nonsense_reports_are_clamped() -> None:
         PlaybackClock(0)
 
 
-def test_credit() -> None:
+def test_credit_returns_as_audio_is_played() -> None:
     clock = PlaybackClock(RATE)
     assert clock.credit_s(0.0, 2.0) == 2.0
     assert clock.when_credit(0.0, 2.0, 1.5) == 0.0
@@ -155,7 +155,7 @@ def test_without_knowledge_everything_counts_as_read() -> None:
     assert clock.lead_s(2.0) == pytest.approx(1.0)
 
 
-def test_a_bound_is_no_report() -> None:
+def test_playback_at_most_is_no_report() -> None:
     clock = PlaybackClock(RATE)
     clock.on_sent(3000, 0.0)
     clock.on_report(2500, 1.0, at_most=True)

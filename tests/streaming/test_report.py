@@ -53,7 +53,7 @@ def test_the_first_audible_sample_counts_when_it_is_heard() -> None:
     assert report(watch).leading_silence_s == pytest.approx(0.15)
 
 
-def test_nothing_heard_is_no_figure() -> None:
+def test_report_of_silence_has_no_ttfa() -> None:
     watch = Stopwatch(RATE)
     watch.on_audio(sound(100, 0), 2.0)
     nothing = report(watch)

@@ -208,7 +208,7 @@ def test_one_window_at_a_time_and_no_impossible_events() -> None:
         {"max_hold_frames": 0},
     ],
 )
-def test_settings_are_checked(wrong: dict[str, Any]) -> None:
+def test_schedule_settings_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         replace(SETTINGS, **wrong)
 
@@ -224,6 +224,6 @@ def test_settings_are_checked(wrong: dict[str, Any]) -> None:
         {"decode_floor": 1.1},
     ],
 )
-def test_bounds_are_checked(wrong: dict[str, Any]) -> None:
+def test_pace_bounds_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         replace(BOUNDS, **wrong)

@@ -88,7 +88,7 @@ TAG = re.compile(r"<\|[a-z_:]{1,20}\|>")
 
 
 @given(TEXTS, SETTINGS)
-def test_tags_are_never_cut(text: str, settings: SegmentSettings) -> None:
+def test_segmenter_never_cuts_a_tag(text: str, settings: SegmentSettings) -> None:
     if settings.max_chars < 60:
         settings = SegmentSettings(60, settings.min_chars, settings.first_min_chars)
     assert [
@@ -172,7 +172,7 @@ def test_a_written_character_is_never_torn_apart(text: str, most: int) -> None:
         ("  \n ", []),
     ],
 )
-def test_examples(text: str, expected: list[str]) -> None:
+def test_segmenter_examples(text: str, expected: list[str]) -> None:
     assert segment(text) == expected
 
 
@@ -253,7 +253,7 @@ def test_abbreviations() -> None:
     assert not any(map(is_abbreviation, ["", "I", "is", "3", "3.1", "a..b", "你", "www.x.y"]))
 
 
-def test_settings_are_checked() -> None:
+def test_segment_settings_are_checked() -> None:
     for wrong in ((1, 1, 1), (10, 0, 1), (10, 1, 0), (10, 11, 1), (10, 1, 11)):
         with pytest.raises(ValueError):
             SegmentSettings(*wrong)

@@ -37,7 +37,7 @@ def test_an_utterance_under_way_is_judged_by_the_usual_pace_of_speech() -> None:
     assert made.split(3001, 3100, end)[1] == "  Third"
 
 
-def test_both_parts_always_join_up() -> None:
+def test_transcript_split_joins_up_to_the_text() -> None:
     made = transcript()
     for played in range(0, 3500, 7):
         assert "".join(made.split(played, 3000, None)) == made.text

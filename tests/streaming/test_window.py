@@ -168,7 +168,7 @@ def test_memory_is_context_and_pending() -> None:
         assert len(held) <= 10 + 2
 
 
-def test_misuse_is_refused() -> None:
+def test_chunker_refuses_misuse() -> None:
     with pytest.raises(ValueError):
         SlidingWindowChunker(-1)
     chunker = SlidingWindowChunker(3)

@@ -52,7 +52,7 @@ async def test_the_bound_on_frames_cuts_it_off() -> None:
     assert pieces[-1].finish == "length"
 
 
-async def test_late_rows_come_together() -> None:
+async def test_fake_talker_gives_late_rows_together() -> None:
     fake = FakeTalker(row_s=0.001)
     pieces = []
     async for piece in fake.generate(SpeechRequest("r", "hello world")):

@@ -255,7 +255,7 @@ async def test_what_an_engine_core_will_not_run_is_said_and_not_tried_again(
 
 
 @pytest.mark.parametrize("argument", ["{", '{"no_such_setting": 1}', '{"max_num_seqs": 0}'])
-async def test_settings_are_checked(argument: str) -> None:
+async def test_talker_settings_are_checked(argument: str) -> None:
     with pytest.raises(msgspec.MsgspecError):
         msgspec.json.decode(argument, type=TalkerSettings)
 

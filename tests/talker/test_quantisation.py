@@ -27,7 +27,7 @@ from talker.settings import TalkerSettings, check_preset, quantization_method
 KNOWN = frozenset({"fp8_per_channel"})
 
 
-def test_the_presets() -> None:
+def test_presets_name_vllms_methods() -> None:
     assert quantization_method(TalkerSettings().quantization) is None
     assert quantization_method("fp8") == "fp8_per_channel"
     for preset in ("none", "int8"):
@@ -46,7 +46,7 @@ def test_fp8_is_refused_where_it_cannot_run(
         check_preset("fp8", capability, methods)
 
 
-def test_rounding_by_hand() -> None:
+def test_fake_quantisation_rounds_as_computed_by_hand() -> None:
     row = torch.tensor([[0.0, 1.0, -2.54, 0.011]])  # a step is 0.02
     assert torch.allclose(fake_int8(row), torch.tensor([[0.0, 1.0, -2.54, 0.02]]))
     assert torch.equal(fake_int8(torch.zeros(2, 3)), torch.zeros(2, 3))

@@ -21,7 +21,7 @@ def config(worker: object, *, v2: bool = False, stages: int = 1) -> SimpleNamesp
 @pytest.mark.parametrize(
     ("worker", "v2"), [(V1_WORKER, False), ("auto", True), (OtherWorker, True)]
 )
-def test_the_two_it_was_built_for(worker: object, v2: bool) -> None:
+def test_refuse_other_runners_accepts_both_of_ours(worker: object, v2: bool) -> None:
     refuse_other_runners(config(worker, v2=v2))
 
 

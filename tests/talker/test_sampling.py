@@ -51,6 +51,6 @@ def test_what_cannot_work_is_refused_by_name(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "asked", [{"temperature": 2}, {"top_p": 1}, {"top_k": 1}, {"top_k": 1024}, {"seed": MAX_SEED}]
 )
-def test_the_bounds_themselves_work(asked: dict[str, Any]) -> None:
+def test_sampling_accepts_its_bounds(asked: dict[str, Any]) -> None:
     ((name, value),) = asked.items()
     assert getattr(resolve(**asked), name) == value

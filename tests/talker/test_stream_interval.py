@@ -52,7 +52,7 @@ class Engine:
         return [len(piece) for piece in self.heard[name]]
 
 
-def test_up_and_down_again() -> None:
+def test_interval_is_raised_and_lowered_while_rows_come() -> None:
     engine = Engine("a")
     engine.step(3)
     engine.intervals.set("a", 4)
@@ -84,7 +84,7 @@ def test_who_changes_his_mind_gets_the_last_that_was_asked_for() -> None:
     assert engine.sizes()[2:] == [4, 4, 4]
 
 
-def test_others_are_left_alone() -> None:
+def test_interval_of_one_request_changes_no_other() -> None:
     engine = Engine("a", "b")
     engine.step()
     engine.intervals.set("a", 3)

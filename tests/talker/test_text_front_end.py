@@ -197,6 +197,6 @@ def test_a_front_end_that_is_not_here_is_said_at_the_start(tmp_path: Path) -> No
         RequestBuilder(opened, 1024, None, {"english": normalise})
 
 
-def test_its_name_must_be_one(tmp_path: Path) -> None:
+def test_front_end_name_must_be_a_string(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="text_frontend"):
         open_checkpoint(str(with_front_end(tmp_path, 5)))

@@ -39,7 +39,9 @@ from talker.vllm_setup import (
         ({"distributed_executor": "ray", "tensor_parallel_size": 2}, True, "ray"),
     ],
 )
-def test_the_executor(settings: dict[str, object], on_gpu: bool, expected: str | None) -> None:
+def test_executor_follows_settings_and_device(
+    settings: dict[str, object], on_gpu: bool, expected: str | None
+) -> None:
     assert executor(TalkerSettings(**settings), on_gpu) == expected
 
 
