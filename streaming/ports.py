@@ -19,12 +19,18 @@ from streaming.window import DecodeWindow
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How codes are drawn. ``temperature`` 0 is greedy; ``None`` is the model's default."""
+    """How codes are drawn. ``temperature`` 0 is greedy; ``None`` is the model's default.
+
+    Repetition-aware sampling, for models that have it: a code that occurs ``ras_max_repeat`` times
+    or more among the last ``ras_win_len`` of its codebook is drawn again; a window of 0 is none.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = None
+    ras_win_len: int | None = None
+    ras_max_repeat: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

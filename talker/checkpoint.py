@@ -24,6 +24,8 @@ _HUB_FILES = ("*.json", "*.safetensors")
 MIN_TEMPERATURE = 0.01
 #: The licence in the front matter of a model card, as the hub defines it.
 _CARD_LICENCE = re.compile(r"---\n(?:(?!---).*\n)*?license: *([\w.-]+) *\n")
+#: The frame table links each row to as many before it, four bytes each.
+MAX_RAS_WINDOW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,9 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     generation = _read_json(file) if file.is_file() else {}
     try:
         defaults, muted = read_defaults(generation, family, shape)
+        rules = family.sampler_rules(generation, shape)
+        if defaults.ras_longest:
+            rules["look_back"] = defaults.ras_longest
         return Checkpoint(
             name=model,
             folder=folder,
@@ -99,7 +104,7 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
             has_continuity=read_continuity(generation, family),
             continuation_positions=read_count(generation, "continuation_positions"),
             segment_chars=read_count(generation, "segment_chars") or family.segment_chars,
-            sampler_rules=family.sampler_rules(generation, shape),
+            sampler_rules=rules,
             quantisation=method,
             has_packed_weights=method is not None and has_packed_weights(config),
             warnings=tuple(f"{file}: {text}" for text in muted),
@@ -208,11 +213,15 @@ def read_defaults(
         kept = ", ".join(f"{name} {given[name]:g}" for name in muted if muted[name] == reason)
         warnings.append(f"{reason} is not followed, since it would mute the sampling: {kept}")
     top_k = int(given["top_k"])
+    window, repeats, longest = read_repetition(generation, published)
     defaults = SamplingDefaults(
         temperature=given["temperature"],
         top_p=given["top_p"],
         top_k=shape.codebook_size if top_k in (0, -1) else top_k,
         max_frames=int(_number(generation, "max_new_tokens", published.max_frames)),
+        ras_win_len=window,
+        ras_max_repeat=repeats,
+        ras_longest=longest,
     )
     sane = (
         0 <= defaults.temperature <= 2
@@ -223,6 +232,26 @@ def read_defaults(
     if not sane:
         raise CheckpointError(f"sampling defaults out of range: {defaults}")
     return defaults, warnings
+
+
+def read_repetition(
+    generation: Mapping[str, Any], published: SamplingDefaults
+) -> tuple[int, int, int]:
+    """``ras_win_len`` and ``ras_win_max_num_repeat`` of generation_config.json over the family's
+    own, and the longest window that there may be; a window of 0 is none, as upstream's null.
+    Nothing is read for a family without repetition-aware sampling. Raises CheckpointError.
+    """
+    if not published.ras_longest:
+        return 0, published.ras_max_repeat, 0
+    window = generation.get("ras_win_len", published.ras_win_len)
+    window = 0 if window is None else window
+    repeats = generation.get("ras_win_max_num_repeat", published.ras_max_repeat)
+    for name, value in (("ras_win_len", window), ("ras_win_max_num_repeat", repeats)):
+        if type(value) is not int or value > MAX_RAS_WINDOW:
+            raise CheckpointError(f"{name} must be a number up to {MAX_RAS_WINDOW}, not {value!r}")
+    if window > 0 and repeats < 1:
+        raise CheckpointError(f"ras_win_max_num_repeat must be at least 1, not {repeats!r}")
+    return max(0, window), max(1, repeats), max(published.ras_longest, window)
 
 
 def read_alignment_heads(

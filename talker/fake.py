@@ -41,7 +41,8 @@ class FakeTalker:
     contains ``"!fail"``, the engine "fails". ``outstanding`` counts requests in flight,
     ``rows_made`` the rows that were taken. Like the real one it pauses when nobody takes
     ``hold_rows`` rows. With ``has_word_timings`` each frame speaks the character whose frame it
-    is; with ``takes_scene`` codes follow from the scene too. With ``has_continuity`` the codes of
+    is; with ``takes_scene`` codes follow from the scene too. ``watches_repetition``: it takes such
+    sampling, without effect. With ``has_continuity`` the codes of
     a conversation's later utterances follow from what it has said before; ``conversations`` are
     those that it remembers.
     """
@@ -62,6 +63,7 @@ class FakeTalker:
         has_continuity: bool = False,
         has_word_timings: bool = False,
         takes_scene: bool = False,
+        watches_repetition: bool = False,
         segment_chars: int | None = 90,
     ) -> None:
         self.num_codebooks, self.codebook_size = num_codebooks, codebook_size
@@ -78,7 +80,7 @@ class FakeTalker:
         self.source: VoiceSource | None = None
         self.outstanding = self.restarts = self.rows_made = 0
         self.has_word_timings = has_word_timings
-        self._takes_scene = takes_scene
+        self._takes_scene, self._watches_repetition = takes_scene, watches_repetition
         self.row_layout = RowLayout.DELAYED
         self.spoken_lengths: SpokenLengths | None = None
         self.has_continuity = has_continuity
@@ -153,6 +155,12 @@ class FakeTalker:
         """Any sampling will do; the only voice is ``default``."""
         if request.scene is not None and not self._takes_scene:
             raise RequestError(ErrorCode.UNSUPPORTED, "A fake takes no scene.", param="scene")
+        if request.sampling.ras_win_len is not None and not self._watches_repetition:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED,
+                "A fake does not watch repetition.",
+                param="sampling.ras_win_len",
+            )
         known = self.source is not None and self.source.get(request.voice) is not None
         if request.voice not in self.voices and not known:
             raise RequestError(

@@ -103,6 +103,8 @@ class RequestBuilder:
             seed=secrets.randbits(62) if sampling.seed is None else sampling.seed,
             voice=None if rows is None else VoiceRows(rows.tobytes(), prompt.voice_at),
             text=TextSpan(prompt.text_at, prompt.text_starts) if request.word_timings else None,
+            ras_win_len=sampling.ras_win_len,
+            ras_max_repeat=sampling.ras_max_repeat,
         )
         return message, prompt.turn_at
 

@@ -35,8 +35,32 @@ from talker.families.delayed import DelayedShape
 from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable, LookBack
 from talker.noise import log_uniform
 
+#: Where a request's repetition-aware sampling travels in vLLM's ``SamplingParams.extra_args``: its
+#: window and how often a code may occur in it.
+RAS_KEY = "talkwire_ras"
 #: Mixed into a seed, so that a second draw has noise of its own.
 REPETITION_MARK = 0x2545F4914F6CDD1D
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """Repetition-aware sampling of each row of a batch; tensors are ``[B]``.
+
+    A code that occurs ``most`` times or more among the last ``window`` of its codebook is drawn
+    once more. A window of 0 is none, and no window is longer than the table looks back. A code
+    that the stream has not said counts for nothing.
+    """
+
+    window: Tensor
+    most: Tensor
+
+    def repeats(self, recent: Tensor, codes: Tensor) -> Tensor:
+        """Which of ``codes`` ``[B, K]`` repeat, ``[B, K]`` bool; ``recent`` ``[B, W, K]`` are the
+        rows before, newest first.
+        """
+        ages = torch.arange(recent.shape[1], device=codes.device)
+        is_near = (ages < self.window[:, None])[..., None]
+        return ((recent == codes[:, None]) & is_near).sum(1) >= self.most[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +69,7 @@ class Draw:
 
     A greedy row is one of ``top_k`` 1; its temperature is anything but 0. The host knows two
     things that spare the device work: the widest ``top_k``, and whether all are as wide.
+    ``repetition``: for a sampler whose table looks back; None is none for any row.
     """
 
     temperature: Tensor
@@ -53,6 +78,7 @@ class Draw:
     seed: Tensor
     widest: int
     same_width: bool
+    repetition: Repetition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +180,8 @@ class DelayedRowSampler(RowSampler):
 
     Of the first ``end_codebooks`` codebooks each may say EOC. Where a higher one says it, all
     below it are over with the same row: the last of several counts, and in the ramp none says it
-    again, so no frame that is played holds a special code. With ``repetition``, codes that have
-    repeated are drawn again.
+    again, so no frame that is played holds a special code. With a table that looks back, codes
+    that have repeated are drawn again as each request wants it.
     """
 
     def __init__(
@@ -166,25 +192,21 @@ class DelayedRowSampler(RowSampler):
         eoc: int,
         stop: int,
         end_codebooks: int = 1,
-        repetition: Repetition | None = None,
     ) -> None:
         super().__init__(table, codebook_rows, stop)
         if not 1 <= end_codebooks <= self.num_codebooks:
             raise ValueError(f"end_codebooks must be from 1 to {self.num_codebooks}")
         self.boc, self.eoc, self.end_codebooks = boc, eoc, end_codebooks
-        self.repetition = repetition
 
     @classmethod
     def from_rules(
         cls, n_slots: int, shape: DelayedShape, rules: Mapping[str, Any]
     ) -> DelayedRowSampler:
         """A sampler with a table of its own. ``rules``: ``end_codebooks``, and for repetition-aware
-        sampling ``ras_window`` and ``ras_most``.
+        sampling ``look_back``, the longest window.
         """
         assert shape.stop_id is not None
-        window = rules.get("ras_window", 0)
-        repetition = Repetition(window, rules["ras_most"]) if window else None
-        table = FrameTable(n_slots, shape.num_codebooks, look_back=window)
+        table = FrameTable(n_slots, shape.num_codebooks, look_back=rules.get("look_back", 0))
         return cls(
             table,
             shape.codebook_rows,
@@ -192,7 +214,6 @@ class DelayedRowSampler(RowSampler):
             shape.eoc,
             shape.stop_id,
             rules.get("end_codebooks", 1),
-            repetition,
         )
 
     def draw_rows(
@@ -215,10 +236,9 @@ class DelayedRowSampler(RowSampler):
         if self.end_codebooks > 1:  # in the ramp the codebooks that go on speak their frames
             logits[:, :, self.eoc].masked_fill_(over > 0, float("-inf"))
         codes = choose_codes(logits, positions, self.books, draw)
-        if self.repetition is not None and before is not None:
-            codes = self.repetition.draw_again(
-                logits, codes, before.codes, positions, self.books, draw, self.boc
-            )
+        if before is not None and draw.repetition is not None:
+            again = draw.repetition.repeats(before.codes, codes) & (codes < self.boc)
+            codes = draw_again(logits, codes, again, positions, self.books, draw.seed)
         codes.masked_fill_(self.indices > started, self.boc)
         if self.end_codebooks > 1:
             said = torch.where(codes == self.eoc, self.books, 0).amax(1, keepdim=True)
@@ -231,39 +251,20 @@ class DelayedRowSampler(RowSampler):
         return Drawn(codes, after, after[:, 1] == self.num_codebooks)
 
 
-@dataclass(frozen=True, slots=True)
-class Repetition:
-    """Repetition-aware sampling: a code that occurs ``most`` times or more among the last
-    ``window`` of its codebook is drawn once more, from all that may be said (no top-k, no top-p)
-    at temperature 1. Special codes do not count. The second draw has noise of its own from the
-    same seed, so greedy speech repeats itself too.
+def draw_again(
+    logits: Tensor, codes: Tensor, again: Tensor, positions: Tensor, books: Tensor, seed: Tensor
+) -> Tensor:
+    """``codes`` ``[B, K]`` drawn from ``logits`` ``[B, K, V]``, with those that are marked in
+    ``again`` ``[B, K]`` drawn from all that may be said (no top-k, no top-p) at temperature 1.
+
+    The second draw has noise of its own from the same seed, so greedy speech repeats itself too.
+    On a CPU nothing is drawn where nothing repeats. On a GPU to ask would be to wait.
     """
-
-    window: int
-    most: int
-
-    def draw_again(
-        self,
-        logits: Tensor,
-        codes: Tensor,
-        recent: Tensor,
-        positions: Tensor,
-        books: Tensor,
-        draw: Draw,
-        codebook_size: int,
-    ) -> Tensor:
-        """``codes`` ``[B, K]`` drawn from ``logits`` ``[B, K, V]``, with those drawn again that
-        repeat; ``recent`` ``[B, W, K]`` are the rows before, newest first.
-
-        On a CPU nothing is drawn where nothing repeats. On a GPU to ask would be to wait.
-        """
-        same = (recent[:, : self.window] == codes[:, None]).sum(1)
-        again = (same >= self.most) & (codes < codebook_size)
-        if not logits.is_cuda and not again.any():
-            return codes
-        every = torch.arange(logits.shape[-1], device=codes.device).expand_as(logits)
-        noise = log_uniform(draw.seed ^ REPETITION_MARK, positions, books, every)
-        return torch.where(again, logits.softmax(-1).div_(noise).argmin(-1), codes)
+    if not logits.is_cuda and not again.any():
+        return codes
+    every = torch.arange(logits.shape[-1], device=codes.device).expand_as(logits)
+    noise = log_uniform(seed ^ REPETITION_MARK, positions, books, every)
+    return torch.where(again, logits.softmax(-1).div_(noise).argmin(-1), codes)
 
 
 def choose_codes(
@@ -290,6 +291,12 @@ def choose_codes(
     noise = log_uniform(draw.seed, positions, books, code, stride)
     best = chance.div_(noise).argmin(-1, keepdim=True)
     return code.gather(-1, best).squeeze(-1)
+
+
+def repetition_of(params: Any) -> tuple[int, int]:
+    """What a request's ``SamplingParams`` say of repetition: window and most, (0, 1) for none."""
+    window, most = (params.extra_args or {}).get(RAS_KEY, (0, 1))
+    return int(window), int(most)
 
 
 def next_state(codes: Tensor, before: Tensor, eoc: int) -> Tensor:

@@ -26,12 +26,16 @@ class ResolvedSampling:
     top_p: float
     top_k: int
     seed: int | None
+    ras_win_len: int = 0
+    ras_max_repeat: int = 1
 
 
 def resolve_sampling(
     asked: Sampling, defaults: SamplingDefaults, codebook_size: int
 ) -> ResolvedSampling:
-    """Raises RequestError INVALID_PARAMETER, naming the parameter."""
+    """Raises RequestError, naming the parameter: INVALID_PARAMETER, and UNSUPPORTED for repetition
+    of a model that does not watch it.
+    """
     temperature = _number("temperature", asked.temperature, defaults.temperature)
     if temperature != 0 and not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
         raise _invalid("temperature", f"0, or from {MIN_TEMPERATURE} to {MAX_TEMPERATURE}")
@@ -44,7 +48,30 @@ def resolve_sampling(
     seed = None if asked.seed is None else _whole("seed", asked.seed, 0)
     if seed is not None and not 0 <= seed <= MAX_SEED:
         raise _invalid("seed", "from 0 to 2^63 - 1")
-    return ResolvedSampling(temperature, top_p, top_k, seed)
+    window, repeats = _repetition(asked, defaults)
+    return ResolvedSampling(temperature, top_p, top_k, seed, window, repeats)
+
+
+def _repetition(asked: Sampling, defaults: SamplingDefaults) -> tuple[int, int]:
+    """The window, and how often a code may occur in it; (0, 1) for none."""
+    longest = defaults.ras_longest
+    given = {"ras_win_len": asked.ras_win_len, "ras_max_repeat": asked.ras_max_repeat}
+    if not longest:
+        for name, value in given.items():
+            if value is not None:
+                raise RequestError(
+                    ErrorCode.UNSUPPORTED,
+                    f"This model has no repetition-aware sampling, so no {name}.",
+                    param=f"sampling.{name}",
+                )
+    window = _whole("ras_win_len", asked.ras_win_len, defaults.ras_win_len)
+    if not 0 <= window <= longest:
+        raise _invalid("ras_win_len", f"0, which is none, or up to {longest}")
+    # a count that the window cannot hold would be silently without effect
+    repeats = _whole("ras_max_repeat", asked.ras_max_repeat, min(defaults.ras_max_repeat, window))
+    if asked.ras_max_repeat is not None and not 1 <= repeats <= window:
+        raise _invalid("ras_max_repeat", f"from 1 to ras_win_len, which is {window}")
+    return window, max(1, repeats)
 
 
 def _number(name: str, asked: float | None, default: float) -> float:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.outputs import LogprobsTensors
+from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.sample.states import SamplingStates
@@ -22,7 +23,7 @@ from vllm.v1.worker.gpu.sample.states import SamplingStates
 from talker.attention import text_span
 from talker.frames import lost_requests
 from talker.model import SETTINGS_KEY, TalkerModel
-from talker.sampler import Draw
+from talker.sampler import Draw, Repetition, repetition_of
 from talker.step_kernels import StepInputs, StepKernels, embed, fits
 
 
@@ -112,6 +113,10 @@ class TalkerSampler:
     ) -> None:
         self._model, self._req_states, self._kernels = model, req_states, kernels
         self.sampling_states = SamplingStates(max_num_reqs, model.codebook_rows)
+        #: Window and most of each slot, for families that watch repetition.
+        self._repetition = None
+        if model.table.look_back_rows:
+            self._repetition = UvaBackedTensor((max_num_reqs, 2), dtype=torch.int32)
         self._lost = torch.zeros(max_num_reqs, dtype=torch.bool, device=device)
         # Never written to, so all steps may share them: what is beside the codes, where nobody
         # wants to know their place, their ranks, and how many rows were rejected.
@@ -132,6 +137,8 @@ class TalkerSampler:
         states.add_request(index, args[-1])
         if states.temperature.np[index] == 0:  # greedy: vLLM forgets its top_k
             states.temperature.np[index] = states.top_k.np[index] = 1
+        if self._repetition is not None:
+            self._repetition.np[index] = repetition_of(args[-1])
         self._lost[index] = False
         span = text_span(args[-1])
         if span is None:
@@ -142,6 +149,8 @@ class TalkerSampler:
     def apply_staged_writes(self) -> None:
         """Copy what was staged on the host to the device."""
         self.sampling_states.apply_staged_writes()
+        if self._repetition is not None:
+            self._repetition.copy_to_uva()
 
     def get_logprobs_dims(self, *_: Any, **__: Any) -> tuple[int, int]:
         """How wide the logprobs channel is beyond the sampled id: all codes but one."""
@@ -237,7 +246,9 @@ class TalkerSampler:
         whose = batch.idx_mapping_np.tobytes()
         if self._drawn is not None and self._drawn[0] == whose:
             return self._drawn[1]
-        widths = states.top_k.np[batch.idx_mapping_np]
+        widths, repetition = states.top_k.np[batch.idx_mapping_np], None
+        if self._repetition is not None:
+            repetition = Repetition(*self._repetition.gpu[slots].unbind(1))
         draw = Draw(
             temperature=states.temperature.gpu[slots],
             top_k=states.top_k.gpu[slots],
@@ -245,6 +256,7 @@ class TalkerSampler:
             seed=states.seeds.gpu[slots],
             widest=int(np.max(widths)),
             same_width=bool(np.min(widths) == np.max(widths)),
+            repetition=repetition,
         )
         self._drawn = (whose, draw)
         return draw

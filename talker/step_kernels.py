@@ -167,7 +167,7 @@ def fits(rows: RowSampler) -> bool:
     """Whether ``StepKernels`` draws as ``rows`` does: the delay pattern, where repetition is
     nobody's concern. Other samplers keep PyTorch's form.
     """
-    return type(rows) is DelayedRowSampler and rows.repetition is None
+    return type(rows) is DelayedRowSampler and not rows.table.look_back_rows
 
 
 def embed(

@@ -18,6 +18,7 @@ from talker.attention import SPAN_KEY
 from talker.messages import NewRows, TextSpan, VoiceRows
 from talker.reference_audio import clips_input
 from talker.request_table import RequestState, RequestTable
+from talker.sampler import RAS_KEY
 from talker.sampling import MAX_SEED
 from talker.shape import TalkerShape
 
@@ -44,7 +45,11 @@ def sampling_params(state: RequestState, num_codebooks: int, stop_id: int) -> Sa
 
     A stop id is always given, since without a tokenizer vLLM knows of none.
     """
-    request, text = state.request, state.request.text
+    request, text, extra = state.request, state.request.text, dict[str, Any]()
+    if text is not None:
+        extra[SPAN_KEY] = [len(state.before) + text.at, len(text.starts) - 1]
+    if request.ras_win_len:
+        extra[RAS_KEY] = [request.ras_win_len, request.ras_max_repeat]
     return SamplingParams(
         temperature=request.temperature,
         top_p=request.top_p,
@@ -56,9 +61,7 @@ def sampling_params(state: RequestState, num_codebooks: int, stop_id: int) -> Sa
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
-        extra_args=None
-        if text is None
-        else {SPAN_KEY: [len(state.before) + text.at, len(text.starts) - 1]},
+        extra_args=extra or None,
     )
 
 

@@ -16,7 +16,7 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 
 from talker.attention import text_span
 from talker.frames import lost_requests
-from talker.sampler import Draw
+from talker.sampler import Draw, Repetition, repetition_of
 
 
 class TalkerCPUWorker(CPUWorker):  # type: ignore[misc]  # untyped base
@@ -62,7 +62,8 @@ class TalkerSampler:
         if sampling_metadata is not self._metadata or self._draw is None:
             self._metadata = sampling_metadata  # replaced whenever the batch changes
             params = [runner.requests[name].sampling_params for name in names]
-            self._draw, self._spans = draw_of(params), spans_of(params)
+            watches = bool(self._model.table.look_back_rows)
+            self._draw, self._spans = draw_of(params, watches), spans_of(params)
         ends = runner.query_start_loc.gpu[: batch + 1]
         last = (ends[1:] - 1).long()
         ids, codes = self._model.rows.step(
@@ -113,7 +114,7 @@ def spans_of(params: list[Any]) -> dict[int, tuple[int, int]]:
     return {index: span for index, span in spans if span is not None}
 
 
-def draw_of(params: list[Any]) -> Draw:
+def draw_of(params: list[Any], watches_repetition: bool = False) -> Draw:
     """Read the draw from the requests' own parameters.
 
     Not from the runner's metadata: it clips top-k to the *text* vocabulary, which is smaller
@@ -123,6 +124,10 @@ def draw_of(params: list[Any]) -> Draw:
     top_k = [p.top_k if p.temperature > 0 else 1 for p in params]
     if min(top_k) <= 0 or any(p.seed is None for p in params):
         raise ValueError("a talker request needs a top_k and a seed")
+    repetition = None
+    if watches_repetition:
+        window, most = torch.tensor([repetition_of(p) for p in params]).unbind(1)
+        repetition = Repetition(window, most)
     return Draw(
         temperature=torch.tensor([p.temperature or 1.0 for p in params]),
         top_k=torch.tensor(top_k),
@@ -130,6 +135,7 @@ def draw_of(params: list[Any]) -> Draw:
         seed=torch.tensor([p.seed for p in params]),
         widest=max(top_k),
         same_width=min(top_k) == max(top_k),
+        repetition=repetition,
     )
 
 

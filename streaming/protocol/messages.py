@@ -17,6 +17,8 @@ from streaming.spec import Encoding
 SUBPROTOCOL = "talkwire.tts.v1"
 #: Longest description of a scene, in characters.
 MAX_SCENE_CHARS = 2000
+#: Longest window of repetition-aware sampling; a model may have a shorter one.
+MAX_RAS = 64
 #: Longest fade and longest chunk that a client may ask for by time.
 MAX_FADE_MS, MAX_CHUNK_MS = 1000, 4000
 
@@ -51,13 +53,17 @@ class AudioOptions(Options, frozen=True):
 
 
 class SamplingOptions(Options, frozen=True):
-    """How codes are drawn; what is left out is the model's default."""
+    """How codes are drawn; what is left out is the model's default. ``ras_win_len`` and
+    ``ras_max_repeat``: repetition-aware sampling, for models that have it.
+    """
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=1, le=1024)] | None = None
     seed: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
     max_frames: Annotated[int, Meta(ge=1, le=8192)] | None = None
+    ras_win_len: Annotated[int, Meta(ge=0, le=MAX_RAS)] | None = None
+    ras_max_repeat: Annotated[int, Meta(ge=1, le=MAX_RAS)] | None = None
 
 
 class ChunkingOptions(Options, frozen=True):

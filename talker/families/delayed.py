@@ -39,18 +39,3 @@ def end_codebooks(generation: Mapping[str, Any], shape: TalkerShape, default: in
             f"end_codebooks must be from 1 to {shape.num_codebooks}, not {value!r}"
         )
     return value
-
-
-def repetition_window(generation: Mapping[str, Any], window: int, most: int) -> tuple[int, int]:
-    """``ras_win_len`` and ``ras_win_max_num_repeat`` of generation_config.json over the family's
-    own; a window of 0 is none, as upstream's null. Raises CheckpointError.
-    """
-    window_value = generation.get("ras_win_len", window)
-    most_value = generation.get("ras_win_max_num_repeat", most)
-    window_value = 0 if window_value is None else window_value
-    for name, value in (("ras_win_len", window_value), ("ras_win_max_num_repeat", most_value)):
-        if type(value) is not int or value > 64:
-            raise CheckpointError(f"{name} must be a number up to 64, not {value!r}")
-    if window_value > 0 and most_value < 1:
-        raise CheckpointError(f"ras_win_max_num_repeat must be at least 1, not {most_value!r}")
-    return max(0, window_value), most_value

@@ -22,12 +22,19 @@ WeightShapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """How codes are drawn when the client does not say."""
+    """How codes are drawn when the client does not say.
+
+    ``ras_longest`` is the longest window of repetition-aware sampling that a client may ask for; 0
+    where the family has no such sampling.
+    """
 
     temperature: float = 1.0
     top_p: float = 0.95
     top_k: int = 50
     max_frames: int = 2048
+    ras_win_len: int = 0
+    ras_max_repeat: int = 1
+    ras_longest: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def full(kind: type[Any]) -> Any:
         protocol.AudioOptions: protocol.AudioOptions(
             protocol.Encoding.OPUS, 16_000, 20, 9000, 2.0, 5
         ),
-        protocol.SamplingOptions: protocol.SamplingOptions(0.5, 0.9, 30, 7, 500),
+        protocol.SamplingOptions: protocol.SamplingOptions(0.5, 0.9, 30, 7, 500, 7, 2),
         protocol.ChunkingOptions: protocol.ChunkingOptions(1, 2, 3, 4, 5, 640),
     }
     fields = {

@@ -29,7 +29,7 @@ from talker.families.fish_s2.prompts import CLIP_AFTER, CLIP_BEFORE, SYSTEM
 from talker.families.fish_s2.sampler import FishS2RowSampler
 from talker.prompts import Prompt, PromptBuilder, ReferenceVoice
 from talker.reference import Chance, Spoken
-from talker.sampler import Draw
+from talker.sampler import Draw, Repetition
 from talker.shape import CheckpointError
 from tests.talker.fish_s2_oracle import FishS2Reference
 
@@ -72,7 +72,8 @@ def test_open_checkpoint_reads_the_published_keys(folder: Path) -> None:
     shape = opened.shape
     assert (shape.num_codebooks, shape.codebook_size, shape.is_delayed) == (10, 128, False)
     assert shape.codebook_sizes == (128,) * 10
-    assert opened.sampler_rules == {"ras_window": 10}
+    assert opened.sampler_rules == {"look_back": 16}
+    assert (opened.defaults.ras_win_len, opened.defaults.ras_max_repeat) == (10, 1)
     assert opened.has_continuity
     assert "Built with Fish Audio" in opened.family.licence.notice
 
@@ -300,9 +301,10 @@ def fast_step(folder: Path, batch: int, *, mixed: bool) -> tuple[torch.Tensor, t
     shape = open_checkpoint(str(folder)).shape
     assert isinstance(shape, FishS2Shape)
     fast = FastAR(shape, 16, torch.float32)
-    rows = FishS2RowSampler(64, shape, fast, window=10)
+    rows = FishS2RowSampler(64, shape, fast, look_back=10)
     ones = torch.ones(batch)
-    draw = Draw(ones, ones.long(), ones, ones.long(), 6, not mixed)
+    watched = Repetition(ones.long() * 10, ones.long())
+    draw = Draw(ones, ones.long(), ones, ones.long(), 6, not mixed, watched)
     logits = torch.empty(batch, shape.codebook_size + 1 + shape.backbone.hidden_size)
     last = torch.empty(batch, dtype=torch.int32)
     lost = torch.empty(batch, dtype=torch.bool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ def test_both_formats_are_read_alike(folder: Path, converted: Path) -> None:
         shape = opened.shape
         assert (shape.num_codebooks, shape.codebook_size, shape.codebook_rows) == (8, 1024, 1026)
         assert shape.backbone.max_positions >= 8192
-        assert opened.sampler_rules == {"end_codebooks": 8, "ras_window": 7, "ras_most": 2}
+        assert opened.sampler_rules == {"end_codebooks": 8, "look_back": 16}
+        own = opened.defaults
+        assert (own.ras_win_len, own.ras_max_repeat, own.ras_longest) == (7, 2, 16)
         assert opened.has_continuity
     a, b = (o.prompt_builder(1024).build("Hello there.") for o in (one, other))
     assert a == b
@@ -92,7 +95,16 @@ def test_open_checkpoint_refuses_what_no_published_model_has(
         open_checkpoint(str(tmp_path)).prompt_builder(1024)
 
 
-@pytest.mark.parametrize("own", [{"ras_win_len": "x"}, {"end_codebooks": 9}, {"end_codebooks": 0}])
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"ras_win_len": "x"},
+        {"ras_win_len": 65},
+        {"ras_win_max_num_repeat": 0},
+        {"end_codebooks": 9},
+        {"end_codebooks": 0},
+    ],
+)
 def test_open_checkpoint_refuses_senseless_rules(tmp_path: Path, own: dict[str, Any]) -> None:
     tiny_v2.write_checkpoint(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps(own))
@@ -103,7 +115,17 @@ def test_open_checkpoint_refuses_senseless_rules(tmp_path: Path, own: dict[str, 
 def test_repetition_is_off_where_upstream_says_so(tmp_path: Path) -> None:
     tiny_v2.write_checkpoint(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"ras_win_len": None}))
-    assert open_checkpoint(str(tmp_path)).sampler_rules["ras_window"] == 0
+    assert open_checkpoint(str(tmp_path)).defaults.ras_win_len == 0
+
+
+def test_a_checkpoint_s_own_window_may_be_longer_than_a_client_s(tmp_path: Path) -> None:
+    tiny_v2.write_checkpoint(tmp_path)
+    (tmp_path / "generation_config.json").write_text(
+        json.dumps({"ras_win_len": 20, "ras_win_max_num_repeat": 3})
+    )
+    opened = open_checkpoint(str(tmp_path))
+    assert (opened.defaults.ras_win_len, opened.defaults.ras_max_repeat) == (20, 3)
+    assert opened.sampler_rules["look_back"] == opened.defaults.ras_longest == 20
 
 
 # --- prompts
@@ -358,28 +380,29 @@ def test_sampler_follows_the_rules_where_any_codebook_may_end(
 
 
 def test_repeated_codes_are_drawn_again_by_a_counted_window() -> None:
-    """Also in a batch of streams of other lengths; the second draw is the plain loop's."""
-    window, most, steps = 3, 2, 9
-    rule = Repetition(window, most)
-    rows = DelayedRowSampler(
-        FrameTable(256, BOOKS, look_back=window), CODES, BOC, EOC, STOP, 1, rule
-    )
+    """Also in a batch of streams of other lengths, each with a window and a count of its own, one
+    of them with none; the second draw is the plain loop's.
+    """
+    rules, steps = [(3, 2), (5, 1), (0, 1), (4, 3)], 12
+    streams = len(rules)
+    rows = DelayedRowSampler(FrameTable(256, BOOKS, look_back=5), CODES, BOC, EOC, STOP, 1)
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(steps, 2, BOOKS, CODES, generator=generator)
+    logits = torch.randn(steps, streams, BOOKS, CODES, generator=generator)
     logits[..., 5] += 6.0  # what wants to repeat
     logits[..., EOC] = -20.0
-    last = torch.full((2,), TEXT_ID)
-    said: list[list[list[int]]] = [[], []]
-    redrawn = 0
+    last = torch.full((streams,), TEXT_ID)
+    said: list[list[list[int]]] = [[] for _ in rules]
+    draw = replace(greedy(streams, 9), repetition=Repetition(*torch.tensor(rules).unbind(1)))
+    redrawn = [0] * streams
     for at in range(steps):
         if at == 4:  # the second stream ends and another takes its place
             last[1], said[1] = TEXT_ID, []
-        place = torch.tensor([at, 50 + at])
-        ids, codes = rows.step(
-            logits[at].reshape(2, -1).clone(), last, place, torch.zeros(2).bool(), greedy(2, 9)
-        )
+        place = torch.arange(streams) * 50 + at
+        none = torch.zeros(streams).bool()
+        flat = logits[at].reshape(streams, -1).clone()
+        ids, codes = rows.step(flat, last, place, none, draw)
         real = (codes - torch.arange(BOOKS) * CODES).tolist()
-        for number in range(2):
+        for number, (window, most) in enumerate(rules):
             history = said[number]
             for book in range(BOOKS):
                 if book > len(history):
@@ -390,8 +413,9 @@ def test_repeated_codes_are_drawn_again_by_a_counted_window() -> None:
                 if book:
                     scores[EOC] = -np.inf
                 best = int(scores.argmax())
-                if sum(row[book] == best for row in history[-window:]) >= most:
-                    redrawn += 1
+                recent = history[-window:] if window else []
+                if sum(row[book] == best for row in recent) >= most:
+                    redrawn[number] += 1
                     seed, at_place = 9 ^ REPETITION_MARK, int(place[number])
                     noise = [
                         -np.log(-np.log(uniform(seed, at_place, book, code, BOOKS)))
@@ -401,7 +425,8 @@ def test_repeated_codes_are_drawn_again_by_a_counted_window() -> None:
                 assert real[number][book] == best
             history.append(real[number])
         last = ids
-    assert redrawn > 4
+    assert redrawn[2] == 0
+    assert min(redrawn[:2] + redrawn[3:]) > 1
 
 
 def test_look_back_says_which_streams_have_lost_a_row() -> None:
@@ -461,6 +486,25 @@ async def test_streams_equal_the_plain_loop(
     )
     wanted = [oracle.speak(text(i), draw, rows=ROWS) for i, draw in enumerate(draws)]
     assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * streams
+    await idle(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_repetition_of_each_stream_equals_the_plain_loop(
+    engine: TalkerProcessEngine, folder: Path
+) -> None:
+    """Streams of one batch with windows and counts of their own, one of them with none."""
+    asked = [(0, None), (2, 1), (16, 1), (None, None)]
+    draws = [replace(quiet(i), ras_win_len=w, ras_max_repeat=m) for i, (w, m) in enumerate(asked)]
+    heard = await asyncio.gather(*(hear(engine, text(1), draw, rows=ROWS) for draw in draws))
+    redrawn = []
+    for number, (rule, got) in enumerate(zip((None, (2, 1), (16, 1), (7, 2)), heard, strict=True)):
+        talker = HiggsV2Reference(folder, ras=rule)
+        assert got.same(Oracle(folder, talker).speak(text(1), quiet(number), rows=ROWS))
+        redrawn.append(talker.redrawn)
+    assert redrawn[0] == 0
+    assert min(redrawn[1:]) > 0
     await idle(engine)
 
 

@@ -48,6 +48,53 @@ def test_what_cannot_work_is_refused_by_name(name: str, value: Any) -> None:
     assert name in error.value.message
 
 
+WATCHED = SamplingDefaults(ras_win_len=7, ras_max_repeat=2, ras_longest=16)
+
+
+@pytest.mark.parametrize(
+    ("asked", "window", "repeats"),
+    [
+        ({}, 7, 2),
+        ({"ras_win_len": 0}, 0, 1),
+        ({"ras_win_len": 16, "ras_max_repeat": 16}, 16, 16),
+        ({"ras_max_repeat": 7}, 7, 7),
+        ({"ras_win_len": 1}, 1, 1),
+    ],
+)
+def test_repetition_is_the_checkpoint_s_unless_asked(
+    asked: dict[str, Any], window: int, repeats: int
+) -> None:
+    resolved = resolve_sampling(Sampling(**asked), WATCHED, 1024)
+    assert (resolved.ras_win_len, resolved.ras_max_repeat) == (window, repeats)
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed"),
+    [
+        ({"ras_win_len": 17}, "up to 16"),
+        ({"ras_win_len": -1}, "up to 16"),
+        ({"ras_win_len": 2.0}, "whole"),
+        ({"ras_max_repeat": 0}, "from 1 to"),
+        ({"ras_max_repeat": 8}, "which is 7"),
+        ({"ras_max_repeat": 1, "ras_win_len": 0}, "which is 0"),
+    ],
+)
+def test_repetition_that_cannot_work_is_refused_by_name(
+    asked: dict[str, Any], allowed: str
+) -> None:
+    with pytest.raises(RequestError, match=allowed) as error:
+        resolve_sampling(Sampling(**asked), WATCHED, 1024)
+    assert error.value.code is ErrorCode.INVALID_PARAMETER
+    assert error.value.param == f"sampling.{next(iter(asked))}"
+
+
+@pytest.mark.parametrize("name", ["ras_win_len", "ras_max_repeat"])
+def test_repetition_is_refused_by_a_model_that_does_not_watch_it(name: str) -> None:
+    with pytest.raises(RequestError, match=name) as error:
+        resolve(**{name: 1})
+    assert (error.value.code, error.value.param) == (ErrorCode.UNSUPPORTED, f"sampling.{name}")
+
+
 @pytest.mark.parametrize(
     "asked", [{"temperature": 2}, {"top_p": 1}, {"top_k": 1}, {"top_k": 1024}, {"seed": MAX_SEED}]
 )

@@ -32,7 +32,7 @@ from service.transport.http_batch import HttpBatch, Result
 from service.transport.http_routes import ignored_header
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.ports import Reference
-from streaming.protocol.messages import MAX_SCENE_CHARS
+from streaming.protocol.messages import MAX_RAS, MAX_SCENE_CHARS
 
 _Int = Annotated[int, Field(strict=True)]
 _Float = Annotated[float, Field(strict=True)]
@@ -69,6 +69,12 @@ class BatchOptions(BaseModel):
     temperature: _Float | None = Field(None, ge=0, le=2, description="0 is greedy.")
     top_p: _Float | None = Field(None, gt=0, le=1, description="Without it, the model's own.")
     top_k: _Int | None = Field(None, ge=1, le=1024, description="Without it, the model's own.")
+    ras_win_len: _Int | None = Field(
+        None, ge=0, le=MAX_RAS, description="As in `POST /v1/audio/speech`."
+    )
+    ras_max_repeat: _Int | None = Field(
+        None, ge=1, le=MAX_RAS, description="As in `POST /v1/audio/speech`."
+    )
     max_frames: _Int | None = Field(
         None, ge=1, le=8192, description="The most codec frames that one sentence may have."
     )

@@ -109,6 +109,19 @@ class SpeechBody(BaseModel):
     )
     top_p: _Float | None = Field(None, gt=0, le=1, description="Without it, the model's own.")
     top_k: _Int | None = Field(None, ge=1, le=1024, description="Without it, the model's own.")
+    ras_win_len: _Int | None = Field(
+        None,
+        ge=0,
+        le=wire.MAX_RAS,
+        description="A code that repeats among so many of its codebook's last ones is drawn again, "
+        "for models that do so; 0: never. Without it, the model's own.",
+    )
+    ras_max_repeat: _Int | None = Field(
+        None,
+        ge=1,
+        le=wire.MAX_RAS,
+        description="How often a code must be among them for that. Without it, the model's own.",
+    )
     max_frames: _Int | None = Field(
         None, ge=1, le=_MOST_FRAMES, description="The most codec frames that one sentence may have."
     )
@@ -244,7 +257,15 @@ def _create(body: SpeechBody, runtime: Runtime, request_id: str) -> wire.Context
         request_id,
         voice=None if body.references else _voice(body.voice, runtime),
         audio=wire.AudioOptions(speed=body.speed),
-        sampling=wire.SamplingOptions(body.temperature, body.top_p, body.top_k, body.seed, most),
+        sampling=wire.SamplingOptions(
+            body.temperature,
+            body.top_p,
+            body.top_k,
+            body.seed,
+            most,
+            body.ras_win_len,
+            body.ras_max_repeat,
+        ),
         mode=body.mode,
         chunking=wire.ChunkingOptions(
             first_chunk_frames=first and min(first, _MOST_FRAMES), chunk_ms=body.chunk_ms

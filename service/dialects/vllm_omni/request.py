@@ -56,7 +56,10 @@ class SessionConfig(BaseModel):
     temperature: _Float | None = Field(None, ge=0, le=2)
     top_p: _Float | None = Field(None, gt=0, le=1)
     top_k: _Int | None = Field(None, ge=1, le=1024)
+    ras_win_len: _Int | None = Field(None, ge=0, le=wire.MAX_RAS)
+    ras_max_repeat: _Int | None = Field(None, ge=1, le=wire.MAX_RAS)
     max_new_tokens: _Int | None = Field(None, ge=1)
+    scene: Annotated[str, Field(min_length=1, max_length=wire.MAX_SCENE_CHARS)] | None = None
     initial_codec_chunk_frames: _Int | None = Field(None, ge=0)
     #: About the prompt of another model; without effect.
     non_streaming_mode: _Bool | None = None
@@ -93,6 +96,8 @@ class SessionConfig(BaseModel):
             self.top_k,
             self.seed,
             None if self.max_new_tokens is None else min(self.max_new_tokens, 8192),
+            self.ras_win_len,
+            self.ras_max_repeat,
         )
         first = self.initial_codec_chunk_frames or None
         return wire.ContextCreate(
@@ -103,6 +108,7 @@ class SessionConfig(BaseModel):
             sampling=most,
             mode="chunked" if self.stream_audio else "whole",
             chunking=wire.ChunkingOptions(first_chunk_frames=first and min(first, 4096)),
+            scene=self.scene,
         )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from talker.families.delayed import repetition_window
 from talker.families.family import Family, Licence, SamplingDefaults, WeightShapes
 from talker.families.fish_s2.prompts import FishS2PromptBuilder
 from talker.shape import (
@@ -22,8 +21,6 @@ from talker.shape import (
 
 #: The codec's residual codebooks have this many codes, though the fast head has more rows.
 _RESIDUAL_CODES = 1024
-#: Upstream's repetition-aware sampling of the semantic code looks at so many frames.
-_RAS_WINDOW = 10
 #: Values that the published model has, and that its layers are written for.
 _ONLY_KNOWN = {
     "text_config": {
@@ -69,8 +66,16 @@ class FishS2(Family):
         "own among them, needs a written licence (business@fish.audio); whoever offers a service "
         'with it passes the licence on, keeps its notice and shows "Built with Fish Audio"',
     )
-    #: Those of upstream's API.
-    defaults = SamplingDefaults(temperature=0.8, top_p=0.8, top_k=30, max_frames=2048)
+    #: Those of upstream's API. Of the codes only the semantic one is watched for repetition.
+    defaults = SamplingDefaults(
+        temperature=0.8,
+        top_p=0.8,
+        top_k=30,
+        max_frames=2048,
+        ras_win_len=10,
+        ras_max_repeat=1,
+        ras_longest=16,
+    )
     has_continuity = True
     # its fused matrices are split and reordered, which scales would have to follow
     loads_quantised = False
@@ -140,10 +145,6 @@ class FishS2(Family):
     def canonical_name(self, name: str) -> str | None:
         """See Family."""
         return name if name.startswith((_SLOW, _FAST)) else None
-
-    def sampler_rules(self, generation: Mapping[str, Any], shape: TalkerShape) -> dict[str, Any]:
-        """Repetition of the semantic code is watched."""
-        return {"ras_window": repetition_window(generation, _RAS_WINDOW, 1)[0]}
 
 
 def _read_part(part: Mapping[str, Any], prefix: str) -> BackboneShape:

@@ -13,7 +13,6 @@ from talker.families.delayed import (
     SPECIAL_CODES,
     check_special_codes,
     end_codebooks,
-    repetition_window,
 )
 from talker.families.family import Family, Licence, SamplingDefaults, WeightShapes
 from talker.families.higgs_v2.prompts import HiggsV2PromptBuilder, HiggsV2Shape
@@ -28,8 +27,6 @@ from talker.shape import (
 
 #: Upstream trains and serves so many positions; transformers' format says 2,048, a default.
 _POSITIONS = 8192
-#: Upstream's numbers of repetition-aware sampling.
-_RAS_WINDOW, _RAS_MOST = 7, 2
 #: The model's code knows other values; no published checkpoint has one.
 _ONLY_KNOWN = {
     "audio_adapter_type": "dual_ffn_fast_forward",
@@ -61,7 +58,15 @@ class HiggsV2(Family):
         "the weights have a licence of Boson AI's own: read it before you serve them to others",
     )
     #: Upstream's scripts differ; top-p without a top-k would cost a full sort.
-    defaults = SamplingDefaults(temperature=0.7, top_p=0.95, top_k=50, max_frames=2048)
+    defaults = SamplingDefaults(
+        temperature=0.7,
+        top_p=0.95,
+        top_k=50,
+        max_frames=2048,
+        ras_win_len=7,
+        ras_max_repeat=2,
+        ras_longest=16,
+    )
     has_continuity = True
     #: What stands before the backbone's names in the checkpoint.
     _prefix = ""
@@ -115,10 +120,8 @@ class HiggsV2(Family):
         return name.removeprefix("audio_decoder_proj.")
 
     def sampler_rules(self, generation: Mapping[str, Any], shape: TalkerShape) -> dict[str, Any]:
-        """Any codebook may say that the speech is over, and repetition is watched."""
-        window, most = repetition_window(generation, _RAS_WINDOW, _RAS_MOST)
-        ends = end_codebooks(generation, shape, shape.num_codebooks)
-        return {"end_codebooks": ends, "ras_window": window, "ras_most": most}
+        """Any codebook may say that the speech is over."""
+        return {"end_codebooks": end_codebooks(generation, shape, shape.num_codebooks)}
 
 
 class HiggsV2Converted(HiggsV2):

@@ -83,13 +83,17 @@ class AudioOptions(Struct, frozen=True, omit_defaults=True):
 
 
 class SamplingOptions(Struct, frozen=True, omit_defaults=True):
-    """How the talker draws codes; None: the model's default."""
+    """How the talker draws codes; None: the model's default. ``ras_win_len`` and
+    ``ras_max_repeat`` are for models with repetition-aware sampling.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = None
     max_frames: int | None = None
+    ras_win_len: int | None = None
+    ras_max_repeat: int | None = None
 
 
 class ChunkingOptions(Struct, frozen=True, omit_defaults=True):

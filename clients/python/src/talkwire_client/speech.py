@@ -68,6 +68,9 @@ class SpeechOptions(TypedDict, total=False):
         top_k: Sampling from the most likely codes.
         seed: The same seed and text give the same audio.
         max_frames: The longest utterance in codec frames.
+        ras_win_len: Among how many of the last codes one that repeats is drawn again, for models
+            that do so; 0: never.
+        ras_max_repeat: How often it must be among them for that.
         mode: ``chunked`` streams; ``whole`` decodes an utterance at once.
         chunking: How the stream is cut.
         max_lead_ms: How far audio may run ahead of playback.
@@ -92,6 +95,8 @@ class SpeechOptions(TypedDict, total=False):
     top_k: int | None
     seed: int | None
     max_frames: int | None
+    ras_win_len: int | None
+    ras_max_repeat: int | None
     mode: Literal["chunked", "whole"]
     chunking: ChunkingOptions
     max_lead_ms: int | None
