@@ -71,6 +71,7 @@ class BatchOptions:
         ref_text: What is said in it.
         concurrency: Texts spoken at a time.
         model: Whose voice it is, for telling whether a result still holds.
+        scene: Where and how it is spoken, for models that take a scene.
     """
 
     out: Path
@@ -81,6 +82,7 @@ class BatchOptions:
     seed: int | None = None
     concurrency: int = 4
     model: str | None = None
+    scene: str | None = None
 
     def body(self, text: str) -> dict[str, Any]:
         """The request for one text, as ``POST /v1/audio/speech`` takes it."""
@@ -92,6 +94,7 @@ class BatchOptions:
             "ref_text": self.ref_text,
             "temperature": self.temperature,
             "seed": self.seed,
+            "scene": self.scene,
             "response_format": "wav",
             "mode": "whole",
         }
@@ -101,6 +104,7 @@ class BatchOptions:
         """What tells a text spoken with these options from any other."""
         clip = None if self.ref_audio is None else hashlib.sha256(self.ref_audio).hexdigest()
         said = [text, self.voice, clip, self.ref_text, self.temperature, self.seed, self.model]
+        said.append(self.scene)
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
 
 

@@ -167,6 +167,9 @@ def say(
         Path | None,
         typer.Option(help="Write when each word is spoken: to a .srt or .json file, or '-'."),
     ] = None,
+    scene: Annotated[
+        str | None, typer.Option(help="Where and how it is spoken, for models that take a scene.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Say something through a running service, and print how it went."""
@@ -190,6 +193,7 @@ def say(
         mode=mode,
         lookahead_frames=lookahead,
         timestamps=timestamps,
+        scene=scene,
     )
     try:
         result = asyncio.run(run_say(options))
@@ -213,6 +217,9 @@ def batch(
     ref_text: Annotated[str | None, typer.Option(help="What is said in the clip.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed says it the same way.")] = None,
+    scene: Annotated[
+        str | None, typer.Option(help="Where and how it is spoken, for models that take a scene.")
+    ] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Texts at a time.")] = 4,
     url: Annotated[
         str | None,
@@ -246,7 +253,15 @@ def batch(
         settings = None if url else load_settings(config, model=model, **alone)
         served = settings.model if settings is not None else None
         options = BatchOptions(
-            out, voice, clip, ref_text, temperature, seed, concurrency, model=served
+            out,
+            voice,
+            clip,
+            ref_text,
+            temperature,
+            seed,
+            concurrency,
+            model=served,
+            scene=scene,
         )
         failed = run_command(read_items(data), options, settings, url, api_key)
     except (SettingsError, BatchError) as error:

@@ -61,6 +61,7 @@ class SayOptions:
     mode: str = "chunked"
     lookahead_frames: int | None = None
     timestamps: Path | None = None
+    scene: str | None = None
     api_key: str | None = field(default=None, repr=False)
 
     def speech_options(self, max_lead_ms: int) -> SpeechOptions:
@@ -84,6 +85,7 @@ class SayOptions:
             "chunking": ChunkingOptions(first_lookahead_frames=ahead, lookahead_frames=ahead),
             "max_lead_ms": None if self.play else max_lead_ms,
             "timestamps": self.timestamps is not None,
+            "scene": self.scene,
         }
 
     @property

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from service.cli import app
 from streaming.ports import RowGenerator, SpeechRequest
 from talker.fake import FakeTalker
 from tests.service.live import client, gateway
+from tests.service.vllm_omni_talk import STREAM, speaking
 
 SCENE = "A street at night."
 BODY = {"input": "Hello.", "response_format": "pcm", "scene": SCENE}
@@ -56,8 +61,26 @@ async def test_scene_reaches_the_talker_from_every_protocol_that_has_it() -> Non
         assert (await http.post(server.http + SPEECH, json=BODY)).status_code == 200
         shared: dict[str, Any] = {"items": [{"input": "Hello."}, BODY], "scene": "Elsewhere."}
         assert (await http.post(server.http + BATCH, json=shared)).json()["succeeded"] == 2
+        async with speaking(server, **STREAM, scene=SCENE) as talk:
+            await talk.say("Hello.")
+            await talk.hear()
     assert talker.scenes[:2] == [SCENE, SCENE]
-    assert sorted(map(str, talker.scenes[2:])) == [SCENE, "Elsewhere."]
+    assert sorted(map(str, talker.scenes[2:4])) == [SCENE, "Elsewhere."]
+    assert talker.scenes[4:] == [SCENE]
+
+
+async def test_scene_reaches_the_talker_from_the_command_line(tmp_path: Path) -> None:
+    talker, texts = Listening(), tmp_path / "texts.txt"
+    texts.write_text("Hello.\n")
+    async with gateway(talker) as server:
+        talker.scenes.clear()
+        out = ["--out", str(tmp_path / "out.wav"), "--url", server.url, "--scene", SCENE]
+        said = await asyncio.to_thread(CliRunner().invoke, app, ["say", "Hello.", *out])
+        assert said.exit_code == 0, said.output
+        out = ["--out", str(tmp_path / "out"), "--url", server.http, "--scene", SCENE]
+        made = await asyncio.to_thread(CliRunner().invoke, app, ["batch", str(texts), *out])
+        assert made.exit_code == 0, made.output
+    assert talker.scenes == [SCENE, SCENE]
 
 
 @pytest.mark.parametrize("scene", ["", "x" * 2001, 3])

@@ -25,20 +25,28 @@ class TalkwireTTSSettings(TTSSettings):
         top_p: The share of probability that is drawn from, above 0 and up to 1.
         top_k: How many candidates are drawn from.
         seed: The same seed and text give the same audio.
+        ras_win_len: Among how many of the last codes one that repeats is drawn again, for models
+            that do so; 0: never.
+        ras_max_repeat: How often it must be among them for that.
         speed: How many times as fast as the voice's own, at the same pitch, 0.25 to 4.
         continuity: ``context`` lets each utterance of a turn go on from those before it, ``none``
             speaks each for itself. The server tells which of them it can do.
         max_lead_ms: How far speech may be made ahead of what has been heard. What is ahead is
             lost when the user interrupts, so a small lead saves work.
+        scene: Where and how it is spoken, for models that take a scene; the server refuses it
+            for others.
     """
 
     temperature: float | NotGiven | None = field(default_factory=_not_given)
     top_p: float | NotGiven | None = field(default_factory=_not_given)
     top_k: int | NotGiven | None = field(default_factory=_not_given)
     seed: int | NotGiven | None = field(default_factory=_not_given)
+    ras_win_len: int | NotGiven | None = field(default_factory=_not_given)
+    ras_max_repeat: int | NotGiven | None = field(default_factory=_not_given)
     speed: float | NotGiven | None = field(default_factory=_not_given)
     continuity: str | NotGiven | None = field(default_factory=_not_given)
     max_lead_ms: int | NotGiven | None = field(default_factory=_not_given)
+    scene: str | NotGiven | None = field(default_factory=_not_given)
 
     @classmethod
     def server_defaults(cls) -> TalkwireTTSSettings:
@@ -51,9 +59,12 @@ class TalkwireTTSSettings(TTSSettings):
             top_p=None,
             top_k=None,
             seed=None,
+            ras_win_len=None,
+            ras_max_repeat=None,
             speed=None,
             continuity=None,
             max_lead_ms=None,
+            scene=None,
         )
 
     def as_options(self) -> dict[str, Any]:
@@ -66,6 +77,8 @@ class TalkwireTTSSettings(TTSSettings):
             "top_p": self.top_p,
             "top_k": self.top_k,
             "seed": self.seed,
+            "ras_win_len": self.ras_win_len,
+            "ras_max_repeat": self.ras_max_repeat,
         }
         options = {
             "model": self.model,
@@ -74,6 +87,7 @@ class TalkwireTTSSettings(TTSSettings):
             "sampling": _set(sampling) or None,
             "continuity": self.continuity,
             "max_lead_ms": self.max_lead_ms,
+            "scene": self.scene,
             **self.extra,
         }
         return _set(options)
