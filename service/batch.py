@@ -40,6 +40,7 @@ from service.server import start_failure
 from service.settings import Settings
 from service.transport.http_response import open_response, speak_whole
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.ports import Reference
 from talkwire_client import DEFAULT_URL
 
 _RESULTS = "results.jsonl"
@@ -350,8 +351,8 @@ class EngineSpeaker:
         runtime.cloner.require_able("ref_audio")
         reference = await runtime.cloner.one_off(options.ref_audio, options.ref_text)
 
-        async def known() -> Any:
-            return reference
+        async def known() -> tuple[Reference, ...]:
+            return (reference,)
 
         return cls(runtime, options, known)
 

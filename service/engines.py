@@ -47,6 +47,10 @@ class RunningTalker(TalkerEngine, Protocol):
         """What says how long a text becomes in words; None where it is spoken as written."""
 
     @property
+    def max_references(self) -> int:
+        """How many references a request may have, one for each speaker of its text."""
+
+    @property
     def segment_chars(self) -> int | None:
         """The longest text that it says well at once; None for as long as it may speak."""
 

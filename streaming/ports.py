@@ -33,6 +33,10 @@ class Sampling:
     ras_max_repeat: int | None = None
 
 
+#: Most references of one request.
+MAX_REFERENCES = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A voice to speak with: the codes ``[K, T]`` int16 of a clip of it, delay undone, and
@@ -50,7 +54,8 @@ class SpeechRequest:
     ``text`` is the client's text, not a prompt: the talker's own prompt builder turns it
     into ids. ``max_frames`` bounds the generation, in rows: a frame is whole some rows after it
     has begun (``CodecSpec.delay_rows``). ``None`` is the model's default.
-    ``reference`` is spoken with instead of ``voice``, where it is given.
+    ``reference`` is spoken with instead of ``voice``, where it is given; ``other_references`` are
+    those of the text's other speakers, in order, for talkers that know several.
     ``word_timings`` asks for ``TalkerRows.spoken``, where the talker has it.
     ``scene`` describes where and how it is spoken; None is the model's own.
     ``delivery`` are control tags that led the text of which ``text`` is a part; it is spoken with
@@ -70,6 +75,7 @@ class SpeechRequest:
     sampling: Sampling = field(default_factory=Sampling)
     max_frames: int | None = None
     reference: Reference | None = None
+    other_references: tuple[Reference, ...] = ()
     word_timings: bool = False
     conversation: str | None = None
     delivery: str = ""

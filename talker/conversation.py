@@ -163,7 +163,9 @@ def continued(
     room = max(max_positions // 2, max_positions - whole.max_frames)
     room = min(room, longest or max_positions)
     if talk.held and positions <= room:
-        message = _in_talk(whole, talk, more, positions, max_positions, goes_on=True, voice=None)
+        # the voices stand in what the process holds
+        kept = {"goes_on": True, "voice": None, "others": ()}
+        message = _in_talk(whole, talk, more, positions, max_positions, **kept)
         return Order(message, turn, positions, is_delayed)
     ids, earlier = whole.ids, None
     if talk.last is not None:

@@ -208,6 +208,11 @@ class TalkerProcessEngine:
         return self._intake.delivery_tags if self._intake else {}
 
     @property
+    def max_references(self) -> int:
+        """See RequestBuilder; 1 before ``start``."""
+        return self._intake.max_references if self._intake else 1
+
+    @property
     def segment_chars(self) -> int | None:
         """See Checkpoint; None before ``start`` too."""
         return self._checkpoint.segment_chars if self._checkpoint else None

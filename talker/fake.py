@@ -42,9 +42,9 @@ class FakeTalker:
     ``rows_made`` the rows that were taken. Like the real one it pauses when nobody takes
     ``hold_rows`` rows. With ``has_word_timings`` each frame speaks the character whose frame it
     is; with ``takes_scene`` codes follow from the scene too. ``watches_repetition``: it takes such
-    sampling, without effect. With ``has_continuity`` the codes of
-    a conversation's later utterances follow from what it has said before; ``conversations`` are
-    those that it remembers.
+    sampling, without effect. Codes follow from all of up to ``max_references`` references. With
+    ``has_continuity`` the codes of a conversation's later utterances follow from what it has said
+    before; ``conversations`` are those that it remembers.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class FakeTalker:
         has_word_timings: bool = False,
         takes_scene: bool = False,
         watches_repetition: bool = False,
+        max_references: int = 1,
         segment_chars: int | None = 90,
     ) -> None:
         self.num_codebooks, self.codebook_size = num_codebooks, codebook_size
@@ -80,6 +81,7 @@ class FakeTalker:
         self.source: VoiceSource | None = None
         self.outstanding = self.restarts = self.rows_made = 0
         self.has_word_timings = has_word_timings
+        self.max_references = max_references
         self._takes_scene, self._watches_repetition = takes_scene, watches_repetition
         self.row_layout = RowLayout.DELAYED
         self.spoken_lengths: SpokenLengths | None = None
@@ -108,7 +110,10 @@ class FakeTalker:
             rows, text = voice.frames, voice.transcript
         else:
             return b""
-        return rows.tobytes() + (text or "").encode()
+        told = rows.tobytes() + (text or "").encode()
+        for other in request.other_references:
+            told += b"\0" + other.codes.tobytes() + (other.text or "").encode()
+        return told
 
     def frames_of(self, request: SpeechRequest, before: str = "") -> Codes:
         """The frames ``[T, K]`` int16 that ``generate`` will speak, still aligned. ``before`` is

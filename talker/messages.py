@@ -37,7 +37,8 @@ class Generate(msgspec.Struct, tag="generate", frozen=True):
     An utterance of a ``conversation`` (a number from 1 on) is kept when it has come to its own
     end. With ``goes_on`` the ids follow what is kept, which then is the first part of the prompt;
     if it cannot be had, the answer is Failed with ``gone``. ``earlier`` are the rows of the last
-    utterance in a prompt that starts over. ``ras_win_len`` 0: repetition is not watched.
+    utterance in a prompt that starts over. ``others`` are further voices, all after ``voice`` and
+    in the order in which they stand. ``ras_win_len`` 0: repetition is not watched.
     """
 
     handle: int
@@ -54,6 +55,7 @@ class Generate(msgspec.Struct, tag="generate", frozen=True):
     goes_on: bool = False
     ras_win_len: int = 0
     ras_max_repeat: int = 1
+    others: tuple[VoiceRows, ...] = ()
 
 
 class Forget(msgspec.Struct, tag="forget", frozen=True):

@@ -13,10 +13,11 @@ import json
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -47,7 +48,8 @@ class ReferenceVoice:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Ids for the engine; the rows ``[R, K]`` of ``voice`` stand at ``voice_at``.
+    """Ids for the engine; the rows ``[R, K]`` of ``voice`` stand at ``voice_at``, and after them
+    those of ``others``, in order, each with its place.
 
     The utterance's own ids begin at ``turn_at``; those before them are the head. The text's ids
     begin at ``text_at``; ``text_starts`` are the characters of the text at which they begin, in
@@ -60,6 +62,14 @@ class Prompt:
     turn_at: int = 0
     text_at: int = 0
     text_starts: tuple[int, ...] = ()
+    others: tuple[tuple[Codes, int], ...] = ()
+
+
+class Clip(NamedTuple):
+    """A reference clip to lay out: what is said in it, and how many rows it has."""
+
+    transcript: str | None
+    num_rows: int
 
 
 @dataclass(frozen=True)
@@ -120,6 +130,8 @@ class PromptBuilder(ABC):
     tag_set: TagSet = TagSet()
     #: The control token that ends a generation, where config.json does not name its id.
     end_token: str
+    #: How many reference clips the layout has room for, one for each speaker of a text.
+    max_references: ClassVar[int] = 1
 
     def __init__(self, source: PromptSource) -> None:
         tokenizer_file, shape = source.tokenizer_file, source.shape
@@ -161,11 +173,11 @@ class PromptBuilder(ABC):
 
     @abstractmethod
     def head(
-        self, text: str, transcript: str | None, num_rows: int, scene: str | None
-    ) -> tuple[list[int], int]:
-        """What stands before the turn that speaks ``text``, and where in it ``num_rows``
-        reference rows stand; none without a reference. ``scene``: a client's own, where the
-        layout ``takes_scene``.
+        self, text: str, clips: Sequence[Clip], scene: str | None
+    ) -> tuple[list[int], list[int]]:
+        """What stands before the turn that speaks ``text``, and where in it the rows of each of
+        ``clips`` stand: speaker by speaker, ``max_references`` at most. ``scene``: a client's own,
+        where the layout ``takes_scene``.
         """
 
     @abstractmethod
@@ -178,24 +190,28 @@ class PromptBuilder(ABC):
         voice: ReferenceVoice | None = None,
         delivery: str = "",
         scene: str | None = None,
+        others: Sequence[ReferenceVoice] = (),
     ) -> Prompt:
         """The prompt for ``text``, with the tags of ``delivery`` before it; ``scene`` is one that
-        ``read_scene`` has checked. Raises RequestError (INVALID_TEXT, TEXT_TOO_LONG,
-        INVALID_PARAMETER for a voice that cannot be used).
+        ``read_scene`` has checked. ``others`` are the voices of the speakers after the first.
+        Raises RequestError (INVALID_TEXT, TEXT_TOO_LONG, INVALID_PARAMETER for a voice that cannot
+        be used).
         """
         text = delivery + text
         spoken, starts = self._encode_text(text)
         starts = tuple(max(0, start - len(delivery)) for start in starts)
         turn, text_at = self.turn(spoken)
-        if voice is None:
-            rows, (head, voice_at) = None, self.head(text, None, 0, scene)
-        else:
-            rows = self.reference_rows(voice)
-            head, voice_at = self.head(text, voice.transcript, len(rows), scene)
+        voices = [] if voice is None else [voice, *others]
+        rows = [self.reference_rows(one) for one in voices]
+        clips = [Clip(v.transcript, len(r)) for v, r in zip(voices, rows, strict=True)]
+        head, places = self.head(text, clips, scene)
+        shown = sorted(zip(rows, places, strict=True), key=lambda clip: clip[1])
+        first, first_at = shown[0] if shown else (None, 0)
         ids, turn_at = (*head, *turn), len(head)
         if 2 * len(ids) > self._max_positions:
             raise _too_long()
-        return Prompt(ids, rows, voice_at, turn_at, turn_at + text_at, starts)
+        starts_at = turn_at + text_at
+        return Prompt(ids, first, first_at, turn_at, starts_at, starts, tuple(shown[1:]))
 
     def encode(self, text: str) -> list[int]:
         """Ids of the layout's own words, as they are."""

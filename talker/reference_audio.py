@@ -25,13 +25,14 @@ from vllm.multimodal.processing import (
     ProcessorInputs,
 )
 
+from streaming.ports import MAX_REFERENCES
 from streaming.spec import Codes
 from talker.prompts import MAX_EARLIER_ROWS
 
 _MODALITY = "audio"
 _FIELD = "voice_rows"
-#: A prompt may hold a voice, and after it the utterance that it starts over from.
-MAX_CLIPS = 2
+#: A prompt may hold voices, and after them the utterance that it starts over from.
+MAX_CLIPS = MAX_REFERENCES + 1
 
 
 def clips_input(ids: list[int], clips: Sequence[tuple[Codes, int]]) -> Any:
@@ -57,7 +58,7 @@ def _digest(rows: torch.Tensor) -> str:
 
 
 class VoiceInfo(BaseProcessingInfo):  # type: ignore[misc]  # untyped base
-    """A voice and an earlier utterance per prompt, of bounded length."""
+    """Voices and an earlier utterance per prompt, each of bounded length."""
 
     def get_supported_mm_limits(self) -> dict[str, int]:
         """See MAX_CLIPS."""

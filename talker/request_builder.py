@@ -11,6 +11,7 @@ import numpy as np
 
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import SpeechRequest
+from streaming.spec import Codes
 from talker.checkpoint import Checkpoint
 from talker.conversation import Conversation, Order, continued
 from talker.messages import Generate, TextSpan, VoiceRows
@@ -68,7 +69,8 @@ class RequestBuilder:
         self._scene(request)
         voice = self._voice(request)
         if voice is not None and request.reference is not None:
-            self._prompts.reference_rows(voice)
+            for one in (voice, *self._others(request)):
+                self._prompts.reference_rows(one)
 
     def message(self, request: SpeechRequest, handle: int) -> Generate:
         """The message for ``request`` alone. Raises RequestError if it can never be served."""
@@ -91,8 +93,8 @@ class RequestBuilder:
         """The message, and where in its ids the utterance's own begin."""
         sampling, frames = self._sampling(request)
         voice, scene = self._voice(request), self._scene(request)
-        prompt = self._prompts.build(request.text, voice, request.delivery, scene)
-        rows = None if prompt.voice is None else np.ascontiguousarray(prompt.voice, np.int16)
+        others = self._others(request)
+        prompt = self._prompts.build(request.text, voice, request.delivery, scene, others)
         message = Generate(
             handle=handle,
             ids=prompt.ids,
@@ -101,7 +103,8 @@ class RequestBuilder:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             seed=secrets.randbits(62) if sampling.seed is None else sampling.seed,
-            voice=None if rows is None else VoiceRows(rows.tobytes(), prompt.voice_at),
+            voice=None if prompt.voice is None else _rows(prompt.voice, prompt.voice_at),
+            others=tuple(_rows(codes, at) for codes, at in prompt.others),
             text=TextSpan(prompt.text_at, prompt.text_starts) if request.word_timings else None,
             ras_win_len=sampling.ras_win_len,
             ras_max_repeat=sampling.ras_max_repeat,
@@ -121,6 +124,18 @@ class RequestBuilder:
             raise RequestError(ErrorCode.UNSUPPORTED, f"{title} takes no scene.", param="scene")
         return self._prompts.read_scene(request.scene)
 
+    @property
+    def max_references(self) -> int:
+        """How many references a request may have."""
+        return self._prompts.max_references
+
+    def _others(self, request: SpeechRequest) -> list[ReferenceVoice]:
+        if len(request.other_references) >= (most := self.max_references):
+            title = self._checkpoint.family.title
+            message = f"{title} takes {most} reference{'s' * (most > 1)} at most."
+            raise RequestError(ErrorCode.UNSUPPORTED, message, param="references")
+        return [ReferenceVoice(one.codes.T, one.text) for one in request.other_references]
+
     def _voice(self, request: SpeechRequest) -> ReferenceVoice | None:
         if request.reference is not None:
             return ReferenceVoice(request.reference.codes.T, request.reference.text)
@@ -130,6 +145,10 @@ class RequestBuilder:
                 ErrorCode.UNKNOWN_VOICE, "There is no voice of that name.", param="voice"
             )
         return voice
+
+
+def _rows(codes: Codes, at: int) -> VoiceRows:
+    return VoiceRows(np.ascontiguousarray(codes, np.int16).tobytes(), at)
 
 
 def _max_frames(asked: int | None, default: int) -> int:

@@ -65,7 +65,9 @@ class RequestState:
         """The reference rows in the prompt, in order."""
         if self.history:
             return self.history.clips
-        return tuple(c for c in (self.request.voice, self.request.earlier) if c is not None)
+        request = self.request
+        every = (request.voice, *request.others, request.earlier)
+        return tuple(clip for clip in every if clip is not None)
 
     @property
     def frames_left(self) -> int:

@@ -56,8 +56,9 @@ from streaming.word_timing import WordTiming
 
 log = logging.getLogger(__name__)
 
-#: Makes the reference that a context is to be spoken with. Raises TalkwireError.
-Prepare = Callable[[], Awaitable[Reference]]
+#: Makes the references that a context is to be spoken with, one for each speaker of its text and
+#: at least one. Raises TalkwireError.
+Prepare = Callable[[], Awaitable[tuple[Reference, ...]]]
 
 
 class TalkerRequests:
@@ -70,7 +71,7 @@ class TalkerRequests:
         self, runtime: Runtime, template: SpeechRequest, post: Callable[[Event], None]
     ) -> None:
         self._runtime, self._template, self._post = runtime, template, post
-        self._preparing: asyncio.Task[Reference | TalkwireError] | None = None
+        self._preparing: asyncio.Task[tuple[Reference, ...] | TalkwireError] | None = None
         self._demand: RowDemand | None = None
         self._is_wanted, self._is_stopped = asyncio.Event(), False
         self._row_s = 0.0  # what a row took of late
@@ -116,7 +117,8 @@ class TalkerRequests:
             if isinstance(prepared, TalkwireError):
                 self._post(Failed(prepared))
                 return
-            request = dataclasses.replace(request, reference=prepared)
+            first, *others = prepared
+            request = dataclasses.replace(request, reference=first, other_references=tuple(others))
             self._post(TalkerAsked(utterance))
         try:
             await self._take_rows_when_up(utterance, request)
@@ -172,7 +174,7 @@ class TalkerRequests:
         except StopAsyncIteration:
             raise BackendError(ErrorCode.ENGINE_FAILED, "The talker stopped too soon.") from None
 
-    async def _prepare(self, prepare: Prepare) -> Reference | TalkwireError:
+    async def _prepare(self, prepare: Prepare) -> tuple[Reference, ...] | TalkwireError:
         """What ``prepare`` makes, or why it does not."""
         try:
             return await prepare()

@@ -71,6 +71,11 @@ def milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(1000 * seconds, 1)
 
 
+def _clips(create: ContextCreate) -> list[wire.ReferenceOptions]:
+    """All clips that a context brings."""
+    return [*filter(None, [create.reference]), *(create.references or ())]
+
+
 def make_context_encoder(audio: wire.AudioOptions, codec_rate: int) -> AudioEncoder:
     """The encoder for ``audio``. Raises RequestError (``unsupported``)."""
     try:
@@ -243,21 +248,31 @@ class NativeContexts:
 
     def warning(self, create: ContextCreate) -> str | None:
         """What will be worse than it could be in a context that was opened."""
-        clip = create.reference
-        return None if clip is None else self._runtime.cloner.text_warning(clip.text)
+        warnings = (self._runtime.cloner.text_warning(clip.text) for clip in _clips(create))
+        return next(filter(None, warnings), None)
 
     def _clone(self, create: ContextCreate) -> Prepare | None:
-        """How to make the reference that the context brings, if it brings one."""
-        if create.reference is None:
+        """How to make the references that the context brings, if it brings any."""
+        clips, cloner = _clips(create), self._runtime.cloner
+        if not clips:
             return None
-        if create.voice is not None:
+        field = "reference" if create.references is None else "references"
+        given = (create.voice, create.reference, create.references)
+        if sum(one is not None for one in given) > 1:
             raise RequestError(
                 ErrorCode.INVALID_PARAMETER,
-                "Give a voice or a reference, not both.",
-                param="reference",
+                "Give a voice, a reference or references, one of them.",
+                param=field,
             )
-        reference = create.reference
-        return self._runtime.cloner.prepare(reference.audio, reference.text, "reference.audio")
+        if create.references is None:
+            return cloner.prepare(clips[0].audio, clips[0].text, "reference.audio")
+        cloner.require_count(len(clips), field)
+        return cloner.prepare_together(
+            [
+                cloner.prepare(clip.audio, clip.text, f"{field}.{at}.audio")
+                for at, clip in enumerate(clips)
+            ]
+        )
 
     def _check(self, create: ContextCreate) -> None:
         limit = 1 if self.framing == "raw" else self._runtime.settings.max_contexts_per_session

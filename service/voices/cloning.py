@@ -6,9 +6,8 @@ import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, Protocol
 
 from service.engines import RunningCodec, RunningTalker
@@ -96,13 +95,40 @@ class Cloner:
         """What to tell a client whose clip comes with that text; None where all is well."""
         return None if (text or "").strip() or self._transcriber is not None else NO_TEXT
 
+    def require_count(self, count: int, param: str) -> None:
+        """Raise RequestError (``unsupported``) if the model has no place for so many references."""
+        most = self._talker.max_references
+        if count > most:
+            several = "one reference" if most == 1 else f"{most} references at most"
+            message = f"The served model takes {several}, not {count}."
+            raise RequestError(ErrorCode.UNSUPPORTED, message, param=param)
+
     def prepare(
         self, audio: str, text: str | None, param: str
-    ) -> Callable[[], Coroutine[None, None, Reference]]:
+    ) -> Callable[[], Coroutine[None, None, tuple[Reference, ...]]]:
         """How to make the reference that a request brings in base64. Raises RequestError."""
         self.require_able(param)
         clip = decode_base64(audio, self.max_clip_bytes, param)
-        return partial(self.one_off, clip, (text or "").strip() or None)
+
+        async def made() -> tuple[Reference, ...]:
+            return (await self.one_off(clip, (text or "").strip() or None),)
+
+        return made
+
+    def prepare_together(
+        self, each: Sequence[Callable[[], Awaitable[tuple[Reference, ...]]]]
+    ) -> Callable[[], Coroutine[None, None, tuple[Reference, ...]]]:
+        """How to make several references, one after another. They raise RequestError
+        (``invalid_audio``) where they leave no room for a text.
+        """
+
+        async def made() -> tuple[Reference, ...]:
+            references = [one for prepare in each for one in await prepare()]
+            if len(references) > 1:
+                self.check(*references)
+            return tuple(references)
+
+        return made
 
     async def one_off(self, clip: bytes, text: str | None) -> Reference:
         """A reference for one request. The last few are remembered, in memory alone.
@@ -181,15 +207,17 @@ class Cloner:
             log.warning("a clip has no transcript: %s", error)
             return None
 
-    def check(self, reference: Reference) -> None:
-        """Raise RequestError unless the model takes the longest text in this voice."""
+    def check(self, reference: Reference, *others: Reference) -> None:
+        """Raise RequestError unless the model takes the longest text in these voices."""
         words = (_LETTERS + " ") * (self._longest_text // (len(_LETTERS) + 1) + 1)
-        request = SpeechRequest("trial", words[: self._longest_text], reference=reference)
+        trial = words[: self._longest_text]
+        request = SpeechRequest("trial", trial, reference=reference, other_references=others)
         try:
             self._talker.check(request)
         except RequestError as error:
             if error.code is ErrorCode.TEXT_TOO_LONG:
-                message = "The clip and its text are too long for this model."
+                what = "clips and their texts" if others else "clip and its text"
+                message = f"The {what} are too long for this model."
                 raise RequestError(ErrorCode.INVALID_AUDIO, message) from error
             if error.code is ErrorCode.INVALID_TEXT:
                 message = "The clip's text cannot be used."

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from streaming.ports import MAX_REFERENCES
 from streaming.spec import Encoding
 
 SUBPROTOCOL = "talkwire.tts.v1"
@@ -86,6 +87,9 @@ class ReferenceOptions(Options, frozen=True):
     text: Annotated[str, Meta(max_length=4000)] | None = None
 
 
+References = Annotated[list[ReferenceOptions], Meta(min_length=1, max_length=MAX_REFERENCES)]
+
+
 class ClientMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
     """Something a client says."""
 
@@ -113,6 +117,7 @@ class ContextCreate(ClientMessage, frozen=True, tag="context.create"):
     timestamps: bool = False
     continuity: Literal["context", "none"] | None = None
     reference: ReferenceOptions | None = None
+    references: References | None = None
     scene: Scene | None = None
 
 

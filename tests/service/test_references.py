@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from codec.fake import FakeDecoder
+from streaming.ports import Reference
+from talker.fake import FakeTalker
 from tests.service import clips
+from tests.service.live import SPEC, client
 from tests.service.memory import Served, served
+from tests.service.voice_server import CLIP, OTHER, SPEAK, samples_of, server
 
 PATH = "/v1/audio/speech"
-SPEAK = {"input": "Hello there, you.", "response_format": "pcm", "seed": 7}
-CLIP = clips.wav(clips.tone(2.0))
 OMNI = {"ref_audio": clips.as_base64(CLIP), "ref_text": "A tone."}
 
 
@@ -37,6 +41,44 @@ async def test_a_reference_is_the_clip_that_it_holds(tmp_path: Path) -> None:
             answer = await speak(service, references=[clip], voice="default")
             assert answer.status_code == 200, answer.text
             assert answer.content == wanted.content
+
+
+async def test_several_references_are_spoken_with_in_every_protocol_that_has_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "clip.wav").write_bytes(CLIP)
+    talker = FakeTalker(max_references=2)
+    pair = [{"audio": clips.as_base64(OTHER), "text": "Higher."}, {"audio_path": "clip.wav"}]
+    sent = [pair[0], {"audio": OMNI["ref_audio"]}]
+    async with server(talker=talker, references_dir=tmp_path) as s:
+        one, two = [
+            Reference(FakeDecoder(SPEC).encode(await samples_of(clip)), text)
+            for clip, text in ((OTHER, "Higher."), (CLIP, None))
+        ]
+        wanted = s.expected(reference=one, other_references=(two,))
+        assert wanted != s.expected(reference=one)
+        answer = await s.speak(references=pair)
+        assert answer.content == wanted
+        assert "x-talkwire-warning" in answer.headers  # the second has no text
+        batch = {"items": [SPEAK], "references": pair, "response_format": "pcm"}
+        made = (await s.http.post(PATH + "/batch", json=batch)).json()["results"][0]
+        assert base64.b64decode(made["audio_data"]) == wanted
+        small = clips.as_base64(clips.encoded("ogg_opus", clips.tone(1.5)))
+        async with client(s.live.url) as native:
+            await native.create(references=[{"audio": small, "text": "Higher."}, {"audio": small}])
+            for wrong in ({"voice": "default"}, {"reference": {"audio": small}}):
+                await native.send(
+                    "context.create", context_id="x", references=[{"audio": small}], **wrong
+                )
+                refused = await native.error()
+                assert (refused["code"], refused["param"]) == ("invalid_parameter", "references")
+            three = [{"audio": "AAAA"}] * 3
+            await native.send("context.create", context_id="x", references=three)
+            refused = await native.error()
+            assert (refused["code"], refused["param"]) == ("unsupported", "references")
+        bad = await s.speak(references=[sent[0], {"audio": "AAAA"}])
+        assert bad.status_code == 400
+        assert bad.json()["error"]["code"] == "invalid_audio"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +110,8 @@ async def test_files_elsewhere_are_not_read_and_nothing_is_told_of_them(
         ({"references": [{"audio": "AAAA", "audio_path": "x"}]}, "invalid_parameter"),
         ({"references": [{"audio": "AAAA"}], "ref_audio": "AAAA"}, "invalid_parameter"),
         ({"references": [{"audio": "https://example.org/a.wav"}]}, "unsupported"),
-        ({"references": [{"audio": "AAAA"}, {"audio": "AAAA"}]}, "invalid_message"),
+        ({"references": [{"audio": "AAAA"}, {"audio": "AAAA"}]}, "unsupported"),
+        ({"references": [{"audio": "AAAA"}] * 5}, "invalid_message"),
     ],
 )
 async def test_what_is_no_reference_is_refused(fields: dict[str, Any], code: str) -> None:

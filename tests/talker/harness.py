@@ -7,7 +7,7 @@ import contextlib
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from streaming.ports import RowDemand, Sampling, SpeechRequest
+from streaming.ports import Reference, RowDemand, Sampling, SpeechRequest
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
@@ -111,6 +111,7 @@ async def hear(
     together: Sequence[int] = (),
     conversation: str | None = None,
     began: asyncio.Event | None = None,
+    references: Sequence[Reference] = (),
 ) -> Heard:
     """One request to its end. ``together``: so many rows at a time are asked for in turn, after
     each piece. ``began`` is set when the first rows have come.
@@ -118,6 +119,9 @@ async def hear(
     request = SpeechRequest(
         "r", words, voice, sampling=sampling, max_frames=rows, conversation=conversation
     )
+    if references:
+        first, *others = references
+        request = replace(request, reference=first, other_references=tuple(others))
     got, finish = [], None
     pieces = engine.generate(request)
     demand: RowDemand | None = None

@@ -20,7 +20,7 @@ from talker.request_table import RequestState, RequestTable
 
 HEAD, TURN = (1, 2, 3), (7, 40, 41, 8)
 BOOKS = 2
-VOICE = VoiceRows(b"\0" * 4, 2)
+VOICE, OTHER = VoiceRows(b"\0" * 4, 2), VoiceRows(b"\1" * 4, 4)
 
 
 def rows(count: int, first: int = 0) -> Codes:
@@ -30,7 +30,8 @@ def rows(count: int, first: int = 0) -> Codes:
 def whole(**changes: object) -> Generate:
     made = {
         "handle": 1, "ids": HEAD + TURN, "max_frames": 50, "temperature": 1.0, "top_p": 0.9,
-        "top_k": 5, "seed": 3, "voice": VOICE, "text": TextSpan(4, (0, 1, 5)), **changes,
+        "top_k": 5, "seed": 3, "voice": VOICE, "others": (OTHER,),
+        "text": TextSpan(4, (0, 1, 5)), **changes,
     }  # fmt: skip
     return Generate(**made)
 
@@ -50,7 +51,7 @@ class TestContinued:
         then = order(talk)
         assert (then.message.ids, then.turn, then.positions) == (TURN, TURN, 150)
         assert (then.message.goes_on, then.message.conversation) == (True, 4)
-        assert (then.message.voice, then.message.earlier) == (None, None)
+        assert (then.message.voice, then.message.others, then.message.earlier) == (None, (), None)
         assert then.message.text == TextSpan(1, (0, 1, 5))
         assert then.message.max_frames == 50
 
@@ -61,7 +62,8 @@ class TestContinued:
         over = order(talk).message
         assert over.ids == (*HEAD, 7, 50, 8, *(8, 8, 8), *TURN)
         assert over.earlier == VoiceRows(rows(3).tobytes(), 6)
-        assert (over.voice, over.goes_on, over.conversation) == (VOICE, False, 4)
+        assert (over.voice, over.others) == (VOICE, (OTHER,))
+        assert (over.goes_on, over.conversation) == (False, 4)
         assert over.text == TextSpan(10, (0, 1, 5))
         assert over.ids[over.text.at : over.text.at + 2] == TURN[1:3]
 
@@ -265,7 +267,7 @@ class TestTakes:
         then = requests.add(ask(3, ids=TURN, goes_on=True))
         assert then is not None
         assert then.prompt == [*HEAD, *TURN, FRAME_BASE + 5, FRAME_BASE + 6, *TURN]
-        assert (then.clips, then.core, then.since) == ((VOICE,), 1, 5)
+        assert (then.clips, then.core, then.since) == ((VOICE, OTHER), 1, 5)
         speak(requests, then, 9)
         third = requests.add(ask(4, ids=TURN, goes_on=True))
         assert third is not None

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from streaming.errors import ErrorCode, RequestError
-from streaming.ports import Sampling
+from streaming.ports import Reference, Sampling
 from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
 from talker.families.fish_s2 import FishS2, FishS2Shape
@@ -148,6 +148,23 @@ def test_prompt_with_a_clip_is_encoded_piece_by_piece(folder: Path, builder: Pro
     assert list(prompt.ids[at - len(apart) : at]) == apart
 
 
+def test_prompt_with_several_clips_has_a_tagged_line_for_each(
+    folder: Path, builder: PromptBuilder
+) -> None:
+    one, two, three = clip(1, 5), clip(2, 3), clip(3, 4)
+    two = ReferenceVoice(two.frames, "<|speaker:4|>and more")
+    prompt = builder.build("Go.", one, others=[two, three])
+    rows = "<|audio_pad|>" * 12
+    said = "<|speaker:0|>hello again.\n<|speaker:4|>and more\n<|speaker:2|>hello again."
+    system = f"{CLIP_BEFORE}{said}{CLIP_AFTER}{rows}"
+    assert spelled(folder, prompt) == f"<|im_start|>system\n{system}<|im_end|>\n" + turn("Go.")
+    assert prompt.voice is not None
+    at = prompt.voice_at
+    assert [place for _, place in prompt.others] == [at + 5, at + 8]
+    assert all(map(np.array_equal, [prompt.voice, *(c for c, _ in prompt.others)],
+                   [one.frames, two.frames, three.frames]))  # fmt: skip
+
+
 def test_prompt_reads_no_control_token_out_of_a_text(folder: Path, builder: PromptBuilder) -> None:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     control = {tokenizer.token_to_id(name) for name in tiny_fish.SPECIAL}
@@ -233,6 +250,23 @@ async def test_references_equal_the_plain_loop(engine: TalkerProcessEngine, orac
     )
     wanted = [oracle.speak(text(i), voice=v) for i, v in enumerate(voices)]
     assert equal(heard, wanted) == [True] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_several_references_equal_the_plain_loop(
+    engine: TalkerProcessEngine, oracle: Oracle, builder: PromptBuilder
+) -> None:
+    one, two = clip(1, 12), clip(2, 9)
+    references = [Reference(v.frames.T, v.transcript) for v in (one, two)]
+    words = "<|speaker:1|>Hi.<|speaker:0|>Ho."
+    heard = await hear(engine, words, rows=ROWS, references=references)
+    prompt = builder.build(words, one, others=[two])
+    assert prompt.voice is not None
+    clips = [(prompt.voice, prompt.voice_at), *prompt.others]
+    wanted = oracle.talker.speak(prompt.ids, ROWS, said=clips)
+    assert wanted.margin > 2e-5
+    assert heard.same(wanted)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from streaming.errors import ErrorCode, RequestError
-from streaming.ports import Sampling
+from streaming.ports import Reference, Sampling
 from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
 from talker.families.higgs_v2.normalisation import EVENTS, normalise
@@ -28,7 +28,7 @@ from talker.families.higgs_v2.prompts import SCENE, SPEAKERS_SYSTEM, SYSTEM
 from talker.frames import FRAME_BASE, FrameTable
 from talker.noise import log_uniform
 from talker.prompts import Prompt, PromptBuilder, ReferenceVoice
-from talker.reference import uniform
+from talker.reference import Chance, uniform
 from talker.sampler import REPETITION_MARK, DelayedRowSampler, Draw, Repetition
 from talker.shape import CheckpointError
 from tests.talker.higgs_v2_oracle import HiggsV2Reference
@@ -215,6 +215,59 @@ def test_prompt_with_speakers_has_the_reference_said_by_speaker_0(
     tagged = spelled(folder, builder.build("[SPEAKER1] Hi.\n[SPEAKER0] Ho.", voice))
     assert turn("user", "[SPEAKER0] hello again") in tagged
     assert turn("user", said) in spelled(folder, builder.build("Hi.", voice))
+
+
+def clip_rows(voice: ReferenceVoice) -> str:
+    """A clip's rows as they stand in a prompt."""
+    return "<|AUDIO_OUT|>" * (len(voice.frames) + 2 + 7)
+
+
+def shown(prompt: Prompt) -> list[np.ndarray]:
+    """The codes of the clips in the order in which they stand, each at its place in the prompt."""
+    assert prompt.voice is not None
+    every = [(prompt.voice, prompt.voice_at), *prompt.others]
+    row = prompt.ids[-1]  # <|AUDIO_OUT|>, which stands for AUDIO_INIT at the end
+    places = [at + i for codes, at in every for i in range(len(codes))]
+    assert places == [at for at, number in enumerate(prompt.ids[:-1]) if number == row]
+    return [codes for codes, _ in every]
+
+
+def test_prompt_with_several_transcripts_has_each_speaker_say_its_clip(
+    folder: Path, builder: PromptBuilder
+) -> None:
+    one = ReferenceVoice(random_voice(1, 5).frames, "hello")
+    two = ReferenceVoice(random_voice(2, 3).frames, "[SPEAKER1] again")
+    text = "[SPEAKER1] Hi.\n[SPEAKER0] Ho."
+    prompt = builder.build(text, one, others=[two])
+    said = [f"<|audio_out_bos|>{clip_rows(v)}<|audio_eos|>" for v in (one, two)]
+    assert spelled(folder, prompt) == (
+        "<|begin_of_text|>" + turn("system", QUIET)
+        + turn("user", "[SPEAKER0] hello") + turn("assistant", said[0])
+        + turn("user", "[SPEAKER1] again") + turn("assistant", said[1])
+        + turn("user", text) + END
+    )  # fmt: skip
+    codes = [builder.clip_rows(v.frames) for v in (one, two)]
+    assert all(map(np.array_equal, shown(prompt), codes))
+
+
+def test_prompt_with_several_clips_without_transcripts_shows_them_in_the_scene(
+    folder: Path, builder: PromptBuilder
+) -> None:
+    one, said, three = (ReferenceVoice(random_voice(n, 2 + n).frames) for n in range(3))
+    said = ReferenceVoice(said.frames, "hello")
+    prompt = builder.build("Go.", one, others=[said, three])
+    scene = (
+        f"{SCENE}\n\nSPEAKER0: <|audio_bos|>{clip_rows(one)}<|audio_eos|>"
+        f"\nSPEAKER2: <|audio_bos|>{clip_rows(three)}<|audio_eos|>\n"
+    )
+    system = f"{SYSTEM}\n\n<|scene_desc_start|>\n{scene}<|scene_desc_end|>"
+    told = f"<|audio_out_bos|>{clip_rows(said)}<|audio_eos|>"
+    assert spelled(folder, prompt) == (
+        "<|begin_of_text|>" + turn("system", system) + turn("user", "[SPEAKER1] hello")
+        + turn("assistant", told) + turn("user", "Go.") + END
+    )  # fmt: skip
+    codes = [builder.clip_rows(v.frames) for v in (one, three, said)]  # as they stand
+    assert all(map(np.array_equal, shown(prompt), codes))
 
 
 def test_prompt_takes_a_described_speaker_from_the_scene(
@@ -504,7 +557,7 @@ async def test_repetition_of_each_stream_equals_the_plain_loop(
         assert got.same(Oracle(folder, talker).speak(text(1), quiet(number), rows=ROWS))
         redrawn.append(talker.redrawn)
     assert redrawn[0] == 0
-    assert min(redrawn[1:]) > 0
+    assert min(redrawn[1:3]) > 0
     await idle(engine)
 
 
@@ -517,6 +570,24 @@ async def test_references_equal_the_plain_loop(engine: TalkerProcessEngine, orac
     )
     wanted = [oracle.speak(text(i), quiet(i), v, ROWS) for i, v in enumerate(voices)]
     assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_several_references_equal_the_plain_loop(
+    engine: TalkerProcessEngine, folder: Path, builder: PromptBuilder
+) -> None:
+    """One in the system text and one as a turn, which stand in the other order."""
+    said, silent = random_voice(1, 12), ReferenceVoice(random_voice(2, 9).frames)
+    first, second = (Reference(v.frames.T, v.transcript) for v in (said, silent))
+    words = "[SPEAKER1] Hi.\n[SPEAKER0] Ho."
+    heard = await hear(engine, words, quiet(1), rows=ROWS, references=(first, second))
+    prompt = builder.build(words, said, others=[silent])
+    assert prompt.voice is not None
+    clips = [(prompt.voice, prompt.voice_at), *prompt.others]
+    wanted = HiggsV2Reference(folder).speak(prompt.ids, ROWS, Chance(1, 0.0), said=clips)
+    assert wanted.margin > 2e-5
+    assert heard.same(wanted)
 
 
 @pytest.mark.slow

@@ -146,6 +146,16 @@ def test_a_reference_is_spoken_with_whatever_the_voice(
     assert len(with_text.ids) > len(said.ids)
 
 
+def test_several_references_are_refused_by_a_family_that_knows_one(
+    checkpoint: Checkpoint, intake: RequestBuilder
+) -> None:
+    one = Reference(clip(checkpoint))
+    for check in (lambda r: intake.message(r, 1), intake.check_options):
+        with pytest.raises(RequestError, match="1 reference") as error:
+            check(asking(reference=one, other_references=(one,)))
+        assert (error.value.code, error.value.param) == (ErrorCode.UNSUPPORTED, "references")
+
+
 @pytest.mark.parametrize("wrong", ["a code too high", "no frames", "one codebook less", "flat"])
 def test_a_reference_of_another_model_is_refused(
     checkpoint: Checkpoint, intake: RequestBuilder, wrong: str

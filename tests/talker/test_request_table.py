@@ -88,6 +88,8 @@ def test_the_stop_id_is_no_frame_and_every_frame_is_one_less_to_make(
 def test_reference_rows_come_before_those_of_an_utterance(requests: RequestTable) -> None:
     voice, earlier = VoiceRows(b"\0\0", 1), VoiceRows(b"\1\0", 2)
     assert ask(requests, 1, voice=voice, earlier=earlier).clips == (voice, earlier)
+    every = ask(requests, 3, voice=voice, others=(voice, earlier), earlier=earlier)
+    assert every.clips == (voice, voice, earlier, earlier)
     assert ask(requests, 2, earlier=earlier).clips == (earlier,)
 
 

@@ -31,7 +31,7 @@ from service.runtime import Runtime
 from service.transport.http_batch import HttpBatch, Result
 from service.transport.http_routes import ignored_header
 from streaming.errors import ErrorCode, RequestError, TalkwireError
-from streaming.ports import Reference
+from streaming.ports import MAX_REFERENCES, Reference
 from streaming.protocol.messages import MAX_RAS, MAX_SCENE_CHARS
 
 _Int = Annotated[int, Field(strict=True)]
@@ -84,8 +84,10 @@ class BatchOptions(BaseModel):
     ref_text: Annotated[str, Field(max_length=4000)] | None = Field(
         None, description="What is said in `ref_audio`, word for word."
     )
-    references: Annotated[list[ReferenceClip], Field(max_length=1)] | None = Field(
-        None, description="SGLang-Omni's name for `ref_audio` and `ref_text`: a list of one clip."
+    references: Annotated[list[ReferenceClip], Field(max_length=MAX_REFERENCES)] | None = Field(
+        None,
+        description="SGLang-Omni's name for `ref_audio` and `ref_text`: a list of one clip, and of "
+        "one for each speaker of the text where the model knows several.",
     )
     task_type: TaskType | None = Field(None, description="As in `POST /v1/audio/speech`.")
     scene: Annotated[str, Field(min_length=1, max_length=MAX_SCENE_CHARS)] | None = Field(
@@ -247,16 +249,15 @@ class _Clips:
     """The clips of a batch: one that several items bring is held once, and encoded once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str | None, str | None, str | None], Prepare] = {}
+        self._known: dict[tuple[tuple[str | None, str | None, str | None], ...], Prepare] = {}
 
     def prepare(self, body: SpeechBody, runtime: Runtime) -> Prepare | None:
         """See ``prepare_reference``."""
         prepare = prepare_reference(body, runtime)
         if prepare is None:
             return None
-        key: tuple[str | None, str | None, str | None] = (body.ref_audio, None, body.ref_text)
-        for clip in body.references or ():
-            key = (clip.audio, clip.audio_path, clip.text)
+        clips = [(clip.audio, clip.audio_path, clip.text) for clip in body.references or ()]
+        key = tuple(clips or [(body.ref_audio, None, body.ref_text)])
         return self._known.setdefault(key, _one_by_one(prepare))
 
 
@@ -264,7 +265,7 @@ def _one_by_one(prepare: Prepare) -> Prepare:
     """The same, after those who asked before, so that later ones find the clip encoded."""
     turn = asyncio.Lock()
 
-    async def in_turn() -> Reference:
+    async def in_turn() -> tuple[Reference, ...]:
         async with turn:
             return await prepare()
 

@@ -14,7 +14,6 @@ from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import Reference
 
-_PATH = "references.0.audio_path"
 #: vLLM-Omni's.
 TaskType = Literal["CustomVoice", "Base"]
 
@@ -78,35 +77,40 @@ def warning_header(
     return {} if warning is None else {"x-talkwire-warning": warning}
 
 
-def prepare_clip(clip: ReferenceClip, runtime: Runtime) -> Prepare:
-    """How to make the reference. Raises RequestError."""
+def prepare_clips(clips: Sequence[ReferenceClip], runtime: Runtime) -> Prepare:
+    """How to make the references, one for each speaker. Raises RequestError."""
+    runtime.cloner.require_count(len(clips), "references")
+    each = [_prepare_clip(clip, f"references.{at}", runtime) for at, clip in enumerate(clips)]
+    return runtime.cloner.prepare_together(each)
+
+
+def _prepare_clip(clip: ReferenceClip, param: str, runtime: Runtime) -> Prepare:
     if (clip.audio is None) == (clip.audio_path is None):
         raise RequestError(
-            ErrorCode.INVALID_PARAMETER,
-            "references.0 has either audio or audio_path.",
-            param="references.0",
+            ErrorCode.INVALID_PARAMETER, f"{param} has either audio or audio_path.", param=param
         )
     if clip.audio is not None:
-        return runtime.cloner.prepare(clip.audio, clip.text, "references.0.audio")
-    runtime.cloner.require_able(_PATH)
+        return runtime.cloner.prepare(clip.audio, clip.text, f"{param}.audio")
+    param = f"{param}.audio_path"
+    runtime.cloner.require_able(param)
     folder = runtime.settings.references_dir
     if folder is None:
         raise RequestError(
             ErrorCode.UNSUPPORTED,
             "This server reads no files of its own for a client; send the clip as audio.",
-            param=_PATH,
+            param=param,
         )
     path, text = Path(clip.audio_path or ""), (clip.text or "").strip() or None
 
-    async def prepare() -> Reference:
+    async def prepare() -> tuple[Reference, ...]:
         most = runtime.cloner.max_clip_bytes
-        data = await asyncio.to_thread(read_under, folder, path, most)
-        return await runtime.cloner.one_off(data, text)
+        data = await asyncio.to_thread(read_under, folder, path, most, param)
+        return (await runtime.cloner.one_off(data, text),)
 
     return prepare
 
 
-def read_under(folder: Path, path: Path, max_bytes: int) -> bytes:
+def read_under(folder: Path, path: Path, max_bytes: int, param: str) -> bytes:
     """A file's bytes, if it is in ``folder`` or below, wherever links lead.
 
     Raises RequestError, the same for a file that is elsewhere, is none or is not there, so that
@@ -115,7 +119,7 @@ def read_under(folder: Path, path: Path, max_bytes: int) -> bytes:
     wrong = RequestError(
         ErrorCode.INVALID_PARAMETER,
         "audio_path must be a clip under the server's folder of references.",
-        param=_PATH,
+        param=param,
     )
     root = folder.resolve()
     try:
@@ -128,6 +132,6 @@ def read_under(folder: Path, path: Path, max_bytes: int) -> bytes:
         raise wrong from error
     if len(data) > max_bytes:
         raise RequestError(
-            ErrorCode.INVALID_AUDIO, f"A clip has {max_bytes} bytes at most.", param=_PATH
+            ErrorCode.INVALID_AUDIO, f"A clip has {max_bytes} bytes at most.", param=param
         )
     return data

@@ -16,12 +16,13 @@ from service.dialects.openai.references import (
     ReferenceClip,
     TaskType,
     check_task_type,
-    prepare_clip,
+    prepare_clips,
     prepare_ref_audio,
 )
 from service.dialects.voice_aliases import is_replaced
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError
+from streaming.ports import MAX_REFERENCES
 from streaming.protocol import messages as wire
 
 NAME = "openai"
@@ -133,8 +134,10 @@ class SpeechBody(BaseModel):
     ref_text: Annotated[str, Field(max_length=4000)] | None = Field(
         None, description="What is said in `ref_audio`, word for word."
     )
-    references: Annotated[list[ReferenceClip], Field(max_length=1)] | None = Field(
-        None, description="SGLang-Omni's name for `ref_audio` and `ref_text`: a list of one clip."
+    references: Annotated[list[ReferenceClip], Field(max_length=MAX_REFERENCES)] | None = Field(
+        None,
+        description="SGLang-Omni's name for `ref_audio` and `ref_text`: a list of one clip, and of "
+        "one for each speaker of the text where the model knows several.",
     )
     initial_codec_chunk_frames: _Int | None = Field(
         None,
@@ -176,7 +179,7 @@ def prepare_reference(body: SpeechBody, runtime: Runtime) -> Prepare | None:
             "Give references or ref_audio, not both.",
             param="references",
         )
-    return prepare_clip(body.references[0], runtime)
+    return prepare_clips(body.references, runtime)
 
 
 def speech_plan(

@@ -8,9 +8,11 @@ are ordinary text to this model, and so is ``<|speaker:1|>`` unless the vocabula
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from streaming.ports import MAX_REFERENCES
 from streaming.spec import Codes
-from talker.prompts import PromptBuilder, PromptSource, TagSet
+from talker.prompts import Clip, PromptBuilder, PromptSource, TagSet
 
 SYSTEM = "convert the provided text to speech"
 CLIP_BEFORE = f"{SYSTEM} reference to the following:\n\nText:\n"
@@ -24,6 +26,7 @@ class FishS2PromptBuilder(PromptBuilder):
     """See PromptBuilder."""
 
     end_token = "<|im_end|>"
+    max_references = MAX_REFERENCES
 
     def __init__(self, source: PromptSource) -> None:
         super().__init__(source)
@@ -44,19 +47,20 @@ class FishS2PromptBuilder(PromptBuilder):
         return frames.copy()
 
     def head(
-        self, text: str, transcript: str | None, num_rows: int, scene: str | None
-    ) -> tuple[list[int], int]:
-        """See PromptBuilder."""
-        head, clip_at = [self._im_start, *self.encode("system\n")], 0
-        if num_rows:
-            head += [*self.encode(CLIP_BEFORE), *self._transcript(transcript or "")]
+        self, text: str, clips: Sequence[Clip], scene: str | None
+    ) -> tuple[list[int], list[int]]:
+        """See PromptBuilder. All transcripts stand before all clips."""
+        head, places = [self._im_start, *self.encode("system\n")], list[int]()
+        if clips:
+            head += [*self.encode(CLIP_BEFORE), *self._transcript(clips)]
             head += self.encode(CLIP_AFTER)
-            clip_at = len(head)
-            # what stands for the rows does not matter: the engine puts their embeddings there
-            head += [self._audio_pad] * num_rows
         else:
             head += self.encode(SYSTEM)
-        return [*head, self._im_end, *self.encode("\n")], clip_at
+        for clip in clips:
+            places.append(len(head))
+            # what stands for the rows does not matter: the engine puts their embeddings there
+            head += [self._audio_pad] * clip.num_rows
+        return [*head, self._im_end, *self.encode("\n")], places
 
     def turn(self, spoken: list[int]) -> tuple[list[int], int]:
         """See PromptBuilder."""
@@ -64,10 +68,12 @@ class FishS2PromptBuilder(PromptBuilder):
         after = [self._im_end, *self.encode("\n"), self._im_start, *self.encode("assistant\n")]
         return [*before, *spoken, *after, self._voice], len(before)
 
-    def _transcript(self, text: str) -> list[int]:
-        """A transcript begins with the speaker's tag, as upstream puts it there."""
-        if _SPEAKER.search(text) is not None:
-            return self.encode_transcript(text)
-        tag = "<|speaker:0|>"
-        known = [self._control[tag]] if tag in self._control else self.encode(tag)
-        return [*known, *self.encode_transcript(text)]
+    def _transcript(self, clips: Sequence[Clip]) -> list[int]:
+        """The transcripts' lines; each begins with its speaker's tag, as upstream puts it there."""
+        lines, ids = [], list[int]()
+        for number, clip in enumerate(clips):
+            said = clip.transcript or ""
+            lines.append(said if _SPEAKER.search(said) else f"<|speaker:{number}|>{said}")
+        for piece in self.tag_set.split("\n".join(lines)):
+            ids += self.tag_ids(piece) if piece in self._tags else self.encode_transcript(piece)
+        return ids

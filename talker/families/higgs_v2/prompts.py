@@ -3,7 +3,8 @@
 Without a reference the scene of the system text lets the model choose a voice ("smart voice");
 lines ``[SPEAKER0] ...`` are spoken by several. A client's own scene may describe a voice in a line
 ``SPEAKER0: ...``, as upstream's voice prompts do. A reference with its text is a turn that was said
-before, by speaker 0 where the text names speakers; one without stands in the system text. Every
+before, by its speaker where there are several or the text names speakers; one without its text
+stands in the system text. Every
 prompt ends with ``<|audio_out_bos|>`` and ``<|AUDIO_OUT|>``: the latter stands for AUDIO_INIT, the
 row of eight BOC that upstream never draws, so that it costs no step.
 """
@@ -11,15 +12,17 @@ row of eight BOC that upstream never draws, so that it costs no step.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from streaming.delay import apply_delay
+from streaming.ports import MAX_REFERENCES
 from streaming.spec import Codes
 from talker.families.delayed import DelayedShape
 from talker.families.higgs_v2.normalisation import EVENTS, TAGS, normalise
-from talker.prompts import PromptBuilder, PromptSource, TextPiece
+from talker.prompts import Clip, PromptBuilder, PromptSource, TextPiece
 from talker.shape import CheckpointError
 
 SYSTEM = "Generate audio following instruction."
@@ -49,6 +52,7 @@ class HiggsV2PromptBuilder(PromptBuilder):
 
     tag_set = TAGS
     end_token = "<|audio_eos|>"
+    max_references = MAX_REFERENCES
 
     def __init__(self, source: PromptSource) -> None:
         super().__init__(source)
@@ -103,25 +107,12 @@ class HiggsV2PromptBuilder(PromptBuilder):
         return apply_delay(wrapped, boc, boc + 1)
 
     def head(
-        self, text: str, transcript: str | None, num_rows: int, scene: str | None
-    ) -> tuple[list[int], int]:
+        self, text: str, clips: Sequence[Clip], scene: str | None
+    ) -> tuple[list[int], list[int]]:
         """See PromptBuilder."""
-        rows, scene = [self._row] * num_rows, scene or SCENE
-        if num_rows and transcript:
-            system = self._scene(SYSTEM, self.encode(scene))
-            head = [self._begin, *self._turn("system", system)]
-            said = transcript.strip()
-            if _SPEAKER.search(text) and not _SPEAKER.match(said):
-                said = f"[SPEAKER0] {said}"
-            head += self._turn("user", self.encode_transcript(said))
-            head += [*self._header("assistant"), self._audio_out_bos]
-            return [*head, *rows, self._audio_eos, self._end_turn], len(head)
-        if num_rows:
-            before = self.encode(f"{scene}\n\nSPEAKER0: ")
-            clip = [self._audio_bos, *rows, self._audio_eos]
-            system = self._scene(SYSTEM, [*before, *clip])
-            head = [self._begin, *self._turn("system", system)]
-            return head, head.index(self._audio_bos) + 1
+        if clips:
+            return self._cloning(text, clips, scene or SCENE)
+        scene = scene or SCENE
         speakers = set(map(int, _SPEAKER.findall(text)))
         described = set(map(int, _DESCRIBED.findall(scene)))
         lines = [f"SPEAKER{n}: {_VOICES[n % 2]}" for n in sorted(speakers - described)]
@@ -129,7 +120,34 @@ class HiggsV2PromptBuilder(PromptBuilder):
             gap = [] if described else [""]
             scene = "\n".join([scene, *gap, *lines])
         system = self._scene(SPEAKERS_SYSTEM if speakers else SYSTEM, self.encode(scene))
-        return [self._begin, *self._turn("system", system)], 0
+        return [self._begin, *self._turn("system", system)], []
+
+    def _cloning(self, text: str, clips: Sequence[Clip], scene: str) -> tuple[list[int], list[int]]:
+        """System text, with the clips that have no transcript, and a turn for each that has."""
+        names_speakers = len(clips) > 1 or bool(_SPEAKER.search(text))
+        places, mute, ahead = [0] * len(clips), list[int](), f"{scene}\n\n"
+        described: list[int] = []
+        for number, clip in enumerate(clips):
+            if not clip.transcript:
+                described += self.encode(f"{ahead}SPEAKER{number}: ")
+                described += [self._audio_bos, *[self._row] * clip.num_rows, self._audio_eos]
+                mute.append(number)
+                ahead = "\n"
+        system = self._scene(SYSTEM, described or self.encode(scene))
+        head = [self._begin, *self._turn("system", system)]
+        begins = (at for at, number in enumerate(head, 1) if number == self._audio_bos)
+        for number, at in zip(mute, begins, strict=True):
+            places[number] = at
+        for number, clip in enumerate(clips):
+            if clip.transcript:
+                said = clip.transcript.strip()
+                if names_speakers and not _SPEAKER.match(said):
+                    said = f"[SPEAKER{number}] {said}"
+                head += self._turn("user", self.encode_transcript(said))
+                head += [*self._header("assistant"), self._audio_out_bos]
+                places[number] = len(head)
+                head += [*[self._row] * clip.num_rows, self._audio_eos, self._end_turn]
+        return head, places
 
     def turn(self, spoken: list[int]) -> tuple[list[int], int]:
         """See PromptBuilder."""

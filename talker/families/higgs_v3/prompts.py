@@ -8,9 +8,11 @@ without a space (``<|sfx:laughter|>haha``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from streaming.delay import apply_delay
 from streaming.spec import Codes
-from talker.prompts import PromptBuilder, PromptSource, TagSet
+from talker.prompts import Clip, PromptBuilder, PromptSource, TagSet
 
 TAG_VALUES: dict[str, tuple[str, ...]] = {
     "emotion": (
@@ -69,18 +71,19 @@ class HiggsV3PromptBuilder(PromptBuilder):
         return apply_delay(frames, size, size + 1)
 
     def head(
-        self, text: str, transcript: str | None, num_rows: int, scene: str | None
-    ) -> tuple[list[int], int]:
+        self, text: str, clips: Sequence[Clip], scene: str | None
+    ) -> tuple[list[int], list[int]]:
         """See PromptBuilder."""
         head = [self._tts]
-        if not num_rows:
-            return head, 0
+        if not clips:
+            return head, []
+        transcript, num_rows = clips[0]
         if transcript and self._ref_text is not None:
             head += [self._ref_text, *self.encode_transcript(transcript)]
         assert self._ref_audio is not None
         head.append(self._ref_audio)
         # what stands for the rows does not matter: the engine puts their embeddings there
-        return [*head, *[self._ref_audio] * num_rows], len(head)
+        return [*head, *[self._ref_audio] * num_rows], [len(head)]
 
     def turn(self, spoken: list[int]) -> tuple[list[int], int]:
         """See PromptBuilder."""

@@ -144,6 +144,7 @@ class ContextCreate(ClientMessage, frozen=True, tag="context.create"):
     timestamps: bool = False
     continuity: Literal["context", "none"] | None = None
     reference: ReferenceOptions | None = None
+    references: list[ReferenceOptions] | None = None
     scene: str | None = None
 
 

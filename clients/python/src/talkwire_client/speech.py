@@ -77,6 +77,7 @@ class SpeechOptions(TypedDict, total=False):
         timestamps: Whether to send the times of words.
         continuity: ``context`` or ``none``: whether utterances go on from those before them.
         reference: A clip to speak like, instead of a voice.
+        references: A clip for each speaker of the text, for models that know several.
         scene: Where and how it is spoken, for models that take a scene.
         context_id: The context's name on the wire; made up if left out.
     """
@@ -103,6 +104,7 @@ class SpeechOptions(TypedDict, total=False):
     timestamps: bool
     continuity: Literal["context", "none"] | None
     reference: ReferenceOptions | None
+    references: list[ReferenceOptions]
     scene: str | None
     context_id: str
 
