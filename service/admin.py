@@ -51,7 +51,7 @@ def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> 
         """Prometheus' exposition format."""
         return PlainTextResponse(runtime.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
-    router.include_router(figures)
+    router.take_routes(figures)
     return router
 
 
@@ -74,8 +74,8 @@ def create_admin_app(runtime: Runtime, end: Callable[[], None]) -> FastAPI:
         bound=runtime.settings.admin_host,
         elsewhere=refusal,
     )
-    app.include_router(health_router(runtime, Access.SCRAPE))
-    app.include_router(_drain_router(runtime, end))
+    app.router.routes += health_router(runtime, Access.SCRAPE).routes
+    app.router.routes += _drain_router(runtime, end).routes
     return app
 
 

@@ -109,7 +109,7 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
         assert isinstance(route, Route)
         declare(route.endpoint, Rule(Access.ANY_KEY, refusal))
     for router in ROUTERS:
-        app.include_router(router(runtime))
+        app.router.routes += router(runtime).routes
     describe_keys(app, runtime)
     return app
 

@@ -306,7 +306,7 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
         everybodys = Scope.ADMIN in caller.scopes
         return DeletedVoice(id=(await library.remove(id, caller.tenant, everybodys=everybodys)).id)
 
-    router.include_router(changes)
+    router.take_routes(changes)
     return router
 
 

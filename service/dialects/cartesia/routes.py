@@ -119,7 +119,7 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
         # each message may name them, and has no header of its own
         await serve_socket(websocket, runtime, CartesiaDialect, refusal, ignored=LANGUAGE_FIELDS)
 
-    router.include_router(sockets)
+    router.take_routes(sockets)
     _add_speech(router, runtime)
     _add_voices(router, runtime)
 

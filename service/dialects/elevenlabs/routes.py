@@ -139,7 +139,7 @@ def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
     router = GuardedRouter(rule, route_class=ElevenLabsRoute, responses=ERRORS, tags=[NAME])
     sockets = GuardedRouter(replace(rule, query=_TOKEN_QUERY))
     _add_sockets(sockets, runtime)
-    router.include_router(sockets)
+    router.take_routes(sockets)
     _add_speech(router, runtime)
     add_account(router, runtime)
     return router

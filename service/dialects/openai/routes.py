@@ -223,6 +223,6 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
         """The same names, as Open WebUI asks for them."""
         return AudioModels(models=[AudioModel(id=n, name=n) for n in runtime.settings.model_names])
 
-    router.include_router(clips)
-    router.include_router(queries)
+    router.take_routes(clips)
+    router.take_routes(queries)
     return router
