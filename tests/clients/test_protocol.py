@@ -22,7 +22,8 @@ SCHEMA = json.loads(
 #: Constraints of values, which the server checks and a client need not repeat.
 CONSTRAINTS = {
     "title", "description", "additionalProperties", "default", "contentEncoding", "minimum",
-    "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength",
+    "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "minItems",
+    "maxItems",
 }  # fmt: skip
 
 
@@ -107,7 +108,7 @@ def full(kind: type[Any]) -> Any:
         "mode": "whole", "chunking": values[protocol.ChunkingOptions], "max_lead_ms": 900,
         "timestamps": True, "continuity": "none", "text": "Hello.", "flush_id": "f",
         "reference": protocol.ReferenceOptions(b"\x01\x02\x03", "three"), "played_ms": 1.5,
-        "references": [protocol.ReferenceOptions(b"\x01\x02"), protocol.ReferenceOptions(b"\x03")],
+        "references": [protocol.ReferenceOptions(b"\x01", "one")],
         "played_samples": 24, "id": "p", "scene": "A quiet room.",
     }  # fmt: skip
     return kind(**{name: fields[name] for name in kind.__struct_fields__})
