@@ -17,83 +17,6 @@ import typer
 from service import __version__
 from service.auth.keys import Limits, Scope
 
-keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
-_FAILED, _USAGE = 1, 2
-
-File = Annotated[
-    Path, typer.Option("--file", help="The file of keys.", envvar="TALKWIRE_API_KEYS_FILE")
-]
-
-
-def _fail(error: Exception, code: int = _FAILED) -> typer.Exit:
-    typer.echo(f"talkwire: {error}", err=True)
-    return typer.Exit(code)
-
-
-@keys.command()
-def create(
-    file: File,
-    tenant: Annotated[str, typer.Option(help="Whose key it is.")],
-    scope: Annotated[
-        list[Scope] | None, typer.Option(help="What it is for; may be given several times.")
-    ] = None,
-    expires: Annotated[
-        str | None, typer.Option(help="When it ends: 90d, 12h, or an ISO 8601 date.")
-    ] = None,
-    max_contexts: Annotated[int | None, typer.Option(help="Contexts at once.")] = None,
-    max_connections: Annotated[int | None, typer.Option(help="WebSockets at once.")] = None,
-    characters_per_minute: Annotated[int | None, typer.Option(help="Text per minute.")] = None,
-) -> None:
-    """Make a key and print it, this once: only its digest is kept."""
-    from service.auth.keys import KeyFileError, issue
-
-    limits = Limits(max_contexts, None, max_connections, characters_per_minute)
-    try:
-        key_id, secret = issue(file, tenant, scope or [Scope.SPEAK], expires, limits)
-    except KeyFileError as error:
-        raise _fail(error) from error
-    except ValueError as error:
-        raise _fail(error, _USAGE) from error
-    typer.echo(f"{key_id} for {tenant}; it cannot be shown again:", err=True)
-    typer.echo(secret)
-
-
-@keys.command(name="list")
-def list_keys(
-    file: File, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
-) -> None:
-    """List the keys, without anything that would open a door."""
-    from service.auth.keys import KeyFileError, listed
-
-    try:
-        rows = listed(file)
-    except KeyFileError as error:
-        raise _fail(error) from error
-    if as_json:
-        typer.echo(json.dumps(rows, indent=1))
-        return
-    for row in rows:
-        limits = " ".join(f"{name}={value}" for name, value in row["limits"].items())
-        ends = f"until {row['expires_at']}" if row["expires_at"] else ""
-        told = (row["id"], row["tenant"], row["state"], ",".join(row["scopes"]), ends, limits)
-        typer.echo("  ".join(part for part in told if part))
-
-
-@keys.command()
-def revoke(
-    file: File, key_id: Annotated[str, typer.Argument(help="As 'talkwire keys list' shows it.")]
-) -> None:
-    """Revoke a key: it opens nothing any more, and sockets that it opened are closed."""
-    from service.auth.keys import KeyFileError
-    from service.auth.keys import revoke as revoke_key
-
-    try:
-        revoke_key(file, key_id)
-    except KeyFileError as error:
-        raise _fail(error) from error
-    typer.echo(f"{key_id} is revoked.", err=True)
-
-
 app = typer.Typer(
     name="talkwire",
     help="Streaming text-to-speech: speech while the text is still being written.",
@@ -102,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
 
 
@@ -114,7 +38,7 @@ class Exit(IntEnum):
     REFUSED = 4
 
 
-def fail(message: str, code: Exit) -> typer.Exit:
+def fail(message: object, code: Exit) -> typer.Exit:
     """Say on stderr what went wrong; raise what is returned."""
     typer.echo(f"talkwire: {message}", err=True)
     return typer.Exit(code)
@@ -138,11 +62,11 @@ def serve(
     try:
         settings = load_settings(config, host=host, port=port, model=model, log_level=log_level)
     except SettingsError as error:
-        raise fail(str(error), Exit.USAGE) from error
+        raise fail(error, Exit.USAGE) from error
     try:
         serve_until_stopped(settings)
     except Unable as error:
-        raise fail(str(error), Exit.FAILED) from error
+        raise fail(error, Exit.FAILED) from error
 
 
 @app.command()
@@ -198,7 +122,7 @@ def say(
     try:
         result = asyncio.run(run_say(options))
     except SayError as error:
-        raise fail(str(error), Exit(error.exit_code)) from error
+        raise fail(error, Exit(error.exit_code)) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if result.words is not None and str(timestamps) == "-" and not as_json:
@@ -265,7 +189,7 @@ def batch(
         )
         failed = run_command(read_items(data), options, settings, url, api_key)
     except (SettingsError, BatchError) as error:
-        raise fail(str(error), Exit.FAILED) from error
+        raise fail(error, Exit.FAILED) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if failed:
@@ -287,7 +211,7 @@ def convert(
     try:
         done = convert_folder(folder, out, overwrite=overwrite)
     except ConversionError as error:
-        raise fail(str(error), Exit.FAILED) from error
+        raise fail(error, Exit.FAILED) from error
     if done.family.licence:
         typer.echo(done.family.licence, err=True)
     typer.echo(f"{done.file}: {done.tensors} tensors ({done.left_out} not needed, left out)")
@@ -297,6 +221,75 @@ def convert(
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
+
+
+File = Annotated[
+    Path, typer.Option("--file", help="The file of keys.", envvar="TALKWIRE_API_KEYS_FILE")
+]
+
+
+@keys.command()
+def create(
+    file: File,
+    tenant: Annotated[str, typer.Option(help="Whose key it is.")],
+    scope: Annotated[
+        list[Scope] | None, typer.Option(help="What it is for; may be given several times.")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="When it ends: 90d, 12h, or an ISO 8601 date.")
+    ] = None,
+    max_contexts: Annotated[int | None, typer.Option(help="Contexts at once.")] = None,
+    max_connections: Annotated[int | None, typer.Option(help="WebSockets at once.")] = None,
+    characters_per_minute: Annotated[int | None, typer.Option(help="Text per minute.")] = None,
+) -> None:
+    """Make a key and print it, this once: only its digest is kept."""
+    from service.auth.keys import KeyFileError, issue
+
+    limits = Limits(max_contexts, None, max_connections, characters_per_minute)
+    try:
+        key_id, secret = issue(file, tenant, scope or [Scope.SPEAK], expires, limits)
+    except KeyFileError as error:
+        raise fail(error, Exit.FAILED) from error
+    except ValueError as error:
+        raise fail(error, Exit.USAGE) from error
+    typer.echo(f"{key_id} for {tenant}; it cannot be shown again:", err=True)
+    typer.echo(secret)
+
+
+@keys.command(name="list")
+def list_keys(
+    file: File, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """List the keys, without anything that would open a door."""
+    from service.auth.keys import KeyFileError, listed
+
+    try:
+        rows = listed(file)
+    except KeyFileError as error:
+        raise fail(error, Exit.FAILED) from error
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        limits = " ".join(f"{name}={value}" for name, value in row["limits"].items())
+        ends = f"until {row['expires_at']}" if row["expires_at"] else ""
+        told = (row["id"], row["tenant"], row["state"], ",".join(row["scopes"]), ends, limits)
+        typer.echo("  ".join(part for part in told if part))
+
+
+@keys.command()
+def revoke(
+    file: File, key_id: Annotated[str, typer.Argument(help="As 'talkwire keys list' shows it.")]
+) -> None:
+    """Revoke a key: it opens nothing any more, and sockets that it opened are closed."""
+    from service.auth.keys import KeyFileError
+    from service.auth.keys import revoke as revoke_key
+
+    try:
+        revoke_key(file, key_id)
+    except KeyFileError as error:
+        raise fail(error, Exit.FAILED) from error
+    typer.echo(f"{key_id} is revoked.", err=True)
 
 
 def main() -> None:
