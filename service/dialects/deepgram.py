@@ -31,15 +31,7 @@ from service.contexts.speech_context import (
     SpeechContext,
     plan_speech,
 )
-from service.dialects.errors import (
-    TRY_AGAIN,
-    ErrorTable,
-    Refusal,
-    count_error,
-    invalid_field,
-    missing_field,
-    unknown_field,
-)
+from service.dialects.errors import TRY_AGAIN, ErrorTable, Refusal, count_error
 from service.runtime import Runtime
 from service.transport.http_response import HttpSpeech, PlainRenderer
 from service.transport.http_routes import SpeechRoute, documented
@@ -54,6 +46,7 @@ from service.transport.websocket import (
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done, Flushed
 from streaming.protocol import messages as wire
+from streaming.protocol.field_errors import invalid_field, missing_field, unknown_field
 from streaming.segmenter import CLOSERS, OPENERS, SPACED_MARKS
 
 NAME = "deepgram"

@@ -21,7 +21,6 @@ from fastapi.responses import JSONResponse
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.protocol.field_errors import (
     FieldError,
-    describe,
     invalid_field,
     kind_of,
     missing_field,
@@ -308,23 +307,3 @@ def _must_be(fault: Mapping[str, Any]) -> str:
         name, words = _LIMITS[kind]
         return words.format(str(fault.get("ctx", {}).get(name, "")).replace("'", ""))
     return _MUST_BE.get(kind, "of the documented form")
-
-
-__all__ = [
-    "INTERNAL",
-    "POLICY",
-    "STATUS",
-    "TOO_MANY",
-    "TRY_AGAIN",
-    "UNAVAILABLE",
-    "ErrorTable",
-    "FieldError",
-    "Refusal",
-    "count_error",
-    "describe",
-    "invalid_field",
-    "missing_field",
-    "retry_ms",
-    "unknown_field",
-    "validation_error",
-]

@@ -24,7 +24,6 @@ from service.access.hosts import require_own_page
 from service.access.rules import GuardedRouter, Rule
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
-from service.dialects.errors import unknown_field
 from service.dialects.openai.errors import ErrorBody, OpenAiRoute, resource_refusal
 from service.dialects.voice_aliases import list_voices
 from service.runtime import Runtime
@@ -33,6 +32,7 @@ from service.voices.clip_reader import decode_base64
 from service.voices.cloning import NewVoice
 from service.voices.store import Consent, Voice
 from streaming.errors import ErrorCode, RequestError
+from streaming.protocol.field_errors import unknown_field
 
 _MAX_FIELDS = 16
 _FIELD_BYTES = 64 * 1024

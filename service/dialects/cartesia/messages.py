@@ -15,10 +15,11 @@ from service.audio.encoder import AudioEncoder
 from service.audio.factory import MEDIA_TYPES, make_stream_encoder
 from service.contexts.speech_context import TextRenderer
 from service.dialects.cartesia.errors import error_event
-from service.dialects.errors import invalid_field, missing_field, validation_error
+from service.dialects.errors import validation_error
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.protocol import messages as wire
+from streaming.protocol.field_errors import invalid_field, missing_field
 from streaming.word_timing import WordTiming
 
 NAME = "cartesia"

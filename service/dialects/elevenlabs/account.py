@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from service.auth.caller import current_caller
-from service.dialects.errors import invalid_field
 from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
 from service.runtime import Runtime
 from streaming.errors import ErrorCode
+from streaming.protocol.field_errors import invalid_field
 
 #: For how long ElevenLabs' own tokens are valid, in seconds.
 _TOKEN_S = 15 * 60

@@ -13,10 +13,10 @@ from service.audio.containers import RestartingEncoder
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import MEDIA_TYPES, make_stream_encoder
 from service.contexts.options import speech_request
-from service.dialects.errors import invalid_field
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError
 from streaming.protocol import messages as wire
+from streaming.protocol.field_errors import invalid_field
 
 NAME = "elevenlabs"
 #: What their clients call ``output_format``, without one.

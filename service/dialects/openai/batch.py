@@ -16,7 +16,6 @@ from service.audio.factory import MEDIA_TYPES
 from service.contexts.driver import Prepare
 from service.contexts.options import require_model
 from service.contexts.speech_context import SpeechPlan
-from service.dialects.errors import unknown_field
 from service.dialects.openai.errors import error_body, refusal
 from service.dialects.openai.references import ReferenceClip, TaskType, warning_header
 from service.dialects.openai.request import (
@@ -32,6 +31,7 @@ from service.transport.http_batch import HttpBatch, Result
 from service.transport.http_routes import ignored_header
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.ports import MAX_REFERENCES, Reference
+from streaming.protocol.field_errors import unknown_field
 from streaming.protocol.messages import MAX_RAS, MAX_SCENE_CHARS
 
 _Int = Annotated[int, Field(strict=True)]

@@ -11,7 +11,6 @@ from service.audio.factory import make_stream_encoder
 from service.contexts.driver import Prepare
 from service.contexts.options import require_model
 from service.contexts.speech_context import SpeechPlan, plan_speech
-from service.dialects.errors import unknown_field
 from service.dialects.openai.references import (
     ReferenceClip,
     TaskType,
@@ -24,6 +23,7 @@ from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import MAX_REFERENCES
 from streaming.protocol import messages as wire
+from streaming.protocol.field_errors import unknown_field
 
 NAME = "openai"
 #: Names that OpenAI's clients must choose from; here each is the default voice, unless this

@@ -12,7 +12,7 @@ from fastapi import WebSocket
 
 from service.access.rules import GuardedRouter, Rule
 from service.auth.keys import Scope
-from service.dialects.errors import Refusal, count_error, invalid_field
+from service.dialects.errors import Refusal, count_error
 from service.dialects.vllm_omni.request import NAME, SessionConfig, parse_config
 from service.dialects.vllm_omni.speaker import (
     TABLE,
@@ -32,6 +32,7 @@ from service.transport.websocket import (
     serve_socket,
 )
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.protocol.field_errors import invalid_field
 from streaming.segmenter import Segmenter, SegmentSettings
 
 refusal = Refusal(TABLE, lambda error, _: error_fields(error))
