@@ -1,8 +1,8 @@
 """Segmentation of incoming text into utterances.
 
 Text arrives in pieces of any size. :class:`Segmenter` finds where a sentence or a clause ends and
-never cuts inside a number, an abbreviation, an address or a control tag; :func:`fit` parts an
-utterance that becomes too long once its numbers are written out as words.
+never cuts inside a number, an abbreviation, an address or a control tag; :func:`split_long` parts
+an utterance that becomes too long once its numbers are written out as words.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ _LEAST_SHARE = 0.6
 _TORN_FROM = 2
 
 
-def fit(text: str, lengths: Sequence[int], most: int) -> list[str]:
+def split_long(text: str, lengths: Sequence[int], most: int) -> list[str]:
     """Part ``text`` into utterances of at most ``most`` spoken characters, of about the same
     length, at a clause's end where there is one, else between words.
 
@@ -250,7 +250,7 @@ class SegmentSettings:
         """Part an utterance that is too long in words; most stay as they are."""
         if self.spoken_lengths is None:
             return [utterance]
-        return fit(utterance, self.spoken_lengths(utterance), self.max_chars)
+        return split_long(utterance, self.spoken_lengths(utterance), self.max_chars)
 
 
 class Segmenter:

@@ -1,15 +1,15 @@
-"""What a client has read, from its pongs: on a link that is written down."""
+"""What a client has read, from its pongs: on a socket that records pings."""
 
 from __future__ import annotations
 
 from service.contexts.ack_tracker import AckTracker
-from tests.service.fake_link import Link
+from tests.service.fake_pinging import FakePinging
 
 
 class Rig:
     def __init__(self) -> None:
-        self.link = Link()
-        self.acks = AckTracker(self.link)
+        self.pinging = FakePinging()
+        self.acks = AckTracker(self.pinging)
         self.read: dict[int, list[int]] = {}
 
     def follow(self, handle: int) -> None:
@@ -27,11 +27,11 @@ def test_a_pong_tells_all_that_was_written_before_its_ping() -> None:
     rig.write(1, 10, more=True)
     rig.write(2, 5, more=True)
     rig.write(1, 20)
-    assert len(rig.link.pings) == 1
+    assert len(rig.pinging.pings) == 1
     rig.write(2, 7)
-    rig.link.answer(0)
+    rig.pinging.answer(0)
     assert rig.read == {1: [0, 30], 2: [0, 5]}
-    rig.link.answer(1)
+    rig.pinging.answer(1)
     assert rig.read == {1: [0, 30], 2: [0, 5, 12]}
 
 
@@ -40,7 +40,7 @@ def test_much_audio_is_not_left_without_a_ping() -> None:
     rig.follow(1)
     for _ in range(10):
         rig.write(1, 10, 10_000, more=True)
-    assert len(rig.link.pings) == 2
+    assert len(rig.pinging.pings) == 2
 
 
 def test_a_pong_may_stand_for_earlier_pings_too() -> None:
@@ -48,10 +48,10 @@ def test_a_pong_may_stand_for_earlier_pings_too() -> None:
     rig.follow(1)
     for _ in range(3):
         rig.write(1, 10)
-    rig.link.answer(2)
+    rig.pinging.answer(2)
     assert rig.read[1] == [0, 30]
-    rig.link.answer(0)
-    rig.link.answer(2)
+    rig.pinging.answer(0)
+    rig.pinging.answer(2)
     assert rig.read[1] == [0, 30]
 
 
@@ -59,8 +59,8 @@ def test_pongs_that_nobody_asked_for_say_nothing() -> None:
     rig = Rig()
     rig.follow(1)
     rig.write(1, 10)
-    assert rig.link.on_pong is not None
-    rig.link.on_pong((77).to_bytes(8, "big"))
+    assert rig.pinging.on_pong is not None
+    rig.pinging.on_pong((77).to_bytes(8, "big"))
     assert rig.read[1] == [0]
 
 
@@ -70,11 +70,11 @@ def test_a_context_that_is_over_is_told_nothing_more() -> None:
     rig.write(1, 10)
     rig.acks.forget(1)
     rig.write(1, 10)
-    rig.link.answer()
+    rig.pinging.answer()
     assert rig.read[1] == [0]
     rig.follow(1)  # the handle is taken again
     rig.write(1, 3)
-    rig.link.answer()
+    rig.pinging.answer()
     assert rig.read[1] == [0, 3]
 
 
@@ -85,10 +85,10 @@ def test_who_reads_nothing_is_stuck_and_who_reads_on_is_not() -> None:
     rig.acks.on_written(1, 10, 100, 1.0, more=False)
     rig.acks.on_written(1, 10, 100, 2.0, more=False)
     assert rig.acks.stuck_s(5.0) == 4.0
-    rig.link.answer(0)
+    rig.pinging.answer(0)
     assert rig.acks.stuck_s(6.0) == 0.0
     assert rig.acks.stuck_s(9.0) == 3.0
-    rig.link.answer(1)
+    rig.pinging.answer(1)
     assert rig.acks.stuck_s(10.0) == 0.0
     assert rig.acks.stuck_s(99.0) == 0.0
 
@@ -105,7 +105,7 @@ def test_where_nothing_can_be_known_nobody_is_told_or_stuck() -> None:
 def test_giving_up_drops_the_connection() -> None:
     rig = Rig()
     rig.acks.give_up_in(3.0)
-    assert rig.link.aborts_in == 3.0
+    assert rig.pinging.aborts_in == 3.0
 
 
 def test_ack_tracker_counts_anew_after_a_pardon() -> None:
@@ -115,6 +115,6 @@ def test_ack_tracker_counts_anew_after_a_pardon() -> None:
     assert rig.acks.stuck_s(20.0) == 20.0
     rig.acks.pardon(20.0)
     assert rig.acks.stuck_s(20.5) == 0.5
-    rig.link.answer()
+    rig.pinging.answer()
     rig.acks.pardon(21.0)
     assert rig.acks.stuck_s(22.0) == 0.0

@@ -13,7 +13,7 @@ import pytest
 from service.contexts.ack_tracker import AckTracker
 from talker.fake import FakeTalker
 from tests.service.cartesia_talk import EXACT, cartesia, is_, say, whole
-from tests.service.fake_link import Link
+from tests.service.fake_pinging import FakePinging
 from tests.service.live import SPEC, client, gateway
 from tests.service.vendor_talk import s16, speaking
 from tests.service.vllm_omni_talk import speaking as vllm_omni
@@ -24,17 +24,17 @@ SHORT_LEAD: dict[str, Any] = {"default_lead_ms": 400, **EXACT}
 
 
 def test_a_ping_follows_audio_whatever_is_written_behind_it() -> None:
-    link, read = Link(), list[int]()
-    acks = AckTracker(link)
+    pinging, read = FakePinging(), list[int]()
+    acks = AckTracker(pinging)
     acks.follow(1, read.append)
     acks.on_written(1, 10, 100, 0.0, more=True)
     acks.on_written(None, 0, 50, 0.0, more=True)
-    assert not link.pings
+    assert not pinging.pings
     acks.on_written(None, 0, 50, 0.0, more=False)
-    link.answer()
+    pinging.answer()
     assert read == [0, 10]
     acks.on_written(None, 0, 50, 0.0, more=False)
-    assert len(link.pings) == 1  # nobody waits for words to be read
+    assert len(pinging.pings) == 1  # nobody waits for words to be read
 
 
 @pytest.mark.parametrize("encoding", ["pcm_mulaw", "pcm_s16le"])

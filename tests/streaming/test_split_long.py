@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.segmenter import Segmenter, SegmentSettings, fit
+from streaming.segmenter import Segmenter, SegmentSettings, split_long
 
 WORDS = st.lists(
     st.tuples(
@@ -37,7 +37,7 @@ def said(text: str) -> int:
 
 @given(WORDS, st.integers(12, 60))
 def test_nothing_is_lost_and_nothing_too_long_that_can_be_parted(text: str, most: int) -> None:
-    parts = fit(text, spoken_lengths(text), most)
+    parts = split_long(text, spoken_lengths(text), most)
     assert "".join("".join(parts).split()) == "".join(text.split())
     for part in parts:
         assert part == part.strip() != ""
@@ -50,14 +50,14 @@ def test_nothing_is_lost_and_nothing_too_long_that_can_be_parted(text: str, most
 
 @given(WORDS)
 def test_split_long_leaves_what_fits(text: str) -> None:
-    assert fit(text, spoken_lengths(text), max(1, said(text))) == ([text] if text else [])
+    assert split_long(text, spoken_lengths(text), max(1, said(text))) == ([text] if text else [])
 
 
 def test_a_written_character_of_two_is_not_torn_apart() -> None:
     accented = "e\N{COMBINING ACUTE ACCENT}"
     text = accented * 31
     lengths = [0, *[-1] * (len(text) - 1), 540]
-    parts = fit(text, lengths, 60)
+    parts = split_long(text, lengths, 60)
     assert len(parts) > 1
     assert all(part == accented * (len(part) // 2) for part in parts)
 
@@ -91,4 +91,4 @@ def test_the_segmenters_result_does_not_depend_on_how_the_text_was_split(
     ],
 )
 def test_split_long_examples(text: str, parts: list[str]) -> None:
-    assert fit(text, spoken_lengths(text), 28) == parts
+    assert split_long(text, spoken_lengths(text), 28) == parts

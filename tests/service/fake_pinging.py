@@ -1,11 +1,11 @@
-"""A WebSocket's link that records pings, for tests of acknowledgements."""
+"""A WebSocket that records pings, for tests of acknowledgements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 
-class Link:
+class FakePinging:
     """Keeps pings; answers them when told to."""
 
     def __init__(self) -> None:
