@@ -73,10 +73,10 @@ class TalkerProcessEngine:
         self._front_ends = front_ends or {}
         self._on_progress, self._on_change = on_progress, on_change
         self._checkpoint: Checkpoint | None = None
-        self._intake: RequestBuilder | None = None
+        self._builder: RequestBuilder | None = None
         self._supervisor: Supervisor[Step | Failed] | None = None
         self._info: Ready | None = None
-        self._in_flight = PendingRequests(
+        self._pending = PendingRequests(
             self._send, self._settings.max_outstanding, self._settings.hold_rows
         )
         self._conversations = Conversations(self._settings.max_conversations)
@@ -91,7 +91,7 @@ class TalkerProcessEngine:
         folder = await self.folder.find(lambda seconds: self._on_progress("download", seconds))
         opened = await asyncio.to_thread(open_checkpoint, str(folder))
         limit = resolve_max_positions(self._settings, opened.shape.backbone.max_positions)
-        self._intake = RequestBuilder(opened, limit, self._voices, self._front_ends)
+        self._builder = RequestBuilder(opened, limit, self._voices, self._front_ends)
         self._checkpoint = opened
         for warning in opened.warnings:
             log.warning(warning)
@@ -109,7 +109,7 @@ class TalkerProcessEngine:
             _arguments(opened, self._settings),
             inbound=FromChild,
             ready=Ready,
-            on_message=self._in_flight.on_message,
+            on_message=self._pending.on_message,
             on_ready=self._on_ready,
             on_down=self._on_down,
             on_progress=self._on_progress,
@@ -161,12 +161,12 @@ class TalkerProcessEngine:
     @property
     def outstanding(self) -> int:
         """Requests in flight, as this end counts them."""
-        return len(self._in_flight)
+        return len(self._pending)
 
     @property
     def last_step(self) -> Step:
         """What the child said last of its work; an empty step before it has said anything."""
-        return self._in_flight.last_step
+        return self._pending.last_step
 
     @property
     def live(self) -> int:
@@ -199,18 +199,18 @@ class TalkerProcessEngine:
 
     @property
     def spoken_lengths(self) -> SpokenLengths | None:
-        """See Intake; None before ``start`` too."""
-        return self._intake.spoken_lengths if self._intake else None
+        """See RequestBuilder; None before ``start`` too."""
+        return self._builder.spoken_lengths if self._builder else None
 
     @property
     def delivery_tags(self) -> Mapping[str, str]:
         """See RequestBuilder; none before ``start``."""
-        return self._intake.delivery_tags if self._intake else {}
+        return self._builder.delivery_tags if self._builder else {}
 
     @property
     def max_references(self) -> int:
         """See RequestBuilder; 1 before ``start``."""
-        return self._intake.max_references if self._intake else 1
+        return self._builder.max_references if self._builder else 1
 
     @property
     def segment_chars(self) -> int | None:
@@ -231,11 +231,11 @@ class TalkerProcessEngine:
 
     def check_options(self, request: SpeechRequest) -> None:
         """Raise RequestError if its voice or its sampling can never be served."""
-        self._require_intake().check_options(request)
+        self._require_builder().check_options(request)
 
     def check(self, request: SpeechRequest) -> None:
         """Raise RequestError if the request can never be served; see ``ports``."""
-        self._require_intake().message(request, 0)
+        self._require_builder().message(request, 0)
 
     @property
     def has_continuity(self) -> bool:
@@ -259,20 +259,20 @@ class TalkerProcessEngine:
         reached; BackendError ENGINE_RESTARTING when the child is down or dies, and
         ENGINE_FAILED when the engine gave up on this request alone.
         """
-        intake = self._require_intake()
+        builder = self._require_builder()
         if request.conversation is None or not self.has_continuity:
-            return self._speak(intake.message(request, next(self._handles)))
+            return self._speak(builder.message(request, next(self._handles)))
         talk = self._conversations.of(request.conversation)
-        return talk.speak(lambda: intake.order(request, next(self._handles), talk), self._speak)
+        return talk.speak(lambda: builder.order(request, next(self._handles), talk), self._speak)
 
     def _speak(self, message: Generate) -> RowGenerator:
         assert self._checkpoint is not None
-        return self._in_flight.speak(message, self._checkpoint.shape.num_codebooks)
+        return self._pending.speak(message, self._checkpoint.shape.num_codebooks)
 
-    def _require_intake(self) -> RequestBuilder:
-        if self._intake is None:
+    def _require_builder(self) -> RequestBuilder:
+        if self._builder is None:
             raise BackendError(ErrorCode.NOT_READY, "The speech engine has not started.")
-        return self._intake
+        return self._builder
 
     def _send(self, message: FromGateway) -> None:
         try:
@@ -298,14 +298,14 @@ class TalkerProcessEngine:
                 "versions": info.versions,
             },
         )
-        self._in_flight.on_ready()
+        self._pending.on_ready()
         self._downtime.end()
         self._on_change(True)
 
     def _on_down(self) -> None:
         self._downtime.begin()
         self._conversations.lose()
-        self._in_flight.on_down(self._downtime.error)
+        self._pending.on_down(self._downtime.error)
         self._on_change(False)
 
 

@@ -101,7 +101,7 @@ class RequestTable:
 
     def __init__(self, slots: int, cores: int = 1, limit: int = 1024) -> None:
         self._states: dict[int, RequestState] = {}
-        self._histories = ConversationCache(slots, cores, limit)
+        self._conversations = ConversationCache(slots, cores, limit)
 
     @property
     def live(self) -> int:
@@ -114,7 +114,7 @@ class RequestTable:
     def add(self, request: Generate) -> RequestState | None:
         """A request has come; None if what it is to go on from is not there."""
         history = None
-        if request.goes_on and (history := self._histories.get(request.conversation)) is None:
+        if request.goes_on and (history := self._conversations.get(request.conversation)) is None:
             return None
         core = history.core if history else self._idlest_core()
         state = RequestState(request, history, core, since=history.since if history else None)
@@ -125,11 +125,11 @@ class RequestTable:
     def _idlest_core(self) -> int:
         """Frame ids mean nothing to another core, so it is chosen here, once for each talk."""
         live = Counter(state.core for state in self._states.values() if not state.paused)
-        return min(range(len(self._histories.counts)), key=lambda core: live[core])
+        return min(range(len(self._conversations.counts)), key=lambda core: live[core])
 
     def note(self, state: RequestState, ids: Sequence[int]) -> None:
         """The engine made these ids for that request."""
-        state.note(ids, self._histories.counts[state.core])
+        state.note(ids, self._conversations.counts[state.core])
 
     def end(self, handle: int, finish: str) -> None:
         """A request has spoken its last row. One that was cut off is not gone on from: the
@@ -137,11 +137,11 @@ class RequestTable:
         """
         state = self.drop(handle)
         if state is not None and state.is_kept and finish == "stop":
-            self._histories.keep(state.request.conversation, state.left_behind())
+            self._conversations.keep(state.request.conversation, state.left_behind())
 
     def forget(self, conversation: int) -> None:
         """A conversation is over; so much of it as is still under way leaves nothing behind."""
-        self._histories.drop(conversation)
+        self._conversations.drop(conversation)
         for state in self._states.values():
             if state.request.conversation == conversation:
                 state.is_kept = False
@@ -153,7 +153,7 @@ class RequestTable:
         state = self._states.get(handle)
         if state is None or state.history is None:
             return False
-        self._histories.drop(state.request.conversation)
+        self._conversations.drop(state.request.conversation)
         return not state.frame_ids
 
     def drop(self, handle: int) -> RequestState | None:

@@ -37,8 +37,8 @@ class SpyTalker(FakeTalker):
     def __init__(self, checkpoint: Path) -> None:
         super().__init__(frames_per_character=0.02)
         opened = open_checkpoint(str(checkpoint))
-        self._intake = RequestBuilder(opened, 1024, self, FRONT_ENDS)
-        self.spoken_lengths = self._intake.spoken_lengths
+        self._builder = RequestBuilder(opened, 1024, self, FRONT_ENDS)
+        self.spoken_lengths = self._builder.spoken_lengths
         layout = json.loads(opened.tokenizer_file.read_text())
         self.control = {t["content"]: int(t["id"]) for t in layout["added_tokens"]}
         self.ids: list[tuple[int, ...]] = []
@@ -53,11 +53,11 @@ class SpyTalker(FakeTalker):
 
     def check(self, request: SpeechRequest) -> None:
         """As the real talker does."""
-        self._intake.message(request, 0)
+        self._builder.message(request, 0)
 
     def generate(self, request: SpeechRequest) -> RowGenerator:
         """As the real talker does, up to the engine."""
-        self.ids.append(self._intake.message(request, 1).ids)
+        self.ids.append(self._builder.message(request, 1).ids)
         return super().generate(request)
 
     def assert_only_tags(self) -> None:

@@ -72,10 +72,10 @@ async def test_a_poisonous_request_fails_alone(
     began = asyncio.Event()
     neighbour = asyncio.create_task(hear(engine, text(1), began=began))
     await began.wait()
-    intake = engine._intake
-    assert intake is not None
+    builder = engine._builder
+    assert builder is not None
     with monkeypatch.context() as patched:
-        patched.setattr(intake, "message", lambda request, handle: a_prompt(handle, **changes))
+        patched.setattr(builder, "message", lambda request, handle: a_prompt(handle, **changes))
         with pytest.raises(BackendError) as error:
             await hear(engine, "never read")
     assert error.value.code is ErrorCode.ENGINE_FAILED
