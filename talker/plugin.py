@@ -7,9 +7,11 @@ finished platform choice, and this runs before either.
 
 from __future__ import annotations
 
+import importlib
 import os
 
 from talker.families import FAMILIES
+from talker.families.family import Family
 from talker.settings import INT8_MARK, INT8_METHOD
 
 #: Set in the talker process: what it starts (engine cores, workers) dies with its parent.
@@ -34,6 +36,21 @@ def register() -> None:
             ModelRegistry.register_model(family.architecture, family.model_class)
     if os.environ.get(INT8_MARK):
         _register_int8()
+
+
+def register_class(family: Family) -> None:
+    """Register a family's model class itself, before ``register`` names it by a string.
+
+    For an engine inside this process on a CPU, which imports the class anyway. To look at a class
+    that is named, vLLM starts a process that imports all of vLLM once more, and keeps the result
+    in its cache: that is half of the first start on a new machine, and of each in a container.
+    """
+    from vllm import ModelRegistry
+
+    module, _, name = family.model_class.partition(":")
+    ModelRegistry.register_model(
+        family.architecture, getattr(importlib.import_module(module), name)
+    )
 
 
 def _register_int8() -> None:

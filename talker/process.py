@@ -23,6 +23,7 @@ from ipc.child import ChildLink, LinkClosed
 from ipc.framing import Fatal
 from talker.checkpoint import Checkpoint, open_checkpoint
 from talker.messages import FromGateway, Generate, Ready, ToChild
+from talker.plugin import register_class
 from talker.prompts import PromptBuilder
 from talker.settings import TalkerSettings, resolve_max_positions
 from talker.shape import CheckpointError
@@ -86,6 +87,8 @@ def _serve(
     from talker.request_table import RequestTable
 
     plan = make_plan(settings, checkpoint)
+    if plan.engine == "inprocess" and not plan.on_gpu:
+        register_class(checkpoint.family)
     phases.begin("engine")
     arguments = engine_arguments(settings, plan, checkpoint, prompts.stop_id)
     warm_up = warm_up_request(prompts)

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -27,10 +27,26 @@ from talker.shape import CheckpointError
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 
+@pytest.fixture(scope="module")
+def vllm_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """vLLM's cache on a machine that it has never run on."""
+    folder = tmp_path_factory.mktemp("vllm-cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_CACHE_ROOT", str(folder))
+        yield folder
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(tiny_checkpoint: Path) -> AsyncIterator[TalkerProcessEngine]:
+async def engine(tiny_checkpoint: Path, vllm_cache: Path) -> AsyncIterator[TalkerProcessEngine]:
     async with running(tiny_checkpoint, engine="inprocess", max_outstanding=8) as started:
         yield started
+
+
+async def test_a_first_start_examines_no_model_in_another_process(
+    engine: TalkerProcessEngine, vllm_cache: Path
+) -> None:
+    """vLLM would keep what it found there."""
+    assert not (vllm_cache / "modelinfos").exists()
 
 
 def a_prompt(handle: int, **changes: object) -> Generate:
