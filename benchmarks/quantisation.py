@@ -6,28 +6,31 @@ odds lie from float32's (Kullback-Leibler, in nats per code, at temperature 1). 
 simulated by rounding weights and inputs to what so few bits can hold, which is all that the real
 kernels do to them; ``int8`` and ``fp8`` are the presets of the setting ``talker_quantization`` (fp8
 checkpoints hold the same), ``int4`` is what ``talker.pack`` writes, the others show what these
-leave out. Speed is measured with the real kernels, by ``benchmarks.talker_steps``.
+leave out. ``--quantised FOLDER`` compares the weights that such a copy of the model really stores.
+Speed is measured with the real kernels, by ``benchmarks.talker_steps --model FOLDER``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.report import environment, markdown_table
 from embedded.text import FRONT_ENDS
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
-from talker.pack import GROUP
+from talker.pack import BITS, GROUP
 from talker.reference import Chance, ReferenceTalker
 from talker.text_front_end import choose_front_end
+from talker.weights import weight_files
 
 SENTENCES = (
     "The morning train was late again, so we walked along the river.",
@@ -116,6 +119,32 @@ class FakeQuantTalker(ReferenceTalker):
         return super()._linear(self._inputs(x) if self._inputs else x, name)
 
 
+class StoredTalker(FakeQuantTalker):
+    """The plain loop on the weights that a quantised copy of a checkpoint stores."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, Scheme("as stored", lambda weight: weight, None))
+        for file in weight_files(folder):
+            stored = load_file(file)
+            for name in [n for n in stored if n.endswith("_proj.weight_scale")]:
+                weight, scale = name.removesuffix("_scale"), stored[name].float()
+                if (packed := stored.get(f"{weight}_packed")) is not None:
+                    self._weights[weight] = unpack(packed, scale)
+                else:
+                    self._weights[weight] = stored[weight].float() * scale
+                    # inputs have as many bits then, and a scale for each token
+                    is_whole = stored[weight].dtype == torch.int8
+                    self._inputs = fake_int8 if is_whole else fake_fp8
+
+
+def unpack(packed: Tensor, scale: Tensor) -> Tensor:
+    """What ``talker.pack.pack`` has packed, ``[out, in]`` floats."""
+    shifts = torch.arange(0, 32, BITS)
+    codes = (packed.to(torch.int64)[..., None] >> shifts & (1 << BITS) - 1) - (1 << BITS - 1)
+    groups = codes.view(*scale.shape, GROUP) * scale[..., None].float()
+    return groups.flatten(-2)
+
+
 @dataclass(frozen=True)
 class Spoken:
     """One sentence: its prompt and the rows that float32 said."""
@@ -140,11 +169,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.quantisation", description=__doc__)
     parser.add_argument("--model", type=Path, default=Path("embedded/checkpoint"))
     parser.add_argument("--sentences", type=int, default=len(SENTENCES))
+    parser.add_argument("--quantised", type=Path, help="a copy of the model in few bits")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     spoken = speak(options.model, SENTENCES[: options.sentences])
-    figures = measure(options.model, spoken)
+    talkers: dict[str, ReferenceTalker] = {}
+    if options.quantised:
+        talkers[f"stored in {options.quantised.name}"] = StoredTalker(options.quantised)
+    talkers |= {scheme.name: FakeQuantTalker(options.model, scheme) for scheme in SCHEMES}
+    figures = measure(options.model, spoken, talkers)
     facts = environment() | {"model": str(options.model), "rows": str(_rows(spoken))}
     print("; ".join(f"{key} {value}" for key, value in facts.items()) + "\n")
     print(table(figures))
@@ -166,13 +200,13 @@ def speak(folder: Path, sentences: Sequence[str]) -> list[Spoken]:
 
 
 def measure(
-    folder: Path, spoken: Sequence[Spoken], schemes: Sequence[Scheme] = SCHEMES
+    folder: Path, spoken: Sequence[Spoken], talkers: Mapping[str, ReferenceTalker]
 ) -> list[Figure]:
-    """Compare every scheme with float32 on the same rows."""
+    """Compare every talker with float32 on the same rows."""
     exact = [odds(ReferenceTalker(folder), one) for one in spoken]
     figures = []
-    for scheme in schemes:
-        talker, changed, distances = FakeQuantTalker(folder, scheme), [], []
+    for name, talker in talkers.items():
+        changed, distances = [], []
         for one, wanted in zip(spoken, exact, strict=True):
             got = odds(talker, one)
             changed.append(got.argmax(-1) != wanted.argmax(-1))
@@ -180,7 +214,7 @@ def measure(
         kl, differs = torch.cat(distances).numpy(), torch.cat(changed)
         share = float(differs.float().mean())
         p99 = float(np.quantile(kl, 0.99))
-        figures.append(Figure(scheme.name, len(kl), share, float(kl.mean()), p99))
+        figures.append(Figure(name, len(kl), share, float(kl.mean()), p99))
     return figures
 
 

@@ -56,6 +56,7 @@ class Checkpoint:
     sampler_rules: Mapping[str, Any] = field(default_factory=dict)
     quantisation: str | None = None
     has_packed_weights: bool = False
+    has_matrix_scales: bool = False
     warnings: tuple[str, ...] = ()
 
     @property
@@ -107,6 +108,7 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
             sampler_rules=rules,
             quantisation=method,
             has_packed_weights=method is not None and has_packed_weights(config),
+            has_matrix_scales=method == "fp8" and not has_block_scales(config),
             warnings=tuple(f"{file}: {text}" for text in muted),
         )
     except CheckpointError as error:
@@ -146,6 +148,11 @@ def has_packed_weights(config: Mapping[str, Any]) -> bool:
         settings["quant_method"] in ("awq", "gptq")
     )
     return packed
+
+
+def has_block_scales(config: Mapping[str, Any]) -> bool:
+    """Whether FP8 weights have a scale for each block, and not one for a whole matrix."""
+    return config["quantization_config"].get("weight_block_size") is not None
 
 
 def resolve_folder(model: str, revision: str | None = None) -> Path:

@@ -130,6 +130,13 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
         _check_quantization(settings.quantization)
     if checkpoint.has_packed_weights and not on_gpu:
         _check_packed_kernel()
+    if checkpoint.has_matrix_scales and not on_gpu:
+        # where layers are fused vLLM gives their matrices one scale, by an operator of its GPU
+        # builds, and would fail while it loads
+        raise ValueError(
+            "the checkpoint's FP8 weights have one scale for each matrix, which vLLM loads on GPUs "
+            "alone: take a checkpoint with a scale for each channel (compressed-tensors), or a GPU"
+        )
     sizes = (settings.data_parallel_size, settings.tensor_parallel_size)
     spread = max(sizes) > 1 or settings.distributed_executor != "auto"
     engine = "async" if on_gpu or spread else "inprocess"

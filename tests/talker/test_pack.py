@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from harness import hear, running, text, warm
+from harness import GREEDY, hear, running, text, warm
+from quantised import CONFIGS, quantise_checkpoint
 from safetensors.torch import load_file, save_file
 
+from benchmarks.quantisation import FakeQuantTalker, Scheme, StoredTalker, fake_int4, unpack
+from benchmarks.quantisation import main as compare
 from talker import vllm_setup
 from talker.checkpoint import open_checkpoint
 from talker.pack import GROUP, main, pack, pack_checkpoint
@@ -37,6 +40,7 @@ def test_pack_equals_compressed_tensors() -> None:
     wanted = (weight.view(6, 4, GROUP) / scale[..., None]).round().clamp(-8, 7).to(torch.int8)
     assert torch.equal(codes, pack_to_int32(wanted.view(6, -1), 4))
     back = wanted * scale[..., None]
+    assert torch.equal(unpack(codes, scale), back.view(6, -1))
     assert (back - weight.view(6, 4, GROUP)).abs().max() <= scale.max() / 2 + 1e-6
 
 
@@ -108,6 +112,79 @@ def test_make_plan_refuses_packed_weights_without_a_kernel(
     monkeypatch.setattr(vllm_setup, "PACKED_KERNEL", "there_is_no_such_kernel")
     with pytest.raises(ValueError, match=r"packed 4-bit weights.*AVX512"):
         make_plan(TalkerSettings(), open_checkpoint(str(packed)))
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def quantised(
+    request: pytest.FixtureRequest, tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A checkpoint in a published format, its name that of the format."""
+    target = tmp_path_factory.mktemp("quantised") / request.param
+    return quantise_checkpoint(tiny_checkpoint, target, request.param)
+
+
+def test_quantised_checkpoint_opens_in_every_format_with_its_head_as_it_was(
+    tiny_checkpoint: Path, quantised: Path
+) -> None:
+    opened = open_checkpoint(str(quantised))
+    assert opened.quantisation == CONFIGS[quantised.name]["quant_method"]
+    before, after = (load_file(f / "model.safetensors") for f in (tiny_checkpoint, quantised))
+    changed = {name for name in before if after[name].dtype != before[name].dtype}
+    assert changed == {name for name in before if name.endswith("_proj.weight")}
+    assert torch.equal(before[HEAD], after[HEAD])
+
+
+def test_quantisation_benchmark_compares_what_is_stored(
+    tiny_checkpoint: Path, quantised: Path, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    asked = ["--model", str(tiny_checkpoint), "--quantised", str(quantised), "--sentences", "1"]
+    compare([*asked, "--json", str(report)])
+    figures = {f["scheme"]: f for f in json.loads(report.read_text())["figures"]}
+    simulated = {"fp8": "fp8, one scale per tensor", "compressed-fp8": "fp8"}
+    own, alike = (
+        figures[f"stored in {quantised.name}"],
+        figures[simulated.get(quantised.name, "int8")],
+    )
+    assert own["kl_mean"] > 0
+    assert own["kl_mean"] == pytest.approx(alike["kl_mean"], rel=1e-3)
+
+
+def test_quantisation_benchmark_reads_packed_weights(tiny_checkpoint: Path, packed: Path) -> None:
+    stored, ids = StoredTalker(packed), (1, 5, 9)
+    simulated = FakeQuantTalker(tiny_checkpoint, Scheme("int4", fake_int4, None))
+    rows = simulated.speak(ids, 12).rows
+    assert torch.allclose(stored.logits(ids, rows), simulated.logits(ids, rows), atol=1e-4)
+
+
+def test_make_plan_refuses_a_scale_for_each_matrix_without_a_gpu(quantised: Path) -> None:
+    opened = open_checkpoint(str(quantised))
+    if quantised.name != "fp8":
+        assert make_plan(TalkerSettings(), opened).dtype == "bfloat16"
+        return
+    with pytest.raises(ValueError, match=r"one scale for each matrix.*GPU"):
+        make_plan(TalkerSettings(), opened)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format_", ["compressed-fp8", "compressed-int8"])
+async def test_quantised_checkpoint_speaks_as_its_weights_say(
+    tiny_checkpoint: Path, tmp_path: Path, format_: str
+) -> None:
+    """Most of the codes that the engine chooses in bfloat16 are the plain loop's best ones on the
+    same weights.
+    """
+    folder = quantise_checkpoint(tiny_checkpoint, tmp_path / format_, format_)
+    async with running(folder, engine="inprocess", dtype="auto") as engine:
+        assert engine.info is not None
+        assert engine.info.dtype == "bfloat16"
+        heard = await hear(engine, text(1), GREEDY, rows=60)
+    ids = open_checkpoint(str(folder)).prompt_builder(1024).build(text(1)).ids
+    logits = StoredTalker(folder).logits(ids, heard.rows)[..., :1024]
+    is_code = torch.from_numpy(heard.rows < 1024)
+    best = logits.argmax(-1) == torch.from_numpy(heard.rows)
+    assert is_code.sum() > 100
+    assert best[is_code].float().mean() > 0.9
 
 
 def has_packed_kernel() -> bool:

@@ -72,7 +72,8 @@ def test_coarser_rounding_changes_more(tiny_checkpoint: Path) -> None:
     spoken = [Spoken((1, 5, 9), ReferenceTalker(tiny_checkpoint).speak((1, 5, 9), 30).rows)]
     nothing = Scheme("nothing", lambda x: x, None)
     halves = Scheme("two steps", lambda x: fake_int8(x / 64).sign() * x.abs().mean(), None)
-    same, int8, coarse = measure(tiny_checkpoint, spoken, (nothing, SCHEMES[0], halves))
+    talkers = {s.name: FakeQuantTalker(tiny_checkpoint, s) for s in (nothing, SCHEMES[0], halves)}
+    same, int8, coarse = measure(tiny_checkpoint, spoken, talkers)
     assert (same.changed, same.kl_mean) == (0, 0)
     assert 0 < int8.kl_mean < 0.1 * coarse.kl_mean
     assert int8.changed < coarse.changed
