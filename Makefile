@@ -40,7 +40,7 @@ test: ## run the tests
 
 test-long: ## the tests that "make test" leaves out to stay short
 	@$(INSTALL) dev
-	@$(BIN)/python -m pytest -p no:cacheprovider -m long $(ARGS)
+	@$(BIN)/python -m pytest -p no:cacheprovider -n 2 --dist loadfile -m long $(ARGS)
 
 test-nightly: ## the faults at length: a million frames, a thousand killed clients, bad networks
 	@$(INSTALL) dev

@@ -95,7 +95,7 @@ async def test_every_body_has_an_answer(caplog: pytest.LogCaptureFixture) -> Non
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 async def test_every_body_at_every_address(caplog: pytest.LogCaptureFixture) -> None:
     async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
         paths = await posts(http)

@@ -146,9 +146,9 @@ def series(text: str) -> set[str]:
     return {line.rpartition(" ")[0] for line in text.splitlines() if line and line[0] != "#"}
 
 
-@pytest.mark.parametrize("names", [60, pytest.param(2000, marks=pytest.mark.long)])
-async def test_no_client_can_make_a_new_series(names: int) -> None:
+async def test_no_client_can_make_a_new_series() -> None:
     """Names that were never heard of, in all that metrics might be told apart by."""
+    names = 60
     async with (
         gateway(fast()) as server,
         httpx.AsyncClient(base_url=server.http, timeout=60) as http,
