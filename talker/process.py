@@ -86,6 +86,8 @@ def _serve(
 
     from talker.request_table import RequestTable
 
+    # vLLM collects garbage five times while it builds an engine, each time through all of this
+    gc.freeze()
     plan = make_plan(settings, checkpoint)
     if plan.engine == "inprocess" and not plan.on_gpu:
         register_class(checkpoint.family)
