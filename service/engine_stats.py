@@ -128,7 +128,8 @@ class EnginePace:
 
 
 _TEXT = "Hello there, this is a first sentence."
-_FRAMES, _FRAMES_TOGETHER = 75, 40
+#: How much of it: the cold time is long enough for the codec's windows to have their usual size.
+_FRAMES_COLD, _FRAMES, _FRAMES_TOGETHER = 30, 75, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +154,8 @@ async def warm_up(
 
     Raises BackendError if no audio comes of it: a service that cannot speak is not ready.
     """
-    await _speak(talker, codec, None, voice, "warm-up-1", on_decoded)
-    alone = await _speak(talker, codec, pace, voice, "warm-up-2", on_decoded)
+    await _speak(talker, codec, None, voice, "warm-up-1", on_decoded, _FRAMES_COLD)
+    alone = await _speak(talker, codec, pace, voice, "warm-up-2", on_decoded, _FRAMES)
     if together > 1:
         async with asyncio.TaskGroup() as tasks:
             for number in range(together):
@@ -171,7 +172,7 @@ async def _speak(
     voice: str,
     request_id: str,
     on_decoded: Callable[[DecodeStats], None],
-    frames: int = _FRAMES,
+    frames: int,
 ) -> WarmUp:
     began = time.monotonic()
     spec = codec.spec
