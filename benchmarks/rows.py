@@ -20,8 +20,9 @@ import numpy as np
 from benchmarks.report import environment, markdown_table
 from codec.fake import FakeCodecEngine
 from ipc.framing import MessageReader, encode
+from service.audio.factory import make_stream_encoder
 from service.contexts.driver import ContextDriver
-from service.contexts.options import session_settings
+from service.contexts.options import SpeechPlan, session_settings
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
@@ -133,7 +134,9 @@ async def measure(
             create = wire.ContextCreate(f"c{number}")
             session = Session(session_settings(runtime, create))
             request = SpeechRequest(f"r{number}", "")
-            driver = ContextDriver(runtime, session, request, sink, tasks)
+            encoder = make_stream_encoder("pcm_s16le", _SPEC.sample_rate)
+            plan = SpeechPlan("native", session, request, encoder)
+            driver = ContextDriver(runtime, plan, sink, tasks)
             driver.post(TextAppended("one long sentence without any end at all"))
             driver.post(EndAsked())
         await asyncio.sleep(0.1)  # until all have asked

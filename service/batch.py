@@ -32,7 +32,7 @@ from pydantic import ValidationError
 
 from service.audio.pcm import tell_wav_length
 from service.build import build_runtime
-from service.contexts.driver import Prepare
+from service.contexts.options import Prepare
 from service.dialects.openai.request import SpeechBody, speech_plan
 from service.logs import set_up
 from service.runtime import Runtime

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from service.auth.caller import ANYBODY, Caller
+from service.contexts.options import Prepare, SpeechPlan
 from service.runtime import Runtime
 from service.timers import align_deadline
 from service.tracing import ContextTrace
@@ -51,14 +52,10 @@ from streaming.ports import (
     SpeechRequest,
     TalkerRows,
 )
-from streaming.session import Session, State
+from streaming.session import State
 from streaming.word_timing import WordTiming
 
 log = logging.getLogger(__name__)
-
-#: Makes the references that a context is to be spoken with, one for each speaker of its text and
-#: at least one. Raises TalkwireError.
-Prepare = Callable[[], Awaitable[tuple[Reference, ...]]]
 
 
 class TalkerRequests:
@@ -230,28 +227,25 @@ Room = Callable[[], Awaitable[int | None]]
 class ContextDriver:
     """Owns a Session and the tasks that work for it.
 
-    ``request`` is the template of the talker's requests; each utterance fills in its text. Its
-    ``conversation``, if it has one, is this context's own and ends with it.
-    ``room`` is waited for before each window is decoded; without it audio is taken always.
-    ``prepare`` is begun at once, and the first utterance waits for it. ``protocol`` is what the
-    trace calls the dialect. Text counts against the limits of ``caller``.
+    ``plan.request`` is the template of the talker's requests; each utterance fills in its text.
+    Its ``conversation``, if it has one, is this context's own and ends with it. ``plan.prepare``
+    is begun at once, and the first utterance waits for it. ``room`` is waited for before each
+    window is decoded; without it audio is taken always. Text counts against the limits of
+    ``caller``.
     """
 
     def __init__(
         self,
         runtime: Runtime,
-        session: Session,
-        request: SpeechRequest,
+        plan: SpeechPlan,
         sink: ContextSink,
         tasks: asyncio.TaskGroup,
         room: Room | None = None,
-        prepare: Prepare | None = None,
-        protocol: str = "native",
         caller: Caller = ANYBODY,
     ) -> None:
-        self._caller = caller
-        self._runtime, self._session, self._sink, self._tasks = runtime, session, sink, tasks
-        self._request, self._room = request, room
+        self._runtime, self._sink, self._tasks = runtime, sink, tasks
+        self._session, self._request = plan.session, plan.request
+        self._room, self._caller = room, caller
         self._working: set[asyncio.Task[None]] = set()
         self._speaking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -263,11 +257,12 @@ class ContextDriver:
         runtime.open_contexts.add(self)
         self._trace: ContextTrace | None = None
         if runtime.tracing is not None:
-            self._trace = runtime.tracing.open(protocol, request.request_id, self.touched_at)
-        self._talker = TalkerRequests(runtime, request, self.post)
-        if prepare is not None:
-            self._talker.prepare(prepare, tasks)
-        session.hold()
+            request_id = plan.request.request_id
+            self._trace = runtime.tracing.open(plan.protocol, request_id, self.touched_at)
+        self._talker = TalkerRequests(runtime, plan.request, self.post)
+        if plan.prepare is not None:
+            self._talker.prepare(plan.prepare, tasks)
+        plan.session.hold()
         runtime.setup_turns.put(partial(self.post, HoldReleased()))
 
     @property

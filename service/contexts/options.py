@@ -1,21 +1,25 @@
-"""Settings of one context: its client's options, else the server's, within the codec's needs."""
+"""The plan of one context: its client's options, else the server's, within the codec's needs."""
 
 from __future__ import annotations
 
 import math
 import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 
+from service.audio.encoder import AudioEncoder
 from service.auth.caller import current_caller
 from service.contexts.chunking import schedule_settings
 from service.dialects.voice_aliases import resolve_voice
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError
-from streaming.ports import Sampling, SpeechRequest
+from streaming.ports import Reference, Sampling, SpeechRequest
 from streaming.protocol.field_errors import unknown_choice
 from streaming.protocol.messages import ContextCreate
 from streaming.segmenter import SegmentSettings
-from streaming.session import SessionSettings
+from streaming.session import Session, SessionSettings
 from streaming.turns import TurnSettings, chars_within
 from streaming.utterance_queue import QueueSettings
 
@@ -23,6 +27,66 @@ from streaming.utterance_queue import QueueSettings
 _SILENCE_S = 0.2
 #: Protocols whose clients take such a text for a reason to give up.
 _LENIENT = frozenset(("openai", "elevenlabs", "cartesia", "deepgram"))
+
+
+#: Makes the references that a context is to be spoken with, one for each speaker of its text and
+#: at least one. Raises TalkwireError.
+Prepare = Callable[[], Awaitable[tuple[Reference, ...]]]
+
+
+class FlushEncoder(Enum):
+    """When the encoder is made to give what it holds back. At the end of the context it always is,
+    unless that has failed.
+    """
+
+    EACH_UTTERANCE = auto()
+    #: Where nothing more waits to be spoken: for encoders whose flush is heard.
+    EACH_PAUSE = auto()
+    #: With each of the client's flushes.
+    EACH_FLUSH = auto()
+    #: For files, which end with it.
+    AT_END = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechPlan:
+    """What a context is opened with.
+
+    ``protocol`` is the metrics' label. ``buffered``: see ``session_settings``. With
+    ``is_lenient`` text without anything that can be spoken is no error; agents' models write
+    emoji. The dialects that are not lenient count their errors where they render them.
+    """
+
+    protocol: str
+    session: Session
+    request: SpeechRequest
+    encoder: AudioEncoder
+    prepare: Prepare | None = None
+    buffered: bool = False
+    flush_encoder: FlushEncoder = FlushEncoder.EACH_UTTERANCE
+    is_lenient: bool = True
+
+
+def plan_speech(
+    runtime: Runtime,
+    protocol: str,
+    request_id: str,
+    create: ContextCreate,
+    encoder: AudioEncoder,
+    *,
+    prepare: Prepare | None = None,
+    buffered: bool = False,
+    flush_encoder: FlushEncoder = FlushEncoder.EACH_UTTERANCE,
+    is_lenient: bool = True,
+) -> SpeechPlan:
+    """Check that a context can be served, and plan it. Raises RequestError, CapacityError."""
+    runtime.require_ready(or_restarting=True)
+    session = Session(session_settings(runtime, create, buffered=buffered, protocol=protocol))
+    request = speech_request(runtime, create, request_id)
+    runtime.talker.check_options(request)
+    return SpeechPlan(
+        protocol, session, request, encoder, prepare, buffered, flush_encoder, is_lenient
+    )
 
 
 def session_settings(

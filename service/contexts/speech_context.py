@@ -12,18 +12,17 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Protocol
 
 import numpy as np
 
 from service.admission import Lease
-from service.audio.encoder import AudioEncoder, Packet
+from service.audio.encoder import Packet
 from service.audio.pump import EncoderPump
 from service.audio.timeline import Timeline, later
 from service.auth.caller import serving
-from service.contexts.driver import ContextDriver, ContextSink, Prepare, Room
-from service.contexts.options import session_settings, speech_request
+from service.contexts.driver import ContextDriver, ContextSink, Room
+from service.contexts.options import FlushEncoder, SpeechPlan
 from service.contexts.outbox import Item, Outbox
 from service.dialects.errors import count_error
 from service.runtime import Runtime
@@ -42,10 +41,7 @@ from streaming.events import (
     TextAppended,
 )
 from streaming.playback import PlaybackClock
-from streaming.ports import SpeechRequest
-from streaming.protocol import messages as wire
 from streaming.report import ContextReport
-from streaming.session import Session
 from streaming.spec import Samples
 from streaming.word_timing import WordTiming
 
@@ -118,61 +114,6 @@ class OutputSink(Protocol):
         """The context is over."""
 
 
-class FlushEncoder(Enum):
-    """When the encoder is made to give what it holds back. At the end of the context it always is,
-    unless that has failed.
-    """
-
-    EACH_UTTERANCE = auto()
-    #: Where nothing more waits to be spoken: for encoders whose flush is heard.
-    EACH_PAUSE = auto()
-    #: With each of the client's flushes.
-    EACH_FLUSH = auto()
-    #: For files, which end with it.
-    AT_END = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechPlan:
-    """What a context is opened with.
-
-    ``protocol`` is the metrics' label. ``buffered``: see ``session_settings``. With
-    ``is_lenient`` text without anything that can be spoken is no error; agents' models write
-    emoji. The dialects that are not lenient count their errors where they render them.
-    """
-
-    protocol: str
-    session: Session
-    request: SpeechRequest
-    encoder: AudioEncoder
-    prepare: Prepare | None = None
-    buffered: bool = False
-    flush_encoder: FlushEncoder = FlushEncoder.EACH_UTTERANCE
-    is_lenient: bool = True
-
-
-def plan_speech(
-    runtime: Runtime,
-    protocol: str,
-    request_id: str,
-    create: wire.ContextCreate,
-    encoder: AudioEncoder,
-    *,
-    prepare: Prepare | None = None,
-    buffered: bool = False,
-    flush_encoder: FlushEncoder = FlushEncoder.EACH_UTTERANCE,
-    is_lenient: bool = True,
-) -> SpeechPlan:
-    """Check that a context can be served, and plan it. Raises RequestError, CapacityError."""
-    runtime.require_ready(or_restarting=True)
-    session = Session(session_settings(runtime, create, buffered=buffered, protocol=protocol))
-    request = speech_request(runtime, create, request_id)
-    runtime.talker.check_options(request)
-    return SpeechPlan(
-        protocol, session, request, encoder, prepare, buffered, flush_encoder, is_lenient
-    )
-
-
 class SpeechContext(ContextSink):
     """Speaks what it is given until its end, which releases ``lease`` and calls ``closed``.
 
@@ -202,17 +143,7 @@ class SpeechContext(ContextSink):
         self._pump = EncoderPump(encoder, tasks, self.fail)
         if room is None and plan.buffered:  # nothing else would hold the codec back
             room = self._pump.room
-        self._driver = ContextDriver(
-            runtime,
-            plan.session,
-            plan.request,
-            self,
-            tasks,
-            room,
-            plan.prepare,
-            plan.protocol,
-            lease.caller,
-        )
+        self._driver = ContextDriver(runtime, plan, self, tasks, room, lease.caller)
         #: Of the codec's, in all; they may still be in the encoder.
         self.given_samples = 0
         self._words_delay_ms = 0.0

@@ -22,15 +22,8 @@ from service.auth.authenticator import answered_subprotocol
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.auth.tokens import MAX_TTL_S
-from service.contexts.options import speech_request
-from service.contexts.speech_context import (
-    Audio,
-    Message,
-    Output,
-    Revocable,
-    SpeechContext,
-    plan_speech,
-)
+from service.contexts.options import plan_speech, speech_request
+from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
 from service.dialects.errors import TRY_AGAIN, ErrorTable, Refusal, count_error
 from service.runtime import Runtime
 from service.transport.http_response import HttpSpeech, PlainRenderer

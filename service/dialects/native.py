@@ -19,8 +19,7 @@ from service.audio.encoder import AudioEncoder
 from service.audio.factory import SAMPLE_RATES, make_stream_encoder
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
-from service.contexts.driver import Prepare
-from service.contexts.options import continuity
+from service.contexts.options import Prepare, continuity, plan_speech
 from service.contexts.speech_context import (
     Audio,
     Message,
@@ -29,7 +28,6 @@ from service.contexts.speech_context import (
     SpeechContext,
     Started,
     Words,
-    plan_speech,
 )
 from service.dialects.errors import UNAVAILABLE, ErrorTable, Refusal, count_error
 from service.runtime import Runtime

@@ -20,7 +20,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.admission import Lease
 from service.auth.caller import current_caller
-from service.contexts.speech_context import Audio, SpeechContext, SpeechPlan
+from service.contexts.options import SpeechPlan
+from service.contexts.speech_context import Audio, SpeechContext
 from service.dialects.errors import count_error
 from service.runtime import Runtime
 from service.transport.http_response import (

@@ -13,14 +13,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.admission import Lease
 from service.auth.caller import current_caller
-from service.contexts.speech_context import (
-    Audio,
-    FlushEncoder,
-    Output,
-    SpeechContext,
-    SpeechPlan,
-    Words,
-)
+from service.contexts.options import FlushEncoder, SpeechPlan
+from service.contexts.speech_context import Audio, Output, SpeechContext, Words
 from service.dialects.errors import count_error
 from service.runtime import Runtime
 from streaming.errors import CapacityError, ErrorCode, TalkwireError

@@ -22,8 +22,9 @@ from fastapi import WebSocket, WebSocketDisconnect
 
 from service.auth.caller import Caller, current_caller, serving
 from service.contexts.ack_tracker import AckTracker
+from service.contexts.options import SpeechPlan
 from service.contexts.outbox import Item, Outbox
-from service.contexts.speech_context import Renderer, SocketOutput, SpeechContext, SpeechPlan
+from service.contexts.speech_context import Renderer, SocketOutput, SpeechContext
 from service.dialects.errors import Refusal, count_error, limit_errors
 from service.runtime import Runtime
 from service.transport.http_routes import ignored_header

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import pytest
 
 from codec.fake import FakeCodecEngine
+from service.audio.factory import make_stream_encoder
 from service.contexts.driver import ContextDriver, Room
-from service.contexts.options import session_settings, speech_request
+from service.contexts.options import plan_speech
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
 from streaming.events import Cancelled, Done, EndAsked, Flushed, SendAudio, TextAppended
 from streaming.protocol import messages as wire
-from streaming.session import Session
 from streaming.window import DecodeWindow
 from streaming.word_timing import WordTiming
 from talker.fake import FakeTalker
@@ -64,10 +64,10 @@ async def speak(codec: FakeCodecEngine, listener: Listener, room: Room | None) -
     runtime = Runtime(Settings(), FakeTalker(), codec, Metrics("test", "fake"))
     await runtime.start()
     create = wire.ContextCreate("c", chunking=SIZES)
-    session = Session(session_settings(runtime, create))
-    request = speech_request(runtime, create, "c")
+    encoder = make_stream_encoder("pcm_s16le", SPEC.sample_rate)
+    plan = plan_speech(runtime, "native", "c", create, encoder)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        driver = ContextDriver(runtime, session, request, listener, tasks, room)
+        driver = ContextDriver(runtime, plan, listener, tasks, room)
         driver.post(TextAppended("A sentence."))
         driver.post(EndAsked())
         done = await listener.done

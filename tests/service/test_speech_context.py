@@ -11,15 +11,13 @@ import pytest
 from codec.fake import FakeCodecEngine
 from service.audio.containers import FLAC, FileEncoder
 from service.contexts.driver import ContextDriver
-from service.contexts.options import session_settings, speech_request
+from service.contexts.options import FlushEncoder, SpeechPlan, session_settings, speech_request
 from service.contexts.outbox import Outbox
 from service.contexts.speech_context import (
     Audio,
-    FlushEncoder,
     OutputSink,
     SocketOutput,
     SpeechContext,
-    SpeechPlan,
     Started,
     Words,
 )

@@ -17,7 +17,7 @@ from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.auth.tokens import MAX_TTL_S
-from service.contexts.speech_context import SpeechPlan, plan_speech
+from service.contexts.options import SpeechPlan, plan_speech
 from service.dialects.cartesia.errors import ERRORS, CartesiaRoute, refusal
 from service.dialects.cartesia.messages import (
     LANGUAGE_FIELDS,

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from service.contexts.speech_context import plan_speech
+from service.contexts.options import plan_speech
 from service.dialects.cartesia.errors import error_message
 from service.dialects.cartesia.messages import (
     AFRESH,

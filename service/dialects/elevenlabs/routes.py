@@ -14,7 +14,7 @@ from service.access.rules import GuardedRouter, Rule
 from service.audio.pcm import tell_wav_length
 from service.audio.timeline import later
 from service.auth.keys import Scope
-from service.contexts.speech_context import SpeechPlan, plan_speech
+from service.contexts.options import SpeechPlan, plan_speech
 from service.dialects.elevenlabs.account import add_account
 from service.dialects.elevenlabs.errors import ERRORS, ElevenLabsRoute, refusal
 from service.dialects.elevenlabs.messages import Aligner, CharTimes

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import NoReturn
 
-from service.contexts.speech_context import FlushEncoder, plan_speech
+from service.contexts.options import FlushEncoder, plan_speech
 from service.dialects.elevenlabs.errors import close_code, error_message
 from service.dialects.elevenlabs.messages import (
     ClientMessage,

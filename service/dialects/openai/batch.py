@@ -13,9 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.audio.containers import tell_length
 from service.audio.factory import MEDIA_TYPES
-from service.contexts.driver import Prepare
-from service.contexts.options import require_model
-from service.contexts.speech_context import SpeechPlan
+from service.contexts.options import Prepare, SpeechPlan, require_model
 from service.dialects.openai.errors import error_body, refusal
 from service.dialects.openai.references import ReferenceClip, TaskType, warning_header
 from service.dialects.openai.request import (

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.contexts.driver import Prepare
+from service.contexts.options import Prepare
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import Reference

@@ -8,9 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.audio.factory import make_stream_encoder
-from service.contexts.driver import Prepare
-from service.contexts.options import require_model
-from service.contexts.speech_context import SpeechPlan, plan_speech
+from service.contexts.options import Prepare, SpeechPlan, plan_speech, require_model
 from service.dialects.openai.references import (
     ReferenceClip,
     TaskType,

@@ -9,8 +9,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from service.audio.containers import RestartingEncoder
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
-from service.contexts.driver import Prepare
-from service.contexts.options import require_model, speech_request
+from service.contexts.options import Prepare, require_model, speech_request
 from service.dialects.errors import validation_error
 from service.dialects.openai.references import TaskType, check_task_type, prepare_ref_audio
 from service.runtime import Runtime

@@ -15,15 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from service.audio.containers import tell_length
-from service.contexts.speech_context import (
-    Audio,
-    FlushEncoder,
-    Message,
-    Output,
-    Revocable,
-    SpeechContext,
-    plan_speech,
-)
+from service.contexts.options import FlushEncoder, plan_speech
+from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
 from service.dialects.errors import ErrorTable, count_error
 from service.dialects.vllm_omni.request import NAME, SessionConfig
 from service.transport.websocket import Socket
