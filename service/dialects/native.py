@@ -452,7 +452,7 @@ def native_router(runtime: Runtime) -> GuardedRouter:
 
     @router.websocket("/v1/tts/stream")
     async def stream(websocket: WebSocket) -> None:
-        """The native protocol (docs/protocol.md)."""
+        """The native protocol (docs/reference/protocol.md)."""
         offered = websocket.scope.get("subprotocols", [])
         if offered and wire.SUBPROTOCOL not in offered:
             message = f"Offer the subprotocol {wire.SUBPROTOCOL}."

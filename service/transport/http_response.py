@@ -78,7 +78,7 @@ class OutputQueue:
         return self._taken_samples
 
 
-class Renderer(Protocol):
+class BodyRenderer(Protocol):
     """How a dialect puts speech into the body of a response."""
 
     @property
@@ -141,7 +141,7 @@ class HttpSpeech(Response):
         runtime: Runtime,
         plan: SpeechPlan,
         text: str,
-        renderer: Renderer,
+        renderer: BodyRenderer,
         words: Callable[[Sequence[WordTiming]], None] | None = None,
     ) -> None:
         self._runtime, self._plan, self._text = runtime, plan, text
@@ -286,13 +286,13 @@ async def end_when_drained(
 
 
 class PlainRenderer:
-    """See Renderer. ``refusal``: the answer to an error before the audio."""
+    """See BodyRenderer. ``refusal``: the answer to an error before the audio."""
 
     def __init__(self, media_type: str, refusal: Callable[[TalkwireError], Response]) -> None:
         self.media_type, self._refusal = media_type, refusal
 
     def audio(self, data: bytes) -> bytes:
-        """See Renderer."""
+        """See BodyRenderer."""
         return data
 
     def done(self, done: Done) -> bytes:
@@ -304,5 +304,5 @@ class PlainRenderer:
         return None
 
     def refusal(self, error: TalkwireError) -> Response:
-        """See Renderer."""
+        """See BodyRenderer."""
         return self._refusal(error)

@@ -44,7 +44,7 @@ PAYLOAD_BYTES = 8
 AT_ONCE, BYTES_AT_ONCE = 16, 16 * 1024
 
 
-#: How long a request's body may take. Speech and voices answer a slow one before (http_route.py).
+#: How long a request's body may take. Speech and voices answer a slow one before (http_routes.py).
 _BODY_S = 120.0
 #: Connections that may wait beside as many as ``max_connections``: probes, metrics, the page.
 _SPARE = 64

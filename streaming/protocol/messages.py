@@ -1,7 +1,7 @@
 """The native protocol, ``talkwire.tts.v1``: its JSON messages.
 
 A client speaks with the messages of ``CLIENT_MESSAGES``, the server answers with those of
-``SERVER_MESSAGES``; audio travels as binary frames (wire_format.py reads and writes both).
+``SERVER_MESSAGES``; audio travels as binary frames (binary.py reads and writes both).
 Every field's meaning stands in docs/reference/protocol.md. Unknown fields are refused, so that a
 misspelt option is never silently without effect.
 """

@@ -176,7 +176,7 @@ class JsonRenderer:
         return f'],"total":{good + bad},"succeeded":{good},"failed":{bad}}}'.encode()
 
     def refusal(self, error: TalkwireError) -> Response:
-        """See BatchWording."""
+        """See BatchRenderer."""
         return refusal(error, self._request_id)
 
 

@@ -1,7 +1,7 @@
 """The native protocol, ``talkwire.tts.v1``, as a client sees it: JSON messages, binary frames.
 
 The client sends ``ClientMessage`` and receives ``ServerMessage``; audio arrives as binary frames
-with a header of 12 bytes. What each field means is described in Talkwire's docs/protocol.md.
+with a header of 12 bytes. Talkwire's docs/reference/protocol.md says what each field means.
 
 This is the client's own view, independent of the server's code. Fields at their default are left
 out of what is sent; unknown types and fields of what is received are ignored.
