@@ -48,7 +48,7 @@ def aac_bit_rates(sample_rate: int) -> Choice:
     return range(_AAC_LEAST, _AAC_BITS_PER_SAMPLE * sample_rate + 1)
 
 
-def worded(choice: Choice) -> str:
+def describe_choice(choice: Choice) -> str:
     """For a message: a list, or a range."""
     if isinstance(choice, range):
         return f"from {choice.start} to {choice[-1]}"

@@ -14,9 +14,9 @@ from service.audio.containers import (
     FileEncoder,
     FileFormat,
     aac_bit_rates,
+    describe_choice,
     mp3_bit_rates,
     opus_bit_rates,
-    worded,
 )
 from service.audio.encoder import AudioEncoder, FadingEncoder
 from service.audio.opus import (
@@ -165,4 +165,6 @@ def _check_bit_rate(name: str, format_: _Format, rate: int, bit_rate: int | None
         raise _unsupported("bitrate", f"{name} has no bit rate to choose.")
     choice = format_.bit_rates(rate)
     if bit_rate not in choice:
-        raise _unsupported("bitrate", f"The bit rates of {name} are {worded(choice)} at this rate.")
+        raise _unsupported(
+            "bitrate", f"The bit rates of {name} are {describe_choice(choice)} at this rate."
+        )

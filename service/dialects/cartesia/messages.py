@@ -289,17 +289,17 @@ class SocketRenderer(TextRenderer):
             events.append(self._events.timestamps(words))
         if audio:
             events.append(self._events.chunk(audio))
-        return [_worded({**event, "flush_id": flush_id}) for event in events]
+        return [_encoded({**event, "flush_id": flush_id}) for event in events]
 
     def flushed(self, flush_id: str) -> list[str]:
         """``flush_done``, for a flush that the client has asked for."""
-        return [] if flush_id == OWN_FLUSH else [_worded(self._events.flush_done())]
+        return [] if flush_id == OWN_FLUSH else [_encoded(self._events.flush_done())]
 
     def done(self, error: TalkwireError | None) -> list[str]:
         """The context's last message."""
         if self.is_quiet:
             return []
-        return [_worded(self._events.end() if error is None else self._events.error(error))]
+        return [_encoded(self._events.end() if error is None else self._events.error(error))]
 
     def cancelled(self) -> list[str]:
         """Nothing: a cancelled context says no more, and clients take a ``done`` of a context
@@ -310,15 +310,15 @@ class SocketRenderer(TextRenderer):
 
 def done_message(context_id: str) -> str:
     """For a context that has nothing to say."""
-    return _worded(EventRenderer(context_id, "").end())
+    return _encoded(EventRenderer(context_id, "").end())
 
 
 def flush_message(context_id: str, began: Standing) -> str:
     """For a context that has nothing to say, of a flush."""
-    return _worded(EventRenderer(context_id, "", began).flush_done())
+    return _encoded(EventRenderer(context_id, "", began).flush_done())
 
 
-def _worded(event: dict[str, Any]) -> str:
+def _encoded(event: dict[str, Any]) -> str:
     return json.dumps(event, separators=(",", ":"))
 
 

@@ -185,7 +185,7 @@ class StreamRenderer(TextRenderer):
             message |= {"alignment": alignment, "normalizedAlignment": alignment}
         elif not audio:
             return []
-        return [_worded(message, self._id)]
+        return [_encoded(message, self._id)]
 
     def _tail(self) -> list[str]:
         """The text behind the last word."""
@@ -228,10 +228,10 @@ class SingleRenderer(StreamRenderer):
 
 def final_message(context_id: str | None) -> str:
     """Nothing more will come from this context."""
-    return _worded({"isFinal": True}, context_id)
+    return _encoded({"isFinal": True}, context_id)
 
 
-def _worded(message: dict[str, Any], context_id: str | None) -> str:
+def _encoded(message: dict[str, Any], context_id: str | None) -> str:
     if context_id is not None:
         message["contextId"] = context_id
     return json.dumps(message, separators=(",", ":"))
