@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import (
-    PreTrainedTokenizerFast,
-    WhisperConfig,
-    WhisperFeatureExtractor,
-    WhisperForConditionalGeneration,
-)
+
+if TYPE_CHECKING:  # every run of the tests would wait for it
+    from transformers import WhisperConfig
 
 WORDS = {"<|endoftext|>": 0, "<|startoftranscript|>": 1, "low": 2, "high": 3, "tone": 4}
 LOW, HIGH = 300.0, 3000.0
@@ -28,6 +26,8 @@ def tone(hertz: float, rate: int, seconds: float = 2.0) -> np.ndarray:
 
 
 def config() -> WhisperConfig:
+    from transformers import WhisperConfig
+
     return WhisperConfig(
         vocab_size=len(WORDS),
         num_mel_bins=80,
@@ -51,6 +51,12 @@ def config() -> WhisperConfig:
 
 def make(folder: Path) -> None:
     """Teach it "low tone" and "high tone", and save it as transformers does."""
+    from transformers import (
+        PreTrainedTokenizerFast,
+        WhisperFeatureExtractor,
+        WhisperForConditionalGeneration,
+    )
+
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = WhisperForConditionalGeneration(config())

@@ -12,7 +12,6 @@ import pytest
 import soxr
 import torch
 from safetensors.torch import load_file
-from transformers import Qwen3Config, Qwen3Model
 
 from codec.families.higgs.checkpoint import open_higgs
 from embedded.training import decoder_training, encoder_training, export, refine
@@ -45,6 +44,8 @@ def small() -> TalkerNet:
 
 
 def test_the_backbone_is_qwen3() -> None:
+    from transformers import Qwen3Config, Qwen3Model
+
     net = small()
     s = net.shape
     theirs = Qwen3Model(

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from talker.host_async import AsyncHost
-
 #: The host is scripted, what runs it is the real thing: a thread waits for messages that never
 #: come, as ChildLink.receive does, and the engine dies.
 _DYING = """
@@ -51,6 +49,7 @@ def test_a_core_that_does_not_start_is_a_verdict_on_the_configuration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A ValueError, which the talker process does not try again."""
+    from talker.host_async import AsyncHost
 
     def refuse(arguments: object, stat_loggers: object) -> None:
         raise RuntimeError("Engine core initialization failed. See root cause above.")
