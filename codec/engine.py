@@ -1,6 +1,7 @@
 """The gateway's side of the codec worker: each window is answered once, whatever dies.
 
-``codec.pending`` keeps the windows and clips that are out; here is the worker that they go to.
+``codec.pending`` keeps the windows and clips that are out, ``codec.workers`` runs the worker that
+they go to.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from codec.messages import (
     Ready,
 )
 from codec.pending import PendingDecodes, PendingEncodes
+from codec.workers import CodecWorkers
 from ipc.framing import MAX_MESSAGE_BYTES
-from ipc.supervisor import ChildDown, ChildFailed, Supervisor, Watch
+from ipc.supervisor import ChildDown, ChildFailed, Watch
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import DecodeStats
 from streaming.spec import CodecSpec, Codes, Samples
@@ -39,7 +41,8 @@ _ENVELOPE_BYTES = 1024
 
 
 class CodecWorkerEngine:
-    """Implements ``streaming.ports.CodecEngine`` with one supervised worker process.
+    """Implements ``streaming.ports.CodecEngine`` with one supervised worker process; with ``spare``
+    another one stands ready beside it.
 
     ``model`` is a folder, a hub id, or what finds the folder when the engine starts: every worker
     then reads that folder, and none asks the hub. ``talker`` finds the talker's folder, where the
@@ -65,6 +68,7 @@ class CodecWorkerEngine:
         graphs: str = "auto",
         max_batch: int = 8,
         lookahead: int | None = None,
+        spare: bool = False,
         max_outstanding: int = 512,
         max_clips: int = 8,
         patience_s: float = 60.0,
@@ -87,7 +91,8 @@ class CodecWorkerEngine:
         if lookahead is not None:
             self._arguments += ["--lookahead", str(lookahead)]
         self._env, self._watch, self._on_progress = env, watch, on_progress
-        self._supervisor: Supervisor[FromWorker] | None = None
+        self._spare = spare
+        self._workers: CodecWorkers | None = None
 
     async def start(self) -> None:
         """Start the worker and return once it is ready.
@@ -100,11 +105,10 @@ class CodecWorkerEngine:
             arguments += ["--talker", str(await self._talker())]
         if self._stopped:
             raise ChildFailed("stopped before it was ready")
-        self._supervisor = Supervisor(
+        self._workers = CodecWorkers(
             self._module,
             arguments,
-            inbound=FromWorker,
-            ready=Ready,
+            spare=self._spare,
             on_message=self._on_message,
             on_ready=self._on_ready,
             on_down=self._on_down,
@@ -112,30 +116,47 @@ class CodecWorkerEngine:
             env=self._env,
             watch=self._watch,
         )
-        await self._supervisor.start()
+        await self._workers.start()
 
     async def stop(self) -> None:
         """End the worker; every window still out fails with BackendError."""
         self._stopped = True
-        if self._supervisor is not None:
-            await self._supervisor.stop()
+        if self._workers is not None:
+            await self._workers.stop()
         self._encodes.stop()
         self._decodes.stop()
 
     @property
     def is_ready(self) -> bool:
         """Whether the worker takes work right now."""
-        return self._supervisor is not None and self._supervisor.is_up
+        return self._workers is not None and self._workers.is_up
+
+    @property
+    def has_spare_ready(self) -> bool | None:
+        """Whether another worker could take over right now; None where there is to be none."""
+        if not self._spare:
+            return None
+        return self._workers is not None and self._workers.has_spare_up
 
     @property
     def restarts(self) -> int:
-        """How often the worker has been started again."""
-        return self._supervisor.restarts if self._supervisor else 0
+        """How often a worker has been started again."""
+        return self._workers.restarts if self._workers else 0
+
+    @property
+    def takeovers(self) -> int:
+        """How often the spare went on where the worker had died."""
+        return self._workers.takeovers if self._workers else 0
 
     @property
     def pid(self) -> int | None:
         """The worker's process id, while there is one."""
-        return self._supervisor.pid if self._supervisor else None
+        return self._workers.pid if self._workers else None
+
+    @property
+    def spare_pid(self) -> int | None:
+        """The spare's process id, while there is one."""
+        return self._workers.spare_pid if self._workers else None
 
     @property
     def outstanding(self) -> int:
@@ -193,8 +214,8 @@ class CodecWorkerEngine:
     def _send(self, message: Decode | Encode | Cancel) -> None:
         """Send now, or leave it to ``_on_ready`` of the next worker."""
         with contextlib.suppress(ChildDown):
-            if self._supervisor is not None:
-                self._supervisor.send(message)
+            if self._workers is not None:
+                self._workers.send(message)
 
     def _require_running(self) -> None:
         if self._stopped:

@@ -149,6 +149,8 @@ class FakeCodecEngine:
         self.fail_with: Exception | None = None
         self.decoded = self.cancelled = self.restarts = self.outstanding = 0
         self.is_ready = False
+        self.has_spare_ready: bool | None = None
+        self.takeovers = 0
         self.can_encode = True
         self.encoded = 0
         self.cost = DecodeCost(delay_s, 0.0)

@@ -42,6 +42,7 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
         graphs=settings.codec_graphs,
         max_batch=settings.codec_max_batch,
         lookahead=settings.lookahead_frames,
+        spare=settings.codec_spare,
         on_progress=lambda phase, seconds: on_progress("codec", phase, seconds),
     )
     metrics = Metrics(__version__, settings.model_name)

@@ -105,6 +105,14 @@ class RunningCodec(CodecEngine, Protocol):
         """How often it had to be started again."""
 
     @property
+    def has_spare_ready(self) -> bool | None:
+        """Whether another worker could take over right now; None where there is to be none."""
+
+    @property
+    def takeovers(self) -> int:
+        """How often another worker went on where one had died."""
+
+    @property
     def outstanding(self) -> int:
         """Windows that wait for an answer."""
 

@@ -245,8 +245,8 @@ class Snapshot:
     """The service at one moment.
 
     ``talker_working`` utterances are in the talker's batch, ``talker_waiting`` ones are queued
-    or held back; ``codec_windows`` wait for an answer. ``pace`` and ``frame_s`` are None until
-    the engines have started.
+    or held back; ``codec_windows`` wait for an answer. ``codec_spare_up`` is None where there is
+    to be no spare. ``pace`` and ``frame_s`` are None until the engines have started.
     """
 
     ready: bool
@@ -260,6 +260,8 @@ class Snapshot:
     codec_windows: int
     pace: PaceBounds | None
     frame_s: float | None
+    codec_spare_up: bool | None = None
+    codec_takeovers: int = 0
 
 
 class SnapshotCollector(Collector):
@@ -284,7 +286,12 @@ class SnapshotCollector(Collector):
         )
         yield _gauge("tts_contexts_active", "Open contexts.", now.contexts)
         yield _gauge("tts_capacity_contexts", "Contexts that this server admits.", now.capacity)
-        yield from _workers(now.workers)
+        yield from _workers(now.workers, now.codec_spare_up)
+        yield CounterMetricFamily(
+            "tts_codec_takeovers",
+            "How often a spare codec worker went on where one had died.",
+            value=now.codec_takeovers,
+        )
         talker = GaugeMetricFamily(
             "tts_talker_requests", "Utterances that the talker has.", labels=["state"]
         )
@@ -309,7 +316,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=float(value))
 
 
-def _workers(workers: Mapping[str, Worker]) -> Iterator[Metric]:
+def _workers(workers: Mapping[str, Worker], spare_up: bool | None) -> Iterator[Metric]:
     up = GaugeMetricFamily("tts_worker_up", "1 while the worker takes work.", labels=["worker"])
     restarts = CounterMetricFamily(
         "tts_worker_restarts", "How often the worker was started again.", labels=["worker"]
@@ -317,6 +324,8 @@ def _workers(workers: Mapping[str, Worker]) -> Iterator[Metric]:
     for name, worker in workers.items():
         up.add_metric([name], worker.is_up)
         restarts.add_metric([name], worker.restarts)
+    if spare_up is not None:
+        up.add_metric(["codec_spare"], spare_up)
     yield up
     yield restarts
 

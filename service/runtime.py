@@ -299,6 +299,8 @@ class Runtime:
             talker_working=working,
             talker_waiting=talker.outstanding - working,
             codec_windows=codec.outstanding,
+            codec_spare_up=codec.has_spare_ready,
+            codec_takeovers=codec.takeovers,
             pace=pace.bounds() if pace.has_begun else None,
             frame_s=codec.spec.frame_s if pace.has_begun else None,
         )

@@ -131,6 +131,7 @@ class Settings(BaseSettings):
     codec_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     codec_graphs: Literal["auto", "off"] = "auto"
     codec_max_batch: Annotated[int, Field(ge=1, le=64)] = 8
+    codec_spare: bool = False
 
     admission: Literal["measured", "fixed"] = "measured"
     max_contexts: Annotated[int, Field(ge=1)] | None = None

@@ -280,6 +280,10 @@ ENGINES = Row(
                     f"changes(process_start_time_seconds{{{HERE}}}[$__rate_interval])",
                     "all of {{pod}}",
                 ),
+                (
+                    f"increase(tts_codec_takeovers_total{{{HERE}}}[$__rate_interval])",
+                    "a spare codec's turn in {{pod}}",
+                ),
             ),
         ),
         Panel("Workers up", one(total("tts_worker_up", "worker"), "{{worker}}")),

@@ -56,7 +56,7 @@ def window() -> DecodeWindow:
 
 
 async def until(condition: object) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while not condition():  # type: ignore[operator]
             await asyncio.sleep(0.01)
 

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from codec import workers
 from codec.engine import CodecWorkerEngine
 from codec.fake import FakeDecoder
 from codec.families.higgs.decoder import HiggsDecoder
 from codec.messages import Decoded, Decoding
+from ipc.child_process import ChildProcess
 from ipc.supervisor import ChildFailed, Watch
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.ports import DecodeStats
@@ -44,7 +46,7 @@ class Rig:
         return samples
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):  # a busy machine takes half a minute for a start
             while not condition():
                 await asyncio.sleep(0.01)
 
@@ -322,6 +324,60 @@ async def test_stopping_fails_what_is_out() -> None:
     assert not rig.engine.is_ready
     with pytest.raises(BackendError, match="shutting down"):
         await rig.decode(window(), soon())
+
+
+async def test_of_two_workers_one_takes_over_and_the_other_becomes_the_spare() -> None:
+    rig = odd(spare=True)
+    assert not rig.engine.has_spare_ready
+    await rig.engine.start()
+    await rig.until(lambda: bool(rig.engine.has_spare_ready))
+    some, pid, spare = window(), rig.engine.pid, rig.engine.spare_pid
+    assert pid is not None
+    assert_right(some, await rig.decode(some, soon()))
+    os.kill(pid, signal.SIGKILL)
+    await rig.until(lambda: rig.engine.restarts == 1)
+    assert (rig.engine.is_ready, rig.engine.pid) == (True, spare)
+    assert_right(some, await rig.decode(some, soon()))
+    await rig.until(lambda: bool(rig.engine.has_spare_ready))
+    assert (rig.engine.takeovers, rig.engine.pid) == (1, spare)
+    assert rig.engine.spare_pid not in (None, pid)
+    await rig.engine.stop()
+    assert (rig.engine.is_ready, rig.engine.has_spare_ready) == (False, False)
+
+
+async def test_a_window_that_kills_both_workers_is_given_up_and_they_come_back() -> None:
+    rig = odd(spare=True)
+    await rig.engine.start()
+    await rig.until(lambda: bool(rig.engine.has_spare_ready))
+    healthy = window()
+    poison, other = await asyncio.gather(
+        rig.decode(window(DIE), soon()), rig.decode(healthy, soon(9.0)), return_exceptions=True
+    )
+    assert isinstance(poison, BackendError)
+    assert poison.code is ErrorCode.CODEC_FAILED
+    assert isinstance(other, np.ndarray)
+    assert_right(healthy, other)
+    assert rig.engine.restarts == 2
+    await rig.engine.stop()
+
+
+async def test_a_spare_that_cannot_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_RETRY_S", 0.0)
+    rig = odd(spare=True)
+    launch, launches = ChildProcess.run, 0
+
+    async def run(child: ChildProcess) -> None:
+        nonlocal launches
+        launches += 1
+        if launches == 2:
+            raise ChildFailed("no room for it")
+        await launch(child)
+
+    monkeypatch.setattr(ChildProcess, "run", run)
+    await rig.engine.start()
+    await rig.until(lambda: bool(rig.engine.has_spare_ready))
+    assert launches == 3
+    await rig.engine.stop()
 
 
 async def test_a_folder_without_a_codec_fails_the_start(tmp_path: Path) -> None:

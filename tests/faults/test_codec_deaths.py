@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from codec.engine import CodecWorkerEngine
+from ipc import supervisor
 from tests.faults.faulty_worker import STEPS
 from tests.faults.history import Script
 from tests.faults.rig import (
     FAR_AHEAD,
+    PATIENCE_S,
     PATIENT,
     ROOT,
     Gateway,
@@ -26,11 +28,15 @@ from tests.faults.rig import (
 )
 
 
-def engine(lives: list[tuple[str, int, signal.Signals]], folder: Path) -> CodecWorkerEngine:
+def engine(
+    lives: list[tuple[str, int, signal.Signals]], folder: Path, *, spare: bool = False
+) -> CodecWorkerEngine:
     faults = folder / "faults"
     faults.write_text("\n".join(f"{step} {count} {int(number)}" for step, count, number in lives))
     env = {"FAULTS": str(faults), "PYTHONPATH": ROOT}
-    return CodecWorkerEngine("any", module="tests.faults.faulty_worker", env=env, watch=PATIENT)
+    return CodecWorkerEngine(
+        "any", module="tests.faults.faulty_worker", env=env, watch=PATIENT, spare=spare
+    )
 
 
 async def speak_on(server: Gateway, deaths: int) -> int:
@@ -61,6 +67,23 @@ async def survive(lives: list[tuple[str, int, signal.Signals]], folder: Path) ->
 async def test_killed_or_stopped_it_costs_nobody_a_sample(tmp_path: Path) -> None:
     lives = [("decoding", 9, signal.SIGKILL), ("decoded", 12, signal.SIGSTOP)]
     await survive(lives, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_spare_goes_on_where_it_was_killed_before_another_is_started(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_BACKOFF_S", (3600.0,))  # nobody is started again here
+    codec = engine([("decoding", 40, number)], tmp_path, spare=True)  # not at its start
+    async with gateway(codec=codec, **FAR_AHEAD) as server:
+        async with asyncio.timeout(PATIENCE_S):
+            while not codec.has_spare_ready:
+                await asyncio.sleep(0.01)
+        spare = codec.spare_pid
+        await speak_on(server, 1)
+        assert (codec.pid, codec.takeovers, codec.restarts) == (spare, 1, 1)
+        assert not codec.has_spare_ready
+        assert server.runtime.is_ready
 
 
 @pytest.mark.long

@@ -266,6 +266,17 @@ async def test_restarts_are_a_counter_and_draining_shows() -> None:
     assert value(after, "tts_ready") == 0
 
 
+async def test_a_spare_codec_worker_shows_where_there_is_to_be_one() -> None:
+    async with gateway() as server:
+        without = await scrape(server)
+        server.codec.has_spare_ready, server.codec.takeovers = True, 3
+        after = await scrape(server)
+    assert "codec_spare" not in str(without)
+    assert value(after, "tts_worker_up", worker="codec_spare") == 1
+    assert value(without, "tts_codec_takeovers_total") == 0
+    assert value(after, "tts_codec_takeovers_total") == 3
+
+
 async def test_a_blocked_event_loop_shows() -> None:
     async with gateway() as server:
         await asyncio.sleep(0.3)  # the heart has begun to beat

@@ -1,0 +1,151 @@
+"""The codec worker that decodes, and, where one is wanted, a spare that is warm.
+
+Each is kept running by a supervisor of its own. All work goes to the active worker; when it dies,
+a spare that is up becomes the active one at once, and the dead one, started again, is the spare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from codec.messages import FromWorker, Ready
+from ipc.supervisor import ChildDown, ChildFailed, Supervisor, Watch
+
+log = logging.getLogger(__name__)
+#: A spare that cannot start is tried again so much later: nobody waits for it.
+_RETRY_S = 60.0
+
+
+class CodecWorkers:
+    """One worker, or two with ``spare``: ``python -m module --socket PATH args...``.
+
+    ``on_message``, ``on_ready`` and ``on_down`` tell of the active worker alone, as
+    ``ipc.supervisor.Supervisor`` tells of its child; ``on_progress`` tells of the first one.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        args: Sequence[str],
+        *,
+        spare: bool,
+        on_message: Callable[[FromWorker], None],
+        on_ready: Callable[[Ready], None],
+        on_down: Callable[[], None],
+        on_progress: Callable[[str, float], None],
+        env: dict[str, str] | None,
+        watch: Watch,
+    ) -> None:
+        self._on_message, self._on_ready, self._on_down = on_message, on_ready, on_down
+
+        def supervisor(
+            number: int, on_progress: Callable[[str, float], None]
+        ) -> Supervisor[FromWorker]:
+            return Supervisor(
+                module,
+                args,
+                inbound=FromWorker,
+                ready=Ready,
+                on_message=lambda message: self._hear(number, message),
+                on_ready=lambda ready: self._came_up(number, ready),
+                on_down=lambda: self._went_down(number),
+                on_progress=on_progress,
+                env=env,
+                watch=watch,
+            )
+
+        self._supervisors = [supervisor(0, on_progress)]
+        if spare:
+            self._supervisors.append(supervisor(1, lambda phase, seconds: None))
+        #: What each said when it came up last.
+        self._ready: dict[int, Ready] = {}
+        self._active: int | None = None
+        self._starting_spare: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        #: How often the spare went on where the active worker had died.
+        self.takeovers = 0
+
+    async def start(self) -> None:
+        """Return once a worker is ready; the spare is started behind it. Raises ChildFailed."""
+        await self._supervisors[0].start()
+        for spare in self._supervisors[1:]:
+            self._starting_spare = asyncio.create_task(_start_in_the_end(spare))
+
+    async def stop(self) -> None:
+        """End them."""
+        self._is_stopping = True
+        if self._starting_spare is not None:
+            self._starting_spare.cancel()
+            await asyncio.wait([self._starting_spare])
+        await asyncio.gather(*(one.stop() for one in self._supervisors))
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Queue a message for the active worker. Raises ChildDown."""
+        if self._active is None:
+            raise ChildDown
+        self._supervisors[self._active].send(message)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether one takes work right now."""
+        return self._active is not None and self._supervisors[self._active].is_up
+
+    @property
+    def has_spare_up(self) -> bool:
+        """Whether another could take over right now."""
+        return sum(one.is_up for one in self._supervisors) > 1
+
+    @property
+    def restarts(self) -> int:
+        """How often either has been started again."""
+        return sum(one.restarts for one in self._supervisors)
+
+    @property
+    def pid(self) -> int | None:
+        """The active worker's process id; before there is one, the first worker's."""
+        return self._supervisors[self._active or 0].pid
+
+    @property
+    def spare_pid(self) -> int | None:
+        """The other worker's process id, while there is one."""
+        others = (one.pid for n, one in enumerate(self._supervisors) if n != (self._active or 0))
+        return next(others, None)
+
+    def _hear(self, number: int, message: FromWorker) -> None:
+        if number == self._active:
+            self._on_message(message)
+
+    def _came_up(self, number: int, ready: Ready) -> None:
+        self._ready[number] = ready
+        if self._active is None:
+            self._active = number
+            self._on_ready(ready)
+        else:
+            log.info("a spare codec worker is ready")
+
+    def _went_down(self, number: int) -> None:
+        if number != self._active:
+            return
+        self._active = None
+        self._on_down()
+        if self._is_stopping:
+            return
+        for other, supervisor in enumerate(self._supervisors):
+            if other != number and supervisor.is_up:
+                self._active = other
+                self.takeovers += 1
+                log.warning("the spare codec worker takes over")
+                self._on_ready(self._ready[other])
+
+
+async def _start_in_the_end(spare: Supervisor[FromWorker]) -> None:
+    while True:
+        try:
+            return await spare.start()
+        except ChildFailed as error:
+            log.error("no spare codec worker: %s", error, extra={"try_again_in_s": _RETRY_S})
+        await asyncio.sleep(_RETRY_S)
