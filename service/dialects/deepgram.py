@@ -27,7 +27,7 @@ from service.contexts.speech_context import Audio, Message, Output, Revocable, S
 from service.dialects.errors import TRY_AGAIN, ErrorTable, Refusal, count_error
 from service.runtime import Runtime
 from service.transport.http_response import HttpSpeech, PlainRenderer
-from service.transport.http_routes import SpeechRoute, documented
+from service.transport.http_routes import SpeechRoute, documented, speaks
 from service.transport.websocket import (
     GOING_AWAY,
     NORMAL,
@@ -527,6 +527,7 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
         await serve_socket(websocket, runtime, dialect, refusal, subprotocol)
 
     @router.post(_SPEAK, response_class=Response)
+    @speaks
     async def speak(body: SpeakBody, request: Request) -> Response:
         """Speak a text. The query says how: `model` (a voice), `encoding` (mp3), `container`,
         `sample_rate`, `bit_rate`, `speed`. The audio is sent while it is made.

@@ -6,7 +6,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -27,8 +27,12 @@ _BYTES_PER_CHARACTER = 12
 _BAD_REQUEST = 400
 #: Base64 makes four bytes of three.
 _BASE64 = 4
+_SPEAKS = "talkwire_speaks"
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 _HEADER_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _MOST_IGNORED = 32
+#: A body of so many bytes can be left unread: its client can send all of it and read the answer.
+_SMALL_BYTES = 64 * 1024
 _BODY_S = 60.0
 #: An upload may take so long at most, and after the first seconds come no slower than this.
 _UPLOAD_S, _UPLOAD_GRACE_S, _UPLOAD_BYTES_PER_S = 120.0, 10.0, 32 * 1024
@@ -38,14 +42,25 @@ class _BoundedRequest(Request):
     """A request whose body may have ``max_bytes``, and a minute to come. Where
     ``max_clip_bytes`` is more than that, up to so many may come: by ``uploads`` requests at
     once, within two minutes, and not slower than any line that clips are sent by.
+    Of a request that is ``refused`` nothing is kept, and a small body is not even waited for.
     """
 
     max_bytes = max_clip_bytes = 0
     uploads: Admission | None = None
+    refused: CapacityError | None = None
     _upload: Lease | None = None
+
+    @property
+    def _is_small(self) -> bool:
+        if "transfer-encoding" in self.headers:
+            return False
+        length = self.headers.get("content-length", "0")
+        return length.isdecimal() and int(length) <= _SMALL_BYTES
 
     async def body(self) -> bytes:
         """Raises RequestError (``text_too_long``) rather than read more, CapacityError."""
+        if self.refused is not None and self._is_small:
+            raise self.refused
         if not hasattr(self, "_body"):
             try:
                 async with asyncio.timeout(_BODY_S) as deadline:
@@ -57,7 +72,7 @@ class _BoundedRequest(Request):
 
     async def _read(self, deadline: asyncio.Timeout) -> bytes:
         data, most = bytearray(), max(self.max_bytes, self.max_clip_bytes)
-        came, full, is_upload = 0, None, False
+        came, full, is_upload = 0, self.refused, False
         began = asyncio.get_running_loop().time()
         async for chunk in self.stream():
             came += len(chunk)
@@ -68,7 +83,8 @@ class _BoundedRequest(Request):
             if came > self.max_bytes and not is_upload and self.uploads:
                 is_upload = True
                 try:
-                    self._upload = self.uploads.acquire(current_caller())
+                    if full is None:
+                        self._upload = self.uploads.acquire(current_caller())
                 except CapacityError as error:
                     full = error
                     data.clear()
@@ -103,6 +119,12 @@ def ignored_header(names: Iterable[str]) -> dict[str, str]:
     return {"x-talkwire-ignored": ", ".join(shown[:_MOST_IGNORED])} if shown else {}
 
 
+def speaks(endpoint: Endpoint) -> Endpoint:
+    """Mark what speaks: where there is no room it is refused before its body is read and parsed."""
+    endpoint.__dict__[_SPEAKS] = True
+    return endpoint
+
+
 class SpeechRoute(APIRoute):
     """Bounds the body, numbers the request (``request.state.request_id``), and answers every
     TalkwireError and every invalid body in the words of the dialect, which sets ``refusal``.
@@ -132,6 +154,7 @@ class SpeechRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """See APIRoute."""
         handler = super().get_route_handler()
+        needs_slot = _SPEAKS in self.endpoint.__dict__
 
         async def handle(plain: Request) -> Response:
             request = _BoundedRequest(plain.scope, plain.receive)
@@ -144,6 +167,8 @@ class SpeechRoute(APIRoute):
                 request.max_clip_bytes = request.max_bytes + _BASE64 * ClipLimits().max_bytes // 3
                 request.uploads = runtime.uploads
             request_id = request.state.request_id = uuid.uuid4().hex
+            if needs_slot:
+                request.refused = _lack_of_room(runtime)
             try:
                 await request.body()
                 response = await handler(request)
@@ -159,3 +184,13 @@ class SpeechRoute(APIRoute):
             return response
 
         return handle
+
+
+def _lack_of_room(runtime: Runtime) -> CapacityError | None:
+    """Why the caller cannot be spoken to just now."""
+    try:
+        runtime.require_ready()
+        runtime.admission.require(current_caller())
+    except CapacityError as error:
+        return error
+    return None

@@ -30,7 +30,7 @@ from service.dialects.cartesia.socket import CartesiaDialect
 from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
 from service.runtime import Runtime
 from service.transport.http_response import HttpSpeech, PlainRenderer
-from service.transport.http_routes import ignored_header
+from service.transport.http_routes import ignored_header, speaks
 from service.transport.websocket import serve_socket
 from streaming.errors import TalkwireError
 from streaming.events import Done
@@ -133,6 +133,7 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
 
 def _add_speech(router: APIRouter, runtime: Runtime) -> None:
     @router.post("/tts/bytes", response_class=Response)
+    @speaks
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text. The audio is sent while it is made."""
         format_ = body.require_format("raw", "wav", "mp3")
@@ -142,6 +143,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         return _response(HttpSpeech(runtime, plan, body.transcript, renderer), body)
 
     @router.post("/tts/sse", response_class=Response)
+    @speaks
     async def events(body: SpeechBody, request: Request) -> Response:
         """The same as server-sent events, with words where the model has them."""
         body.require_format("raw")

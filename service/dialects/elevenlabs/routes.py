@@ -34,7 +34,7 @@ from service.dialects.elevenlabs.sockets import (
 )
 from service.runtime import Runtime
 from service.transport.http_response import HttpSpeech, PlainRenderer
-from service.transport.http_routes import ignored_header
+from service.transport.http_routes import ignored_header, speaks
 from service.transport.websocket import Dialect, Socket, serve_socket
 from streaming.errors import TalkwireError
 from streaming.events import Done
@@ -175,6 +175,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
 
     @router.post(_SPEECH, response_class=Response)
     @router.post(_SPEECH + "/stream", response_class=Response)
+    @speaks
     async def speech(
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
@@ -188,6 +189,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         return response
 
     @router.post(_SPEECH + "/stream/with-timestamps", response_class=Response)
+    @speaks
     async def timed_stream(
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
@@ -195,6 +197,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         return _timed(voice_id, body, request, output_format, is_whole=False)
 
     @router.post(_SPEECH + "/with-timestamps", response_class=Response)
+    @speaks
     async def timed(
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:

@@ -32,7 +32,7 @@ from service.dialects.openai.request import (
 )
 from service.runtime import Runtime
 from service.transport.http_response import HttpSpeech, PlainRenderer
-from service.transport.http_routes import documented, ignored_header
+from service.transport.http_routes import documented, ignored_header, speaks
 from streaming.errors import TalkwireError
 from streaming.events import Done
 
@@ -174,6 +174,7 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
     started = int(time.time())
 
     @clips.post("/v1/audio/speech", response_class=Response, responses=_AUDIO)
+    @speaks
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text. The audio is sent while it is made."""
         return speech_response(body, runtime, request.state.request_id)
@@ -182,6 +183,7 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
     @clips.post(
         "/openai/deployments/{deployment}/audio/speech", response_class=Response, responses=_AUDIO
     )
+    @speaks
     async def azure_speech(
         body: SpeechBody, request: Request, deployment: str | None = None
     ) -> Response:
@@ -190,6 +192,7 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
         return speech_response(named, runtime, request.state.request_id)
 
     @queries.get("/v1/audio/speech", response_class=Response, responses=_AUDIO)
+    @speaks
     async def spoken_query(request: Request) -> Response:
         """The same for what can only ask for an address: an `<audio>` element, a telephone
         system. The query's parameters are the fields of the body; a key may be `api_key`.

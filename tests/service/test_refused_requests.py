@@ -1,0 +1,112 @@
+"""Requests that there is no room for are refused before their bodies are read and parsed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from tests.service.live import gateway
+from tests.service.raw_connection import raw
+
+PATHS = [
+    "/v1/audio/speech",
+    "/openai/deployments/tts-1/audio/speech",
+    "/v1/text-to-speech/default",
+    "/v1/text-to-speech/default/stream",
+    "/v1/text-to-speech/default/with-timestamps",
+    "/v1/text-to-speech/default/stream/with-timestamps",
+    "/tts/bytes",
+    "/tts/sse",
+    "/v1/speak",
+]
+PATIENCE_S = 120.0
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """The next answer's status and body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(
+        int(line.partition(b":")[2])
+        for line in head.lower().split(b"\r\n")
+        if line.startswith(b"content-length")
+    )
+    return int(head.split(b" ", 2)[1]), await reader.readexactly(length)
+
+
+def head_for(path: str, length: int) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {length}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_full_server_refuses_before_the_body_has_come(path: str) -> None:
+    async with gateway(max_contexts=1) as server, raw(server) as (reader, writer):
+        server.runtime.admission.acquire()
+        async with asyncio.timeout(PATIENCE_S):
+            writer.write(head_for(path, 100))
+            status, body = await answer(reader)
+            assert status in (429, 503)
+            assert b"at its capacity" in body
+            # what comes of the body is thrown away, and the connection serves on
+            writer.write(100 * b"x" + b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await answer(reader))[0] == 200
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_draining_server_refuses_before_the_body_has_come(path: str) -> None:
+    async with gateway() as server, raw(server) as (reader, writer):
+        server.runtime.begin_drain()
+        async with asyncio.timeout(PATIENCE_S):
+            writer.write(head_for(path, 100))
+            status, body = await answer(reader)
+        assert status == 503
+        assert b"shutting down" in body
+        assert 'tts_errors_total{code="draining"} 1.0' in server.runtime.metrics.render().decode()
+
+
+async def test_long_body_is_taken_and_told_afterwards() -> None:
+    """Else its client could find the connection reset while it still sends."""
+    async with gateway() as server, httpx.AsyncClient(timeout=PATIENCE_S) as http:
+        server.runtime.begin_drain()
+        body = {"input": "Hello.", "ref_audio": "data:audio/wav;base64," + "A" * 4_000_000}
+        url = server.http + "/v1/audio/speech"
+        refused = await http.post(url, json=body, headers={"connection": "close"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        assert server.runtime.uploads.active == 0
+
+
+def bodies_parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Bodies that were given to FastAPI's JSON parser, from now on."""
+    parsed: list[bytes] = []
+    loads = json.loads
+
+    def note(text: bytes, *args: object, **options: object) -> object:
+        if isinstance(text, bytes):
+            parsed.append(text)
+        return loads(text, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(json, "loads", note)
+    return parsed
+
+
+async def test_refused_body_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gateway() as server, httpx.AsyncClient(timeout=PATIENCE_S) as http:
+        body = json.dumps({"input": "Hello.", "response_format": "pcm"}).encode()
+        url, kind = server.http + "/v1/audio/speech", {"content-type": "application/json"}
+        parsed = bodies_parsed(monkeypatch)
+        assert (await http.post(url, content=body, headers=kind)).status_code == 200
+        assert body in parsed
+        parsed.clear()
+        server.runtime.begin_drain()
+        assert (await http.post(url, content=body, headers=kind)).status_code == 503
+        assert body not in parsed
+
+
+async def test_what_does_not_speak_is_served_without_a_slot() -> None:
+    async with gateway(max_contexts=1) as server, httpx.AsyncClient(timeout=PATIENCE_S) as http:
+        server.runtime.admission.acquire()
+        for path in ("/v1/models", "/v1/audio/voices", "/voices"):
+            assert (await http.get(server.http + path)).status_code == 200, path
