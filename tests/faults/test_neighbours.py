@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 
 import httpx
 import pytest
@@ -98,6 +99,25 @@ async def test_context_without_a_slot_is_told_so_with_its_next_text_and_goes_on(
             await silent.send("text.append", context_id="c", text="And now? ")
             await silent.send("context.end", context_id="c")
             assert (await silent.until("context.done"))["reason"] == "complete"
+
+
+async def test_neither_keeping_alive_nor_text_without_an_end_holds_a_slot() -> None:
+    async with gateway(FakeTalker(capacity=1), slot_rest_s=0.1) as served:
+        url = f"ws://127.0.0.1:{served.port}/v1/tts/stream"
+        async with client(url) as greedy, client(url) as other, asyncio.timeout(PATIENCE_S):
+            await greedy.create("c")
+            for word in itertools.cycle(("", "and ")):
+                await greedy.send("text.append", context_id="c", text=word)
+                await other.send("context.create", context_id="d")
+                news = await other.next()
+                assert isinstance(news, dict)
+                if news["type"] == "context.created":
+                    break
+                assert news["code"] == "overloaded"
+                await asyncio.sleep(0.02)
+            await other.send("text.append", context_id="d", text="My turn at last.")
+            await other.send("context.end", context_id="d")
+            assert (await other.until("context.done"))["reason"] == "complete"
 
 
 async def test_slot_that_comes_free_goes_to_the_client_who_was_refused() -> None:
