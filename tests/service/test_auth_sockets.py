@@ -214,8 +214,8 @@ async def test_a_changed_file_is_seen_and_a_broken_one_changes_nothing(tmp_path:
 
 
 async def test_an_old_socket_is_told_finishes_its_contexts_and_closes() -> None:
-    talker = FakeTalker(row_s=0.02)
-    async with gateway(talker, max_session_s=0.3) as server, client(server.url) as talk:
+    talker = FakeTalker(row_s=0.03)
+    async with gateway(talker, max_session_s=0.8) as server, client(server.url) as talk:
         handle = await talk.create()
         await talk.send("text.append", context_id="c", text="A sentence that takes its time.")
         await talk.send("context.end", context_id="c")

@@ -59,7 +59,7 @@ async def test_what_waits_on_vllm_omnis_socket_is_bounded() -> None:
 
 
 async def test_a_refused_text_leaves_vllm_omnis_socket_free(keys: Path) -> None:
-    async with gateway(api_keys_file=keys, session_idle_s=0.4, **EXACT) as server:
+    async with gateway(api_keys_file=keys, session_idle_s=1.2, **EXACT) as server:
         url = server.http.replace("http", "ws", 1) + "/v1/audio/speech/stream"
         async with connect(url, additional_headers=bearer("a")) as socket:
             talk = Talk(socket)

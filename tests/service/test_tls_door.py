@@ -95,7 +95,7 @@ def test_after_the_handshake_the_head_is_waited_for_as_long(
     loop: Loop, certificate: tuple[Path, Path]
 ) -> None:
     async def talk() -> None:
-        async with gateway(handshake_s=0.3, **tls(certificate)) as server:
+        async with gateway(handshake_s=0.8, **tls(certificate)) as server:
             address = httpx.URL(server.http)
             reader, writer = await asyncio.open_connection(
                 address.host, address.port, ssl=trusting(certificate)
