@@ -23,6 +23,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from streaming.errors import ErrorCode, RequestError
+from streaming.ports import MAX_REFERENCES
 from streaming.spec import Codes
 from talker.shape import CheckpointError, TalkerShape
 from talker.text_front_end import TextFrontEnd
@@ -32,6 +33,8 @@ from talker.text_front_end import origins as reading_origins
 MAX_VOICE_ROWS = 1024
 #: Longest utterance that is shown again as rows: as many as one generation makes.
 MAX_EARLIER_ROWS = 2048
+#: A prompt may hold voices, and after them the utterance that it starts over from.
+MAX_CLIPS = MAX_REFERENCES + 1
 #: No tokenizer here makes fewer ids than one per this many characters; longer text is
 #: refused before any work is done on it.
 _CHARACTERS_PER_ID = 32

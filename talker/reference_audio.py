@@ -25,14 +25,11 @@ from vllm.multimodal.processing import (
     ProcessorInputs,
 )
 
-from streaming.ports import MAX_REFERENCES
 from streaming.spec import Codes
-from talker.prompts import MAX_EARLIER_ROWS
+from talker.prompts import MAX_CLIPS, MAX_EARLIER_ROWS
 
 _MODALITY = "audio"
 _FIELD = "voice_rows"
-#: A prompt may hold voices, and after them the utterance that it starts over from.
-MAX_CLIPS = MAX_REFERENCES + 1
 
 
 def clips_input(ids: list[int], clips: Sequence[tuple[Codes, int]]) -> Any:

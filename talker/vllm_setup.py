@@ -16,6 +16,7 @@ from typing import Any
 
 from talker.checkpoint import Checkpoint
 from talker.plugin import CHILD_MARK
+from talker.prompts import MAX_CLIPS
 from talker.settings import (
     DEFAULT_SEQS_CPU,
     DEFAULT_SEQS_GPU,
@@ -216,6 +217,7 @@ def engine_arguments(
     compiled = plan.on_gpu if settings.compile == "auto" else settings.compile == "on"
     kernels = plan.on_gpu if settings.step_kernels == "auto" else settings.step_kernels == "on"
     batched = _GPU_BATCHED_POSITIONS if plan.on_gpu else _CPU_BATCHED_POSITIONS
+    has_graphs = compiled and plan.on_gpu and settings.graphs != "off"
     arguments: dict[str, Any] = {
         "model": str(checkpoint.folder),
         "dtype": plan.dtype,
@@ -231,7 +233,7 @@ def engine_arguments(
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
         "hf_overrides": {"eos_token_id": stop_id},
-        "limit_mm_per_prompt": {"audio": 2},
+        "limit_mm_per_prompt": {"audio": MAX_CLIPS},
         "mm_processor_cache_gb": 0,
         "disable_log_stats": not settings.statistics,
         "additional_config": {
@@ -239,7 +241,7 @@ def engine_arguments(
                 "frame_slots": settings.frame_slots,
                 "step_kernels": kernels,
                 "alignment_heads": checkpoint.alignment_heads,
-                "sampler_rules": dict(checkpoint.sampler_rules),
+                "sampler_rules": {**checkpoint.sampler_rules, "graphs": has_graphs},
             }
         },
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
 from talker.families.fish_s2 import FishS2, FishS2Shape
 from talker.families.fish_s2.fast_ar import FastAR
+from talker.families.fish_s2.frame_graphs import FrameGraphs, drawing
 from talker.families.fish_s2.prompts import CLIP_AFTER, CLIP_BEFORE, SYSTEM
 from talker.families.fish_s2.sampler import FishS2RowSampler
 from talker.prompts import Prompt, PromptBuilder, ReferenceVoice
 from talker.reference import Chance, Spoken
 from talker.sampler import Draw, Repetition
 from talker.shape import CheckpointError
+from tests.codec.fake_graphs import Tape
 from tests.talker.fish_s2_oracle import FishS2Reference
 
 ROWS = 40 if RUNNER == "v1" else 12
@@ -374,6 +376,48 @@ def test_the_fast_ar_launches_the_same_work_in_every_step(folder: Path) -> None:
     assert fast.cache.data_ptr() == address
     passes = [sizes for name, sizes in first if name == "argmax"]
     assert passes == [(4, shape.residual_size)] * (shape.num_codebooks - 1)
+
+
+def record_tape(recorded: list[Tape]) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """A recorder that plays on a CPU what it recorded there; it notes its tapes."""
+
+    def record(work: Callable[[], None]) -> Callable[[], None]:
+        with Tape() as tape:
+            work()
+        recorded.append(tape)
+        return tape.replay
+
+    return record
+
+
+def test_frame_graphs_give_the_codes_of_the_fast_ar(folder: Path) -> None:
+    """For steps of other sizes in turn, greedy rows among sampled ones; each size is recorded once
+    and replayed without the code that made it.
+    """
+    shape = open_checkpoint(str(folder)).shape
+    assert isinstance(shape, FishS2Shape)
+    fast, recorded, stride = FastAR(shape, 6, torch.float32).eval(), list[Tape](), 11
+    made = torch.Generator().manual_seed(3)
+    for weight in fast.parameters():
+        weight.data = torch.randn(weight.shape, generator=made) / weight.shape[-1] ** 0.5
+    width = shape.fast.hidden_size
+    graphs = FrameGraphs(fast, 6, torch.empty(1, width), stride, record_tape(recorded))
+    with torch.inference_mode():
+        for rows in (1, 3, 6, 4, 3, 5, 1):
+            hidden = torch.randn(rows, width, generator=made)
+            semantic = torch.randint(shape.codebook_size, (rows,), generator=made)
+            positions = torch.randint(9000, (rows,), generator=made)
+            draw = Draw(
+                temperature=torch.rand(rows, generator=made) + 0.5,
+                top_k=torch.randint(1, 7, (rows,), generator=made),
+                top_p=torch.rand(rows, generator=made),
+                seed=torch.randint(1 << 40, (rows,), generator=made),
+                widest=6,
+                same_width=False,
+            )
+            wanted = fast(hidden, semantic, drawing(positions, draw, stride))
+            assert torch.equal(graphs(hidden, semantic, positions, draw), wanted)
+    assert len(recorded) == 3  # of 1, 4 and 6 rows
 
 
 class Launches(TorchDispatchMode):

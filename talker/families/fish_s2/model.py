@@ -60,7 +60,8 @@ class FishS2ForConditionalGeneration(TalkerModel):
 
     def make_sampler(self, n_slots: int, shape: Any, rules: dict[str, Any]) -> RowSampler:
         """See TalkerModel."""
-        return FishS2RowSampler(n_slots, shape, self.fast, rules.get("look_back", 0))
+        most_rows = self.fast.cache.shape[2] if rules.get("graphs") else 0
+        return FishS2RowSampler(n_slots, shape, self.fast, rules.get("look_back", 0), most_rows)
 
     def embed_codes(self, codes: Tensor) -> Tensor:
         """The semantic token's embedding and those of all codes, scaled as upstream does."""

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from talker.families.fish_s2 import FishS2Shape
 from talker.families.fish_s2.fast_ar import FastAR
+from talker.families.fish_s2.frame_graphs import FrameGraphs, drawing
 from talker.frames import FrameTable, LookBack
-from talker.sampler import Draw, Drawn, RowSampler, choose_codes
+from talker.sampler import Draw, Drawn, RowSampler
 
 #: Upstream draws a semantic code that was among the last ones again like this.
 _AGAIN_TEMPERATURE, _AGAIN_TOP_P = 1.0, 0.9
@@ -19,15 +20,18 @@ _AGAIN_TEMPERATURE, _AGAIN_TOP_P = 1.0, 0.9
 class FishS2RowSampler(RowSampler):
     """See RowSampler. ``logits`` are ``[B, V + 1 + D]``: those of the semantic codes, that of the
     end, and the slow AR's hidden states. Repetition is the semantic codes' alone, and greedy rows
-    are not drawn again.
+    are not drawn again. ``most_rows``: on a GPU the fast AR is graphs for so many rows; 0: never.
     """
 
-    def __init__(self, n_slots: int, shape: FishS2Shape, fast: FastAR, look_back: int) -> None:
+    def __init__(
+        self, n_slots: int, shape: FishS2Shape, fast: FastAR, look_back: int, most_rows: int = 0
+    ) -> None:
         assert shape.stop_id is not None
         table = FrameTable(n_slots, shape.num_codebooks, num_states=0, look_back=look_back)
         super().__init__(table, shape.codebook_rows, shape.stop_id)
         self._fast = (fast,)  # the model's own module, not registered a second time
-        self._size = shape.codebook_size
+        self._size, self._most_rows = shape.codebook_size, most_rows
+        self._graphs: FrameGraphs | None = None
 
     def draw_rows(
         self,
@@ -43,10 +47,7 @@ class FishS2RowSampler(RowSampler):
         # each codebook has noise of its own, and the second semantic draw too
         stride = self.num_codebooks + 1
 
-        def choose(values: Tensor, book: int, how: Draw = draw) -> Tensor:
-            books = torch.full((1,), book + 1, device=values.device)
-            return choose_codes(values[:, None], positions, books, how, stride)[:, 0]
-
+        choose = drawing(positions, draw, stride)
         semantic = choose(scores.clone(), 0)
         if before is not None and draw.repetition is not None and draw.widest > 1:
             calmer = replace(
@@ -56,7 +57,14 @@ class FishS2RowSampler(RowSampler):
             )
             repeats = draw.repetition.repeats(before.codes[..., :1], semantic[:, None])[:, 0]
             repeats &= draw.top_k > 1
-            semantic = torch.where(repeats, choose(scores, self.num_codebooks, calmer), semantic)
+            again = drawing(positions, calmer, stride)(scores, self.num_codebooks)
+            semantic = torch.where(repeats, again, semantic)
         is_over = semantic == self._size
-        codes = self._fast[0](hidden, semantic.clamp(max=self._size - 1), choose)
+        begun = semantic.clamp(max=self._size - 1)
+        if self._most_rows and hidden.is_cuda:
+            if self._graphs is None:
+                self._graphs = FrameGraphs(self._fast[0], self._most_rows, hidden, stride)
+            codes = self._graphs(hidden, begun, positions, draw)
+        else:
+            codes = self._fast[0](hidden, begun, choose)
         return Drawn(codes, states, is_over)

@@ -1,0 +1,117 @@
+"""The fast AR as CUDA graphs: nine passes of some three hundred kernels each, launched as one.
+
+A graph is recorded when its size first comes up, for numbers of rows that are powers of two and
+for as many widths of top-k, and replayed from then on. Each reads and writes the same buffers, so
+a step copies its rows in and takes the codes out; nothing waits for the device. Rows beyond a
+step's own are computed and left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from talker.families.fish_s2.fast_ar import ChooseCode, FastAR
+from talker.sampler import Draw, choose_codes
+
+#: Does on the device what a piece of work does, again and again, at the same addresses.
+Record = Callable[[Callable[[], None]], Callable[[], None]]
+#: Runs before a capture: libraries choose their kernels and allocate in the first.
+_WARM_UPS = 2
+
+
+def record_cuda(work: Callable[[], None]) -> Callable[[], None]:
+    """Record ``work`` on a stream of its own, and return what replays it on the current one."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_UPS):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    # other threads of the process may use the device meanwhile
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        work()
+    replay: Callable[[], None] = graph.replay
+    return replay
+
+
+def drawing(positions: Tensor, draw: Draw, stride: int) -> ChooseCode:
+    """What draws codes at ``positions`` ``[B]``; each codebook has noise of its own."""
+
+    def choose(logits: Tensor, book: int) -> Tensor:
+        books = torch.full((1,), book + 1, device=logits.device)
+        return choose_codes(logits[:, None], positions, books, draw, stride)[:, 0]
+
+    return choose
+
+
+class FrameGraphs:
+    """``FastAR`` for up to ``most_rows`` rows of hidden states of ``like``'s type and place.
+
+    ``stride``: see ``talker.noise.log_uniform``. ``record`` is what the device has for graphs.
+    """
+
+    def __init__(
+        self, fast: FastAR, most_rows: int, like: Tensor, stride: int, record: Record = record_cuda
+    ) -> None:
+        self._fast, self._most, self._stride, self._record = fast, most_rows, stride, record
+        device = like.device
+        self._hidden = torch.zeros(most_rows, like.shape[1], dtype=like.dtype, device=device)
+        self._semantic = torch.zeros(most_rows, dtype=torch.int64, device=device)
+        self._positions = torch.zeros(most_rows, dtype=torch.int64, device=device)
+        self._draw = Draw(
+            temperature=torch.ones(most_rows, device=device),
+            top_k=torch.ones(most_rows, dtype=torch.int64, device=device),
+            top_p=torch.ones(most_rows, device=device),
+            seed=torch.zeros(most_rows, dtype=torch.int64, device=device),
+            widest=1,
+            same_width=False,
+        )
+        self._codes = torch.zeros(most_rows, fast.num_codebooks, dtype=torch.int64, device=device)
+        self._replays: dict[tuple[int, int], Callable[[], None]] = {}
+
+    def __call__(self, hidden: Tensor, semantic: Tensor, positions: Tensor, draw: Draw) -> Tensor:
+        """Codes ``[B, K]`` for hidden states ``[B, D]`` and semantic codes ``[B]``."""
+        rows = hidden.shape[0]
+        mine = self._draw
+        for buffer, value in (
+            (self._hidden, hidden),
+            (self._semantic, semantic),
+            (self._positions, positions),
+            (mine.temperature, draw.temperature),
+            (mine.top_k, draw.top_k),
+            (mine.top_p, draw.top_p),
+            (mine.seed, draw.seed),
+        ):
+            buffer[:rows].copy_(value)
+        size = min(_power_of_two(rows), self._most), _power_of_two(draw.widest)
+        if size not in self._replays:
+            self._replays[size] = self._record(self._work(*size))
+        self._replays[size]()
+        return self._codes[:rows].clone()  # the next step overwrites them
+
+    def _work(self, rows: int, widest: int) -> Callable[[], None]:
+        mine = self._draw
+        draw = Draw(
+            mine.temperature[:rows],
+            mine.top_k[:rows],
+            mine.top_p[:rows],
+            mine.seed[:rows],
+            widest,
+            same_width=False,
+        )
+        choose = drawing(self._positions[:rows], draw, self._stride)
+
+        def work() -> None:
+            codes = self._fast(self._hidden[:rows], self._semantic[:rows], choose)
+            self._codes[:rows].copy_(codes)
+
+        return work
+
+
+def _power_of_two(number: int) -> int:
+    """The next one up."""
+    return 1 << (number - 1).bit_length()
