@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import aiohttp
@@ -64,14 +64,15 @@ class Kept:
         await asyncio.to_thread(self.start)
 
 
-@asynccontextmanager
-async def kept() -> AsyncIterator[Kept]:
-    server = Kept()
+@pytest.fixture(scope="module")
+def server() -> Iterator[Kept]:
+    """One for all: who has spoken the next turn is well again."""
+    keeper = Kept()
     try:
-        await asyncio.to_thread(server.start)
-        yield server
+        keeper.start()
+        yield keeper
     finally:
-        await asyncio.to_thread(server.stop)
+        keeper.stop()
 
 
 async def assert_the_next_turn_is_spoken(
@@ -95,8 +96,10 @@ def pipecat(server: Kept) -> TalkwireTTSService:
 
 @each
 @repeated
-async def test_pipecat_speaks_the_next_turn(ears: Ears, victim: str, times: int) -> None:
-    async with kept() as server, conversation(pipecat(server)) as talk:
+async def test_pipecat_speaks_the_next_turn(
+    server: Kept, ears: Ears, victim: str, times: int
+) -> None:
+    async with conversation(pipecat(server)) as talk:
 
         async def turn(kill: Callable[[], Awaitable[None]]) -> bytes:
             before = len(talk.of(TTSAudioRawFrame))
@@ -122,22 +125,21 @@ async def test_pipecat_speaks_the_next_turn(ears: Ears, victim: str, times: int)
 @each
 @repeated
 async def test_livekit_speaks_the_next_turn(
-    session: aiohttp.ClientSession, ears: Ears, victim: str, times: int
+    server: Kept, session: aiohttp.ClientSession, ears: Ears, victim: str, times: int
 ) -> None:
-    async with kept() as server:
-        url = f"http://127.0.0.1:{server.port}"
-        plugin = cartesia.TTS(api_key="any", base_url=url, http_session=session)
-        async with agent(plugin) as (speaker, loudspeaker):
+    url = f"http://127.0.0.1:{server.port}"
+    plugin = cartesia.TTS(api_key="any", base_url=url, http_session=session)
+    async with agent(plugin) as (speaker, loudspeaker):
 
-            async def turn(kill: Callable[[], Awaitable[None]]) -> bytes:
-                loudspeaker.plays.clear()
-                speech = speaker.say(written(LONG))
-                await loudspeaker.plays.wait()
-                await kill()
-                await speaker.interrupt()
-                await speech
-                before = len(loudspeaker.frames)
-                await speaker.say(ONE)
-                return b"".join(bytes(frame.data) for frame in loudspeaker.frames[before:])
+        async def turn(kill: Callable[[], Awaitable[None]]) -> bytes:
+            loudspeaker.plays.clear()
+            speech = speaker.say(written(LONG))
+            await loudspeaker.plays.wait()
+            await kill()
+            await speaker.interrupt()
+            await speech
+            before = len(loudspeaker.frames)
+            await speaker.say(ONE)
+            return b"".join(bytes(frame.data) for frame in loudspeaker.frames[before:])
 
-            await assert_the_next_turn_is_spoken(server, turn, ears, victim, times)
+        await assert_the_next_turn_is_spoken(server, turn, ears, victim, times)
