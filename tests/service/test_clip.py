@@ -80,6 +80,13 @@ async def test_bombs_and_lies_are_refused() -> None:
     assert await refusal(b"RIFF\0\0\0\0WAVEfmt ") in ("damaged", "no_audio")
 
 
+async def test_what_is_no_clip_starts_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clip_module, "_CHILD", "nowhere.py")  # a child could only end in error
+    for junk in (b"junk!", b"\0\0\0\0\0", b"RIFF\0\0\0\0AVI "):
+        assert await refusal(junk) == "unknown_format"
+    assert await refusal(GOOD["wav"]) == "damaged"
+
+
 @pytest.mark.parametrize("rate", [0, 1, 7999, 192_001, 2**31 - 1, 2**32 - 1])
 async def test_forged_rates_are_refused(rate: int) -> None:
     forged = bytearray(GOOD["wav"])

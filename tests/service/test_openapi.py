@@ -24,6 +24,12 @@ async def test_every_refusal_is_documented_with_its_body() -> None:
         assert "422" not in answers, "FastAPI's own shape is not what is answered"
 
 
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
+async def test_no_page_that_loads_foreign_scripts_is_served(path: str) -> None:
+    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+        assert (await http.get(path)).status_code == 404
+
+
 @pytest.mark.parametrize("name", ["%0d%0aX-Evil:%20a", "%E4%BD%A0", "%00", "a%7F"])
 async def test_a_parameter_of_any_name_is_refused_by_deepgrams_door(name: str) -> None:
     """Its name goes into a header, where it may neither end a line nor be refused by the server."""
