@@ -25,11 +25,9 @@ from talker.attention import AttentionTap
 from talker.frames import FrameState, FrameTable, slots_for
 from talker.reference_audio import VoiceDummy, VoiceInfo, VoiceProcessor
 from talker.sampler import RowSampler
+from talker.settings import SETTINGS_KEY
 from talker.shape import CheckpointError
 from talker.vllm_setup import refuse_other_runners
-
-#: Where the engine's settings sit in vLLM's ``additional_config``.
-SETTINGS_KEY = "talkwire"
 
 
 @MULTIMODAL_REGISTRY.register_processor(VoiceProcessor, info=VoiceInfo, dummy_inputs=VoiceDummy)

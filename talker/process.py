@@ -25,7 +25,7 @@ from talker.checkpoint import Checkpoint, open_checkpoint
 from talker.messages import FromGateway, Generate, Ready, ToChild
 from talker.plugin import register_class
 from talker.prompts import PromptBuilder
-from talker.settings import TalkerSettings, resolve_max_positions
+from talker.settings import SETTINGS_KEY, TalkerSettings, resolve_max_positions
 from talker.shape import CheckpointError
 from talker.vllm_setup import (
     Plan,
@@ -173,7 +173,7 @@ def ready_message(
         dtype=plan.dtype,
         graphs=describe_graphs(arguments),
         attention=arguments.get("attention_backend", "auto"),
-        step_kernels=arguments["additional_config"]["talkwire"]["step_kernels"],
+        step_kernels=arguments["additional_config"][SETTINGS_KEY]["step_kernels"],
         phases=phases,
         versions=_versions(),
     )

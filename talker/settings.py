@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+#: Where these settings sit in vLLM's ``additional_config``.
+SETTINGS_KEY = "talkwire"
 #: The name of ``talker.quantisation`` among vLLM's methods.
 INT8_METHOD = "talkwire_int8"
 #: Says to every process that vLLM starts that INT8_METHOD is wanted.

@@ -22,8 +22,8 @@ from vllm.v1.worker.gpu.sample.states import SamplingStates
 
 from talker.attention import text_span
 from talker.frames import lost_requests
-from talker.model import SETTINGS_KEY, TalkerModel
 from talker.sampler import Draw, Repetition, repetition_of
+from talker.settings import SETTINGS_KEY
 from talker.step_kernels import StepInputs, StepKernels, embed, fits
 
 
@@ -71,8 +71,10 @@ class TalkerModelState(DefaultModelState):  # type: ignore[misc]  # untyped base
             self._sampler.block_tables = block_tables
 
 
-def embedding_weights(model: TalkerModel) -> tuple[Tensor, Tensor] | None:
-    """The code and text embeddings that ``embed`` takes; None where the model embeds otherwise."""
+def embedding_weights(model: Any) -> tuple[Tensor, Tensor] | None:
+    """The code and text embeddings of a TalkerModel, as ``embed`` takes them; None where it embeds
+    otherwise.
+    """
     if not model.embeds_sums:
         return None
     return model.code_embedding.weight, model.model.embed_tokens.weight

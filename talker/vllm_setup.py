@@ -21,6 +21,7 @@ from talker.settings import (
     DEFAULT_SEQS_CPU,
     DEFAULT_SEQS_GPU,
     INT8_MARK,
+    SETTINGS_KEY,
     TalkerSettings,
     check_preset,
     quantization_method,
@@ -237,7 +238,7 @@ def engine_arguments(
         "mm_processor_cache_gb": 0,
         "disable_log_stats": not settings.statistics,
         "additional_config": {
-            "talkwire": {
+            SETTINGS_KEY: {
                 "frame_slots": settings.frame_slots,
                 "step_kernels": kernels,
                 "alignment_heads": checkpoint.alignment_heads,
@@ -304,7 +305,7 @@ def ring_size(arguments: dict[str, Any]) -> int:
     """Slots of each engine core's frame table, as the model works them out."""
     from talker.frames import slots_for  # imports torch
 
-    asked = arguments["additional_config"]["talkwire"]["frame_slots"]
+    asked = arguments["additional_config"][SETTINGS_KEY]["frame_slots"]
     return asked or slots_for(arguments["max_num_seqs"], arguments["max_model_len"])
 
 
