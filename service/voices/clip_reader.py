@@ -70,7 +70,7 @@ class ClipReader:
     ) -> None:
         self.limits = limits or ClipLimits()
         self._rate, self._wall_s = rate, wall_s
-        self._places, self._most = asyncio.Semaphore(at_once), at_once + waiting
+        self._slots, self._most = asyncio.Semaphore(at_once), at_once + waiting
         self._inside = 0
 
     async def read(self, data: bytes) -> Samples:
@@ -91,7 +91,7 @@ class ClipReader:
             )
         self._inside += 1
         try:
-            async with self._places:
+            async with self._slots:
                 return await self._read(data)
         finally:
             self._inside -= 1
