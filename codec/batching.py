@@ -38,7 +38,7 @@ class DecodeCost:
     frame_s: float
 
     def seconds(self, frames: int) -> float:
-        """What ``frames`` cost."""
+        """The cost of ``frames``."""
         return self.fixed_s + self.frame_s * frames
 
 

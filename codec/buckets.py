@@ -104,7 +104,7 @@ class Buckets:
         return self.length(piece.new_frames) or piece.new_frames, self.is_interior(piece)
 
     def frames(self, piece: DecodeWindow) -> int:
-        """What a piece costs a batch, padding included."""
+        """The cost of a piece in a batch, padding included."""
         right = piece.lookahead if self.is_interior(piece) else self.right
         return self.left + (self.length(piece.new_frames) or piece.new_frames) + right
 

@@ -180,7 +180,7 @@ class CodecWorkerEngine:
 
     @property
     def cost(self) -> DecodeCost:
-        """What the worker measured while warming up: a prior for the scheduler."""
+        """The cost measured while warming up: a prior for the scheduler."""
         ready = self._first_ready()
         return DecodeCost(ready.fixed_s, ready.frame_s)
 

@@ -78,7 +78,7 @@ class FoundCodec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """What a converted file shall hold: tensors by name and shape, under which names each may be
+    """The contents of a converted file: tensors by name and shape, under which names each may be
     stored (see ``codec.checkpoint``), and the file's metadata.
     """
 

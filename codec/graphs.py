@@ -53,7 +53,7 @@ class InteriorDecoder(LaidOutDecoder, Protocol):
 
 
 class Recorder(Protocol):
-    """What a device must offer for work to be recorded and replayed on it."""
+    """A device on which work can be recorded and replayed."""
 
     @property
     def device(self) -> torch.device:

@@ -57,7 +57,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Program(Generic[M]):
-    """What to run, and the callbacks for what it sends; see ``ipc.supervisor.Supervisor``."""
+    """A program to run, and the callbacks for what it sends; see ``ipc.supervisor.Supervisor``."""
 
     argv: Sequence[str]
     env: Mapping[str, str]

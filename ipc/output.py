@@ -1,4 +1,4 @@
-"""What a child process prints, read from a pipe and logged line by line.
+"""The output of a child process, read from a pipe and logged line by line.
 
 A child that printed to the service's own stderr would be held up, or ended by an exception, as soon
 as whoever reads it stops or goes.

@@ -15,7 +15,7 @@ _STILL_S = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What the kernel says of a process: the state of its main thread (one letter, see
+    """The kernel's view of a process: the state of its main thread (one letter, see
     proc(5)), its processor time so far in ticks, and whether it or a child of it is stopped.
     """
 

@@ -22,7 +22,7 @@ _LEAST_SLOTS = 4
 
 
 class SlotUser(Protocol):
-    """What a slot is held for."""
+    """The holder of a slot, a context say."""
 
     def resting_s(self, now: float) -> float:
         """Seconds since there was anything to do in the slot; 0 while there is."""
@@ -218,7 +218,7 @@ class Admission:
         return max(waiting, int(self._clients.present > 1 and slots >= _LEAST_SLOTS))
 
     def _resting(self, count: int, now: float, client: str | None = None) -> list[Lease]:
-        """So many slots that are not needed (by ``client``), or none: first of those who hold the
+        """``count`` slots that are not needed (by ``client``), or none: first of those who hold the
         most, and what has rested for longest.
         """
         found = [

@@ -64,7 +64,7 @@ class BatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """What to speak, how, and where to.
+    """How to speak the texts, and where to.
 
     Attributes:
         out: The folder for the audio and the results; it is made if need be.
@@ -102,7 +102,7 @@ class BatchOptions:
         return {name: value for name, value in fields.items() if value is not None}
 
     def digest(self, text: str) -> str:
-        """What tells a text spoken with these options from any other."""
+        """A digest that tells a text spoken with these options from any other."""
         clip = None if self.ref_audio is None else hashlib.sha256(self.ref_audio).hexdigest()
         said = [text, self.voice, clip, self.ref_text, self.temperature, self.seed, self.model]
         said.append(self.scene)
@@ -239,7 +239,7 @@ class PartialWav:
 
 
 class Speaker(Protocol):
-    """What speaks."""
+    """Speaks one text at a time."""
 
     async def speak(self, text: str, write: Write) -> None:
         """Write one text's audio. Raises TalkwireError where this text cannot be spoken, or not
@@ -439,7 +439,7 @@ def _close(connection: http.client.HTTPConnection) -> None:
 
 
 def _refused(status: int, body: bytes, retry_after_ms: str | None) -> TalkwireError | BatchError:
-    """What a refusal means: this text's failure, or the batch's."""
+    """Read a refusal: this text's failure, or the batch's."""
     try:
         error = json.loads(body)["error"]
         code, message = ErrorCode(error["code"]), str(error["message"])

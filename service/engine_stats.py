@@ -83,7 +83,7 @@ class EnginePace:
 
     @property
     def estimator(self) -> PaceEstimator:
-        """What every stream tells its rows."""
+        """The estimator that every stream tells its rows."""
         if self._estimator is None:
             raise RuntimeError("the engines have not started")
         return self._estimator
@@ -134,7 +134,7 @@ _FRAMES_COLD, _FRAMES, _FRAMES_TOGETHER = 30, 75, 40
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What the first utterance showed."""
+    """Figures of the first utterance."""
 
     frames: int
     seconds: float

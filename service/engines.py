@@ -44,7 +44,7 @@ class RunningTalker(TalkerEngine, Protocol):
 
     @property
     def spoken_lengths(self) -> SpokenLengths | None:
-        """What says how long a text becomes in words; None where it is spoken as written."""
+        """A function for how long a text becomes in words; None where it is spoken as written."""
 
     @property
     def max_references(self) -> int:
@@ -98,7 +98,7 @@ class RunningCodec(CodecEngine, Protocol):
 
     @property
     def cost(self) -> DecodeSeconds:
-        """What a window costs, measured at the start."""
+        """The cost of a window, measured at the start."""
 
     @property
     def restarts(self) -> int:

@@ -71,7 +71,7 @@ class Metrics:
         self._add_engines()
 
     def _add_experience(self) -> None:
-        """What a listener notices."""
+        """Add the metrics that a listener notices."""
         protocol = ("protocol",)
         self.ttfa = self._histogram(
             "tts_time_to_first_audio_seconds",
@@ -112,7 +112,7 @@ class Metrics:
         )
 
     def _add_work(self) -> None:
-        """What was done for clients."""
+        """Add the metrics of what was done for clients."""
         self.contexts = self._counter(
             "tts_contexts_total", "Contexts closed.", protocol=PROTOCOLS, outcome=OUTCOMES
         )
@@ -331,7 +331,7 @@ def _workers(workers: Mapping[str, Worker], spare_up: bool | None) -> Iterator[M
 
 
 def _pace(pace: PaceBounds, frame_s: float) -> Iterator[Metric]:
-    """What the chunk schedule reckons with just now; see streaming.chunk_schedule."""
+    """The bounds that the chunk schedule reckons with just now; see streaming.chunk_schedule."""
     yield _gauge("tts_frame_seconds", "Audio per frame, and so per row.", frame_s)
     yield _gauge("tts_pace_row_seconds", "Seconds per row of one stream.", pace.row_s)
     yield _gauge("tts_pace_burst_seconds", "How late its rows may be beside that.", pace.burst_s)

@@ -50,7 +50,7 @@ class Phase(StrEnum):
 
 
 class OpenContext(Protocol):
-    """What the service tells every context, whatever its dialect."""
+    """A context as the service sees it, whatever its dialect."""
 
     def post(self, event: Event) -> None:
         """Let something happen to it."""
@@ -249,19 +249,19 @@ class Runtime:
 
     @property
     def accounts(self) -> Accounts:
-        """What tenants and keys use."""
+        """The accounts of tenants and keys."""
         return self.authority.accounts
 
     @property
     def cloner(self) -> Cloner:
-        """What makes voices of clips. Raises CapacityError before ``start`` has come to it."""
+        """The maker of voices from clips. Raises CapacityError before ``start`` has come to it."""
         if self._cloner is None:
             raise CapacityError(ErrorCode.NOT_READY, "The server is not ready yet.")
         return self._cloner
 
     @property
     def pace(self) -> PaceEstimator:
-        """What is known of the engines' pace. RuntimeError before ``start`` has come to it."""
+        """The estimator of the engines' pace. RuntimeError before ``start`` has come to it."""
         return self.engine_pace.estimator
 
     def on_decoded(self, stats: DecodeStats) -> None:
@@ -283,7 +283,7 @@ class Runtime:
             self.accounts.on_refusal(current_caller())
 
     def snapshot(self) -> Snapshot:
-        """What the metrics show of the service as it is now."""
+        """The state of the service that the metrics show."""
         talker, codec, pace = self.talker, self.codec, self.engine_pace
         working = min(talker.live, talker.outstanding)
         return Snapshot(

@@ -244,7 +244,7 @@ def _where(settings: Settings, port: int) -> str:
 
 
 def settle() -> None:
-    """What has been made so far stays: the garbage collector need not look through it again,
+    """Freeze what has been made so far: the garbage collector need not look through it again,
     which takes 70 ms each time, and every client waits meanwhile.
     """
     gc.collect()

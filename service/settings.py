@@ -225,7 +225,7 @@ class Settings(BaseSettings):
 
     @property
     def model_name(self) -> str:
-        """What clients call the model."""
+        """The model's name for clients."""
         return self.served_model_name or Path(self.model).name or Path(self.model).resolve().name
 
     @property

@@ -60,7 +60,7 @@ class WindowTimes:
 
 @dataclass(slots=True)
 class UtteranceTimes:
-    """What is known of an utterance that the talker was asked for. ``text_at``: its first text
+    """The times of an utterance that the talker was asked for. ``text_at``: its first text
     came; ``queued_at``: its text was complete; ``started_at``: the talker was asked.
     """
 

@@ -112,12 +112,12 @@ class _Average:
         self.row_s += part * (row_s - self.row_s)
 
     def forget(self) -> None:
-        """What comes next is of another time."""
+        """Begin anew: what comes next is of another time."""
         self._seen_s = 0.0
 
 
 class TalkerLoad:
-    """What a row costs, by how many streams run."""
+    """The cost of a row, by how many streams run."""
 
     def __init__(self) -> None:
         self._rows = self._seconds = self._beside = 0.0  # of the bucket being filled
@@ -129,7 +129,7 @@ class TalkerLoad:
 
     @property
     def share(self) -> float:
-        """What a further stream adds to the time of a row, over one stream's."""
+        """The time that a further stream adds to a row, over one stream's."""
         return self._shape.share
 
     def observe(self, rows: int, seconds: float, running: int, now: float) -> None:
@@ -146,11 +146,11 @@ class TalkerLoad:
             self._since = now
 
     def settle(self) -> None:
-        """What is known now is what an idle service falls back to."""
+        """Keep what is known now for an idle service to fall back to."""
         self._prior = self._measured
 
     def row_s(self, streams: float, now: float) -> float:
-        """What a row will take if so many streams run; 0 if nothing is known."""
+        """Seconds that a row will take if so many streams run; 0 if nothing is known."""
         return self._scale(now) * self._slope(streams)
 
     def streams(self, row_s: float, now: float) -> float:
@@ -330,9 +330,9 @@ class Capacity:
         return min(sustained, self.underruns.streams(now), float(mine.ceiling))
 
     def soon_row_s(self, streams: int, now: float) -> float:
-        """What a row may take before a first chunk that is sent now has been played; 0 while
-        nothing is known. Others may come at any moment: reckoned with are as many again, and a
-        few, but no more than there are slots.
+        """Seconds that a row may take until a first chunk that is sent now has been played; 0
+        while nothing is known. Others may come at any moment: reckoned with are as many again,
+        and a few, but no more than there are slots.
         """
         soon = min(_GROWTH * streams + _FEW, self._slots)
         return min(self.settings.frame_s, self.talker.row_s(max(1, soon), now))

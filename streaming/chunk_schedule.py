@@ -13,7 +13,7 @@ _EPS = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSettings:
-    """What the schedule may choose from.
+    """Settings of the schedule.
 
     ``delay_rows`` is K - 1 for a delay pattern. ``first_chunk_frames`` fixes the first
     chunk's size; None computes it. Of the first lookahead so many as ``incomplete_frames`` may be
@@ -227,7 +227,7 @@ class ChunkSchedule:
         self._dry_at = max(self._dry_at, now) + new_frames * self._settings.frame_s
 
     def decide(self, now: float) -> ChunkDecision:
-        """What to do at ``now``. While a window is in the codec: wait."""
+        """Decide at ``now``. While a window is in the codec: wait."""
         if self._in_flight or self._frames == self._emitted:
             return _WAIT
         lead_s = self._dry_at - now

@@ -78,7 +78,7 @@ class RowsReceived:
 
 @dataclass(frozen=True, slots=True)
 class TalkerAsked:
-    """What an utterance had to wait for is ready: the talker is asked for it only now."""
+    """The talker is asked for an utterance only now: something had to be ready before."""
 
     utterance: int
 

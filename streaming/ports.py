@@ -151,7 +151,7 @@ class TalkerEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DecodeStats:
-    """What one window took. ``frames`` counts its context too. ``queue_s`` is receipt by the
+    """The cost of one window. ``frames`` counts its context too. ``queue_s`` is receipt by the
     worker to the start of its decoding, ``decode_s`` the time its batches took, ``batch`` the
     windows in the largest of them. ``slack_s``: how long after it was asked for it was wanted.
     """

@@ -114,7 +114,7 @@ class Held:
 
 
 def _unit(word: str) -> str:
-    """What a number, or a price and a slash, stand before: "5lbs", "$15/mo"."""
+    """Units that a number, or a price and a slash, stand before: "5lbs", "$15/mo"."""
     return word.lower().rpartition("/")[2].lstrip("0123456789.,")
 
 

@@ -58,7 +58,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What a context is created with. With ``silence_s`` text without anything that can be spoken
+    """Settings of a context. With ``silence_s`` text without anything that can be spoken
     is heard as so many seconds of silence, instead of being an error.
     """
 
@@ -198,7 +198,7 @@ class Session:
     # -- the end
 
     def _silence(self, now: float, *, is_last: bool = False) -> list[Command]:
-        """What is heard where there was text, and nothing in it that could be spoken."""
+        """Silence for text in which nothing could be spoken."""
         if self._queue.sent_samples or not self._transcript.text.strip():
             return []
         return self._queue.silence(self._settings.silence_s, now, is_last=is_last)

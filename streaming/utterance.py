@@ -141,7 +141,7 @@ class Utterance:
             self._schedule.update_bounds(bounds())
 
     def next_step(self, dry_at: float, now: float) -> NextStep:
-        """What the codec should do next. Call only while nothing is being decoded."""
+        """The codec's next step. Call only while nothing is being decoded."""
         if self._mode == "whole":
             window = self._whole_window()
             return NextStep(window, max(dry_at, now), float("inf"))

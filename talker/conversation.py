@@ -62,7 +62,7 @@ class Order:
 
 
 class Conversation:
-    """What is known here of one conversation. ``number`` is its name to the process; ``held`` is
+    """The gateway's view of one conversation. ``number`` is its name to the process; ``held`` is
     how many positions that holds of it, 0 for nothing; ``last`` is what to start over from.
     """
 

@@ -63,7 +63,7 @@ class ConversationCache:
         return len(self._known)
 
     def get(self, conversation: int) -> ConversationHistory | None:
-        """What the conversation has said; None if that is not known, or gone from the table."""
+        """The conversation's history; None if that is not known, or gone from the table."""
         history = self._known.get(conversation)
         if history is None:
             return None

@@ -133,7 +133,7 @@ class TalkerProcessEngine:
 
     @property
     def info(self) -> Ready | None:
-        """What the child said of itself when it last came up."""
+        """The child's description of itself when it last came up."""
         return self._info
 
     @property
@@ -165,7 +165,7 @@ class TalkerProcessEngine:
 
     @property
     def last_step(self) -> Step:
-        """What the child said last of its work; an empty step before it has said anything."""
+        """The child's last word on its work; an empty step before it has said anything."""
         return self._pending.last_step
 
     @property

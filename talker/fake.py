@@ -103,7 +103,7 @@ class FakeTalker:
         self._own_voices = own
 
     def _reference(self, request: SpeechRequest) -> bytes:
-        """What makes a voice sound unlike the default one: its codes, its words."""
+        """A number that makes a voice sound unlike the default one: its codes, its words."""
         if request.reference is not None:
             rows, text = request.reference.codes, request.reference.text
         elif self.source and (voice := self.source.get(request.voice)):

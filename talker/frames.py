@@ -32,7 +32,7 @@ NO_ROW = -1
 
 @dataclass(frozen=True, slots=True)
 class FrameState:
-    """What input ids stand for, row by row; all tensors are ``[N]`` but ``codes`` ``[N, K]``.
+    """The meaning of input ids, row by row; all tensors are ``[N]`` but ``codes`` ``[N, K]``.
 
     Codes of text ids mean nothing.
     """

@@ -74,7 +74,7 @@ class ModelFolder:
 
 
 async def _wait(process: Process, on_download: Callable[[float], None]) -> bytes:
-    """What the process prints until it ends."""
+    """The output of the process until it ends."""
     began = time.monotonic()
     talking = asyncio.ensure_future(process.communicate())
     try:

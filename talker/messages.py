@@ -65,13 +65,13 @@ class Forget(msgspec.Struct, tag="forget", frozen=True):
 
 
 class Abort(msgspec.Struct, tag="abort", frozen=True):
-    """Nobody listens any more. An unknown handle is no error: it has just ended."""
+    """Drop a request. An unknown handle is no error: it has just ended."""
 
     handle: int
 
 
 class Pause(msgspec.Struct, tag="pause", frozen=True):
-    """Nobody takes the rows: let the engine go on with others. An unknown handle is no error."""
+    """Pause a request whose rows are not taken, for others. An unknown handle is no error."""
 
     handle: int
 
@@ -124,7 +124,7 @@ class NewRows(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Step(msgspec.Struct, tag="step", frozen=True):
-    """What one engine step made.
+    """The rows of one engine step.
 
     ``live`` counts the requests that the engine works on after it, without paused ones.
     ``preempted`` and ``cached`` (prompt positions served by the prefix cache) count since

@@ -161,7 +161,7 @@ def warm_up_request(prompts: PromptBuilder) -> Generate:
 def ready_message(
     checkpoint: Checkpoint, plan: Plan, arguments: dict[str, Any], phases: dict[str, float]
 ) -> Ready:
-    """What the gateway is told once the engine works."""
+    """The message to the gateway once the engine works."""
     shape = checkpoint.shape
     return Ready(
         num_codebooks=shape.num_codebooks,

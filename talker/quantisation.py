@@ -39,7 +39,7 @@ class Int8Config(QuantizationConfig):  # type: ignore[misc]  # untyped base
         return INT8_METHOD
 
     def get_supported_act_dtypes(self) -> list[torch.dtype]:
-        """What the layers' inputs and outputs may be."""
+        """Types that the layers' inputs and outputs may have."""
         return [torch.float32, torch.bfloat16, torch.float16]
 
     @classmethod

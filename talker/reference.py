@@ -39,7 +39,7 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What was said. ``margin`` is by how much the closest decision was won: a comparison
+    """A spoken utterance. ``margin`` is by how much the closest decision was won: a comparison
     with another implementation means nothing where it is near the rounding error. Exact ties
     do not count: the codes of a codebook that says nothing are all alike, and the first is taken.
     ``looks`` ``[n, H, prompt]``: how much each of the heads asked for looked at each id of the

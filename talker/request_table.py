@@ -84,7 +84,7 @@ class RequestState:
                 self.since = made
 
     def left_behind(self) -> ConversationHistory:
-        """What the next utterance goes on from."""
+        """The history that the next utterance goes on from."""
         return ConversationHistory(array("i", self.prompt), self.clips, self.core, self.since or 0)
 
     def resume(self) -> None:

@@ -14,7 +14,7 @@ from talker.conversation import Gone
 
 
 class RowStream:
-    """What has come and not been taken.
+    """Rows that have come and not been taken.
 
     Rows of one piece were made one after another. When more than ``hold_rows`` wait, the request
     should be paused until the consumer comes back; the bound in the meantime is the request's own

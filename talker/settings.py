@@ -126,7 +126,7 @@ def resolve_max_positions(settings: TalkerSettings, model_limit: int) -> int:
 
 
 def quantization_method(preset: str) -> str | None:
-    """What vLLM calls a preset; None for none."""
+    """vLLM's name of a preset; None for none."""
     return {"none": None, "int8": INT8_METHOD, "fp8": _FP8_METHOD}[preset]
 
 

@@ -189,7 +189,7 @@ class TalkerSampler:
         )
 
     def _step(self, logits: Tensor, given: StepInputs, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
-        """What ``StepKernels.step`` does, by the sampler itself."""
+        """Do as ``StepKernels.step``, by the sampler itself."""
         slots, last = given.slots, given.last_tokens.long()
         lost = lost_requests(given.stale, given.ends.long()) | given.lost[slots]
         given.lost[slots] = lost
@@ -200,7 +200,7 @@ class TalkerSampler:
         return ids, codes, (given.lengths >= given.prompts[slots]).int()
 
     def _places(self, batch: Any, given: StepInputs) -> Tensor:
-        """What rides beside the codes, ``[B, K]``: a request's place in its text as the first
+        """Floats beside the codes, ``[B, K]``: a request's place in its text as the first
         "logprob".
         """
         requests = given.slots.shape[0]

@@ -35,7 +35,7 @@ class SpokenWord(Protocol):
 
 
 class Reading(Protocol):
-    """What is said, and its words in order."""
+    """The spoken text, and its words in order."""
 
     @property
     def text(self) -> str:

@@ -33,7 +33,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step's outputs hold: rows to pass on, and requests that failed alone."""
+    """The contents of a step's outputs: rows to pass on, and requests that failed alone."""
 
     rows: list[NewRows]
     lost: list[int]

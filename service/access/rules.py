@@ -36,7 +36,7 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a route takes.
+    """The access rule of a route.
 
     Args:
         access: Who may come in.

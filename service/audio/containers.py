@@ -203,7 +203,7 @@ class FileEncoder:
         return self._container, self._container.streams.audio[0]
 
     def _packets(self) -> list[Packet]:
-        """What was written since. Its samples are those taken since the last packet, or what a
+        """The bytes written since. Their samples are those taken since the last packet, or what a
         decoder makes of its blocks where that is more than these in the end.
         """
         data = self._written.take()

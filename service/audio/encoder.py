@@ -33,7 +33,7 @@ class AudioEncoder(Protocol):
 
     @property
     def delay_samples(self) -> int:
-        """What a decoder gives before the first sample of audio."""
+        """Samples that a decoder gives before the first of the audio."""
 
     @property
     def sample_rate(self) -> int:

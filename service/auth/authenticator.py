@@ -44,7 +44,7 @@ def presented_key(
 
 
 def answered_subprotocol(offered: Sequence[str]) -> str | None:
-    """What to answer to an offer that holds a key: browsers drop a socket that answers none."""
+    """The answer to an offer that holds a key: browsers drop a socket that answers none."""
     return offered[0] if len(offered) > 1 and offered[0].lower() in _SCHEMES else None
 
 

@@ -46,7 +46,7 @@ _IPV6_BITS = 64
 
 
 def network_of(address: str) -> str:
-    """What a client cannot change at will of its address: for IPv6 the first half of it."""
+    """The part of an address that a client cannot change at will: of IPv6 the first half."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

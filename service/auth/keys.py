@@ -26,7 +26,7 @@ _SECRET_BYTES = 32
 
 
 class Scope(StrEnum):
-    """What a key may be for."""
+    """A purpose of keys."""
 
     SPEAK = "speak"
     VOICES_WRITE = "voices:write"
@@ -35,7 +35,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may be used at once, or in a minute; None: as much as the server has.
+    """Limits of use, at once or in a minute; None: as much as the server has.
 
     ``max_share`` is of all contexts that the server admits, from 0 to 1; one is always allowed.
     """
@@ -103,7 +103,7 @@ def new_id() -> str:
 
 
 def digest_of(secret: str) -> bytes:
-    """What is kept of a key."""
+    """The digest that is kept of a key."""
     return hashlib.sha256(secret.encode(errors="replace")).digest()
 
 
@@ -186,7 +186,7 @@ class KeyFile(BaseModel):
         return self
 
     def ring(self) -> KeyRing:
-        """What the service works with."""
+        """The keys as the service uses them."""
         tenants = {name: entry.limits() for name, entry in self.tenants.items()}
         return KeyRing((entry.key() for entry in self.keys), tenants)
 
@@ -210,8 +210,8 @@ def read_keys(path: Path) -> KeyFile:
 
 @contextlib.contextmanager
 def lock_keys(path: Path) -> Iterator[None]:
-    """Nobody else changes the file meanwhile: without this, of two keys that are made at the same
-    time one would be lost. Raises KeyFileError.
+    """Keep others from changing the file meanwhile: of two keys that are made at the same time one
+    would be lost. Raises KeyFileError.
     """
     path = path.resolve()  # as ``write`` does: the file behind a link is the one that is read
     try:

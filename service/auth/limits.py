@@ -1,4 +1,4 @@
-"""What tenants and keys use now, against what they may use. No I/O; ``now`` is an argument.
+"""Accounts of tenants and keys: use against limits. No I/O; ``now`` is an argument.
 
 A tenant's limits hold for all its keys together, a key's own for it alone; both must be kept.
 """

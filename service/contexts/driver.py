@@ -172,7 +172,7 @@ class TalkerRequests:
             raise BackendError(ErrorCode.ENGINE_FAILED, "The talker stopped too soon.") from None
 
     async def _prepare(self, prepare: Prepare) -> tuple[Reference, ...] | TalkwireError:
-        """What ``prepare`` makes, or why it does not."""
+        """Return what ``prepare`` makes, or the error."""
         try:
             return await prepare()
         except TalkwireError as error:
@@ -315,7 +315,7 @@ class ContextDriver:
             self._trace.note(event, commands, now, time.monotonic())
 
     def _handled(self, event: Event, now: float) -> list[Command]:
-        """What the session decides. Text counts against what its sender may have spoken."""
+        """The session's decision. Text counts against its sender's limits."""
         if not isinstance(event, TextAppended):
             return self._session.handle(event, now)
         accounts, caller = self._runtime.accounts, self._caller

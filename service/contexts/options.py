@@ -50,7 +50,7 @@ class FlushEncoder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SpeechPlan:
-    """What a context is opened with.
+    """Everything a context is opened with.
 
     ``protocol`` is the metrics' label. ``buffered``: see ``session_settings``. With
     ``is_lenient`` text without anything that can be spoken is no error; agents' models write
@@ -92,7 +92,7 @@ def plan_speech(
 def session_settings(
     runtime: Runtime, create: ContextCreate, *, buffered: bool = False, protocol: str = ""
 ) -> SessionSettings:
-    """What a new context's Session is made with.
+    """Settings of a new context's Session.
 
     Args:
         runtime: Its settings and engines.
@@ -182,7 +182,7 @@ def speech_request(runtime: Runtime, create: ContextCreate, request_id: str) -> 
 
 
 def continuity(runtime: Runtime) -> list[str]:
-    """What ``continuity`` a context may ask for; the first is the default."""
+    """Values of ``continuity`` that a context may ask for; the first is the default."""
     return ["context", "none"] if runtime.talker.has_continuity else ["none"]
 
 

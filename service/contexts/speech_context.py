@@ -74,7 +74,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Audio:
-    """What the encoder made of ``codec_samples`` of the codec's, which may be nothing yet, and the
+    """Packets that the encoder made of ``codec_samples`` of the codec's, maybe none yet, and the
     words whose speech ends in it.
 
     ``is_last``: of the context, as far as is known; ``late``: the listener ran dry before it.

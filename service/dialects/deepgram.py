@@ -82,7 +82,7 @@ _HTTP = {
 
 @dataclass(frozen=True, slots=True)
 class SpeakOptions:
-    """What is to be made of each text. ``model`` is the name as the client knows it."""
+    """How each text is spoken. ``model`` is the name as the client knows it."""
 
     model: str
     voice: str
@@ -113,7 +113,7 @@ class SpeakOptions:
 
 
 def socket_options(query: Mapping[str, str], runtime: Runtime) -> SpeakOptions:
-    """What a socket's query says. Raises RequestError."""
+    """Read a socket's query. Raises RequestError."""
     encoding, container = query.get("encoding", "linear16"), query.get("container", "none")
     choice = _SOCKET.get(encoding) if container == "none" else None
     if choice is None:
@@ -124,7 +124,7 @@ def socket_options(query: Mapping[str, str], runtime: Runtime) -> SpeakOptions:
 
 
 def http_options(query: Mapping[str, str], runtime: Runtime) -> SpeakOptions:
-    """What a request's query says. Raises RequestError."""
+    """Read a request's query. Raises RequestError."""
     encoding = query.get("encoding", "mp3")
     containers = [container for name, container in _HTTP if name == encoding]
     if not containers:
@@ -209,7 +209,7 @@ def _code(error: TalkwireError) -> str:
 
 
 def header_value(text: str) -> str:
-    """What of ``text`` a header may hold; a client may call things anything."""
+    """``text`` as a header may hold it; a client may call things anything."""
     return "".join(char if " " <= char <= "~" else "?" for char in text)
 
 
@@ -365,7 +365,7 @@ class SpeakDialect(Dialect):
         return error_message(error, self._request_id)
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Cancel the turn."""
         if self._turn is not None:
             self._turn.cancel()
 

@@ -155,7 +155,7 @@ def retry_ms(error: TalkwireError) -> int:
 
 
 class ErrorBudget:
-    """What a connection's errors may cost: so many lines of log, and so many mistakes before the
+    """A bound on a connection's errors: so many lines of log, and so many mistakes before the
     connection is ended. Both are filled up again at a steady rate.
     """
 

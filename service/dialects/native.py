@@ -245,7 +245,7 @@ class NativeContexts:
         return handle
 
     def warning(self, create: ContextCreate) -> str | None:
-        """What will be worse than it could be in a context that was opened."""
+        """A warning for a context that was opened: why it will be worse than it could be."""
         warnings = (self._runtime.cloner.text_warning(clip.text) for clip in _clips(create))
         return next(filter(None, warnings), None)
 

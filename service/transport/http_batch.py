@@ -57,7 +57,7 @@ class BatchRenderer(Protocol):
     """How a dialect puts a batch's answer."""
 
     def opening(self) -> bytes:
-        """What comes before the first result."""
+        """The bytes before the first result."""
 
     def result(self, index: int, result: Result) -> Iterator[bytes]:
         """One item's, in the order of the items; in pieces, each of which is made quickly, since
@@ -65,7 +65,7 @@ class BatchRenderer(Protocol):
         """
 
     def closing(self) -> bytes:
-        """What comes after the last."""
+        """The bytes after the last."""
 
     def refusal(self, error: TalkwireError) -> Response:
         """The whole batch is refused."""

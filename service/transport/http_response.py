@@ -89,7 +89,7 @@ class BodyRenderer(Protocol):
         """A piece of the encoded audio; may be nothing yet."""
 
     def done(self, done: Done) -> bytes:
-        """What follows the last of it; may be nothing."""
+        """The bytes after the last of it; may be none."""
 
     def broken(self, error: TalkwireError) -> bytes | None:
         """An error after the first byte. None: it can be told only by breaking off."""

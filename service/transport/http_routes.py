@@ -104,7 +104,7 @@ class _BoundedRequest(Request):
 
 
 def documented(body: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """What a router tells OpenAPI of its refusals, whose body is ``body``."""
+    """A router's refusals for OpenAPI; their body is ``body``."""
     return {
         "4XX": {"model": body, "description": "The request cannot be served as it is."},
         "5XX": {"model": body, "description": "The same request may be served later."},

@@ -264,7 +264,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
 @dataclass
 class ConnectionLimits:
-    """What a connection may make the server wait for. ``waiting`` holds those that owe a handshake,
+    """Limits on what the server waits for. ``waiting`` holds those that owe a handshake,
     a request or the rest of one, the oldest first. With ``tls`` each begins with TLS.
     """
 
@@ -276,7 +276,7 @@ class ConnectionLimits:
     waiting: OrderedDict[HttpProtocol | TlsHandshake, None] = field(default_factory=OrderedDict)
 
     def protocol(self, **uvicorns: Any) -> asyncio.Protocol:
-        """What uvicorn makes of each connection: its setting ``http``."""
+        """Make the protocol of a connection: uvicorn's setting ``http``."""
         inner = partial(HttpProtocol, limits=self, **uvicorns)
         if self.tls is None:
             return inner()

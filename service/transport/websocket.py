@@ -283,7 +283,7 @@ class Socket:
         return max(writing_s, self._acks.stuck_s(now))
 
     def _closing_error(self, dialect: Dialect) -> Item | None:
-        """What the client is told at the end, if the server has a reason to end the socket."""
+        """The last message to the client, if the server has a reason to end the socket."""
         error: TalkwireError | None = None
         if self._too_slow:
             message = "The client reads too slowly for its audio."

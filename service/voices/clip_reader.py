@@ -46,7 +46,7 @@ REFUSALS = {
 
 @dataclass(frozen=True, slots=True)
 class ClipLimits:
-    """What a clip may be."""
+    """Limits of a clip."""
 
     max_bytes: int = 10 << 20
     min_s: float = 1.0

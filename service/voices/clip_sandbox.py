@@ -54,7 +54,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the clip must become, and may be at most."""
+    """The target of a clip, and its limits."""
 
     rate: int
     max_bytes: int
@@ -64,7 +64,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class _Pieces:
-    """What has been decoded: mono, at the clip's own rate."""
+    """The decoded samples: mono, at the clip's own rate."""
 
     rate: int = 0
     samples: int = 0

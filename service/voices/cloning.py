@@ -29,7 +29,7 @@ NO_TEXT = (
 
 
 class Transcriber(Protocol):
-    """What hears which words are said in a clip; it may start with the first one."""
+    """A recogniser of the words in a clip; it may start with the first one."""
 
     async def prepare(self) -> None:
         """Find its model. Raises BackendError if it cannot work."""
@@ -43,7 +43,7 @@ class Transcriber(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NewVoice:
-    """What a client says of a voice that it adds. It is its ``tenant``'s alone, who may have
+    """A voice that a client adds. It is its ``tenant``'s alone, who may have
     ``max_voices`` of them; None: everybody's, and as many as there is room for.
     """
 
@@ -92,7 +92,7 @@ class Cloner:
             )
 
     def text_warning(self, text: str | None) -> str | None:
-        """What to tell a client whose clip comes with that text; None where all is well."""
+        """A warning for a client whose clip comes with that text; None where all is well."""
         return None if (text or "").strip() or self._transcriber is not None else NO_TEXT
 
     def require_count(self, count: int, param: str) -> None:
@@ -198,7 +198,7 @@ class Cloner:
         return reference, source
 
     async def _heard(self, samples: Samples) -> str | None:
-        """What the transcriber heard. A voice without a text is better than none."""
+        """The transcriber's words. A voice without a text is better than none."""
         if self._transcriber is None:
             return None
         try:

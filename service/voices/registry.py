@@ -64,8 +64,8 @@ class VoiceCatalogue:
         return sorted(name for owner, name in self._ids if owner == tenant)
 
     def get(self, name: str) -> ReferenceVoice | None:
-        """What to speak with. ``default`` is the checkpoint's default voice, if it has one; ids
-        do as well as the names of added voices that are everybody's. A tenant's voices are
+        """The voice to speak with. ``default`` is the checkpoint's default voice, if it has one;
+        ids do as well as the names of added voices that are everybody's. A tenant's voices are
         found by their ids alone, which ``resolve`` gives to the tenant and to nobody else.
         """
         if name == DEFAULT_VOICE:
@@ -74,7 +74,7 @@ class VoiceCatalogue:
         return self._spoken.get(self._ids.get((None, name), name))
 
     def resolve(self, key: str, tenant: str | None) -> str:
-        """What to ``get`` for what ``tenant`` calls ``key``. Raises RequestError
+        """The name to ``get`` for what ``tenant`` calls ``key``. Raises RequestError
         (``unknown_voice``) if it is another's; a key that is nobody's comes back as it is.
         """
         own = None if tenant is None else self._ids.get((tenant, key))
@@ -319,7 +319,7 @@ class VoiceLibrary(VoiceCatalogue):
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Nobody else changes the voices meanwhile, on this server or another."""
+        """Keep others from changing the voices meanwhile, on this server or another."""
         async with self._lock:
             if self._folder is None:
                 yield

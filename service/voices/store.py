@@ -167,7 +167,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What has changed in the folder: voices that came, and ids that went."""
+    """Changes in the folder: voices that came, and ids that went."""
 
     new: list[Voice] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
@@ -213,7 +213,7 @@ class VoiceFolder:
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def lock(self) -> FolderLock:
-        """What keeps other servers from changing the folder."""
+        """A lock that keeps other servers from changing the folder."""
         return FolderLock(self._path / _LOCK)
 
     def changes(self, known: Collection[str]) -> Changes:

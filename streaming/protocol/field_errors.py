@@ -140,7 +140,7 @@ _LIMITS = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}
 def msgspec_error(
     error: msgspec.ValidationError, text: str | bytes, kind: type[msgspec.Struct]
 ) -> RequestError:
-    """What is wrong with a message that should have been a ``kind``."""
+    """The fault in a message that should have been a ``kind``."""
     complaint = str(error)
     found = _PATH.search(complaint)
     path = found[1] if found else ""
@@ -171,7 +171,7 @@ def _allowed(complaint: str, kind: type[msgspec.Struct], path: Sequence[str]) ->
 
 
 def _choices(kind: type[msgspec.Struct], path: Sequence[str]) -> list[str]:
-    """What a field with a closed list of values takes."""
+    """The values of a field with a closed list of them."""
     node: Any = msgspec.inspect.type_info(kind)
     for part in path:
         for one in _members(node):

@@ -95,7 +95,7 @@ class Family(ABC):
         """
 
     def sampler_rules(self, generation: Mapping[str, Any], shape: TalkerShape) -> dict[str, Any]:
-        """What the model's sampler reads beside the shape, from generation_config.json; plain
+        """Settings of the model's sampler beside the shape, from generation_config.json; plain
         JSON, since it travels inside vLLM's settings. Raises CheckpointError.
         """
         return {}

@@ -120,8 +120,8 @@ class FishConfig:
         )
 
     def spec(self) -> CodecSpec:
-        """What the rest of the service needs. The convolutions' receptive field is decoded again
-        with each window; what the transformer sees besides is its state.
+        """The facts that the service needs. The convolutions' receptive field is decoded again with
+        each window; what the transformer sees besides is its state.
         """
         left, right = receptive_field(self.conv_layers)
         return CodecSpec(

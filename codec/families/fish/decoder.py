@@ -40,7 +40,7 @@ _SLICE_FRAMES = 128
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What is remembered of a stream: the transformer's state and its last outputs
+    """The memory of a stream: the transformer's state and its last outputs
     ``[n, dim]``, n at most the convolutions' receptive field.
     """
 
@@ -359,7 +359,7 @@ def _before(window: DecodeWindow) -> Codes:
 
 
 def _key(before: Codes, position: int) -> bytes:
-    """What a state is found by: where it is in its stream, and the codes before."""
+    """The key of a state: where it is in its stream, and the codes before."""
     digest = hashlib.blake2b(position.to_bytes(8, "little"), digest_size=16)
     digest.update(np.ascontiguousarray(before).tobytes())
     return digest.digest()

@@ -24,7 +24,7 @@ _NORM_EPS = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class AttentionState:
-    """What the layers remember of one stream after ``position`` positions.
+    """The layers' memory of one stream after ``position`` positions.
 
     ``keys_values`` is ``[layers, 2, window - 1, heads, head_dim]``, keys turned already; of its
     rows the last ``known`` are filled. Never written to once made.

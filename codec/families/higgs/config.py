@@ -62,7 +62,7 @@ class CodecConfig:
         return architecture(self.ratios)
 
     def spec(self) -> CodecSpec:
-        """What the rest of the service needs; the receptive field is computed here."""
+        """The facts that the rest of the service needs; the receptive field is computed here."""
         left, right = receptive_field(self.layers)
         return CodecSpec(
             sample_rate=self.sample_rate,

@@ -15,7 +15,7 @@ TABLE = ErrorTable("cartesia", fields={"text": "transcript", "sample_rate": "out
 
 
 def error_fields(error: TalkwireError, request_id: str) -> dict[str, Any]:
-    """What every shape of an error has."""
+    """The fields that every shape of an error has."""
     return {
         "title": error.code.value.replace("_", " ").capitalize(),
         "message": TABLE.message(error),

@@ -147,7 +147,7 @@ class ContextRequest(SpeechBody):
 def context_create(
     body: SpeechBody, runtime: Runtime, context_id: str, max_lead_ms: int | None = None
 ) -> wire.ContextCreate:
-    """What ``body`` asks for. Raises RequestError."""
+    """Translate ``body`` to a context. Raises RequestError."""
     _refuse_what_is_not_served(body)
     return wire.ContextCreate(
         context_id,
@@ -213,7 +213,7 @@ def context_of(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a context that has expired leaves to one of the same id, since they are the same to
+    """The legacy of an expired context to one of the same id, since they are the same to
     the client: ``heard_s`` is where its audio ends on the clock that the client counts words on,
     ``flush_id`` how many of its flushes were told, and one.
     """

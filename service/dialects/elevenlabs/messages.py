@@ -91,8 +91,8 @@ class Aligner:
         return CharTimes(tuple(chars), tuple(edges)) if chars else None
 
     def finish(self) -> CharTimes | None:
-        """What follows the last word and is not spoken, as an emoji: it takes no time. Without it
-        a client would wait for the end of a word that it stands right behind.
+        """The unspoken tail behind the last word, an emoji say: it takes no time. Without it a
+        client would wait for the end of a word that it stands right behind.
         """
         self._skip_lent()
         rest = self._text[self._at :]

@@ -118,7 +118,7 @@ class SpeechBody(BaseModel):
 def speech_create(
     body: SpeechBody, voice: str, runtime: Runtime, context_id: str, *, timestamps: bool
 ) -> wire.ContextCreate:
-    """What ``body`` asks for. Raises RequestError."""
+    """Translate ``body`` to a context. Raises RequestError."""
     refuse_dictionaries(body.pronunciation_dictionary_locators)
     if body.audio_effects:
         raise _unsupported("audio_effects", "This server has no audio effects.")
@@ -135,7 +135,7 @@ def speech_create(
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What a socket's address asks for. ``voice`` is as the client names it."""
+    """Options of a socket, from its address. ``voice`` is as the client names it."""
 
     voice: str
     format: OutputFormat

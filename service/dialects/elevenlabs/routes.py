@@ -85,7 +85,7 @@ class TimedLines(PlainRenderer):
 
 
 def _closing(times: CharTimes | None) -> bytes:
-    """What follows the audio: the characters, under both names."""
+    """The characters that follow the audio, under both names."""
     alignment = json.dumps(None if times is None else times.in_seconds())
     return f'", "alignment": {alignment}, "normalized_alignment": {alignment}}}'.encode()
 
@@ -166,7 +166,7 @@ def _add_sockets(router: APIRouter, runtime: Runtime) -> None:
 
 
 def ignored_fields(language_code: str | None) -> list[str]:
-    """What a request asks for and does not get."""
+    """The fields of a request without effect."""
     return ["language_code"] if language_code else []
 
 

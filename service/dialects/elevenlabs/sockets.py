@@ -88,7 +88,7 @@ class StreamContext:
             self.speech.flush(_FLUSH)
 
     def close(self) -> None:
-        """What was flushed is spoken to its end, unless it is closed once more; what was not is
+        """Speak what was flushed to its end, unless it is closed once more; what was not is
         not wanted any more: this is how these clients interrupt.
         """
         if self._is_flushed and not self.is_draining:
@@ -104,7 +104,7 @@ class StreamContext:
 
 
 class StreamDialect(Dialect):
-    """What both sockets share."""
+    """The part that both sockets share."""
 
     def __init__(self, socket: Socket, options: StreamOptions) -> None:
         super().__init__(socket)
@@ -278,7 +278,7 @@ class MultiStreamDialect(StreamDialect):
             self.socket.finish(NORMAL)
 
     def _close_socket(self) -> None:
-        """What was flushed is spoken to its end; then the socket closes."""
+        """Speak what was flushed to its end; then close the socket."""
         self._is_closing = True
         for context in list(self._contexts.values()):
             if not context.is_draining:

@@ -222,7 +222,7 @@ def response_format(body: SpeechBody, runtime: Runtime) -> str:
 
 
 def ignored_fields(body: SpeechBody, runtime: Runtime) -> list[str]:
-    """What a body asks for and does not get."""
+    """The fields of a body without effect."""
     ignored = [name for name in _WITHOUT_EFFECT if getattr(body, name)]
     if not body.references and is_replaced(_voice(body.voice, runtime), runtime):
         ignored.append("voice")

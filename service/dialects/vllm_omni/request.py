@@ -84,7 +84,7 @@ class SessionConfig(BaseModel):
         return prepare_ref_audio(self.ref_audio, self.ref_text, self.voice, runtime)
 
     def warning(self, runtime: Runtime) -> str | None:
-        """What will be worse than it could be."""
+        """A warning: why the likeness will be poorer than it could be."""
         return None if self.ref_audio is None else runtime.cloner.text_warning(self.ref_text)
 
     def create(self, context_id: str) -> wire.ContextCreate:

@@ -89,7 +89,7 @@ class StreamDialect(Dialect):
         return error_message(error)
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Drop what waits, and cancel the context."""
         self._held.clear()
         self._speaker.close()
 

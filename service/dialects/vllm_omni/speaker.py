@@ -148,7 +148,7 @@ class Units:
         return _message("audio.done", sentence, total_bytes=sentence.sent_bytes, error=failed)
 
     def settled(self) -> Messages:
-        """What need not wait for audio any more: ends of flushes, and sentences never begun."""
+        """Messages that wait for no more audio: ends of flushes, and sentences never begun."""
         messages: Messages = []
         while self._waiting:
             first = self._waiting[0]
@@ -237,7 +237,7 @@ class Speaker:
         self._say(self._units.end_flush(flush, sentences))
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Drop what waits, and cancel the context."""
         self._waiting.clear()
         if self._context is not None:
             self._context.cancel()
