@@ -107,8 +107,8 @@ async def sweep(
 
 
 def steady_plan(streams: int, duration_s: float, processes: int, seed: int) -> Plan:
-    """So many streams at any time, each of answer after answer. Raises ValueError if there are
-    none, or ``duration_s`` is too short for any to be measured.
+    """A fixed number of streams, each of answer after answer. Raises ValueError if there
+    are none, or ``duration_s`` is too short for any to be measured.
     """
     if streams < 1:
         raise ValueError("the numbers of streams are at least 1")

@@ -39,7 +39,7 @@ def shares(plan: Plan, index: int) -> list[tuple[int, float]]:
 
 
 def scripts(plan: Plan, index: int) -> Iterator[Share]:
-    """What worker ``index`` carries out, in order of beginning. Sessions that are under way when
+    """The sessions of worker ``index``, in order of beginning. Sessions that are under way when
     the run begins are drawn at once, and go on with the turn that is due next; the others are
     drawn when they are asked for.
     """

@@ -120,7 +120,7 @@ def session(workload: Workload, seed: int, index: int) -> tuple[Turn, ...]:
 
 
 def from_beginning(turns: Sequence[Turn], begin_s: float) -> tuple[tuple[Turn, ...], float]:
-    """What is left of a session that begins at ``begin_s`` (perhaps before 0) when the run does,
+    """The rest of a session that begins at ``begin_s`` (perhaps before 0) when the run does,
     and when that is due. Nothing: it would be in its last turn, or over.
     """
     for index, turn in enumerate(turns):

@@ -182,7 +182,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_talker(self) -> Self:
-        """What the talker process would refuse is better said before anything starts."""
+        """Refuse what the talker process would refuse, before anything starts."""
         try:
             self.for_talker()
         except ValueError as error:

@@ -116,8 +116,8 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
 
 
 def read_licence(folder: Path, family: Family) -> Licence:
-    """What the folder's own model card says, if it names a licence, for not every checkpoint of a
-    family is its makers'; else the terms of the family's published weights.
+    """The licence by the folder's own model card, for not every checkpoint of a family is its
+    makers'; without one there, the terms of the family's published weights.
     """
     try:
         named = _CARD_LICENCE.match((folder / "README.md").read_text(encoding="utf-8"))

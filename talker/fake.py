@@ -25,7 +25,7 @@ _FAILED = "The speech engine could not finish this text."
 
 @dataclass
 class _Conversation:
-    """What was ``said``, a line for each utterance, and whose ``turn`` it is: one at a time."""
+    """A conversation: the lines ``said``, one an utterance, and the lock of their ``turn``."""
 
     said: str = ""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)

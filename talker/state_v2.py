@@ -225,8 +225,8 @@ class TalkerSampler:
         return beside
 
     def _asking(self, batch: Any) -> Asking | None:
-        """Who of the batch wants to know its place. The copies to the device wait for nothing, and
-        there are none while the batch stays the same.
+        """The rows of the batch that want to know their place. The copies to the device wait for
+        nothing, and there are none while the batch stays the same.
         """
         whose = batch.idx_mapping_np.tobytes()
         if self._asked is not None and self._asked[0] == whose:

@@ -20,7 +20,7 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 class Access(Enum):
-    """Who may come in where no scope of a key decides."""
+    """Access where no scope of a key decides."""
 
     #: Anybody, by whatever name of the host: it tells nothing but whether the service is well.
     PROBE = "probe"

@@ -127,7 +127,7 @@ class Authority:
         return sum(key.is_valid(time.time()) for key in self._ring.keys.values())
 
     def admit(self, secret: str | None, needed: Scope | None, address: str) -> Caller:
-        """Who brings ``secret``, and may do what ``needed`` says.
+        """The caller who brings ``secret`` and may do what ``needed`` says.
 
         Raises RequestError (``unauthorized``, ``forbidden``), CapacityError (``rate_limited``).
         """

@@ -36,7 +36,7 @@ class VoiceFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """Who allowed the voice to be used, in which words, and when (ISO 8601)."""
+    """A consent: who allowed the voice to be used, in which words, and when (ISO 8601)."""
 
     by: str
     statement: str

@@ -153,7 +153,7 @@ class TalkwireConnection(WebsocketTTSService):
 
 
 async def _greeting(socket: ClientConnection) -> wire.Server:
-    """What the server says first; closes the socket if that does not come."""
+    """The server's first message; closes the socket if that does not come."""
     try:
         async with asyncio.timeout(_GREETING_TIMEOUT_S):
             return wire.read_greeting(await socket.recv())

@@ -1,4 +1,4 @@
-"""What may be changed while the service runs."""
+"""Settings that may be changed while the service runs."""
 
 from __future__ import annotations
 

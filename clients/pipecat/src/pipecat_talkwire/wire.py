@@ -1,4 +1,4 @@
-"""What of ``talkwire.tts.v1`` this service speaks; no I/O.
+"""The part of ``talkwire.tts.v1`` that this service speaks; no I/O.
 
 docs/reference/protocol.md in Talkwire's repository describes the protocol. Messages and fields
 that are not known here are left alone: later servers may send more.
@@ -49,7 +49,7 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True)
 class Server:
-    """What a server said of itself in ``session.created``."""
+    """A server's description of itself, from ``session.created``."""
 
     session_id: str
     has_word_timings: bool

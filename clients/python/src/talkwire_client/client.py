@@ -172,7 +172,7 @@ class Client:
 
     @property
     def server(self) -> SessionCreated:
-        """What the server offers: voices, sample rates, limits."""
+        """The server's offer: voices, sample rates, limits."""
         if self._server is None:
             raise RuntimeError("not connected: async with Client(...) as client")
         return self._server

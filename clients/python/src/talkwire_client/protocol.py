@@ -213,7 +213,7 @@ class ServerMessage(Struct, frozen=True, tag_field="type"):
 
 
 class Limits(Struct, frozen=True):
-    """What the server allows: per connection up to ``max_session_s``, per API key from there on."""
+    """The server's limits: per connection up to ``max_session_s``, per API key from there on."""
 
     max_contexts: int
     max_text_chars: int

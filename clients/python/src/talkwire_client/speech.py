@@ -158,7 +158,7 @@ class Connection(Protocol):
 
     @property
     def server(self) -> SessionCreated:
-        """What the server offers."""
+        """The server's offer: voices, sample rates, limits."""
 
     async def send(self, message: ClientMessage) -> None:
         """Send a message. Raises ClientError if the connection is gone."""

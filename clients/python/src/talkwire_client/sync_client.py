@@ -94,7 +94,7 @@ class SyncClient:
 
     @property
     def server(self) -> SessionCreated:
-        """What the server offers: voices, sample rates, limits."""
+        """The server's offer: voices, sample rates, limits."""
         return self._client.server
 
     @property
@@ -206,7 +206,7 @@ class SyncSpeech:
 
     @property
     def warning(self) -> str | None:
-        """What will be worse than it could be, as the server says."""
+        """The server's warning: why the speech will be worse than it could be."""
         return self._speech.warning
 
     @property
@@ -221,7 +221,7 @@ class SyncSpeech:
 
     @property
     def errors(self) -> list[ServerError]:
-        """What the server refused without ending the speech."""
+        """Errors of the server that did not end the speech."""
         return list(self._speech.errors)
 
     @property
