@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import tiny
@@ -49,6 +51,22 @@ def test_family_model_is_where_it_is_said_to_be(family: Family) -> None:
     model = getattr(import_module(module), name)
     assert issubclass(model, TalkerModel)
     assert family.architecture.endswith(name)
+
+
+def test_no_module_names_a_family_but_its_own_and_the_registry() -> None:
+    """So a family's diff touches its own modules, the registry, tests and docs."""
+    root = Path(__file__).parents[2]
+    own = {"talker/families/__init__.py", "codec/families/__init__.py"}
+    names = {family.model_class.split(":")[0].split(".")[2] for family in FAMILIES}
+    assert names == {"higgs_v3", "higgs_v2", "fish_s2"}
+    word = re.compile("|".join([*names, *(f.model_type for f in FAMILIES)]))
+    naming = set()
+    for package in ("talker", "codec", "service", "streaming", "ipc", "asr"):
+        for file in (root / package).rglob("*.py"):
+            path = file.relative_to(root).as_posix()
+            if path.split("/")[1] != "families" or path.count("/") == 2:
+                naming |= {path} if word.search(file.read_text(encoding="utf-8")) else set()
+    assert naming <= own
 
 
 def test_families_import_neither_torch_nor_vllm() -> None:
