@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -111,10 +111,12 @@ async def hear(
     together: Sequence[int] = (),
     conversation: str | None = None,
     began: asyncio.Event | None = None,
+    after_first: Callable[[], Awaitable[None]] | None = None,
     references: Sequence[Reference] = (),
 ) -> Heard:
     """One request to its end. ``together``: so many rows at a time are asked for in turn, after
-    each piece. ``began`` is set when the first rows have come.
+    each piece. ``began`` is set when the first rows have come, and ``after_first`` is waited for
+    before more are taken.
     """
     request = SpeechRequest(
         "r", words, voice, sampling=sampling, max_frames=rows, conversation=conversation
@@ -133,6 +135,8 @@ async def hear(
             began.set()
         if together:
             demand = RowDemand(at_once=together[len(got) % len(together)])
+        if after_first is not None and len(got) == 1:
+            await after_first()
         if pause_s:
             await asyncio.sleep(pause_s)
     with pytest.raises(StopAsyncIteration):

@@ -83,9 +83,15 @@ async def test_each_stream_of_a_mixed_batch_keeps_its_own_sampling(
 async def test_a_slow_consumer_gets_every_row_in_fewer_pieces(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
-    slow = await asyncio.gather(*(hear(engine, text(i), pause_s=0.2) for i in range(4)))
-    assert [h.same(oracle.speak(text(i))) for i, h in enumerate(slow)] == [True] * 4
-    assert sum(h.pieces for h in slow) < sum(len(h.rows) for h in slow) / 2
+    """All are made before the second piece is taken; so few that nobody is paused."""
+
+    async def all_made() -> None:
+        await until(lambda: engine.live == 0)
+
+    slow = [hear(engine, text(i), rows=40, after_first=all_made) for i in range(4)]
+    heard = await asyncio.gather(*slow)
+    assert [h.same(oracle.speak(text(i), rows=40)) for i, h in enumerate(heard)] == [True] * 4
+    assert max(h.pieces for h in heard) <= 3 < min(len(h.rows) for h in heard)
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.03])
