@@ -611,6 +611,27 @@ async def test_preempted_and_chunked_streams_equal_the_plain_loop(
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
+async def test_conversation_goes_on_after_the_rows_that_were_said(
+    engine: TalkerProcessEngine, oracle: Oracle, folder: Path, builder: PromptBuilder
+) -> None:
+    """So that the voice that the model chose for the first utterance speaks the second."""
+    draws = {i: warm(i, temperature=0.7) for i in range(40)}
+    first = next(i for i in draws if oracle.speak(text(i), draws[i], rows=ROWS).finish == "stop")
+    said = await hear(engine, text(first), draws[first], rows=ROWS, conversation="one")
+    assert said.same(oracle.speak(text(first), draws[first], rows=ROWS))
+    heard = await hear(engine, "and more", quiet(1), rows=ROWS, conversation="one")
+    one, two = builder.build(text(first)), builder.build("and more")
+    rows = said.rows[:-1]  # the last one carries the stop id
+    ids = (*one.ids, *[0] * len(rows), *builder.between_turns, *two.ids[two.turn_at :])
+    clips = [(rows, len(one.ids))]
+    wanted = HiggsV2Reference(folder).speak(ids, ROWS, Chance(1, 0.0), said=clips)
+    assert wanted.margin > 2e-5
+    assert heard.same(wanted)
+    engine.forget("one")
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
 async def test_closed_streams_leave_nothing_behind(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
