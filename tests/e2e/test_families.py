@@ -69,8 +69,8 @@ def fish_s2(folder: Path) -> Iterator[Service]:
 class Voice:
     """A service of one family and what it says to each way of asking, as samples in [-1, 1]."""
 
-    def __init__(self, own: Service, rate: int) -> None:
-        self.own, self.rate = own, rate
+    def __init__(self, own: Service, family: str, rate: int) -> None:
+        self.own, self.family, self.rate = own, family, rate
 
     def native(self, **options: Any) -> tuple[np.ndarray, int]:
         """(samples, chunks) over the native WebSocket."""
@@ -117,7 +117,7 @@ def voice(
 ) -> Iterator[Voice]:
     serve, rate = FAMILIES[request.param]
     with serve(tmp_path_factory.mktemp(request.param)) as own:
-        yield Voice(own, rate)
+        yield Voice(own, request.param, rate)
 
 
 def alike(one: np.ndarray, other: np.ndarray) -> bool:
@@ -148,6 +148,46 @@ def test_family_speaks_with_the_shipped_voices(voice: Voice) -> None:
     clip = read_list()[0]
     audio = base64.b64encode((SHIPPED / clip.file).read_bytes()).decode()
     assert alike(default, voice.http(ref_audio=audio, ref_text=clip.text))
+
+
+def refused(ask: Callable[[], object]) -> str:
+    """The code with which something is refused over HTTP."""
+    with pytest.raises(openai.BadRequestError) as error:
+        ask()
+    return str(error.value.code)
+
+
+def test_family_speaks_with_a_reference_for_each_speaker_or_refuses(voice: Voice) -> None:
+    audio = clips.as_base64(CLIP)
+    other = clips.as_base64(clips.encoded("ogg_opus", clips.tone(1.0, 300.0)))
+    pair = [{"audio": audio, "text": SAID}, {"audio": other, "text": "Another."}]
+    if voice.family == "higgs_v3":
+        assert refused(lambda: voice.http(references=pair)) == "unsupported"
+        return
+    both = voice.http(references=pair)
+    assert not alike(both, voice.http(references=pair[:1]))
+    references = [
+        ReferenceOptions(CLIP, SAID),
+        ReferenceOptions(base64.b64decode(other), "Another."),
+    ]
+    assert alike(both, voice.native(mode="whole", references=references)[0])
+
+
+def test_family_watches_repetition_as_asked_or_refuses(voice: Voice) -> None:
+    asked = {"temperature": 0.5, "ras_win_len": 16, "ras_max_repeat": 1}
+    if voice.family == "higgs_v3":
+        assert refused(lambda: voice.http(**asked)) == "unsupported"
+        return
+    watched, not_watched = voice.http(**asked), voice.http(temperature=0.5, ras_win_len=0)
+    assert not alike(watched, not_watched)
+    assert refused(lambda: voice.http(ras_win_len=17)) == "invalid_parameter"
+
+
+def test_family_takes_a_scene_or_refuses(voice: Voice) -> None:
+    if voice.family == "higgs_v2":
+        assert not alike(voice.http(), voice.http(scene="A street at night."))
+    else:
+        assert refused(lambda: voice.http(scene="A street at night.")) == "unsupported"
 
 
 def test_family_clones_alike_in_every_way(voice: Voice) -> None:
