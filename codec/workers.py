@@ -73,7 +73,7 @@ class CodecWorkers:
         """Return once a worker is ready; the spare is started behind it. Raises ChildFailed."""
         await self._supervisors[0].start()
         for spare in self._supervisors[1:]:
-            self._starting_spare = asyncio.create_task(_start_in_the_end(spare))
+            self._starting_spare = asyncio.create_task(_start_until_ready(spare))
 
     async def stop(self) -> None:
         """End them."""
@@ -142,7 +142,7 @@ class CodecWorkers:
                 self._on_ready(self._ready[other])
 
 
-async def _start_in_the_end(spare: Supervisor[FromWorker]) -> None:
+async def _start_until_ready(spare: Supervisor[FromWorker]) -> None:
     while True:
         try:
             return await spare.start()

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import small_hub
 
-import codec.engine
+import codec.workers
 import talker.engine
 from service.build import build_runtime
 from service.settings import Settings
@@ -113,7 +113,7 @@ async def test_both_engines_read_the_folder_that_was_found(
             """At once."""
 
     monkeypatch.setattr(talker.engine, "Supervisor", Started)
-    monkeypatch.setattr(codec.engine, "Supervisor", Started)
+    monkeypatch.setattr(codec.workers, "Supervisor", Started)
     (tmp_path / "link").symlink_to(tiny_checkpoint)
     settings = Settings(model=str(tmp_path / "link"))
     runtime = build_runtime(settings, lambda worker, phase, seconds: None)
