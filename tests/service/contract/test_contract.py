@@ -153,7 +153,7 @@ async def test_contract_a_text_has_a_longest(protocol: Protocol) -> None:
 
 @every
 async def test_contract_a_server_that_is_not_ready_refuses(protocol: Protocol) -> None:
-    async with served() as service:
+    async with served(hold_s=0.0) as service:
         service.codec.is_ready = False
         async with turn(service, protocol, TEXT) as speaking:
             assert await speaking.hear() == End("not_ready")
