@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" VENV="$(VENV)" HARDWARE="$(HARDWARE)" TORCH_INDEX="$(TORCH_INDEX)" requirements/install.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-nightly soak fuzz test-fuzz test-autobahn test-clients test-page check check-deploy check-monitoring format gpu-check test-v2 voice-eval lock clean distclean
+.PHONY: help install run test test-long test-nightly soak fuzz test-fuzz test-autobahn test-clients test-reference test-page check check-deploy check-monitoring format gpu-check test-v2 voice-eval lock clean distclean
 
 help: ## show this
 	@echo 'Talkwire. Two commands do most of it: "make run" speaks, "make test" tests.'
@@ -65,6 +65,10 @@ test-autobahn: ## Autobahn's testsuite against the WebSocket stack (an environme
 test-clients: ## the official clients and agent frameworks against the real service (an environment of their own)
 	@$(INSTALL) service
 	@PYTHON="$(PYTHON)" tests/official/run.sh $(ARGS)
+
+test-reference: ## the Fish codec against its makers' code (installed in a folder of its own)
+	@$(INSTALL) dev
+	@tests/reference/run.sh $(ARGS)
 
 test-page: ## the page in a headless Chromium (a system package), against the real service
 	@$(INSTALL) dev
@@ -114,4 +118,4 @@ clean: ## remove caches and build leftovers
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## that, and the environments
-	@rm -rf .venv .venv-lock .venv-v2 .venv-deploy .venv-clients .venv-fuzz .venv-autobahn .fuzz .gpu-check
+	@rm -rf .venv .venv-lock .venv-v2 .venv-deploy .venv-clients .venv-fuzz .venv-autobahn .venv-reference .fuzz .gpu-check
