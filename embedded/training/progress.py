@@ -18,6 +18,10 @@ _SMOOTHING = 0.97
 _FLOOR = 0.02
 #: The share of the steps in which the rate falls.
 _FALL = 0.25
+#: A loss so many times its mean is no bad batch: the run has diverged.
+_DIVERGED = 20.0
+#: Losses below this are as good as nothing, and jump by more than that.
+_LEAST = 0.05
 
 
 class Progress:
@@ -86,11 +90,18 @@ class Progress:
         return self.step >= _fall_of(self._steps)
 
     def note(self, **values: float) -> None:
-        """Remember losses for the report. ArithmeticError when one is not finite."""
+        """Remember losses for the report.
+
+        Raises ArithmeticError when one is not finite, or so large that the run has diverged: what
+        was kept last is from before, and a run goes on from it at a lower rate.
+        """
         for name, value in values.items():
-            if not math.isfinite(value):
-                raise ArithmeticError(f"{self._name}: {name} is {value} at step {self.step}")
             before = self._means.get(name, value)
+            if not math.isfinite(value) or abs(value) > _DIVERGED * max(abs(before), _LEAST):
+                raise ArithmeticError(
+                    f"{self._name}: {name} is {value:.3g} at step {self.step}, after {before:.3g}; "
+                    "go on at a lower rate"
+                )
             self._means[name] = _SMOOTHING * before + (1 - _SMOOTHING) * value
 
     @property

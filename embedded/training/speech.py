@@ -46,9 +46,9 @@ class Spoken:
 
 #: Voices that ship, and the share of utterances that each speaks; the default is the first.
 NAMED = {
-    "af_heart": 0.22,
-    "am_michael": 0.14,
-    "bf_emma": 0.14,
+    "af_heart": 0.28,
+    "am_michael": 0.15,
+    "bf_emma": 0.15,
     "am_fenrir": 0.12,
     "bm_george": 0.12,
 }

@@ -337,7 +337,12 @@ def _parser() -> argparse.ArgumentParser:
         help="begin with its decoder, whatever its codebooks")  # fmt: skip
     add("--talker-from", type=Path, metavar="CHECKPOINT",
         help="begin with what its talker knows of reading, likewise")  # fmt: skip
-    add("--rate", type=float, default=1.0, help="of the usual learning rates; .3 after --from")
+    add(
+        "--rate",
+        type=float,
+        default=1.0,
+        help="of the usual learning rates; .3 after --from, .4 after --decoder-from",
+    )
     add("--seed", type=int, default=_SEED, help="of sentences and speakers; after --from: another")
     add("--workers", type=int, default=2, help="processes that make data")
     add("--threads", type=int, default=1, help="of the CPU")

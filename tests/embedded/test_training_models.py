@@ -133,6 +133,14 @@ def test_a_run_that_diverges_stops(tmp_path: Path) -> None:
         Progress("x", tmp_path, 3).note(loss=float("nan"))
 
 
+def test_progress_stops_a_run_that_diverges(tmp_path: Path) -> None:
+    progress = Progress("x", tmp_path, 3)
+    for loss in (2.0, 1.0, 6.0, 0.5):
+        progress.note(loss=loss)
+    with pytest.raises(ArithmeticError, match="loss is 60 at step 0, after 2.04; go on at a lower"):
+        progress.note(loss=60.0)
+
+
 def test_codec_training_improves_encoder_and_decoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
