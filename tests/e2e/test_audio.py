@@ -16,7 +16,7 @@ from streaming.spec import Encoding, Samples
 from talkwire_client import Client
 from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
-from tests.service.audio_signal import spectrum_error_db
+from tests.service.audio.audio_signal import spectrum_error_db
 
 RATE, CLOCK = 24_000, 48_000
 

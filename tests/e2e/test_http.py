@@ -12,7 +12,7 @@ import numpy as np
 import openai
 
 from tests.e2e.live import Service
-from tests.service.listening import PADDING, decoded, likeness
+from tests.service.audio.listening import PADDING, decoded, likeness
 
 TEXT = "The quick brown fox jumps over the lazy dog. Then it sleeps, and dreams of hens."
 #: Decoded in one piece, so that no seam depends on the machine's pace.

@@ -14,7 +14,7 @@ from streaming.spec import Samples
 from talkwire_client import Client
 from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
-from tests.service.audio_signal import RATE, pitch_hz
+from tests.service.audio.audio_signal import RATE, pitch_hz
 
 SPEEDS = (1.0, 0.5, 0.75, 1.5, 2.0)
 

@@ -14,8 +14,8 @@ import pytest
 
 from streaming.spec import Samples
 from talker.fake import FakeTalker
+from tests.service.audio.listening import PADDING, decoded
 from tests.service.cartesia_talk import REFUSED as REFUSED_ON_THE_SOCKET
-from tests.service.listening import PADDING, decoded
 from tests.service.live import Gateway, gateway
 from tests.service.vendor_talk import s16
 

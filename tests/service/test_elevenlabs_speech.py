@@ -10,6 +10,7 @@ import av.error
 import pytest
 
 from talker.fake import FakeTalker
+from tests.service.audio.listening import PADDING, decoded, likeness
 from tests.service.elevenlabs_talk import (
     EXACT,
     ONE,
@@ -20,7 +21,6 @@ from tests.service.elevenlabs_talk import (
     open_context,
     whole,
 )
-from tests.service.listening import PADDING, decoded, likeness
 from tests.service.live import gateway
 from tests.service.vendor_talk import s16
 

@@ -20,7 +20,7 @@ from service.dialects.openai.request import SpeechBody
 from service.transport import http_batch
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from talker.fake import FakeTalker
-from tests.service.audio_signal import stretched
+from tests.service.audio.audio_signal import stretched
 from tests.service.live import SPEC, client, gateway
 from tests.service.openai_talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
 from tests.service.vendor_talk import s16

@@ -13,7 +13,7 @@ import pytest
 
 from service.audio.stretch import held_back_s
 from talker.fake import FakeTalker
-from tests.service.audio_signal import stretched
+from tests.service.audio.audio_signal import stretched
 from tests.service.live import SPEC, Gateway, client, gateway
 from tests.service.openai_talk import EXACT as SERVER_EXACT
 from tests.service.openai_talk import SENTENCES, TEXT, official, parsed, whole

@@ -9,7 +9,7 @@ import pytest
 
 from service.audio.stretch import TimeStretch, held_back_s
 from streaming.events import Done, EndAsked, TextAppended
-from tests.service.audio_signal import voice
+from tests.service.audio.audio_signal import voice
 from tests.streaming.session_world import SPEC, World, settings
 
 FRAMES = 300

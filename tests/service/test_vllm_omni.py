@@ -14,7 +14,7 @@ import pytest
 from service.audio.resample import Resampler
 from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
-from tests.service.audio_signal import decoded_file, stretched
+from tests.service.audio.audio_signal import decoded_file, stretched
 from tests.service.live import SPEC, Gateway, gateway
 from tests.service.vendor_talk import s16
 from tests.service.vllm_omni_talk import BOTH, EXACT, SLOW, STREAM, TEXTS, speaking

@@ -14,7 +14,7 @@ from service.audio.containers import FileEncoder, tell_length
 from service.audio.factory import MEDIA_TYPES, SAMPLE_RATES, make_stream_encoder
 from service.audio.pcm import alaw_table, mulaw_table, to_s16, wav_header
 from streaming.errors import ErrorCode, RequestError
-from tests.service.audio_signal import (
+from tests.service.audio.audio_signal import (
     RATE,
     decoded_file,
     joined,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from service.audio.factory import SAMPLE_RATES, make_stream_encoder
 from service.audio.resample import Resampler
 from streaming.spec import Samples
-from tests.service.audio_signal import RATE, joined, run, snr_db, spectrum_error_db, voice
+from tests.service.audio.audio_signal import RATE, joined, run, snr_db, spectrum_error_db, voice
 
 OTHERS = [rate for rate in SAMPLE_RATES if rate != RATE]
 NOISE = (0.1 * np.random.default_rng(2).standard_normal(60_000)).astype(np.float32)

@@ -22,7 +22,7 @@ from service.audio.opus import (
 )
 from streaming.spec import Samples
 from talkwire_client.audio import opus_packet_ms
-from tests.service.audio_signal import lag, run, snr_db, upsampled, voice
+from tests.service.audio.audio_signal import lag, run, snr_db, upsampled, voice
 
 RATES = (8_000, 16_000, 24_000, 48_000)
 BINDINGS = [

@@ -9,7 +9,7 @@ import pytest
 
 from service.audio.factory import make_stream_encoder
 from streaming.errors import ErrorCode, RequestError
-from tests.service.audio_signal import RATE, joined, run, voice
+from tests.service.audio.audio_signal import RATE, joined, run, voice
 
 SECONDS = 4
 SPEECH = voice(SECONDS * RATE)

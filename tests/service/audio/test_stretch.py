@@ -11,7 +11,15 @@ from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
 from service.audio.stretch import FASTEST, SLOWEST, TimeStretch, held_back_s
 from streaming.errors import ErrorCode, RequestError
-from tests.service.audio_signal import RATE, decoded_file, joined, pitch_hz, run, stretched, voice
+from tests.service.audio.audio_signal import (
+    RATE,
+    decoded_file,
+    joined,
+    pitch_hz,
+    run,
+    stretched,
+    voice,
+)
 
 SPEEDS = (0.25, 0.4, 0.5, 0.8, 0.97, 1.1, 1.5, 2.0, 2.4, 4.0)
 PIECES = (1, 239, 241, 0, 960, 7, 4000)
