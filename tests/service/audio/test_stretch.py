@@ -11,6 +11,7 @@ from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
 from service.audio.stretch import FASTEST, SLOWEST, TimeStretch, held_back_s
 from streaming.errors import ErrorCode, RequestError
+from streaming.spec import Samples
 from tests.service.audio.audio_signal import (
     RATE,
     decoded_file,
@@ -23,6 +24,8 @@ from tests.service.audio.audio_signal import (
 
 SPEEDS = (0.25, 0.4, 0.5, 0.8, 0.97, 1.1, 1.5, 2.0, 2.4, 4.0)
 PIECES = (1, 239, 241, 0, 960, 7, 4000)
+#: Not a whole piece.
+TAIL = 239
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
@@ -123,3 +126,17 @@ def test_stretching_works_before_every_encoder(speed: float) -> None:
     assert told(make_stream_encoder("pcm_mulaw", RATE, speed=speed)) == ceil(length / 3)
     flac = decoded_file(joined(run(make_stream_encoder("flac", RATE, speed=speed), speech)))[0]
     assert np.allclose(flac, stretched(speech, speed), atol=1e-4)
+
+
+@pytest.mark.parametrize("speed", [0.5, 0.9, 1.5, 3.0])
+def test_stretching_keeps_the_last_samples(speed: float) -> None:
+    tone = np.sin(np.arange(RATE + TAIL) * 0.05).astype(np.float32)
+    hushed = tone.copy()
+    hushed[RATE:] = 0.0
+
+    def end(samples: Samples) -> Samples:
+        stretch = TimeStretch(RATE, speed)
+        heard = np.concatenate([stretch.push(samples), stretch.finish()])
+        return heard[-round(200 / speed) :]
+
+    assert np.abs(end(tone) - end(hushed)).max() > 0.05
