@@ -14,7 +14,7 @@ import pytest
 from talker.fake import FakeTalker
 from talkwire_client import protocol
 from tests.clients.fake_server import Peer, fake_server
-from tests.service.keyring import entry, write_keys
+from tests.service.auth.keyring import entry, write_keys
 from tests.service.live import gateway
 
 NODE = shutil.which("node")

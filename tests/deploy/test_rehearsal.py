@@ -16,7 +16,7 @@ import pytest
 from talkwire_client import ChunkingOptions, Client, RefusedError
 from tests.deploy.container import ROOT, Container, container
 from tests.deploy.render import identity, render
-from tests.service.keyring import entry
+from tests.service.auth.keyring import entry
 
 TEXT = "This sentence is being spoken. And this one is finished as well, whatever happens."
 #: Greedy and with all the lookahead there is: the same samples each time.

@@ -16,7 +16,7 @@ import pytest
 
 from talkwire_client import Client
 from tests.e2e.live import run, service
-from tests.service.keyring import entry, write_keys
+from tests.service.auth.keyring import entry, write_keys
 
 PATIENCE_S = 60
 

@@ -22,7 +22,7 @@ from loadtest.run import LoadTestError, require_local, run_plan
 from loadtest.worker import arrivals, shares
 from loadtest.workload import Workload, session
 from tests.loadtest.small_plan import WORK, metrics, plan
-from tests.service.keyring import entry, write_keys
+from tests.service.auth.keyring import entry, write_keys
 from tests.service.live import gateway
 
 

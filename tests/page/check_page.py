@@ -18,7 +18,7 @@ from talker.fake import FakeTalker
 from tests.e2e.live import Service, service
 from tests.page.browser import CTRL
 from tests.page.talkwire_page import TalkwirePage, align, talkwire_page
-from tests.service.keyring import entry, write_keys
+from tests.service.auth.keyring import entry, write_keys
 from tests.service.live import gateway
 
 TEXT = "The morning train runs along the river. You can stop this voice in the middle of a word."

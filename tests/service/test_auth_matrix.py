@@ -23,7 +23,7 @@ from service.access.rules import rule_of
 from service.admin import create_admin_app
 from service.app import create_app
 from service.page.routes import PAGES
-from tests.service.keyring import bearer, entry, write_keys
+from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.live import Gateway, gateway
 
 OPEN = {"/health/live", "/health/ready", "/health/startup", *PAGES}

@@ -10,9 +10,9 @@ import pytest
 from websockets.asyncio.client import connect
 
 from talker.fake import FakeTalker
+from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.cartesia_talk import asking, is_
 from tests.service.elevenlabs_talk import MULTI, address
-from tests.service.keyring import bearer, entry, write_keys
 from tests.service.live import client, gateway
 from tests.service.vendor_talk import vendor
 from tests.service.vllm_omni_talk import EXACT, STREAM, Talk

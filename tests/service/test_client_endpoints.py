@@ -12,7 +12,7 @@ import pytest
 from service.auth.keys import KeyFileError, Scope
 from service.auth.tokens import MAX_TTL_S, TokenSigner
 from talker.fake import FakeTalker
-from tests.service.keyring import bearer, entry, write_keys
+from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.memory import Refused, Served, served
 
 SPEECH = "/v1/audio/speech"

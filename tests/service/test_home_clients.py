@@ -29,7 +29,7 @@ import numpy as np
 import pytest
 
 from tests.service.audio.listening import PADDING, decoded, likeness
-from tests.service.keyring import entry, write_keys
+from tests.service.auth.keyring import entry, write_keys
 from tests.service.live import Gateway, gateway
 from tests.service.openai_talk import EXACT, TEXT, official, whole
 from tests.service.vendor_talk import s16

@@ -28,7 +28,7 @@ from streaming.events import Cancelled
 from streaming.protocol.binary import AudioHeader
 from streaming.report import ContextReport
 from talker.fake import FakeTalker
-from tests.service.keyring import entry, write_keys
+from tests.service.auth.keyring import entry, write_keys
 from tests.service.live import SPEC, client, gateway
 from tests.service.scraping import scrape, value
 

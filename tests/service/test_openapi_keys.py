@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from service.access.gate import SCHEMES
-from tests.service.keyring import bearer, entry, write_keys
+from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.live import Gateway, gateway
 
 SCOPES = ("speak", "voices:write", "admin")

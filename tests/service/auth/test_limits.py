@@ -15,8 +15,8 @@ from service.auth.keys import ApiKey, KeyRing, Limits
 from service.auth.limits import Accounts
 from streaming.errors import CapacityError
 from talker.fake import FakeTalker
+from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.kept_spans import Kept
-from tests.service.keyring import bearer, entry, write_keys
 from tests.service.live import client, gateway
 from tests.service.scraping import scrape, value
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.auth.keys import KeyFileError, Limits, Scope, issue, parse_expiry, read_keys, revoke
-from tests.service.keyring import entry, write_keys
+from tests.service.auth.keyring import entry, write_keys
 
 
 def test_the_file_behind_a_link_is_changed(tmp_path: Path) -> None:

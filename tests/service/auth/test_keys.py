@@ -33,7 +33,7 @@ from service.cli import app
 from service.server import exposure_fault
 from service.settings import Settings
 from streaming.errors import CapacityError, ErrorCode
-from tests.service.keyring import entry, write_keys
+from tests.service.auth.keyring import entry, write_keys
 
 COMMANDS = CliRunner()
 

@@ -20,8 +20,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from talker.fake import FakeTalker
+from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.clips import tone, wav
-from tests.service.keyring import bearer, entry, write_keys
 from tests.service.live import Gateway, client, gateway
 
 VOICES = "/v1/audio/voices"

@@ -25,7 +25,7 @@ from service.logs import set_up
 from streaming.events import AudioDecoded, AudioRead, Event, RowsReceived, TextAppended
 from talker.fake import FakeTalker
 from talkwire_client import Client, RefusedError, SyncClient
-from tests.service.keyring import bearer, entry, write_keys
+from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.live import Gateway, client, gateway
 
 PATIENCE_S = 30
