@@ -91,6 +91,7 @@ class Plan:
     compiled: bool
     start: Path | None = None
     decoder_from: Path | None = None
+    encoder_from: Path | None = None
     talker_from: Path | None = None
     rate: float = 1.0
     seed: int = _SEED
@@ -170,6 +171,8 @@ def new_codec(plan: Plan) -> Any:
     model = tokenizer_model.new_model(plan.hidden, _ENCODER_HIDDEN)
     if plan.decoder_from:
         warm.fill_decoder(model, plan.decoder_from, quantiser(plan))
+    if plan.encoder_from:
+        warm.fill_encoder(model, plan.encoder_from)
     if plan.start:
         warm.fill_codec(model, plan.start)
     tokenizer_model.set_books(model, quantiser(plan))
@@ -335,6 +338,8 @@ def _parser() -> argparse.ArgumentParser:
         help="keep its codebooks, begin with its weights")  # fmt: skip
     add("--decoder-from", type=Path, metavar="CHECKPOINT",
         help="begin with its decoder, whatever its codebooks")  # fmt: skip
+    add("--encoder-from", type=Path, metavar="CHECKPOINT",
+        help="begin with its encoder but for the last layer, likewise")  # fmt: skip
     add("--talker-from", type=Path, metavar="CHECKPOINT",
         help="begin with what its talker knows of reading, likewise")  # fmt: skip
     add(

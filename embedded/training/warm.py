@@ -68,6 +68,14 @@ def fill_decoder(model: Any, folder: Path, table: Quantiser) -> None:
     _fill(model, kept, folder)
 
 
+def fill_encoder(model: Any, folder: Path) -> None:
+    """Give ``model`` the encoder in ``folder``, whose codebooks may be others, but for its last
+    layer: what hears is worth keeping, what it is to say of that is new. NotOurs if shapes differ.
+    """
+    parts = ("acoustic_encoder.", "encoder_semantic.", "semantic_model.")
+    _fill(model, {k: v for k, v in _codec_tensors(folder).items() if k.startswith(parts)}, folder)
+
+
 def fill_reader(net: TalkerNet, folder: Path) -> None:
     """Give ``net`` what the talker in ``folder`` knows of reading, though its codes mean other
     sounds: its layers, the letters, and the rows of the pitch codes, which are numbered alike.

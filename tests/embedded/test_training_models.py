@@ -137,7 +137,7 @@ def test_progress_stops_a_run_that_diverges(tmp_path: Path) -> None:
     progress = Progress("x", tmp_path, 3)
     for loss in (2.0, 1.0, 6.0, 0.5):
         progress.note(loss=loss)
-    with pytest.raises(ArithmeticError, match="loss is 60 at step 0, after 2.04; go on at a lower"):
+    with pytest.raises(ArithmeticError, match="loss is 60 at step 0, after 2"):
         progress.note(loss=60.0)
 
 

@@ -146,6 +146,21 @@ def test_decoder_says_the_same_on_other_codebooks(old: Path) -> None:
         )
 
 
+def test_encoder_keeps_what_does_not_depend_on_the_codebooks(old: Path) -> None:
+    theirs, ours = (tokenizer_model.new_model(32, 4) for _ in range(2))
+    fresh = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
+    warm.fill_codec(theirs, old)
+    warm.fill_encoder(ours, old)
+    known, parts = theirs.state_dict(), ("acoustic_encoder.", "encoder_semantic.")
+    for name, tensor in ours.state_dict().items():
+        if name.startswith(parts):
+            assert torch.equal(tensor, known[name])
+        elif not name.startswith("semantic_model."):
+            assert torch.equal(tensor, fresh[name])
+    with pytest.raises(warm.NotOurs, match="other networks"):
+        warm.fill_encoder(tokenizer_model.new_model(32, 8), old)
+
+
 def test_reader_keeps_what_does_not_depend_on_the_spectral_codes(old: Path) -> None:
     torch.manual_seed(6)
     net = TalkerNet(SMALL)
