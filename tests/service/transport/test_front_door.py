@@ -19,7 +19,7 @@ from service.transport import http_routes as http_route
 from service.transport import uvicorn_protocols
 from service.transport.uvicorn_protocols import _SPARE, WebSocketProtocol, server_config
 from tests.service.live import Server, client, gateway
-from tests.service.raw_connection import raw, rest
+from tests.service.transport.raw_connection import raw, rest
 
 UPGRADE = (
     b"GET /v1/tts/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"

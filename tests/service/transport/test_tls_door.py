@@ -19,7 +19,7 @@ from service.server import Unable, _checked
 from service.settings import Settings, SettingsError, load_settings
 from service.transport.uvicorn_protocols import _SPARE, server_config
 from tests.service.live import Gateway, client, gateway
-from tests.service.raw_connection import raw, rest
+from tests.service.transport.raw_connection import raw, rest
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
 both_loops = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.service.live import gateway
-from tests.service.raw_connection import raw
+from tests.service.transport.raw_connection import raw
 
 PATHS = [
     "/v1/audio/speech",
