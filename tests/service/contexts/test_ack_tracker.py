@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from service.contexts.ack_tracker import AckTracker
-from tests.service.fake_pinging import FakePinging
+from tests.service.contexts.fake_pinging import FakePinging
 
 
 class Rig:
