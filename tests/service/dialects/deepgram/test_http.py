@@ -9,7 +9,7 @@ import pytest
 
 from tests.service.audio.audio_signal import decoded_file, stretched
 from tests.service.audio.listening import PADDING, decoded, likeness
-from tests.service.deepgram_talk import EXACT, TEXTS, post
+from tests.service.dialects.deepgram.talk import EXACT, TEXTS, post
 from tests.service.live import SPEC, gateway
 from tests.service.vendor_talk import s16
 

@@ -11,7 +11,7 @@ from service.audio.resample import Resampler
 from service.dialects.deepgram import joined
 from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import stretched
-from tests.service.deepgram_talk import EXACT, SLOW, TEXTS, speaking
+from tests.service.dialects.deepgram.talk import EXACT, SLOW, TEXTS, speaking
 from tests.service.live import SPEC, gateway
 from tests.service.vendor_talk import s16
 

@@ -6,7 +6,7 @@ import io
 
 import av
 
-from tests.service.deepgram_talk import post
+from tests.service.dialects.deepgram.talk import post
 from tests.service.live import gateway
 
 
