@@ -11,7 +11,7 @@ from websockets.asyncio.client import connect
 
 from talker.fake import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
-from tests.service.cartesia_talk import asking, is_
+from tests.service.dialects.cartesia.talk import asking, is_
 from tests.service.elevenlabs_talk import MULTI, address
 from tests.service.live import client, gateway
 from tests.service.vendor_talk import vendor

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.service.cartesia_talk import asking
+from tests.service.dialects.cartesia.talk import asking
 from tests.service.elevenlabs_talk import multi, single
 from tests.service.live import client, gateway
 from tests.service.vendor_talk import vendor

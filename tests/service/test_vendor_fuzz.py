@@ -12,7 +12,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from talker.fake import FakeTalker
-from tests.service.cartesia_talk import asking
+from tests.service.dialects.cartesia.talk import asking
 from tests.service.elevenlabs_talk import MULTI, SINGLE, address
 from tests.service.live import gateway
 from tests.service.vendor_talk import vendor

@@ -12,8 +12,8 @@ import pytest
 
 from service.contexts.ack_tracker import AckTracker
 from talker.fake import FakeTalker
-from tests.service.cartesia_talk import EXACT, cartesia, is_, say, whole
 from tests.service.contexts.fake_pinging import FakePinging
+from tests.service.dialects.cartesia.talk import EXACT, cartesia, is_, say, whole
 from tests.service.live import SPEC, client, gateway
 from tests.service.vendor_talk import s16, speaking
 from tests.service.vllm_omni_talk import speaking as vllm_omni

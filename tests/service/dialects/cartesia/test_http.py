@@ -15,7 +15,7 @@ import pytest
 from streaming.spec import Samples
 from talker.fake import FakeTalker
 from tests.service.audio.listening import PADDING, decoded
-from tests.service.cartesia_talk import REFUSED as REFUSED_ON_THE_SOCKET
+from tests.service.dialects.cartesia.talk import REFUSED as REFUSED_ON_THE_SOCKET
 from tests.service.live import Gateway, gateway
 from tests.service.vendor_talk import s16
 

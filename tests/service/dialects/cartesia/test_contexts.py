@@ -9,7 +9,7 @@ import pytest
 from service.dialects.cartesia import socket as cartesia_context
 from service.transport import websocket as socket
 from talker.fake import FakeTalker
-from tests.service.cartesia_talk import (
+from tests.service.dialects.cartesia.talk import (
     EXACT,
     ONE,
     asking,

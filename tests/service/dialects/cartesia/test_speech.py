@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from talker.fake import FakeTalker
-from tests.service.cartesia_talk import (
+from tests.service.dialects.cartesia.talk import (
     EXACT,
     ONE,
     TWO,

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from talker.fake import FakeTalker
-from tests.service.cartesia_talk import (
+from tests.service.dialects.cartesia.talk import (
     EXACT,
     ONE,
     REFUSED,
