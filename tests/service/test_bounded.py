@@ -12,11 +12,11 @@ from websockets.asyncio.client import connect
 from talker.fake import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.dialects.cartesia.talk import asking, is_
+from tests.service.dialects.vllm_omni.talk import EXACT, STREAM, Talk
+from tests.service.dialects.vllm_omni.talk import speaking as vllm_omni
 from tests.service.elevenlabs_talk import MULTI, address
 from tests.service.live import client, gateway
 from tests.service.vendor_talk import vendor
-from tests.service.vllm_omni_talk import EXACT, STREAM, Talk
-from tests.service.vllm_omni_talk import speaking as vllm_omni
 
 LONG = "More than this key may have spoken in a minute."
 STALLED: dict[str, Any] = {"first_row_s": 1.0}

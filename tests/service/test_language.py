@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from tests.service.dialects.cartesia.talk import asking
+from tests.service.dialects.vllm_omni.talk import STREAM, speaking
 from tests.service.elevenlabs_talk import multi, single
 from tests.service.live import client, gateway
 from tests.service.vendor_talk import vendor
-from tests.service.vllm_omni_talk import STREAM, speaking
 
 HEADER = "x-talkwire-ignored"
 CARTESIA: dict[str, Any] = {

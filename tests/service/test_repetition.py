@@ -9,8 +9,8 @@ import pytest
 
 from streaming.ports import RowGenerator, SpeechRequest
 from talker.fake import FakeTalker
+from tests.service.dialects.vllm_omni.talk import STREAM, speaking
 from tests.service.live import client, gateway
-from tests.service.vllm_omni_talk import STREAM, speaking
 
 ASKED = {"ras_win_len": 3, "ras_max_repeat": 2}
 BODY = {"input": "Hello.", "response_format": "pcm"}

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from service.cli import app
 from streaming.ports import RowGenerator, SpeechRequest
 from talker.fake import FakeTalker
+from tests.service.dialects.vllm_omni.talk import STREAM, speaking
 from tests.service.live import client, gateway
-from tests.service.vllm_omni_talk import STREAM, speaking
 
 SCENE = "A street at night."
 BODY = {"input": "Hello.", "response_format": "pcm", "scene": SCENE}

@@ -16,8 +16,8 @@ from streaming.ports import SpeechRequest
 from streaming.spec import Samples
 from talker.fake import FakeTalker
 from tests.service import clips
+from tests.service.dialects.vllm_omni.talk import speaking
 from tests.service.live import SPEC, client, gateway
-from tests.service.vllm_omni_talk import speaking
 from tests.service.voice_server import (
     CLIP,
     CONSENT,

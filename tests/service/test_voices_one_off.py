@@ -12,9 +12,9 @@ from codec.fake import FakeDecoder
 from streaming.ports import Reference
 from streaming.spec import Codes, Samples
 from tests.service import clips
+from tests.service.dialects.vllm_omni.talk import speaking
 from tests.service.live import SPEC, client
 from tests.service.scraping import scrape, value
-from tests.service.vllm_omni_talk import speaking
 from tests.service.voice_server import (
     CLIP,
     OTHER,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.service.dialects.vllm_omni.talk import STREAM, speaking
 from tests.service.live import gateway
-from tests.service.vllm_omni_talk import STREAM, speaking
 
 
 async def test_flushes_that_are_waited_for_may_be_as_many_as_one_likes() -> None:
