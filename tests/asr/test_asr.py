@@ -22,8 +22,8 @@ from service.build import build_recogniser
 from service.settings import load_settings
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from tests.asr import tiny
-from tests.service import clips
 from tests.service.live import gateway
+from tests.service.voices import clips
 
 pytestmark = pytest.mark.slow
 RATE = 24_000

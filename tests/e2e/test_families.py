@@ -20,7 +20,7 @@ from talkwire_client import ChunkingOptions, ReferenceOptions, SyncClient
 from tests.codec.fish_checkpoint import write_codec_safetensors
 from tests.codec.higgs_checkpoint import bundle_codec, write_standalone_codec
 from tests.e2e.live import Service, service
-from tests.service import clips
+from tests.service.voices import clips
 from tests.talker import tiny, tiny_fish, tiny_v2
 
 #: The published rates, so that a clip of seconds has as few frames as there.

@@ -8,7 +8,7 @@ from embedded.evaluation.metrics import intelligibility
 from embedded.evaluation.recogniser import Recogniser
 from service.voices.shipped import SHIPPED, read_list
 from streaming.spec import Samples
-from tests.service.voice_server import server
+from tests.service.voices.voice_server import server
 
 
 class Listener:

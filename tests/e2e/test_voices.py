@@ -27,8 +27,8 @@ from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings
 from tests.e2e.live import Service, service
-from tests.service import clips
-from tests.service.voice_server import files_in
+from tests.service.voices import clips
+from tests.service.voices.voice_server import files_in
 
 SAID = "Hello there, how are you?"
 CONSENT = {"by": "The embedded voice", "statement": "It is nobody's."}

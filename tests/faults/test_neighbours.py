@@ -18,9 +18,9 @@ from streaming.window import DecodeWindow
 from talker.fake import FakeTalker
 from tests.faults.history import SPEC
 from tests.faults.rig import PATIENCE_S, gateway
-from tests.service import clips
 from tests.service.live import Client, client
-from tests.service.voice_server import VOICE
+from tests.service.voices import clips
+from tests.service.voices.voice_server import VOICE
 
 
 class BesideABusyProcess(FakeCodecEngine):

@@ -13,7 +13,7 @@ from streaming.protocol.binary import AudioHeader, encode_message
 from streaming.protocol.messages import CLIENT_MESSAGES, ContextCreate, ReferenceOptions
 from talker.families.higgs_v3.prompts import CONTROL_TAGS
 from talker.messages import Abort, Generate
-from tests.service import clips
+from tests.service.voices import clips
 
 TEXTS = (
     "Dr. Smith paid $3.50 at 3:45 pm. <|emotion:anger|>Really? <|audio|> Yes... 1. One\n\n- Two",

@@ -22,8 +22,8 @@ from talker.fake import FakeTalker
 from talker.families.higgs_v3.prompts import CONTROL_TAGS
 from talker.prompts import ReferenceVoice
 from talker.request_builder import RequestBuilder
-from tests.service import clips
 from tests.service.live import Gateway, client
+from tests.service.voices import clips
 
 CLIP = clips.wav(clips.tone(1.5))
 CONSENT = {"by": "Anna Example", "statement": "My voice may speak for the example."}

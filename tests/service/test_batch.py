@@ -36,9 +36,9 @@ from service.cli import app
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import Reference, Sampling, SpeechRequest
 from talker.fake import FakeTalker
-from tests.service import clips
 from tests.service.live import SPEC, Gateway, gateway
-from tests.service.voice_server import samples_of
+from tests.service.voices import clips
+from tests.service.voices.voice_server import samples_of
 
 TEXTS = ["The first text.", "Another one, which is longer.", "Third."]
 ITEMS = read_items("\n".join(TEXTS).encode())

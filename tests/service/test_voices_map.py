@@ -13,7 +13,7 @@ from service.runtime import Runtime
 from service.settings import Settings, SettingsError, load_settings
 from talker.fake import FakeTalker
 from tests.service.live import SPEC
-from tests.service.voice_server import SPEAK, server
+from tests.service.voices.voice_server import SPEAK, server
 
 
 def runtime(**settings: Any) -> Runtime:

@@ -21,8 +21,8 @@ from websockets.exceptions import InvalidStatus
 
 from talker.fake import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
-from tests.service.clips import tone, wav
 from tests.service.live import Gateway, client, gateway
+from tests.service.voices.clips import tone, wav
 
 VOICES = "/v1/audio/voices"
 ALL = ("speak", "voices:write", "admin")

@@ -12,8 +12,8 @@ import pytest
 
 from service.auth.caller import ANYBODY
 from service.transport import http_routes as http_route
-from tests.service import clips
-from tests.service.voice_server import (
+from tests.service.voices import clips
+from tests.service.voices.voice_server import (
     CLIP,
     CONSENT,
     OTHER,

@@ -14,8 +14,8 @@ from codec.fake import FakeDecoder
 from service.voices.clip_reader import ClipReader
 from streaming.ports import Sampling, SpeechRequest
 from streaming.spec import Samples
-from tests.service import clips
 from tests.service.live import SPEC, Gateway, gateway
+from tests.service.voices import clips
 
 PATH = "/v1/audio/voices"
 CLIP = clips.wav(clips.tone(2.0))

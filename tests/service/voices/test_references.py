@@ -12,10 +12,10 @@ import pytest
 from codec.fake import FakeDecoder
 from streaming.ports import Reference
 from talker.fake import FakeTalker
-from tests.service import clips
 from tests.service.live import SPEC, client
 from tests.service.memory import Served, served
-from tests.service.voice_server import CLIP, OTHER, SPEAK, samples_of, server
+from tests.service.voices import clips
+from tests.service.voices.voice_server import CLIP, OTHER, SPEAK, samples_of, server
 
 PATH = "/v1/audio/speech"
 OMNI = {"ref_audio": clips.as_base64(CLIP), "ref_text": "A tone."}

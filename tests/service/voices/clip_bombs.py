@@ -9,7 +9,7 @@ import zipfile
 import av
 import numpy as np
 
-from tests.service import clips
+from tests.service.voices import clips
 
 MIB = 1 << 20
 TONE = clips.tone()

@@ -15,10 +15,10 @@ from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import SpeechRequest
 from streaming.spec import Samples
 from talker.fake import FakeTalker
-from tests.service import clips
 from tests.service.dialects.vllm_omni.talk import speaking
 from tests.service.live import SPEC, client, gateway
-from tests.service.voice_server import (
+from tests.service.voices import clips
+from tests.service.voices.voice_server import (
     CLIP,
     CONSENT,
     OTHER,

@@ -16,7 +16,7 @@ import pytest
 
 from tests.faults.fake_service import ROOT, Instance
 from tests.service.live import client
-from tests.service.voice_server import OTHER, PATH, error, files_in, server
+from tests.service.voices.voice_server import OTHER, PATH, error, files_in, server
 
 _SIZE = 1 << 20
 

@@ -9,8 +9,8 @@ import pytest
 
 from service.voices.store import VoiceFolder
 from streaming.errors import BackendError, ErrorCode, RequestError
-from tests.service.stored_voices import library, voice
-from tests.service.voice_server import files_in
+from tests.service.voices.stored_voices import library, voice
+from tests.service.voices.voice_server import files_in
 
 
 async def test_servers_share_a_folder(tmp_path: Path) -> None:

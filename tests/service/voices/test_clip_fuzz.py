@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from service.voices import clip_reader as clip_module
 from service.voices.clip_reader import REFUSALS, ClipReader
 from streaming.errors import ErrorCode, RequestError
-from tests.service import clips
+from tests.service.voices import clips
 
 CHILD = Path(clip_module.__file__).with_name("clip_sandbox.py")
 GOOD = clips.every_format(clips.tone())

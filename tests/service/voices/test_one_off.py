@@ -11,11 +11,11 @@ import pytest
 from codec.fake import FakeDecoder
 from streaming.ports import Reference
 from streaming.spec import Codes, Samples
-from tests.service import clips
 from tests.service.dialects.vllm_omni.talk import speaking
 from tests.service.live import SPEC, client
 from tests.service.scraping import scrape, value
-from tests.service.voice_server import (
+from tests.service.voices import clips
+from tests.service.voices.voice_server import (
     CLIP,
     OTHER,
     PATH,

@@ -21,8 +21,8 @@ import pytest
 from service.voices import clip_reader as clip_module
 from service.voices.clip_reader import REFUSALS, ClipReader
 from streaming.errors import ErrorCode, RequestError
-from tests.service import clip_bombs as bombs
-from tests.service import clips
+from tests.service.voices import clip_bombs as bombs
+from tests.service.voices import clips
 
 CHILD = Path(clip_module.__file__).with_name("clip_sandbox.py")
 #: The sandbox's own bound, and what the process has before it reads.

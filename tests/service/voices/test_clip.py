@@ -16,7 +16,7 @@ import pytest
 from service.voices import clip_reader as clip_module
 from service.voices.clip_reader import REFUSALS, ClipLimits, ClipReader, decode_base64
 from streaming.errors import CapacityError, ErrorCode, RequestError
-from tests.service import clips
+from tests.service.voices import clips
 
 CHILD = Path(clip_module.__file__).with_name("clip_sandbox.py")
 TONE = clips.tone()

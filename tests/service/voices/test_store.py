@@ -23,8 +23,8 @@ from service.voices.store import (
     unpack_built_in,
 )
 from streaming.errors import BackendError, ErrorCode, RequestError
-from tests.service.stored_voices import CODES, library, voice
-from tests.service.voice_server import files_in
+from tests.service.voices.stored_voices import CODES, library, voice
+from tests.service.voices.voice_server import files_in
 
 
 def same(one: Voice, two: Voice) -> bool:
