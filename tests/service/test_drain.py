@@ -12,8 +12,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from service.audio.pump import EncoderPump
 from talker.fake import FakeTalker
+from tests.service.dialects.native.texts import SENTENCES
 from tests.service.live import SPEC, client, gateway
-from tests.service.native_texts import SENTENCES
 
 EXACT = {"lookahead_frames": SPEC.right_frames}
 

@@ -16,8 +16,8 @@ from service.transport import uvicorn_protocols
 from service.transport import websocket as socket
 from service.transport.uvicorn_protocols import WebSocketProtocol
 from talker.fake import FakeTalker
+from tests.service.dialects.native.texts import TEXT
 from tests.service.live import Client, append, client, gateway, write
-from tests.service.native_texts import TEXT
 
 #: A message that is more audio than the outbox may hold.
 TOO_MUCH: dict[str, Any] = {"max_outbox_bytes": 1 << 16, "max_lead_ms": 10**7}

@@ -14,8 +14,8 @@ from websockets.asyncio.client import connect
 
 from streaming.protocol.binary import AudioFlags, AudioHeader
 from talker.fake import FakeTalker
+from tests.service.dialects.native.texts import EXACT, SENTENCES, TEXT, get, is_done
 from tests.service.live import SPEC, Client, client, gateway, most_rows
-from tests.service.native_texts import EXACT, SENTENCES, TEXT, get, is_done
 
 
 @pytest.mark.parametrize("mode", ["chunked", "whole"])

@@ -15,8 +15,8 @@ from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.events import Event, RowsReceived
 from streaming.ports import SpeechRequest
 from talker.fake import FakeTalker
+from tests.service.dialects.native.texts import EXACT, SENTENCES, TEXT, get, is_done
 from tests.service.live import Client, client, gateway
-from tests.service.native_texts import EXACT, SENTENCES, TEXT, get, is_done
 
 BAD_CREATES: list[tuple[dict[str, Any], str, str | None]] = [
     ({"voice": "nobody"}, "unknown_voice", "voice"),
