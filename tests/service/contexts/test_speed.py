@@ -14,9 +14,9 @@ import pytest
 from service.audio.stretch import held_back_s
 from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import stretched
+from tests.service.dialects.openai.talk import EXACT as SERVER_EXACT
+from tests.service.dialects.openai.talk import SENTENCES, TEXT, official, parsed, whole
 from tests.service.live import SPEC, Gateway, client, gateway
-from tests.service.openai_talk import EXACT as SERVER_EXACT
-from tests.service.openai_talk import SENTENCES, TEXT, official, parsed, whole
 from tests.service.vendor_talk import s16
 
 RATE = SPEC.sample_rate

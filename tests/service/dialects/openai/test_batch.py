@@ -21,8 +21,8 @@ from service.transport import http_batch
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import stretched
+from tests.service.dialects.openai.talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
 from tests.service.live import SPEC, client, gateway
-from tests.service.openai_talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
 from tests.service.vendor_talk import s16
 
 

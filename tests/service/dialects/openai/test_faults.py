@@ -16,8 +16,8 @@ import pytest
 from service.runtime import Phase
 from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
+from tests.service.dialects.openai.talk import EXACT, SPEAK, TEXT, official, parsed, whole
 from tests.service.live import Gateway, gateway
-from tests.service.openai_talk import EXACT, SPEAK, TEXT, official, parsed, whole
 from tests.service.vendor_talk import s16
 
 PATH = "/v1/audio/speech"

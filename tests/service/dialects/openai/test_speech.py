@@ -17,8 +17,16 @@ from service.dialects.openai.request import OPENAI_VOICES, SpeechBody
 from streaming.protocol import messages as wire
 from talker.fake import FakeTalker
 from tests.service.audio.listening import PADDING, decoded, likeness
+from tests.service.dialects.openai.talk import (
+    EXACT,
+    SENTENCES,
+    SPEAK,
+    TEXT,
+    official,
+    parsed,
+    whole,
+)
 from tests.service.live import SPEC, client, gateway
-from tests.service.openai_talk import EXACT, SENTENCES, SPEAK, TEXT, official, parsed, whole
 from tests.service.vendor_talk import s16
 
 

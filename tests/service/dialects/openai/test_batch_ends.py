@@ -11,8 +11,8 @@ import pytest
 
 from service.transport import http_batch
 from talker.fake import FakeTalker
+from tests.service.dialects.openai.talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
 from tests.service.live import client, gateway
-from tests.service.openai_talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
 
 
 async def test_batch_item_that_finds_no_slot_is_told_so_in_the_end(
