@@ -12,9 +12,9 @@ from websockets.asyncio.client import connect
 from talker.fake import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.dialects.cartesia.talk import asking, is_
+from tests.service.dialects.elevenlabs.talk import MULTI, address
 from tests.service.dialects.vllm_omni.talk import EXACT, STREAM, Talk
 from tests.service.dialects.vllm_omni.talk import speaking as vllm_omni
-from tests.service.elevenlabs_talk import MULTI, address
 from tests.service.live import client, gateway
 from tests.service.vendor_talk import vendor
 

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from tests.service.dialects.cartesia.talk import asking
+from tests.service.dialects.elevenlabs.talk import multi, single
 from tests.service.dialects.vllm_omni.talk import STREAM, speaking
-from tests.service.elevenlabs_talk import multi, single
 from tests.service.live import client, gateway
 from tests.service.vendor_talk import vendor
 

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 
 from talker.fake import FakeTalker
 from tests.service.dialects.cartesia.talk import asking
-from tests.service.elevenlabs_talk import MULTI, SINGLE, address
+from tests.service.dialects.elevenlabs.talk import MULTI, SINGLE, address
 from tests.service.live import gateway
 from tests.service.vendor_talk import vendor
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from talker.fake import FakeTalker
-from tests.service.elevenlabs_talk import (
+from tests.service.dialects.elevenlabs.talk import (
     EXACT,
     ONE,
     SLOW,

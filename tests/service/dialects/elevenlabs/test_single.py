@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from talker.fake import FakeTalker
-from tests.service.elevenlabs_talk import EXACT, ONE, SLOW, TWO, multi, open_context, single, whole
+from tests.service.dialects.elevenlabs.talk import (
+    EXACT,
+    ONE,
+    SLOW,
+    TWO,
+    multi,
+    open_context,
+    single,
+    whole,
+)
 from tests.service.live import gateway
 from tests.service.vendor_talk import s16
 

@@ -11,7 +11,7 @@ import pytest
 
 from talker.fake import FakeTalker
 from tests.service.audio.listening import PADDING, decoded, likeness
-from tests.service.elevenlabs_talk import (
+from tests.service.dialects.elevenlabs.talk import (
     EXACT,
     ONE,
     TWO,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from service.dialects.elevenlabs.messages import Aligner
 from streaming.word_timing import WordTiming
 from tests.service.audio.audio_signal import decoded_file
-from tests.service.elevenlabs_talk import (
+from tests.service.dialects.elevenlabs.talk import (
     MP3_DELAY_MS,
     TEXT,
     check_words,

@@ -14,7 +14,7 @@ from service.dialects.elevenlabs.messages import Aligner
 from service.dialects.elevenlabs.routes import TimedWhole
 from streaming.events import Done
 from streaming.report import ContextReport
-from tests.service.elevenlabs_talk import TEXT, words_in
+from tests.service.dialects.elevenlabs.talk import TEXT, words_in
 
 DONE = Done("complete", ContextReport(None, None, None, 0.0, 0.0, None, 0.0, 0, 0))
 

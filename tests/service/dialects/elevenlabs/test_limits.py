@@ -9,7 +9,7 @@ import pytest
 from service.dialects.elevenlabs.request import stream_options
 from service.transport import websocket as socket
 from talker.fake import FakeTalker
-from tests.service.elevenlabs_talk import (
+from tests.service.dialects.elevenlabs.talk import (
     EXACT,
     ONE,
     finish,

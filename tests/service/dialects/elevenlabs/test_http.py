@@ -17,7 +17,7 @@ import pytest
 from streaming.spec import Samples
 from talker.fake import FakeTalker
 from tests.service.audio.listening import PADDING, decoded
-from tests.service.elevenlabs_talk import MP3_DELAY_MS, check_words
+from tests.service.dialects.elevenlabs.talk import MP3_DELAY_MS, check_words
 from tests.service.live import Gateway, gateway
 from tests.service.vendor_talk import s16, speaking
 

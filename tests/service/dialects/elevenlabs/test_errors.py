@@ -9,7 +9,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from talker.fake import FakeTalker
-from tests.service.elevenlabs_talk import (
+from tests.service.dialects.elevenlabs.talk import (
     EXACT,
     MULTI,
     ONE,
