@@ -14,9 +14,9 @@ from service.contexts.ack_tracker import AckTracker
 from talker.fake import FakeTalker
 from tests.service.contexts.fake_pinging import FakePinging
 from tests.service.dialects.cartesia.talk import EXACT, cartesia, is_, say, whole
+from tests.service.dialects.vendor_talk import s16, speaking
 from tests.service.dialects.vllm_omni.talk import speaking as vllm_omni
 from tests.service.live import SPEC, client, gateway
-from tests.service.vendor_talk import s16, speaking
 
 #: Longer than what may be unread, two seconds.
 LONG = "This takes longer to be heard than may be unread at a time, by some way."

@@ -16,8 +16,8 @@ from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import stretched
 from tests.service.dialects.openai.talk import EXACT as SERVER_EXACT
 from tests.service.dialects.openai.talk import SENTENCES, TEXT, official, parsed, whole
+from tests.service.dialects.vendor_talk import s16
 from tests.service.live import SPEC, Gateway, client, gateway
-from tests.service.vendor_talk import s16
 
 RATE = SPEC.sample_rate
 EXACT = {"lookahead_frames": SPEC.right_frames}

@@ -19,8 +19,8 @@ from tests.service.dialects.cartesia.talk import (
     whole,
     words_of,
 )
+from tests.service.dialects.vendor_talk import s16, speaking
 from tests.service.live import gateway
-from tests.service.vendor_talk import s16, speaking
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from tests.service.dialects.cartesia.talk import (
     whole,
     words_of,
 )
+from tests.service.dialects.vendor_talk import VendorTalk, s16, speaking
 from tests.service.live import gateway, most_rows
-from tests.service.vendor_talk import VendorTalk, s16, speaking
 
 SLOW: dict[str, Any] = {"row_s": 0.002, "frames_per_character": 20}
 

@@ -16,8 +16,8 @@ from streaming.spec import Samples
 from talker.fake import FakeTalker
 from tests.service.audio.listening import PADDING, decoded
 from tests.service.dialects.cartesia.talk import REFUSED as REFUSED_ON_THE_SOCKET
+from tests.service.dialects.vendor_talk import s16
 from tests.service.live import Gateway, gateway
-from tests.service.vendor_talk import s16
 
 TEXT = "A sentence to say. And a second one, which is longer than the first."
 SENTENCES = ("A sentence to say.", "And a second one, which is longer than the first.")

@@ -22,8 +22,8 @@ from tests.service.dialects.cartesia.talk import (
     whole,
     words_of,
 )
+from tests.service.dialects.vendor_talk import s16, speaking
 from tests.service.live import gateway
-from tests.service.vendor_talk import s16, speaking
 
 #: Until its client says that there is no more, whatever stands in the buffer.
 NO_HURRY = {"max_buffer_delay_ms": 5000}

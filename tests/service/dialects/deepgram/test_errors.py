@@ -11,8 +11,8 @@ from websockets.exceptions import InvalidStatus
 from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
 from tests.service.dialects.deepgram.talk import EXACT, SLOW, TEXTS, speaking
+from tests.service.dialects.vendor_talk import s16
 from tests.service.live import gateway
-from tests.service.vendor_talk import s16
 
 
 @pytest.mark.parametrize(

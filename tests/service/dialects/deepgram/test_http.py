@@ -10,8 +10,8 @@ import pytest
 from tests.service.audio.audio_signal import decoded_file, stretched
 from tests.service.audio.listening import PADDING, decoded, likeness
 from tests.service.dialects.deepgram.talk import EXACT, TEXTS, post
+from tests.service.dialects.vendor_talk import s16
 from tests.service.live import SPEC, gateway
-from tests.service.vendor_talk import s16
 
 
 async def test_mp3_is_the_default() -> None:

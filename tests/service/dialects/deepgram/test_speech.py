@@ -12,8 +12,8 @@ from service.dialects.deepgram import joined
 from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import stretched
 from tests.service.dialects.deepgram.talk import EXACT, SLOW, TEXTS, speaking
+from tests.service.dialects.vendor_talk import s16
 from tests.service.live import SPEC, gateway
-from tests.service.vendor_talk import s16
 
 
 async def test_a_turn_after_another_on_one_socket() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from streaming.spec import Samples
 from streaming.word_timing import WordTiming
+from tests.service.dialects.vendor_talk import VendorTalk, vendor
 from tests.service.live import Gateway
-from tests.service.vendor_talk import VendorTalk, vendor
 
 EXACT = {"first_lookahead_frames": 3, "lookahead_frames": 3}
 ONE, TWO = "A sentence to say.", "And a second one, which is longer than the first."

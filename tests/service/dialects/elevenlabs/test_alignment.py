@@ -25,9 +25,9 @@ from tests.service.dialects.elevenlabs.talk import (
     single,
     words_in,
 )
+from tests.service.dialects.vendor_talk import speaking
 from tests.service.live import gateway
 from tests.service.memory import served
-from tests.service.vendor_talk import speaking
 
 
 def test_a_words_characters_share_its_time_and_the_space_the_pause() -> None:

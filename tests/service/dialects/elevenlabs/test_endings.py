@@ -17,8 +17,8 @@ from tests.service.dialects.elevenlabs.talk import (
     open_context,
     whole,
 )
+from tests.service.dialects.vendor_talk import VendorTalk, s16
 from tests.service.live import gateway, most_rows
-from tests.service.vendor_talk import VendorTalk, s16
 
 
 async def until_heard(talk: VendorTalk, context: str) -> None:

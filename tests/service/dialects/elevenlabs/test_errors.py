@@ -21,8 +21,8 @@ from tests.service.dialects.elevenlabs.talk import (
     multi,
     open_context,
 )
+from tests.service.dialects.vendor_talk import s16, vendor
 from tests.service.live import gateway
-from tests.service.vendor_talk import s16, vendor
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from streaming.spec import Samples
 from talker.fake import FakeTalker
 from tests.service.audio.listening import PADDING, decoded
 from tests.service.dialects.elevenlabs.talk import MP3_DELAY_MS, check_words
+from tests.service.dialects.vendor_talk import s16, speaking
 from tests.service.live import Gateway, gateway
-from tests.service.vendor_talk import s16, speaking
 
 TEXT = "A sentence to say. And a second one, which is longer than the first."
 SENTENCES = ("A sentence to say.", "And a second one, which is longer than the first.")

@@ -17,8 +17,8 @@ from tests.service.dialects.elevenlabs.talk import (
     multi,
     open_context,
 )
+from tests.service.dialects.vendor_talk import s16
 from tests.service.live import gateway
-from tests.service.vendor_talk import s16
 
 
 async def test_those_that_are_still_spoken_count_too() -> None:

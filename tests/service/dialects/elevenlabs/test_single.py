@@ -15,8 +15,8 @@ from tests.service.dialects.elevenlabs.talk import (
     single,
     whole,
 )
+from tests.service.dialects.vendor_talk import s16
 from tests.service.live import gateway
-from tests.service.vendor_talk import s16
 
 
 async def test_a_single_stream_ends_with_an_empty_text_and_closes() -> None:

@@ -21,8 +21,8 @@ from tests.service.dialects.elevenlabs.talk import (
     open_context,
     whole,
 )
+from tests.service.dialects.vendor_talk import s16
 from tests.service.live import gateway
-from tests.service.vendor_talk import s16
 
 
 async def test_a_turn_of_phrases_is_spoken_and_ended() -> None:

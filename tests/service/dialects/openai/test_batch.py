@@ -22,8 +22,8 @@ from streaming.errors import BackendError, CapacityError, ErrorCode
 from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import stretched
 from tests.service.dialects.openai.talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
+from tests.service.dialects.vendor_talk import s16
 from tests.service.live import SPEC, client, gateway
-from tests.service.vendor_talk import s16
 
 
 def pcm(result: dict[str, Any]) -> bytes:

@@ -17,8 +17,8 @@ from service.runtime import Phase
 from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
 from tests.service.dialects.openai.talk import EXACT, SPEAK, TEXT, official, parsed, whole
+from tests.service.dialects.vendor_talk import s16
 from tests.service.live import Gateway, gateway
-from tests.service.vendor_talk import s16
 
 PATH = "/v1/audio/speech"
 PCM: dict[str, Any] = {"input": TEXT, "response_format": "pcm"}

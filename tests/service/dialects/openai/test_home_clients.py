@@ -31,8 +31,8 @@ import pytest
 from tests.service.audio.listening import PADDING, decoded, likeness
 from tests.service.auth.keyring import entry, write_keys
 from tests.service.dialects.openai.talk import EXACT, TEXT, official, whole
+from tests.service.dialects.vendor_talk import s16
 from tests.service.live import Gateway, gateway
-from tests.service.vendor_talk import s16
 
 AIOHTTP = {
     "Accept": "*/*",

@@ -26,8 +26,8 @@ from tests.service.dialects.openai.talk import (
     parsed,
     whole,
 )
+from tests.service.dialects.vendor_talk import s16
 from tests.service.live import SPEC, client, gateway
-from tests.service.vendor_talk import s16
 
 
 @pytest.mark.parametrize("mode", ["chunked", "whole"])

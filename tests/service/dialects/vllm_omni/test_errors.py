@@ -10,9 +10,9 @@ from websockets.exceptions import InvalidStatus
 
 from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
+from tests.service.dialects.vendor_talk import s16
 from tests.service.dialects.vllm_omni.talk import BOTH, EXACT, SLOW, STREAM, TEXTS, speaking
 from tests.service.live import gateway
-from tests.service.vendor_talk import s16
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"voice": "nobody"}, "unknown_voice", "voice"),

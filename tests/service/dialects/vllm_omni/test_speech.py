@@ -15,9 +15,9 @@ from service.audio.resample import Resampler
 from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import decoded_file, stretched
+from tests.service.dialects.vendor_talk import s16
 from tests.service.dialects.vllm_omni.talk import BOTH, EXACT, SLOW, STREAM, TEXTS, speaking
 from tests.service.live import SPEC, Gateway, gateway
-from tests.service.vendor_talk import s16
 
 
 def spoken(server: Gateway, *texts: str, seed: int = 0) -> np.ndarray[Any, Any]:

@@ -14,8 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from talker.fake import FakeTalker
 from tests.service.dialects.cartesia.talk import asking
 from tests.service.dialects.elevenlabs.talk import MULTI, SINGLE, address
+from tests.service.dialects.vendor_talk import vendor
 from tests.service.live import gateway
-from tests.service.vendor_talk import vendor
 
 IDS = ("a", "b", "c", None, "", "x" * 200)
 TEXTS = ("One. ", "Two three", "", " ", "\N{PARTY POPPER}", "!fail now. ", "w" * 300, None, 5, [])

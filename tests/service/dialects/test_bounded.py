@@ -13,10 +13,10 @@ from talker.fake import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.dialects.cartesia.talk import asking, is_
 from tests.service.dialects.elevenlabs.talk import MULTI, address
+from tests.service.dialects.vendor_talk import vendor
 from tests.service.dialects.vllm_omni.talk import EXACT, STREAM, Talk
 from tests.service.dialects.vllm_omni.talk import speaking as vllm_omni
 from tests.service.live import client, gateway
-from tests.service.vendor_talk import vendor
 
 LONG = "More than this key may have spoken in a minute."
 STALLED: dict[str, Any] = {"first_row_s": 1.0}

@@ -9,9 +9,9 @@ import pytest
 
 from tests.service.dialects.cartesia.talk import asking
 from tests.service.dialects.elevenlabs.talk import multi, single
+from tests.service.dialects.vendor_talk import vendor
 from tests.service.dialects.vllm_omni.talk import STREAM, speaking
 from tests.service.live import client, gateway
-from tests.service.vendor_talk import vendor
 
 HEADER = "x-talkwire-ignored"
 CARTESIA: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 
 from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
-from tests.service.contract.adapters import (
+from tests.service.dialects.contract.adapters import (
     PROTOCOLS,
     SOCKETS,
     End,
