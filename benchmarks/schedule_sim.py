@@ -39,10 +39,11 @@ Codec = Callable[[int, float], float]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Samples of ``frames`` frames, sent at ``at``."""
+    """Samples of ``frames`` frames, sent at ``at``, but for the first ``trimmed_s``."""
 
     at: float
     frames: int
+    trimmed_s: float = 0.0
 
 
 def speak(
@@ -52,8 +53,10 @@ def speak(
     codec: Codec,
     *,
     timers: bool = True,
+    trimmed_s: float = 0.0,
 ) -> list[Sent]:
-    """Run one utterance whose rows come at ``rows`` through ``schedule``, as a session does.
+    """Run one utterance whose rows come at ``rows`` through ``schedule``, as a session does, and
+    leave out the first ``trimmed_s`` of its samples.
 
     The number of its frames is ``len(rows) - settings.delay_rows``.
     """
@@ -68,7 +71,7 @@ def speak(
         assert now < inf, "the schedule waits for nothing"
         if in_codec and done_at <= now:
             sent.append(in_codec)
-            schedule.on_sent(in_codec.frames, now)
+            schedule.on_sent(in_codec.frames, now, in_codec.trimmed_s)
             in_codec = None
         elif row_at <= now:
             came += 1
@@ -83,7 +86,9 @@ def speak(
             window += decision.incomplete
             schedule.on_emitted(new, lookahead)
             emitted += new
-            in_codec = Sent(codec(window, now), new)
+            cut_s = min(trimmed_s, new * settings.frame_s)
+            trimmed_s -= cut_s
+            in_codec = Sent(codec(window, now), new, cut_s)
     return sent
 
 
@@ -115,7 +120,7 @@ def gaps(sent: Sequence[Sent], frame_s: float = FRAME_S, *, dry_at: float = -inf
     for item in sent:
         if dry_at > -inf and item.at > dry_at + 1e-7:
             found.append(item.at - dry_at)
-        dry_at = max(dry_at, item.at) + item.frames * frame_s
+        dry_at = max(dry_at, item.at) + item.frames * frame_s - item.trimmed_s
     return found
 
 

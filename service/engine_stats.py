@@ -18,6 +18,7 @@ from streaming.chunk_schedule import PaceBounds
 from streaming.errors import BackendError, ErrorCode
 from streaming.latency import PaceEstimator
 from streaming.ports import CodecEngine, DecodeStats, Sampling, SpeechRequest
+from streaming.report import QUIET, leading_silence
 from streaming.window import SlidingWindowChunker
 
 #: Bounds are worked out anew after so long, since they rest on streams that last for seconds, or
@@ -60,7 +61,11 @@ class EnginePace:
             self.capacity = Capacity(CapacitySettings(self._codec.spec.frame_s, self.ceiling))
         self.begin()
         together = 1 if self.capacity is None else min(_TOGETHER, self.ceiling)
-        await warm_up(self._talker, self._codec, self.estimator, voice, together, self.on_decoded)
+        spoken = await warm_up(
+            self._talker, self._codec, self.estimator, voice, together, self.on_decoded
+        )
+        silence_s = spoken.silence / self._codec.spec.sample_rate
+        self.on_trimmed(min(silence_s, self._settings.trim_silence_ms / 1000))
         if self.capacity is not None:
             self.capacity.settle()
 
@@ -111,6 +116,11 @@ class EnginePace:
             gap_s = 0.0
         self.capacity.underruns.observe(stream, audio_s, gap_s, active, now)
 
+    def on_trimmed(self, seconds: float) -> None:
+        """So much silence was left out at the beginning of a context."""
+        if self._estimator is not None:
+            self._estimator.observe_trimmed(seconds)
+
     def bounds(self, speed: float = 1.0) -> PaceBounds:
         """The pace as measured just now, or a moment ago: every chunk of every stream asks."""
         now, live = time.monotonic(), self.estimator.live
@@ -134,10 +144,13 @@ _FRAMES_COLD, _FRAMES, _FRAMES_TOGETHER = 30, 75, 40
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Figures of the first utterance."""
+    """Figures of the first utterance; ``silence`` is how many samples it begins with in which
+    nothing is heard.
+    """
 
     frames: int
     seconds: float
+    silence: int
 
 
 async def warm_up(
@@ -190,14 +203,16 @@ async def _speak(
     if observer is not None:
         observer.close()
     chunker.finish()
-    samples = 0
+    samples = silence = 0
     while chunker.pending:
         window = chunker.take(min(10, chunker.pending), 4)
         pcm, stats = await codec.decode(window, time.monotonic())
         on_decoded(stats)
         if not np.isfinite(pcm).all():
             raise BackendError(ErrorCode.CODEC_FAILED, "The codec made something else than audio.")
+        if silence == samples:
+            silence += leading_silence(pcm, QUIET)
         samples += len(pcm)
     if not samples:
         raise BackendError(ErrorCode.ENGINE_FAILED, "The talker did not speak.")
-    return WarmUp(samples // spec.hop_length, time.monotonic() - began)
+    return WarmUp(samples // spec.hop_length, time.monotonic() - began, silence)

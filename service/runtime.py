@@ -276,6 +276,10 @@ class Runtime:
         """A context was sent audio, after its listener had been without for ``gap_s``."""
         self.engine_pace.on_sent(context, audio_s, gap_s, self.admission.active)
 
+    def on_trimmed(self, samples: int) -> None:
+        """So many of the codec's samples were left out at the beginning of a context."""
+        self.engine_pace.on_trimmed(samples / self.codec.spec.sample_rate)
+
     def on_error(self, code: ErrorCode) -> None:
         """The caller is told of an error."""
         self.metrics.on_error(code)

@@ -67,6 +67,8 @@ class PaceBounds:
     ``decode_frame_s`` is d1, per frame of the whole window. ``decode_floor`` is f, from 0
     to 1: a decode takes at least that share of d0 + d1 * w. ``beginners_s`` is G.
     ``codec_share`` is the part of the codec's time that is one stream's, as bounds count time.
+    ``trimmed_s`` is audio of a context's first chunk that is not sent, since nothing is heard in
+    it.
     """
 
     row_s: float
@@ -77,9 +79,10 @@ class PaceBounds:
     decode_floor: float = 0.0
     beginners_s: float = 0.0
     codec_share: float = 1.0
+    trimmed_s: float = 0.0
 
     def __post_init__(self) -> None:
-        pace, waits = (self.row_s, self.burst_s), (self.queue_s, self.beginners_s)
+        pace, waits = (self.row_s, self.burst_s), (self.queue_s, self.beginners_s, self.trimmed_s)
         times = (*pace, *waits, self.decode_fixed_s, self.decode_frame_s)
         if not all(0 <= value < inf for value in times) or not 0 <= self.decode_floor <= 1:
             raise ValueError("bounds must be finite, not negative, and decode_floor at most 1")
@@ -110,16 +113,18 @@ def sustainable_frames(settings: ScheduleSettings, bounds: PaceBounds) -> int:
 
 
 def start_frames(
-    settings: ScheduleSettings, bounds: PaceBounds, *, left_frames: int, lead_s: float = 0.0
-) -> int:
+    settings: ScheduleSettings, bounds: PaceBounds, *, left_frames: int, lead_s: float = 0.0,
+    trimmed_s: float = 0.0,
+) -> int:  # fmt: skip
     """n1: the fewest frames with which playback may start and never run dry (step 2).
 
     ``left_frames`` is how many frames are still to be emitted; it matters if S > T (step 5).
-    ``lead_s`` is audio that the client still has.
+    ``lead_s`` is audio that the client still has, ``trimmed_s`` audio of the chunk that it will not
+    get.
     """
     m0 = sustainable_frames(settings, bounds)
     window = settings.left_context_frames + m0 + settings.lookahead_frames
-    decoded_s = settings.guard_s + bounds.wait_s + bounds.decode_s(window)
+    decoded_s = settings.guard_s + bounds.wait_s + bounds.decode_s(window) + trimmed_s
     need_s = m0 * bounds.row_s + bounds.burst_s + decoded_s
     floor_s = bounds.decode_floor * bounds.decode_s(settings.first_lookahead_frames)
     if bounds.row_s <= settings.frame_s:
@@ -166,7 +171,8 @@ class ChunkSchedule:
     have sent; -inf if nothing plays. An utterance that starts while audio still plays has
     until then, so its first chunk may be a larger one.
 
-    ``expected_frames`` is a guess at the utterance's length from above.
+    ``expected_frames`` is a guess at the utterance's length from above. ``is_trimmed``: of the
+    beginning ``bounds.trimmed_s`` will not be sent.
     """
 
     def __init__(
@@ -176,11 +182,13 @@ class ChunkSchedule:
         *,
         dry_at: float = -inf,
         expected_frames: int | None = None,
+        is_trimmed: bool = False,
     ) -> None:
         self._settings = settings
         self._bounds = bounds
         self._dry_at = dry_at
         self._expected = settings.horizon_frames if expected_frames is None else expected_frames
+        self._is_trimmed = is_trimmed
         self._frames = 0
         self._finished = False
         self._emitted = 0
@@ -216,15 +224,15 @@ class ChunkSchedule:
         self._emitted += new_frames
         self._in_flight = self._last_chunk = new_frames
 
-    def on_sent(self, new_frames: int, now: float) -> None:
-        """The samples of ``new_frames`` emitted frames were sent.
+    def on_sent(self, new_frames: int, now: float, trimmed_s: float = 0.0) -> None:
+        """The samples of ``new_frames`` emitted frames were sent, but for ``trimmed_s`` of them.
 
         Raises ValueError if there are not so many in the codec.
         """
         if not 0 < new_frames <= self._in_flight:
             raise ValueError(f"{new_frames} frames cannot have been sent")
         self._in_flight -= new_frames
-        self._dry_at = max(self._dry_at, now) + new_frames * self._settings.frame_s
+        self._dry_at = max(self._dry_at, now) + new_frames * self._settings.frame_s - trimmed_s
 
     def decide(self, now: float) -> ChunkDecision:
         """Decide at ``now``. While a window is in the codec: wait."""
@@ -258,7 +266,10 @@ class ChunkSchedule:
         if self._finished or in_hand:
             bounds = replace(bounds, row_s=0.0, burst_s=0.0)
         left = max(1, self._expected - self._emitted)
-        return start_frames(self._settings, bounds, left_frames=left, lead_s=lead_s)
+        trimmed_s = bounds.trimmed_s if self._is_trimmed and not self._emitted else 0.0
+        return start_frames(
+            self._settings, bounds, left_frames=left, lead_s=lead_s, trimmed_s=trimmed_s
+        )
 
     def _start(self, lead_s: float) -> ChunkDecision:
         """Steps 2 and 5: nothing, or too little, is playing."""

@@ -191,7 +191,8 @@ class Decode:
 class SendAudio:
     """Samples for the client. ``is_first``, ``is_last``: of the context, as far as is known;
     ``late``: the listener ran dry before them, for ``gap_s`` seconds if that was not because the
-    client had not read what there was.
+    client had not read what there was. ``trimmed`` samples of silence before the context's
+    first one were left out.
     """
 
     samples: Samples
@@ -201,6 +202,7 @@ class SendAudio:
     is_last: bool
     late: bool
     gap_s: float = 0.0
+    trimmed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,8 @@ _WARM_STREAMS, _WARM_ROWS = 8, 16
 _BEGINNER_ROWS = 32
 #: So much of the codec's time is shared out.
 _SHARED = 0.8
+#: Trimmed silences remembered.
+_TRIM_MEMORY = 64
 #: The quantile of lateness: safety is cheap for a fast talker and dear for a slow one.
 _FAST_QUANTILE, _SLOW_QUANTILE, _FAST_BELOW = 0.99, 0.9, 0.5
 
@@ -247,6 +249,7 @@ class PaceEstimator:
         self._closed = 0
         self.now = 0.0  # when the latest row of any stream came
         self._decode = DecodeCostEstimator(prior)
+        self._trimmed_s: deque[float] = deque(maxlen=_TRIM_MEMORY)
 
     @property
     def live(self) -> int:
@@ -284,12 +287,18 @@ class PaceEstimator:
         """See ``DecodeCostEstimator.observe``."""
         self._decode.observe(frames, queue_s, decode_s, slack_s)
 
+    def observe_trimmed(self, seconds: float) -> None:
+        """So much silence was left out at the beginning of a context."""
+        self._trimmed_s.append(seconds)
+
     def bounds(self, settings: ScheduleSettings, windows: int = 0) -> PaceBounds:
         """The pair (S, B) with which an utterance starts soonest now, and the codec's cost, in
         which there are so many ``windows``.
         """
         lateness_s, row_s = self._resembling()
         cost = self._among_others(self._decode.bounds(), settings, windows)
+        trimmed_s = max(self._trimmed_s, default=0.0) * settings.frame_s / self._frame_s
+        cost = replace(cost, trimmed_s=trimmed_s)
         if not len(lateness_s):
             return _with_pace(cost, self._prior.row_s, self._prior.burst_s)
         fast = row_s < _FAST_BELOW * self._frame_s

@@ -10,13 +10,14 @@ import numpy as np
 from streaming.ports import Arrival
 from streaming.spec import Samples
 
-#: Below this (-40 dBFS) a sample counts as silence.
-AUDIBLE = 0.01
+#: Below AUDIBLE (-40 dBFS) a sample counts as silence. Where speech may be cut off from what is
+#: before it (QUIET, -50 dBFS) nobody hears that it begins at once.
+AUDIBLE, QUIET = 0.01, 0.003
 
 
-def leading_silence(samples: Samples) -> int:
-    """How many samples come before the first audible one (all of them if none is)."""
-    audible = np.flatnonzero(np.abs(samples) >= AUDIBLE)
+def leading_silence(samples: Samples, level: float = AUDIBLE) -> int:
+    """How many samples come before the first of that level (all of them if none is)."""
+    audible = np.flatnonzero(np.abs(samples) >= level)
     return int(audible[0]) if len(audible) else len(samples)
 
 

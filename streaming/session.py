@@ -238,7 +238,7 @@ class Session:
         queue, codec = self._queue, self._settings.queue.codec
         return queue.stopwatch.report(
             sent_samples=queue.sent_samples,
-            generated_samples=queue.generated_frames * codec.hop_length,
+            generated_samples=queue.generated_frames * codec.hop_length - queue.trimmed_samples,
             underrun_s=queue.playback.underrun_s,
             underruns=queue.playback.underruns,
             characters=len(self._transcript.text),

@@ -69,9 +69,12 @@ class Utterance:
         now: float,
         heard_rate: float,
         layout: RowLayout = RowLayout.DELAYED,
+        *,
+        is_trimmed: bool = False,
     ) -> None:
         """The talker begins. ``dry_at``: when the listener runs out of earlier audio;
-        ``heard_rate``: the codec's samples that are heard in a second; ``layout``: the talker's.
+        ``heard_rate``: the codec's samples that are heard in a second; ``layout``: the talker's;
+        ``is_trimmed``: silence at the beginning will be left out.
         """
         self.started_at = now
         self._codec, self._heard_rate = codec, heard_rate
@@ -80,7 +83,9 @@ class Utterance:
         self._reader = layout.reader(codec)
         self._chunker = SlidingWindowChunker(schedule.left_context_frames, codec.history_frames)
         expected = _SHORTEST_FRAMES + int(len(self.text) * _FRAMES_PER_CHARACTER)
-        self._schedule = ChunkSchedule(schedule, bounds, dry_at=dry_at, expected_frames=expected)
+        self._schedule = ChunkSchedule(
+            schedule, bounds, dry_at=dry_at, expected_frames=expected, is_trimmed=is_trimmed
+        )
         self._collected: list[Codes] = []
 
     @property
@@ -165,12 +170,14 @@ class Utterance:
         self.decoding = DecodeWindow(codes, 0, self.frames, 0, is_last=True)
         return self.decoding
 
-    def on_sent(self, bounds: PaceBounds, now: float) -> None:
-        """The samples of the window in flight have been sent; go on with newer bounds."""
+    def on_sent(self, bounds: PaceBounds, now: float, trimmed_samples: int = 0) -> None:
+        """The samples of the window in flight have been sent, but for the first
+        ``trimmed_samples``; go on with newer bounds.
+        """
         if self.decoding is None:
             raise RuntimeError("no window is being decoded")
         new_frames, self.decoding = self.decoding.new_frames, None
         self.frames_sent += new_frames
         if self._mode == "chunked":
             self._schedule.update_bounds(bounds)
-            self._schedule.on_sent(new_frames, now)
+            self._schedule.on_sent(new_frames, now, trimmed_samples / self._heard_rate)

@@ -34,7 +34,7 @@ from streaming.events import (
 )
 from streaming.playback import PlaybackClock
 from streaming.ports import Arrival, RowDemand, TalkerRows
-from streaming.report import Stopwatch
+from streaming.report import QUIET, Stopwatch, leading_silence
 from streaming.spec import CodecSpec, Samples
 from streaming.transcript import Transcript
 from streaming.turns import PendingText, Piece, TurnSettings
@@ -62,7 +62,8 @@ class QueueSettings:
     """How speech is made. ``bounds`` gives the pace as it is measured just now; audio may
     run ahead of playback by ``max_lead_s``. The codec's samples are heard ``speed`` times as
     fast as it made them; whoever stretches them comes after the session. ``layout`` is how the
-    talker lays frames out in rows.
+    talker lays frames out in rows. Of the silence that a context begins with at most
+    ``trim_samples`` of the codec's are left out.
     """
 
     codec: CodecSpec
@@ -72,6 +73,7 @@ class QueueSettings:
     max_lead_s: float = 10.0
     speed: float = 1.0
     layout: RowLayout = RowLayout.DELAYED
+    trim_samples: int = 0
 
     @property
     def heard_rate(self) -> float:
@@ -112,7 +114,7 @@ class UtteranceQueue:
         #: Of the talker's present utterance.
         self._is_paused, self._rows_at_once = False, 1
         self._count = 0
-        self.sent_samples = self.generated_frames = 0
+        self.sent_samples = self.generated_frames = self.trimmed_samples = 0
         #: Whether the next window has waited for the client to read.
         self._is_unread = False
         #: Whether no utterance may begin yet.
@@ -218,11 +220,16 @@ class UtteranceQueue:
         continues = head.frames_sent > 0 or head.queued_at < dry_at
         late_s = now - dry_at if self.sent_samples and continues else 0.0
         gap_s, self._is_unread = 0.0 if self._is_unread else max(0.0, late_s), False
+        trimmed = self._silence_to_trim(samples, is_all=head.decoding.is_last)
+        self.trimmed_samples += trimmed
+        whole, samples = samples, samples[trimmed:]
         offset, self.sent_samples = self.sent_samples, self.sent_samples + len(samples)
         self.stopwatch.on_audio(samples, max(now, dry_at))
         self.playback.on_sent(len(samples), now, continues=continues)
-        head.on_sent(self._settings.bounds(), now)
-        words = head.words.on_sent(samples, offset) if head.words else []
+        head.on_sent(self._settings.bounds(), now, trimmed)
+        words = head.words.on_sent(whole, offset, trimmed) if head.words else []
+        if not len(samples):
+            return self._tell_words(words)
         return [
             SendAudio(
                 samples,
@@ -232,9 +239,20 @@ class UtteranceQueue:
                 is_last=is_ending and head.is_done and len(self) == 1,
                 late=late_s > 0,
                 gap_s=gap_s,
+                trimmed=self.trimmed_samples,
             ),
             *self._tell_words(words),
         ]
+
+    def _silence_to_trim(self, samples: Samples, *, is_all: bool) -> int:
+        """How many samples, from the first, the listener need not wait through: until something is
+        heard of the context. ``is_all``: nothing comes after them.
+        """
+        left = self._settings.trim_samples - self.trimmed_samples
+        if self.sent_samples or left <= 0:
+            return 0
+        silent = leading_silence(samples, QUIET)
+        return 0 if is_all and silent == len(samples) else min(silent, left)
 
     def silence(self, seconds: float, now: float, *, is_last: bool) -> list[Command]:
         """Silence to be heard for so long, before any speech; nothing if that is no time."""
@@ -370,6 +388,7 @@ class UtteranceQueue:
             now,
             mine.heard_rate,
             mine.layout,
+            is_trimmed=not self.sent_samples and mine.trim_samples > 0,
         )
         self._talking = waiting
         self._is_paused, self._rows_at_once = False, 1

@@ -195,12 +195,13 @@ class WordTracker:
             for place in spoken.tolist():
                 self._path.push(place)
 
-    def on_sent(self, samples: Samples, offset: int) -> list[WordTiming]:
-        """The next frames' samples were sent, the first of them as sample ``offset`` of the
-        context. Returns the words that have ended by then and were not told before.
+    def on_sent(self, samples: Samples, offset: int, trimmed: int = 0) -> list[WordTiming]:
+        """The next frames' samples were sent, as the context's from ``offset`` on, but for the
+        first ``trimmed``. Returns the words that have ended by then and were not told before.
         """
         if self._offset is None:
             self._offset = offset
+        self._offset -= trimmed
         edges = np.arange(len(samples) // self._hop * _PARTS) * self._hop // _PARTS
         self._levels += np.maximum.reduceat(np.abs(samples), edges).tolist()
         if self._path is None:
@@ -263,4 +264,4 @@ class WordTracker:
 
     def _milliseconds(self, frames: float) -> float:
         assert self._offset is not None
-        return round(1000 * (self._offset + frames * self._hop) / self._rate, 1)
+        return round(1000 * max(0.0, self._offset + frames * self._hop) / self._rate, 1)

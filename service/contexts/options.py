@@ -125,6 +125,7 @@ def session_settings(
         max_lead_s=math.inf if buffered else lead_ms / 1000,
         speed=speed,
         layout=layout,
+        trim_samples=mine.trim_silence_ms * spec.sample_rate // 1000,
     )
     segments = SegmentSettings(runtime.segment_chars, spoken_lengths=runtime.talker.spoken_lengths)
     is_lenient = protocol in _LENIENT and mine.unspeakable_text == "silence"

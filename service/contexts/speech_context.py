@@ -288,6 +288,7 @@ class SpeechContext(ContextSink):
         if audio.is_first:
             encoder = self._plan.encoder
             self._sink.put(Started(encoder.sample_rate, encoder.delay_samples))
+            self._runtime.on_trimmed(audio.trimmed)
         flush = audio.ends_utterance and self._is_flushed_now()
         self._encode(audio.samples, words, flush=flush, is_last=audio.is_last, late=audio.late)
 

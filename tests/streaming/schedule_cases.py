@@ -53,8 +53,11 @@ class Case:
         """Speak it and play it back, over a network as bad as the guard allows."""
         rng = Random(self.seed)
         rows, codec = self._rows(rng), self._codec(rng)
-        chunks = schedule(self.settings, self.bounds, expected_frames=self.frames)
-        sent = speak(chunks, self.settings, rows, codec, timers=timers)
+        trimmed_s = self.bounds.trimmed_s
+        chunks = schedule(
+            self.settings, self.bounds, expected_frames=self.frames, is_trimmed=trimmed_s > 0
+        )
+        sent = speak(chunks, self.settings, rows, codec, timers=timers, trimmed_s=trimmed_s)
         return Played(sent, gaps(_over_network(sent, self.settings.guard_s, rng), FRAME_S), rows)
 
     def talker(self) -> tuple[list[float], Codec]:
@@ -129,6 +132,7 @@ def random_case(seed: int, *, slow: bool = True) -> Case:
             decode_floor=rng.choice([0.0, 0.5, 0.9]),
             beginners_s=rng.choice([0.0, rng.uniform(0, 0.2)]),
             codec_share=rng.choice([1.0, rng.uniform(0.01, 1.0)]),
+            trimmed_s=rng.choice([0.0, rng.uniform(0, 0.3)]),
         )
         narrow = rng.choice([0, 1, 2])
         delay = rng.choice([0, 7])
@@ -155,5 +159,5 @@ def _over_network(sent: list[Sent], jitter_s: float, rng: Random) -> list[Sent]:
     for i, item in enumerate(sent):
         late = jitter_s * (float(i > 0) if worst else rng.random())
         came = max(came, item.at + late)
-        received.append(Sent(came, item.frames))
+        received.append(Sent(came, item.frames, item.trimmed_s))
     return received

@@ -38,6 +38,7 @@ def settings(
     chars: int = 1000,
     speed: float = 1.0,
     incomplete: int = 0,
+    trim_s: float = 0.0,
 ) -> SessionSettings:
     schedule = ScheduleSettings(
         frame_s=SPEC.frame_s / speed,
@@ -47,16 +48,20 @@ def settings(
         lookahead_frames=3,
         incomplete_frames=incomplete,
     )
-    bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005)
-    queue = QueueSettings(SPEC, schedule, lambda: bounds, mode, max_lead_s, speed)
+    bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005, trimmed_s=trim_s)
+    queue = QueueSettings(
+        SPEC, schedule, lambda: bounds, mode, max_lead_s, speed,
+        trim_samples=round(trim_s * SPEC.sample_rate),
+    )  # fmt: skip
     return SessionSettings(queue, max_text_chars=chars)
 
 
 class World:
     """Plays talker, codec and clock for one Session; collects what the client would see."""
 
-    def __init__(self, config: SessionSettings, frames: int = 40) -> None:
+    def __init__(self, config: SessionSettings, frames: int = 40, silent: int = 0) -> None:
         self.session, self.frames, self.now = Session(config), frames, 0.0
+        self.silent = silent  # of the frames of each utterance, the first
         self.sent: list[SendAudio] = []
         self.told: list[Command] = []
         self.talked: list[str] = []
@@ -100,7 +105,9 @@ class World:
                     self.told.append(command)
 
     def _speech(self, utterance: int) -> list[tuple[float, Event]]:
-        rows = rows_of(np.full((self.frames, SPEC.num_codebooks), 100 + utterance, np.int16))
+        frames = np.full((self.frames, SPEC.num_codebooks), 100 + utterance, np.int16)
+        frames[: self.silent] = 1  # -60 dBFS, as this codec decodes it
+        rows = rows_of(frames)
         events: list[tuple[float, Event]] = []
         for number, row in enumerate(rows):
             finish = "stop" if number == len(rows) - 1 else None

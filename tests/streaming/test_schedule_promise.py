@@ -74,6 +74,9 @@ MUTANT_STARTS = {
     "no decode": _mutant_start(
         lambda bounds: replace(bounds, decode_fixed_s=0.0, decode_frame_s=0.0)
     ),
+    "nothing is trimmed": lambda settings, bounds, **more: start_frames(
+        settings, bounds, **more | {"trimmed_s": 0.0}
+    ),
     "no others that begin": _mutant_start(lambda bounds: replace(bounds, beginners_s=0.0)),
     "slow talker taken for a fast one": _mutant_start(
         lambda bounds: replace(bounds, row_s=min(bounds.row_s, FRAME_S))

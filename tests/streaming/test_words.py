@@ -171,6 +171,19 @@ def test_times_count_from_the_context_s_first_sample_and_as_they_are_heard() -> 
     ]
 
 
+def test_times_count_from_the_first_sample_that_was_not_left_out() -> None:
+    tracker = WordTracker("two words", 100, CODEC, CODEC.sample_rate)
+    tracker.push(spoken([3.0, 12.0], 20, "two words"))
+    heard, hop = sound(20, (0, 14)), CODEC.hop_length
+    told = tracker.on_sent(heard[:hop], 0, hop)  # a whole frame, and two and a half more
+    told += tracker.on_sent(heard[hop:], 0, 5 * hop // 2)
+    told += tracker.finish(cut_off=False)
+    assert told == [
+        WordTiming("two", 100, 103, 0.0, 340.0),
+        WordTiming("words", 104, 109, 340.0, 660.0),
+    ]
+
+
 def test_a_text_without_words_has_none() -> None:
     tracker = WordTracker("...", 0, CODEC, CODEC.sample_rate)
     tracker.push(np.zeros(5, np.float32))
