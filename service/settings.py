@@ -171,7 +171,7 @@ class Settings(BaseSettings):
     lookahead_frames: Annotated[int, Field(ge=0)] = 4
     incomplete_lookahead: bool = True
     network_guard_ms: Annotated[int, Field(ge=0)] = 0
-    trim_silence_ms: Annotated[int, Field(ge=0, le=2000)] = 300
+    trim_silence_ms: Annotated[int, Field(ge=0, le=2000)] = 100
 
     @field_validator("openai_model_aliases", "served_model_names", mode="before")
     @classmethod
