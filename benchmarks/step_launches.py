@@ -25,8 +25,7 @@ from benchmarks.report import environment, markdown_table
 from benchmarks.sampler_cost import leaves, new_sampler
 from talker import state_v2, step_kernels
 from talker.families.higgs_v3.model import HiggsMultimodalQwen3ForConditionalGeneration as Talker
-from talker.frames import FRAME_BASE
-from talker.model import RowEmbedding
+from talker.frames import FRAME_BASE, RowEmbedding
 from talker.step_kernels import StepKernels
 
 _HIDDEN, _TEXT_ROWS, _SLOTS = 64, 100, 16

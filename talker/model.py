@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.models.interfaces import SupportsMultiModal
 from vllm.model_executor.models.utils import (
@@ -22,7 +21,7 @@ from vllm.model_executor.models.utils import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from talker.attention import AttentionTap
-from talker.frames import FrameState, FrameTable, slots_for
+from talker.frames import FrameState, FrameTable, RowEmbedding, slots_for
 from talker.reference_audio import VoiceDummy, VoiceInfo, VoiceProcessor
 from talker.sampler import RowSampler
 from talker.settings import SETTINGS_KEY
@@ -158,7 +157,11 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> Any:
         """Load a checkpoint's weights; returns the names of what was loaded."""
-        return AutoWeightsLoader(self).load_weights(weights, mapper=self.hf_to_vllm_mapper)
+        loaded = AutoWeightsLoader(self).load_weights(weights, mapper=self.hf_to_vllm_mapper)
+        for module in self.modules():
+            if isinstance(module, RowEmbedding):
+                module.find_silent_rows()
+        return loaded
 
     def _make_tap(self, vllm_config: Any, heads: Any, most_tokens: int) -> AttentionTap | None:
         """None where the checkpoint names no alignment heads."""
@@ -172,25 +175,6 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
             get_tensor_model_parallel_rank(),
             vllm_config.parallel_config.tensor_parallel_size,
         )
-
-
-class RowEmbedding(nn.Embedding):
-    """A fused table of all codebooks, ``[K * V, D]``: a row is the sum of its codes.
-
-    Replicated on every tensor-parallel rank: 42 MB at 8 x 1026 x 2560 in bf16. It is no layer of
-    vLLM's, so that no quantisation touches it.
-    """
-
-    code_offsets: Tensor
-
-    def __init__(self, num_codebooks: int, codebook_rows: int, hidden_size: int) -> None:
-        super().__init__(num_codebooks * codebook_rows, hidden_size)
-        offsets = torch.arange(num_codebooks) * codebook_rows
-        self.register_buffer("code_offsets", offsets, persistent=False)
-
-    def forward(self, codes: Tensor) -> Tensor:
-        """``[N, K]`` codes -> ``[N, D]``."""
-        return functional.embedding(codes.long() + self.code_offsets, self.weight).sum(-2)
 
 
 def _frame_slots(vllm_config: Any, settings: dict[str, Any]) -> int:

@@ -20,7 +20,8 @@ from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, m
 from talker.families.fish_s2 import FishS2Shape
 from talker.families.fish_s2.fast_ar import FastAR
 from talker.families.fish_s2.sampler import FishS2RowSampler
-from talker.model import RowEmbedding, TalkerModel
+from talker.frames import RowEmbedding
+from talker.model import TalkerModel
 from talker.sampler import RowSampler
 from talker.shape import BackboneShape
 

@@ -10,8 +10,8 @@ from vllm.model_executor.models.utils import WeightsMapper, maybe_prefix
 from vllm.platforms import current_platform
 
 from talker.families.higgs_v2.dual_ffn import DualFFNLayer, Route
-from talker.frames import FrameState
-from talker.model import RowEmbedding, TalkerModel
+from talker.frames import FrameState, RowEmbedding
+from talker.model import TalkerModel
 from talker.sampler import DelayedRowSampler, RowSampler
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional
 from vllm.model_executor.models.qwen3 import Qwen3Model
 from vllm.model_executor.models.utils import WeightsMapper, maybe_prefix
 
-from talker.model import RowEmbedding, TalkerModel
+from talker.frames import RowEmbedding
+from talker.model import TalkerModel
 from talker.sampler import DelayedRowSampler, RowSampler
 
 
@@ -50,4 +50,5 @@ class HiggsMultimodalQwen3ForConditionalGeneration(TalkerModel):
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """``[B, D]`` -> ``[B, K * V]``."""
-        return functional.linear(hidden_states, self.code_embedding.weight)
+        logits: Tensor = self.code_embedding.logits(hidden_states)
+        return logits

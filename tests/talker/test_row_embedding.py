@@ -1,0 +1,39 @@
+"""The codes' table as a head: codebooks that say nothing are not multiplied."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from talker.frames import RowEmbedding
+
+
+class Multiplied(TorchFunctionMode):
+    """Counts the rows of each matrix that ``linear`` is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func is functional.linear:
+            self.rows.append(len(args[1]))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("silent", "read"), [((), 40), ((2, 3), 20), ((1,), 40), (range(4), 0)])
+def test_logits_are_those_of_the_whole_table(silent: tuple[int, ...], read: int) -> None:
+    torch.manual_seed(1)
+    table = RowEmbedding(4, 10, 16)
+    with torch.no_grad():
+        for book in silent:
+            table.weight[10 * book : 10 * (book + 1)] = 0
+    hidden = torch.randn(3, 16)
+    plain = functional.linear(hidden, table.weight)
+    assert torch.equal(table.logits(hidden), plain)  # before anything is known of the weights
+    table.find_silent_rows()
+    with Multiplied() as seen:
+        assert torch.equal(table.logits(hidden), plain)
+    assert seen.rows == [read]
