@@ -1,19 +1,24 @@
 """A codec worker with a fake decoder that dies, hangs or errs when it meets certain codes.
 
 It decodes with ``FakeDecoder``. The first code of a window is an order to it. What is slow takes
-a moment, or, where GATE names a file, until that file exists.
+a moment, or, where GATE names a file, until that file exists; GATE.read is as many bytes long
+then as messages have come in.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from codec.fake import FakeCodec, FakeDecoder
 from codec.family import ClipError
 from codec.worker import main
+from ipc import child
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
@@ -30,6 +35,15 @@ def take_time(seconds: float) -> None:
         time.sleep(seconds)
     while gate is not None and not os.path.exists(gate):
         time.sleep(0.005)
+
+
+class NotedInbox(queue.SimpleQueue[Any]):
+    """Notes each message that the main loop can see from now on."""
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item, block, timeout)
+        with Path(os.environ["GATE"] + ".read").open("ab") as read:
+            read.write(b".")
 
 
 class OddDecoder(FakeDecoder):
@@ -69,4 +83,6 @@ def find(model: str, talker: str | None) -> FakeCodec:
 
 
 if __name__ == "__main__":
+    if "GATE" in os.environ:
+        child.queue.SimpleQueue = NotedInbox
     sys.exit(main(find=find))

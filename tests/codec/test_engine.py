@@ -84,6 +84,11 @@ class Gated(Rig):
         await self.until(lambda: bool(self.engine._decodes._in_hand))
         return blocker
 
+    async def heard(self, messages: int) -> None:
+        """Return when so many messages have come to the worker."""
+        read = self.gate.with_name("gate.read")
+        await self.until(lambda: read.exists() and read.stat().st_size >= messages)
+
 
 @pytest_asyncio.fixture
 async def gated(tmp_path: Path) -> AsyncIterator[Gated]:
@@ -233,6 +238,7 @@ async def test_cancelling_drops_the_work(gated: Gated, monkeypatch: pytest.Monke
     with pytest.raises(asyncio.CancelledError):
         await dropped
     assert rig.engine.outstanding == 1
+    await rig.heard(3)  # two windows, and that one of them is not wanted any more
     rig.gate.touch()
     await blocker
     after = window()
