@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embedded.training import lookahead
 from embedded.training.codec_training import Way, learn, parts
 from embedded.training.pitch import HOP, RATE, Ints, periods_of
 from embedded.training.precision import autocast
@@ -173,4 +174,5 @@ def train_decoder(
         found = decoder_error(model, tested)
         return ", ".join(f"{name} {value:.3f}" for name, value in found.items())
 
-    learn(part, progress, Way(1, 1.5e-3, 0.8, 3.0), lose, test)
+    masks = lookahead.masks_of(model.acoustic_decoder)
+    learn(part, progress, Way(1, 1.5e-3, 0.8, 3.0), lose, test, masks)

@@ -169,6 +169,21 @@ def test_codec_training_improves_encoder_and_decoder(
     assert {f.name for f in tmp_path.iterdir()} == states
 
 
+def test_what_is_more_than_two_frames_ahead_is_not_heard(tmp_path: Path) -> None:
+    """Of a decoder that has learned something, and of one that is learned further."""
+    torch.manual_seed(0)
+    model, random = new_model(decoder_hidden=32, encoder_hidden=4), np.random.default_rng(0)
+    latents = torch.from_numpy(random.standard_normal((24, LATENT))).half()
+    said = Example(latents, torch.from_numpy(random.standard_normal(24 * HOP) * 0.05).half())
+    train_decoder(model, [said] * 17, Progress("decoder", tmp_path, 2), size=2, frames=8)
+    plain, others = latents.float(), latents.float()
+    others[13:] = torch.from_numpy(random.standard_normal((11, LATENT)))
+    with torch.no_grad():
+        a, b = (decode(model, x[None])[0] for x in (plain, others))
+    assert torch.equal(a[: 11 * HOP], b[: 11 * HOP])
+    assert not torch.equal(a[11 * HOP : 12 * HOP], b[11 * HOP : 12 * HOP])
+
+
 def test_resampling_keeps_what_fits_and_removes_what_does_not() -> None:
     time = np.arange(24000) / 24000
     low, high = np.sin(2 * np.pi * 1000 * time), np.sin(2 * np.pi * 11000 * time)
