@@ -23,6 +23,8 @@ Floats = npt.NDArray[np.float64]
 
 #: Windows remembered, windows needed before the prior is dropped, windows between two fits.
 _COST_MEMORY, _WARM, _REFIT = 256, 8, 8
+#: For so many windows a wait is remembered: few wait, and hardly any where one speaks alone.
+_WAIT_MEMORY = 2 * _COST_MEMORY
 #: Share of windows that keep to the upper bounds, and to the floor.
 _UPPER, _LOWER = 0.995, 0.02
 #: A queue has a long tail: so much longer than what nearly all windows waited, the next may.
@@ -35,7 +37,8 @@ class DecodeCostEstimator:
     def __init__(self, prior: PaceBounds) -> None:
         self._prior = prior
         self._seen = np.zeros((_COST_MEMORY, 2))  # window frames, decode_s
-        self._waits_s: deque[float] = deque(maxlen=_COST_MEMORY)
+        #: Which window it was, and how long it waited.
+        self._waits: deque[tuple[int, float]] = deque(maxlen=_COST_MEMORY)
         self._count = 0
         self._fitted_at = 0
         self._bounds = prior
@@ -56,7 +59,8 @@ class DecodeCostEstimator:
         self._count += 1
         late_s = queue_s + decode_s - slack_s
         if late_s >= 0:
-            self._waits_s.append(min(queue_s, self._bounds.queue_s / _QUEUE_SPARE + late_s))
+            wait_s = min(queue_s, self._bounds.queue_s / _QUEUE_SPARE + late_s)
+            self._waits.append((self._count, wait_s))
 
     def bounds(self) -> PaceBounds:
         """Bounds whose queue and decode figures are learned; row_s and burst_s are the prior's."""
@@ -74,8 +78,11 @@ class DecodeCostEstimator:
         self.usual_share = min(1.0, 1.0 / upper)  # the line itself is what usual ones take
         lower = float(np.quantile(share, _LOWER, method="lower"))
         queue_s = self._prior.queue_s
-        if self._waits_s:
-            queue_s = _QUEUE_SPARE * float(np.quantile(self._waits_s, _UPPER, method="higher"))
+        while self._waits and self._waits[0][0] <= self._count - _WAIT_MEMORY:
+            self._waits.popleft()
+        if self._waits:
+            waits_s = [wait_s for _, wait_s in self._waits]
+            queue_s = _QUEUE_SPARE * float(np.quantile(waits_s, _UPPER, method="higher"))
         return PaceBounds(
             row_s=self._prior.row_s,
             burst_s=self._prior.burst_s,

@@ -128,6 +128,16 @@ def test_waits_of_a_load_long_gone_are_forgotten() -> None:
     assert cost.bounds().queue_s == pytest.approx(2 * 0.01)
 
 
+def test_a_wait_is_forgotten_where_nobody_waits_any_more() -> None:
+    """One speaker alone has a window that waits once in an utterance, if at all."""
+    cost = DecodeCostEstimator(PRIOR)
+    for number in range(700):
+        cost.observe(20, 0.5 if number == 100 else 0.0, 0.01, slack_s=0.0 if number < 200 else 1.0)
+        if number == 600:
+            assert cost.bounds().queue_s == pytest.approx(2 * 0.5)
+    assert cost.bounds().queue_s == pytest.approx(0.0)
+
+
 def test_a_wait_harms_when_decoding_ends_too_late() -> None:
     cost = DecodeCostEstimator(PRIOR)
     for _ in range(20):
