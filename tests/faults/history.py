@@ -72,7 +72,7 @@ class Script:
         codes = np.concatenate(
             [labelled(self.voice, part, frames) for part, frames in enumerate(self.frames)]
         )
-        groups = np.arange(SPEC.hop_length // _BOOKS, dtype=np.int16) << _CODE_BITS
+        groups = np.arange(1, SPEC.hop_length // _BOOKS + 1, dtype=np.int16) << _CODE_BITS
         return (groups[None, :, None] | codes[:, None, :]).reshape(-1)
 
 
@@ -125,7 +125,7 @@ def _next_label(got: Pcm, start: int) -> tuple[tuple[int, int, int, int] | None,
     """The first whole label from ``start`` on (voice, part, frame, group), and where it is."""
     for at in range(start, min(start + 4 * _BOOKS, len(got) - _BOOKS + 1)):
         samples = got[at : at + _BOOKS].astype(np.int64)
-        groups, codes = samples >> _CODE_BITS, samples & ((1 << _CODE_BITS) - 1)
+        groups, codes = (samples >> _CODE_BITS) - 1, samples & ((1 << _CODE_BITS) - 1)
         whole = (groups == groups[0]).all() and codes[5] == codes[:5].sum() % 1024
         if whole and (samples >= 0).all() and not codes[6:].any():
             frame = int(codes[3] + 1024 * codes[4])

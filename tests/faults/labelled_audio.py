@@ -47,18 +47,19 @@ class LiteralDecoder(FakeDecoder):
     """A fake ``CodecDecoder`` whose samples tell where they come from.
 
     A frame's samples are its codes, over and over: sample ``j`` is code ``j % K`` in the lower
-    ten bits and ``j // K``, its place in the frame, in the five above, over 32767. So 16-bit
-    audio holds it exactly, and any K samples in a row prove whose they are and which.
+    ten bits and ``j // K + 1``, its place in the frame, in the five above, over 32767. So 16-bit
+    audio holds it exactly, any K samples in a row prove whose they are and which, and none is so
+    quiet that it would be left out as silence.
     """
 
     def __init__(self, spec: CodecSpec) -> None:
         groups, rest = divmod(spec.hop_length, spec.num_codebooks)
-        if rest or groups > _PLACES or max(spec.codebook_sizes) > _CODES:
-            raise ValueError("a frame must be at most 32 times its codes, of ten bits each")
+        if rest or groups >= _PLACES or max(spec.codebook_sizes) > _CODES:
+            raise ValueError("a frame must be at most 31 times its codes, of ten bits each")
         self._spec = spec
 
     def _decode(self, codes: Codes, lookahead: int = 0) -> Samples:
         groups = self._spec.hop_length // self._spec.num_codebooks
-        places = np.arange(groups, dtype=np.float32)[None, :, None] * _CODES
+        places = np.arange(1, groups + 1, dtype=np.float32)[None, :, None] * _CODES
         samples: Samples = (places + codes.T[:, None, :].astype(np.float32)) / np.float32(32767)
         return samples.reshape(-1)
