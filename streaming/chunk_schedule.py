@@ -91,10 +91,8 @@ class PaceBounds:
 
     @property
     def wait_s(self) -> float:
-        """The longest that a window waits for the codec now: Q or G. What windows were seen to
-        wait for are others' too: to add up both would be to count them twice.
-        """
-        return max(self.queue_s, self.beginners_s)
+        """The longest that a window waits for the codec now: Q + G."""
+        return self.queue_s + self.beginners_s
 
     def decode_s(self, window_frames: int) -> float:
         """The longest that a window of so many frames takes in the codec, without the queue."""
