@@ -37,9 +37,7 @@ def test_no_chunk_is_larger_than_it_may_be(seed: int) -> None:
     cap = case.settings.max_chunk_frames
     first, *rest = [item.frames for item in case.run().sent]
     bounds = case.bounds
-    start = start_frames(
-        case.settings, bounds, left_frames=case.frames, trimmed_s=bounds.trimmed_s
-    )
+    start = start_frames(case.settings, bounds, left_frames=case.frames, trimmed_s=bounds.trimmed_s)
     assert first <= 1.5 * max(cap, start)
     assert all(size <= 1.5 * cap for size in rest)
 
