@@ -234,7 +234,7 @@ def test_streams_that_begin_together_reckon_with_each_others_next_windows() -> N
     chunk = sustainable_frames(SETTINGS, alone)
     window = SETTINGS.left_context_frames + chunk + SETTINGS.lookahead_frames
     assert together.beginners_s == pytest.approx(4 * PRIOR.decode_s(window))
-    assert together.wait_s == max(alone.queue_s, together.beginners_s)
+    assert together.wait_s == alone.queue_s + together.beginners_s
     assert sustainable_frames(SETTINGS, together) == sustainable_frames(SETTINGS, alone)
     first, first_alone = (start_frames(SETTINGS, b, left_frames=99) for b in (together, alone))
     more_s = (first - first_alone) * FRAME_S
