@@ -19,8 +19,10 @@ from vllm.model_executor.models.utils import (
     _merge_multimodal_embeddings,
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.platforms import current_platform
 
 from talker.attention import AttentionTap
+from talker.cpu_layers import use_cpu_kernels
 from talker.frames import FrameState, FrameTable, RowEmbedding, slots_for
 from talker.reference_audio import VoiceDummy, VoiceInfo, VoiceProcessor
 from talker.sampler import RowSampler
@@ -83,6 +85,8 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         embeds = torch.zeros(most, text.hidden_size, dtype=vllm_config.model_config.dtype)
         self.register_buffer("embeds", embeds, persistent=False)
         self.register_buffer("stale", torch.zeros(most, dtype=torch.bool), persistent=False)
+        if current_platform.is_cpu():
+            use_cpu_kernels()
         self.make_layers(vllm_config, prefix, shape)
         self.rows = self.make_sampler(
             _frame_slots(vllm_config, settings), shape, settings.get("sampler_rules") or {}

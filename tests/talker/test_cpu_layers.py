@@ -1,0 +1,120 @@
+"""vLLM's C++ kernels in its layers on a CPU, beside the form in PyTorch that defines them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+EPSILON = {torch.float32: 2e-6, torch.bfloat16: 2**-6}
+dtypes = pytest.mark.parametrize("dtype", EPSILON, ids=str)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def vllm_config() -> Iterator[None]:
+    from vllm.config import VllmConfig, set_current_vllm_config
+
+    from talker.cpu_layers import use_cpu_kernels
+
+    with set_current_vllm_config(VllmConfig()):
+        use_cpu_kernels()
+        use_cpu_kernels()  # as a second engine of one process would
+        yield
+
+
+def norm(size: int, dtype: torch.dtype) -> Any:
+    from vllm.model_executor.layers.layernorm import RMSNorm
+
+    from talker.cpu_layers import CPURMSNorm
+
+    layer = RMSNorm(size, 1e-6, dtype=dtype)
+    assert isinstance(layer, CPURMSNorm), "vLLM made its own"
+    torch.nn.init.normal_(layer.weight)
+    return layer
+
+
+@dtypes
+@pytest.mark.parametrize("rows", [1, 2, 7, 33])
+@pytest.mark.parametrize("size", [8, 64, 100, 256])
+def test_norm_with_a_residual_equals_the_definition(
+    rows: int, size: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(rows + size)
+    layer = norm(size, dtype)
+    x, residual = torch.randn(2, rows, size).to(dtype)
+    wanted, added = layer.forward_native(x.clone(), residual.clone())
+    got, sums = layer(x.clone(), residual.clone())
+    torch.testing.assert_close(got, wanted, rtol=EPSILON[dtype], atol=EPSILON[dtype])
+    assert torch.equal(sums, added)
+
+
+@dtypes
+@pytest.mark.parametrize("rows", [1, 2, 7, 33])
+def test_norm_of_heads_that_are_slices_equals_the_definition(rows: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(rows)
+    layer = norm(16, dtype)
+    projected = torch.randn(rows, 3 * 64).to(dtype)
+    before = projected.clone()
+    for part in torch.split(projected, 64, dim=-1):
+        heads = part.view(rows, 4, 16)
+        wanted = layer.forward_native(heads)
+        torch.testing.assert_close(layer(heads), wanted, rtol=EPSILON[dtype], atol=EPSILON[dtype])
+    assert torch.equal(projected, before)
+
+
+@dtypes
+@pytest.mark.parametrize("rows", [1, 2, 7, 33])
+def test_swiglu_equals_the_definition(rows: int, dtype: torch.dtype) -> None:
+    from vllm.model_executor.layers.activation import SiluAndMul
+
+    from talker.cpu_layers import CPUSiluAndMul
+
+    torch.manual_seed(rows)
+    layer = SiluAndMul()
+    assert isinstance(layer, CPUSiluAndMul), "vLLM made its own"
+    x = torch.randn(rows, 2 * 40).to(dtype)
+    wanted = layer.forward_native(x)
+    torch.testing.assert_close(layer(x), wanted, rtol=EPSILON[dtype], atol=EPSILON[dtype])
+
+
+def test_row_is_the_same_bits_in_any_batch() -> None:
+    from vllm.model_executor.layers.activation import SiluAndMul
+
+    torch.manual_seed(3)
+    layer, swiglu = norm(96, torch.float32), SiluAndMul()
+    x, residual = torch.randn(2, 19, 96)
+    together, _ = layer(x.clone(), residual.clone())
+    products = swiglu(x)
+    for i in range(len(x)):
+        row = slice(i, i + 1)
+        alone, _ = layer(x[row].clone(), residual[row].clone())
+        assert torch.equal(together[row], alone)
+        assert torch.equal(products[row], swiglu(x[row]))
+
+
+def test_norm_of_another_float_type_falls_back() -> None:
+    layer = norm(32, torch.float32)
+    x = torch.randn(3, 32, dtype=torch.bfloat16)
+    assert torch.equal(layer(x), layer.forward_native(x))
+
+
+def test_builds_without_the_kernels_keep_their_own_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.model_executor import custom_op
+
+    from talker import cpu_layers
+
+    registry: dict[str, type] = {}
+    monkeypatch.setattr(custom_op, "op_registry_oot", registry)
+    monkeypatch.setattr(cpu_layers, "op_registry_oot", registry)
+    monkeypatch.setattr(cpu_layers, "_KERNELS", ("rms_norm", "there_is_no_such_kernel"))
+    cpu_layers.use_cpu_kernels()
+    assert not registry
+    monkeypatch.undo()
+    monkeypatch.setattr(custom_op, "op_registry_oot", registry)
+    monkeypatch.setattr(cpu_layers, "op_registry_oot", registry)
+    cpu_layers.use_cpu_kernels()
+    assert set(registry) == {"RMSNorm", "SiluAndMul"}
