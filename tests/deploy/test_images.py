@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import quote
 
@@ -167,20 +166,25 @@ def test_images_write_down_what_is_in_them(dockerfile: str) -> None:
     found = json.loads(made.stdout)
     assert found["metadata"]["component"]["name"] == "talkwire"
     purls = {component["purl"] for component in found["components"]}
+    # by pip: what tests import can put more on this process's own path (setuptools does)
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "list", "--format=json", "--disable-pip-version-check"],
+        cwd=ROOT, capture_output=True, check=True,
+    )  # fmt: skip
     here = {
-        f"pkg:pypi/{canonicalize_name(d.metadata['Name'])}@{quote(d.version)}"
-        for d in distributions()
-        if d.metadata["Name"] not in ("talkwire", "talkwire-client")
+        f"pkg:pypi/{canonicalize_name(package['name'])}@{quote(package['version'])}"
+        for package in json.loads(listed.stdout)
+        if package["name"] not in ("talkwire", "talkwire-client")
     }
     assert {purl for purl in purls if purl.startswith("pkg:pypi/")} == here
     if dpkg := shutil.which("dpkg-query"):
-        listed = subprocess.run(
+        packages = subprocess.run(
             [dpkg, "-W", "-f", "${Status}\t${Package}\t${Version}\n"],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         installed = {
             tuple(line.split("\t")[1:])
-            for line in listed.stdout.splitlines()
+            for line in packages.stdout.splitlines()
             if line.startswith("install ok installed")
         }
         debian = {
