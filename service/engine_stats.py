@@ -100,7 +100,7 @@ class EnginePace:
             self.capacity.codec.observe(stats.new_frames, share_s, time.monotonic())
         if self._estimator is not None:
             self._estimator.observe_decode(
-                stats.frames, stats.queue_s, stats.decode_s, stats.slack_s
+                stats.frames, stats.queue_s, stats.decode_s, stats.slack_s, max(1, stats.batch)
             )
 
     def on_sent(self, stream: int, audio_s: float, gap_s: float, active: int) -> None:

@@ -36,7 +36,7 @@ class DecodeCostEstimator:
 
     def __init__(self, prior: PaceBounds) -> None:
         self._prior = prior
-        self._seen = np.zeros((_COST_MEMORY, 2))  # window frames, decode_s
+        self._seen = np.zeros((_COST_MEMORY, 2))  # frames of the whole batch, decode_s
         #: Which window it was, and how long it waited.
         self._waits: deque[tuple[int, float]] = deque(maxlen=_COST_MEMORY)
         self._count = 0
@@ -46,20 +46,29 @@ class DecodeCostEstimator:
         self.usual_share = 1.0
 
     def observe(
-        self, window_frames: int, queue_s: float, decode_s: float, slack_s: float = 0.0
+        self,
+        window_frames: int,
+        queue_s: float,
+        decode_s: float,
+        slack_s: float = 0.0,
+        batch: int = 1,
     ) -> None:
-        """One window of ``window_frames`` in all waited ``queue_s`` and took ``decode_s``; it was
-        wanted ``slack_s`` after it was handed over.
+        """One window of ``window_frames`` in all waited ``queue_s`` and took ``decode_s``, in a
+        ``batch`` of so many; it was wanted ``slack_s`` after it was handed over.
+
+        What the others of its batch take is their cost and this one's wait. They are about as
+        long as it is.
 
         Raises ValueError for what cannot have been measured.
         """
-        if window_frames < 1 or not (0 <= queue_s < np.inf and 0 <= decode_s < np.inf):
+        if min(window_frames, batch) < 1 or not (0 <= queue_s < np.inf and 0 <= decode_s < np.inf):
             raise ValueError("a window has frames, and finite times that are not negative")
-        self._seen[self._count % _COST_MEMORY] = window_frames, decode_s
+        self._seen[self._count % _COST_MEMORY] = window_frames * batch, decode_s
         self._count += 1
         late_s = queue_s + decode_s - slack_s
         if late_s >= 0:
-            wait_s = min(queue_s, self._bounds.queue_s / _QUEUE_SPARE + late_s)
+            waited_s = queue_s + decode_s * (batch - 1) / batch
+            wait_s = min(waited_s, self._bounds.queue_s / _QUEUE_SPARE + late_s)
             self._waits.append((self._count, wait_s))
 
     def bounds(self) -> PaceBounds:
@@ -289,10 +298,10 @@ class PaceEstimator:
             self._capacity.talker.observe(rows, seconds, self.running, now)
 
     def observe_decode(
-        self, frames: int, queue_s: float, decode_s: float, slack_s: float = 0.0
+        self, frames: int, queue_s: float, decode_s: float, slack_s: float = 0.0, batch: int = 1
     ) -> None:
         """See ``DecodeCostEstimator.observe``."""
-        self._decode.observe(frames, queue_s, decode_s, slack_s)
+        self._decode.observe(frames, queue_s, decode_s, slack_s, batch)
 
     def observe_trimmed(self, seconds: float) -> None:
         """So much silence was left out at the beginning of a context."""

@@ -114,6 +114,19 @@ def test_of_many_windows_each_is_taken_to_be_a_usual_one() -> None:
     assert cost.bounds().decode_s(20) * cost.usual_share == pytest.approx(0.01, rel=0.2)
 
 
+def test_what_others_of_a_batch_take_is_no_cost_of_a_window() -> None:
+    """Of the warm-up's eight streams at once nobody should learn what a window alone takes."""
+    cost = DecodeCostEstimator(PRIOR)
+    for number in range(40):
+        batch = 8 if number % 2 else 1
+        cost.observe(20, 0.0, 0.01 * batch, slack_s=1.0, batch=batch)
+    assert cost.bounds().decode_s(20) == pytest.approx(0.01)
+    assert cost.bounds().queue_s == PRIOR.queue_s
+    for _ in range(8):
+        cost.observe(20, 0.004, 0.08, slack_s=0.0, batch=8)  # and here one waits for the others
+    assert cost.bounds().queue_s == pytest.approx(2 * (0.004 + 0.07))
+
+
 def test_decode_cost_follows_a_change() -> None:
     cost = DecodeCostEstimator(PRIOR)
     for window in windows(Random(3), 0.1, 0.01) + 2 * windows(Random(4), 0.005, 0.0005):
