@@ -228,7 +228,10 @@ class StreamPace:
 
 
 #: Rates S that are tried, as multiples of a frame's duration.
-_GRID = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
+_GRID = (
+    *(0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6),
+    *(0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0),
+)
 #: Finished streams remembered, and how many of them are used at a time.
 _PACE_MEMORY, _NEAREST = 256, 64
 #: Seconds of age that set a stream as far off as a load twice or half the present one.
