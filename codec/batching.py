@@ -2,10 +2,9 @@
 
 Windows run together when their shapes are equal, contexts beyond the receptive field not
 counted. Padding to a common shape would need masks at every layer (biases leak past a
-stream's edge), and on a CPU a batch saves a fixed cost worth a few frames and nothing else,
-while every window of it waits for all. So there shapes are matched exactly; a GPU's graphs
-have shapes of their own, with masks (``codec.buckets``). A batch grows only while its most
-urgent window stays in time.
+stream's edge); a GPU's graphs have shapes of their own, with masks (``codec.buckets``). A batch
+grows only while its most urgent window stays in time, and on a CPU not at all: there a batch
+costs as much as its windows one by one, and each of them would wait for all.
 
 A long window is cut into pieces, chosen one by one, so that no stream waits for more than
 one piece of it. Pieces keep the receptive field around them and give the same bits. One with
@@ -26,8 +25,10 @@ from streaming.window import DecodeWindow
 
 #: Between its pieces a long beginning lets pass what is due within this, and then has its turn.
 _LET_PASS_S = 1.0
-#: More pieces than a first chunk has.
-_LONG_PIECES = 3
+#: New frames of a long beginning: more than a first chunk has.
+_LONG_FRAMES = 100
+#: New frames of the shortest pieces.
+_LEAST_PIECE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class DecodeCost:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """``queued`` windows at most; ``rows`` and ``seconds`` of a batch; frames of a piece.
+    """``queued`` windows at most; ``rows`` and ``seconds`` of a batch; frames of a piece, and how
+    long one should take.
 
     A batch of one may cost more than ``seconds``. ``piece_frames`` counts new frames.
     """
@@ -53,12 +55,21 @@ class BatchLimits:
     rows: int = 8
     seconds: float = 0.2
     piece_frames: int = 50
+    piece_seconds: float = 0.02
 
     def affordable(self, cost: DecodeCost, spec: CodecSpec) -> BatchLimits:
-        """Limits under which a turn of the worker stays short, whatever the machine."""
-        affordable = (self.seconds - cost.fixed_s) / max(cost.frame_s, 1e-9)
-        most = int(affordable) - spec.left_frames - spec.right_frames
-        return replace(self, piece_frames=max(5, min(self.piece_frames, most)))
+        """Limits under which a turn of the worker stays short, whatever the machine.
+
+        A piece has as many new frames as it has context, at least: smaller ones would spend most
+        of their time on that. Where a window costs more than is saved by not decoding it alone,
+        there are no batches.
+        """
+        context = spec.left_frames + spec.right_frames
+        affordable = (self.piece_seconds - cost.fixed_s) / max(cost.frame_s, 1e-9)
+        least = max(_LEAST_PIECE, context)
+        piece = min(self.piece_frames, max(least, int(affordable) - context))
+        saves = cost.fixed_s >= cost.frame_s * (context + _LEAST_PIECE)
+        return replace(self, piece_frames=piece, rows=self.rows if saves else 1)
 
 
 class Grouping(Protocol):
@@ -105,6 +116,11 @@ class Job:
     def next_piece(self) -> DecodeWindow:
         """The piece to decode next."""
         return self.pieces[len(self.samples)]
+
+    @property
+    def new_frames(self) -> int:
+        """Frames that it emits."""
+        return sum(piece.new_frames for piece in self.pieces)
 
     @property
     def is_done(self) -> bool:
@@ -187,7 +203,7 @@ class DeadlineQueue:
         job.samples.append(samples)
         if job.is_done:
             del self._jobs[job.id]
-        elif job.begins and len(job.pieces) >= _LONG_PIECES:
+        elif job.begins and job.new_frames > _LONG_FRAMES:
             job.deadline_s = max(job.deadline_s, now + _LET_PASS_S)
         return job.is_done
 

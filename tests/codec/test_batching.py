@@ -191,7 +191,7 @@ def test_a_stream_waits_for_one_piece_of_a_long_window_only() -> None:
 def test_a_long_beginning_lets_listeners_pass_and_is_done_in_the_end() -> None:
     """It asks for an early turn, as beginnings do; pieces of ten frames take .1 s here."""
     waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
-    waiting.add(0, window(0, 95, 0), 0.25, 0.0, begins=True)
+    waiting.add(0, window(0, 105, 0), 0.25, 0.0, begins=True)
     waiting.add(1, window(), 0.9, 0.0)
     waiting.add(2, window(), 5.0, 0.0)
     order, now = [], 0.0
@@ -199,7 +199,7 @@ def test_a_long_beginning_lets_listeners_pass_and_is_done_in_the_end() -> None:
         order += ids(batch)
         now += 0.1
         finish(waiting, batch, now)
-    assert order == [0, 1, *[0] * 9, 2]
+    assert order == [0, 1, *[0] * 10, 2]
 
 
 def test_a_short_beginning_is_not_held_up_between_its_pieces() -> None:
@@ -286,11 +286,18 @@ def test_cut_gives_each_piece_its_history(before: int, new: int, piece: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("frame_s", "frames"), [(1e-5, 50), (0.004, 30), (0.006, 13), (0.1, 5), (0.0, 50)]
+    ("frame_s", "frames"), [(1e-5, 50), (4e-4, 30), (6e-4, 20), (0.1, 20), (0.0, 50)]
 )
 def test_pieces_are_shorter_on_slow_machines(frame_s: float, frames: int) -> None:
     assert BatchLimits().affordable(DecodeCost(0.0, frame_s), HIGGS).piece_frames == frames
 
 
 def test_pieces_leave_room_for_what_is_fixed() -> None:
-    assert BatchLimits().affordable(DecodeCost(0.08, 0.004), HIGGS).piece_frames == 10
+    assert BatchLimits().affordable(DecodeCost(0.008, 2e-4), HIGGS).piece_frames == 40
+
+
+@pytest.mark.parametrize(("fixed_s", "rows"), [(0.006, 8), (0.001, 1), (0.0, 1)])
+def test_windows_are_batched_where_that_saves_more_than_one_costs(
+    fixed_s: float, rows: int
+) -> None:
+    assert BatchLimits().affordable(DecodeCost(fixed_s, 2e-4), HIGGS).rows == rows
