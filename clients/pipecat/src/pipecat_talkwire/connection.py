@@ -48,6 +48,7 @@ class TalkwireConnection(WebsocketTTSService):
         self._server: wire.Server | None = None
         self._contexts = Contexts()
         self._leaving = False
+        self._has_spoken = False  # on this connection
         self._connecting = asyncio.Lock()
         self._receive_task: asyncio.Task[None] | None = None
         self._reading: ClientConnection | None = None
@@ -77,6 +78,18 @@ class TalkwireConnection(WebsocketTTSService):
             await self.cancel_task(self._receive_task)
             self._receive_task = None
         await self._disconnect_websocket()
+
+    async def _maybe_try_reconnect(
+        self,
+        error_message: str,
+        report_error: ReportErrorCallback,
+        error: Exception | None = None,
+    ) -> bool:
+        # Pipecat gives up for good after three connections in a row that did not last, since they
+        # may have been refused. One on which the server has spoken was not: it died.
+        if self._has_spoken:
+            self._quick_failure_tracker.reset()
+        return await super()._maybe_try_reconnect(error_message, report_error, error)
 
     async def _try_reconnect(
         self,
@@ -119,7 +132,7 @@ class TalkwireConnection(WebsocketTTSService):
     def _on_greeting(self, server: wire.Server) -> None:
         self._server = server
         self._contexts.clear()
-        self._leaving = False
+        self._leaving = self._has_spoken = False
         wanted = self._wants_word_timestamps
         self._has_word_timestamps = server.has_word_timings and wanted is not False
         if wanted and not server.has_word_timings:

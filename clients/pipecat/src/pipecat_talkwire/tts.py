@@ -215,6 +215,7 @@ class TalkwireTTSService(TalkwireConnection):
                 return  # reconnects, and so gets to a server that stays
 
     async def _on_audio(self, audio: wire.Audio) -> None:
+        self._has_spoken = True
         context = self._contexts.of_handle(audio.handle)
         if context is None:
             return
