@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import environment, markdown_table
-from embedded.text import FRONT_ENDS
+from embedded.front_ends import FRONT_ENDS
 from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings

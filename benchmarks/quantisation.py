@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.report import environment, markdown_table
-from embedded.text import FRONT_ENDS
+from embedded.front_ends import FRONT_ENDS
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
 from talker.pack import BITS, GROUP

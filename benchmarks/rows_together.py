@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.report import environment, markdown_table
 from benchmarks.talker_steps import TEXT
-from embedded.text import FRONT_ENDS
+from embedded.front_ends import FRONT_ENDS
 from streaming.ports import RowDemand, Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings

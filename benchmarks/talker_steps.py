@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.report import environment, markdown_table
-from embedded.text import FRONT_ENDS
+from embedded.front_ends import FRONT_ENDS
 from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings

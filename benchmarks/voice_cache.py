@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report import environment, markdown_table
-from embedded.text import FRONT_ENDS
+from embedded.front_ends import FRONT_ENDS
 from service.settings import EMBEDDED_MODEL
 from streaming.ports import Reference, Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine

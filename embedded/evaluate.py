@@ -44,7 +44,7 @@ from embedded.evaluation.report import (
 from embedded.evaluation.source import NoSource, Source
 from embedded.evaluation.speak import Narrator
 from embedded.evaluation.voices import CheckpointVoices
-from embedded.text import FRONT_ENDS
+from embedded.front_ends import FRONT_ENDS
 from streaming.ports import Sampling
 from streaming.spec import Codes
 from talker.engine import TalkerProcessEngine

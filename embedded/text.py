@@ -8,7 +8,6 @@ pause (dashes, brackets, colons) becomes one. See ``docs/design/embedded_voice.m
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass
 
@@ -130,10 +129,3 @@ class _Speech:
     def finish(self) -> Normalised:
         """All of it."""
         return Normalised("".join(self._parts) + self._pause, tuple(self._spans))
-
-
-#: An utterance is parted by its length in words, checked and made into a prompt, one right after
-#: the other: it is normalised once for all of these.
-_KEPT = 64
-#: By the names that generation_config.json knows them by (``text_frontend``).
-FRONT_ENDS = {"english": functools.lru_cache(_KEPT)(normalise)}

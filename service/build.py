@@ -8,7 +8,7 @@ from pathlib import Path
 from asr.engine import WhisperEngine
 from asr.whisper import ModelError
 from codec.engine import CodecWorkerEngine
-from embedded.text import FRONT_ENDS
+from embedded.front_ends import FRONT_ENDS
 from service import __version__
 from service.metrics import Metrics
 from service.runtime import Runtime

@@ -18,7 +18,7 @@ from codec.families.higgs.checkpoint import open_higgs
 from embedded.evaluation.source import Source
 from embedded.evaluation.speak import Narrator
 from embedded.evaluation.voices import CheckpointVoices
-from embedded.text import FRONT_ENDS
+from embedded.front_ends import FRONT_ENDS
 from streaming.ports import Sampling
 from streaming.spec import Samples
 from talker.engine import TalkerProcessEngine

@@ -22,7 +22,7 @@ from embedded.evaluation.metrics import intelligibility
 from embedded.evaluation.recogniser import Recogniser
 from embedded.evaluation.speak import Narrator
 from embedded.evaluation.voices import CheckpointVoices
-from embedded.text import FRONT_ENDS
+from embedded.front_ends import FRONT_ENDS
 from streaming.ports import Sampling
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings

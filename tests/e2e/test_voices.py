@@ -17,7 +17,7 @@ import pytest
 
 from codec.engine import CodecWorkerEngine
 from codec.families.higgs.checkpoint import open_higgs
-from embedded.text import FRONT_ENDS
+from embedded.front_ends import FRONT_ENDS
 from service.settings import EMBEDDED_MODEL
 from service.voices.clip_reader import ClipReader
 from service.voices.cloning import Cloner, NewVoice

@@ -15,7 +15,7 @@ import httpx
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from embedded.text import FRONT_ENDS
+from embedded.front_ends import FRONT_ENDS
 from streaming.ports import RowGenerator, SpeechRequest
 from talker.checkpoint import open_checkpoint
 from talker.fake import FakeTalker

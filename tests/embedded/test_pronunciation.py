@@ -1,0 +1,89 @@
+"""Words by their sounds: the lexicon, endings, small words, and where each sound comes from."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedded.pronunciation import SIGNS, lexicon, said, sounds, spoken, written
+from embedded.text import normalise
+
+LETTERS = frozenset(" abcdefghijklmnopqrstuvwxyz',.?!")
+
+
+def test_lexicon_has_known_signs_alone() -> None:
+    known = lexicon()
+    assert len(known) > 150_000
+    assert {sign for word in known.values() for sign in word} <= LETTERS | set(SIGNS)
+    assert all(set(word) <= LETTERS for word in known)
+
+
+def test_signs_are_no_letters_and_none_stands_twice() -> None:
+    assert len(set(SIGNS)) == len(SIGNS)
+    assert not LETTERS & set(SIGNS)
+
+
+def test_written_tells_vowels_from_letters() -> None:
+    assert written("ɹˈid") == "rˈEd"
+    assert written("juɡə") == "JUgə"
+
+
+@pytest.mark.parametrize(
+    ("word", "sound"),
+    [
+        ("hello", "həlˈO"),
+        ("minutes", "mˈɪnəts"),  # a lexicon's word with an ending
+        ("carries", "kˈɛrEz"),
+        ("wishes", "wˈɪʃᵻz"),
+        ("john's", "ʤˈɑnz"),
+        ("declined", "dəklˈInd"),
+        ("treated", "trˈEtᵻd"),
+    ],
+)
+def test_said_knows_words_and_their_endings(word: str, sound: str) -> None:
+    assert said(word) == sound
+
+
+def test_said_knows_no_invented_word() -> None:
+    assert said("blorptix") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sound"),
+    [
+        ("the end", "ðE ˈɛnd"),
+        ("the dog", "ðə dˈɔg"),
+        ("to eat", "tU ˈEt"),
+        ("to go", "tə gˌO"),
+        ("a", "ə"),
+        ("The blorptix, please!", "ðə blorptix, plˈEz!"),
+    ],
+)
+def test_sounds_says_words_as_their_neighbours_want_it(text: str, sound: str) -> None:
+    assert sounds(text).text == sound
+
+
+def test_sounds_keeps_where_each_word_comes_from() -> None:
+    text = "On 3/4 I paid $1,250.50 to Dr. Blorptix's aunt, OK?"
+    plain, found = normalise(text), sounds(text)
+    assert len(found.spans) == len(plain.spans)
+    for before, after in zip(plain.spans, found.spans, strict=True):
+        assert (before.source_start, before.source_end) == (after.source_start, after.source_end)
+        word = plain.text[before.start : before.end]
+        assert found.text[after.start : after.end] in (word, said(word, "ə"), said(word, "b"))
+
+
+@given(st.text(max_size=60))
+def test_sounds_covers_any_text_with_known_signs(text: str) -> None:
+    found = sounds(text)
+    assert set(found.text) <= LETTERS | set(SIGNS)
+    last = 0
+    for span in found.spans:
+        assert last <= span.start < span.end <= len(found.text)
+        assert set(found.text[last : span.start]) <= set(" ,.?!")
+        last = span.end
+
+
+def test_spoken_leaves_chosen_words_in_letters() -> None:
+    assert spoken(normalise("the end"), frozenset({1})).text == "ðə end"
