@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from embedded.pronunciation import SIGNS
 from embedded.training.kokoro import Teacher
 from embedded.training.quantise import ACTIVE, Quantiser
 from embedded.training.spectra import spectra
@@ -121,17 +122,11 @@ def config(net: TalkerNet, codec: Any) -> dict[str, Any]:
 
 
 def tokenizer() -> Tokenizer:
-    """A letter is an id. What the front end has not rewritten is folded or dropped here."""
-    letters = {letter: VOCABULARY[letter] for letter in LETTERS}
-    made = Tokenizer(models.WordLevel(vocab=letters, unk_token=" "))
+    """A letter or a sign is an id. What the front end has not rewritten is dropped here."""
+    made = Tokenizer(models.WordLevel(vocab=dict(VOCABULARY), unk_token=" "))
     made.normalizer = normalizers.Sequence(
         [
-            normalizers.NFKD(),
-            normalizers.StripAccents(),
-            normalizers.Lowercase(),
-            normalizers.Replace("\u2019", "'"),
-            normalizers.Replace(Regex("[;:]"), ","),
-            normalizers.Replace(Regex("[^a-z ',.?!]+"), " "),
+            normalizers.Replace(Regex(f"[^{LETTERS}{SIGNS}]+"), " "),
             normalizers.Replace(Regex(" +"), " "),
             normalizers.Strip(),
         ]

@@ -14,11 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from embedded.pronunciation import spoken
+from embedded.text import normalise
 from embedded.training.pitch import Floats, Ints
 from embedded.training.quantise import ACTIVE
-from embedded.training.talker import BOC, BOOKS, EOC, LETTERS, VOCABULARY
+from embedded.training.talker import BOC, BOOKS, EOC, VOCABULARY
 
 NOTHING = -100  # a target that does not count
+#: The share of words that the talker learns by their letters, though it knows their sounds: it
+#: will meet words that the lexicon lacks.
+_SPELLED = 0.06
 _FREE_START = 8  # rows of a reference before which nobody can know its voice
 
 
@@ -35,6 +40,23 @@ class Utterance:
         begun = np.flatnonzero(self.place > self.place[0])
         late = max(0, int(begun[0]) - 1) if len(begun) else 0
         return Utterance(self.text, self.codes[late:], self.place[late:])
+
+
+def sounded(utterance: Utterance, random: np.random.Generator) -> Utterance:
+    """The same with its words by their sounds, as the front end gives them to the talker, but for
+    a few in letters.
+    """
+    reading = normalise(utterance.text)
+    chosen = np.flatnonzero(random.random(len(reading.spans)) < _SPELLED)
+    said = spoken(reading, frozenset(chosen.tolist()))
+    letters, signs = [0], [0]
+    for before, after in zip(reading.spans, said.spans, strict=True):
+        letters += [before.start, before.end]
+        signs += [after.start, after.end]
+    place = np.interp(
+        utterance.place, [*letters, len(reading.text)], [*signs, len(said.text)]
+    ).astype(np.float32)
+    return Utterance(said.text, utterance.codes, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +202,3 @@ def scripts_of(
             continue
         if len(script) <= longest:
             yield script
-
-
-def speakable(text: str) -> bool:
-    """Whether every character has an id."""
-    return all(letter in LETTERS for letter in text)

@@ -13,14 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embedded.pronunciation import SIGNS
+
 BOOKS, ROWS, BOC, EOC = 8, 1026, 1024, 1025
 LETTERS = " abcdefghijklmnopqrstuvwxyz',.?!"
 SPECIALS = ("<|endoftext|>", "<|tts|>", "<|text|>", "<|audio|>", "<|ref_audio|>", "<|ref_text|>")
-VOCABULARY = {
-    **{c: i for i, c in enumerate(LETTERS)},
-    **{s: 32 + i for i, s in enumerate(SPECIALS)},
-}
-VOCABULARY_SIZE = 64
+VOCABULARY = {c: i for i, c in enumerate((*LETTERS, *SPECIALS, *SIGNS))}
+VOCABULARY_SIZE = 96
 _POSITIONS = 2048
 
 

@@ -20,6 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from embedded.text import normalise
@@ -42,7 +43,7 @@ from embedded.training import (
 from embedded.training.phonemes import read
 from embedded.training.progress import Progress, restore_weights
 from embedded.training.quantise import ACTIVE, BOOKS, Quantiser
-from embedded.training.scripts import Utterance
+from embedded.training.scripts import Utterance, sounded
 from embedded.training.spectra import spectra
 from embedded.training.talker import ROWS, Shape, TalkerNet
 
@@ -62,7 +63,7 @@ GENERATION = {
     "top_p": 0.95,
     "max_new_tokens": 700,
     "alignment_heads": [[layer, 0] for layer in Shape().guided],
-    "text_frontend": "english",
+    "text_frontend": "english-sounds",
     "segment_chars": 90,
     "continuation": True,
     "continuation_positions": 900,
@@ -238,14 +239,15 @@ def _tools(plan: Plan) -> tuple[kokoro.Teacher, guess.SpectrumGuess, Quantiser]:
 
 def groups(plan: Plan) -> list[talker_training.Group]:
     """What the talker learns, speaker by speaker."""
-    found = dict[int, list[Utterance]]()
+    found, random = dict[int, list[Utterance]](), np.random.default_rng((plan.seed, 11))
     default = set[int]()
     for item in dataset.load(plan.work / "codes"):
         if len(item.codes) < _LEAST_FRAMES:
             continue
         whole = torch.zeros(len(item.codes), BOOKS, dtype=torch.long)
         whole[:, :ACTIVE] = torch.from_numpy(item.codes)
-        found.setdefault(item.group, []).append(Utterance(item.text, whole.numpy(), item.place))
+        said = sounded(Utterance(item.text, whole.numpy(), item.place), random)
+        found.setdefault(item.group, []).append(said)
         if item.voice == next(iter(speech.NAMED)):
             default.add(item.group)
     return [talker_training.Group(tuple(said), n in default) for n, said in found.items()]

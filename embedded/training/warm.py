@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from embedded.training.export import ANALYSIS, CODEC, talker_names
 from embedded.training.pitch import PITCH_CODES
 from embedded.training.quantise import COMPONENTS, LATENT, PITCH_BOOK, Quantiser
-from embedded.training.talker import ROWS, TalkerNet
+from embedded.training.talker import LETTERS, ROWS, SPECIALS, TalkerNet
 
 _BOOK = "quantizer.quantizers.{}.codebook.embed"
 
@@ -85,6 +85,9 @@ def fill_reader(net: TalkerNet, folder: Path) -> None:
     known = {ours: found[theirs].float() for ours, theirs in names.items() if theirs in found}
     rows = slice(PITCH_BOOK * ROWS, PITCH_BOOK * ROWS + PITCH_CODES)
     if known["audio"].shape == net.audio.shape:
+        letters, text = len(LETTERS) + len(SPECIALS), net.text.weight.detach().clone()
+        text[:letters] = known["text.weight"][:letters]  # signs added since begin as they are
+        known["text.weight"] = text
         fresh = net.audio.detach().clone()
         fresh[rows] = known["audio"][rows]
         known["audio"] = fresh

@@ -7,7 +7,7 @@ from pathlib import Path
 from embedded.evaluation.metrics import words_of
 from embedded.training import clips
 from embedded.training.export import VOICES
-from embedded.training.scripts import speakable
+from embedded.training.talker import LETTERS
 
 FOLDER = Path(clips.__file__).parent
 
@@ -22,7 +22,7 @@ def test_what_is_tuned_on_is_not_what_is_judged_by() -> None:
 
 def test_every_voice_speaks_a_clip_that_was_tried() -> None:
     tried = clips.lines("clips")
-    assert all(speakable(text) for text in tried)
+    assert all(set(text) <= set(LETTERS) for text in tried)
     assert {voice.text for voice in VOICES} <= set(tried)
 
 

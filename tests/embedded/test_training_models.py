@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from codec.families.higgs.checkpoint import open_higgs
+from embedded.pronunciation import sounds
+from embedded.text import normalise
 from embedded.training import decoder_training, encoder_training, export, refine
 from embedded.training.codec_training import parts
 from embedded.training.decoder_training import Example, decode, decoder_error, train_decoder
@@ -21,8 +23,8 @@ from embedded.training.encoder_training import Heard, encoder_error, train_encod
 from embedded.training.pitch import HOP
 from embedded.training.progress import Progress, restore_weights
 from embedded.training.quantise import LATENT
-from embedded.training.scripts import Script, Utterance, write
-from embedded.training.talker import Shape, TalkerNet
+from embedded.training.scripts import Script, Utterance, sounded, write
+from embedded.training.talker import VOCABULARY, Shape, TalkerNet
 from embedded.training.talker_training import collated, losses
 from embedded.training.tokenizer_model import new_model, resample
 from talker.families.higgs_v3 import HiggsV3
@@ -199,11 +201,24 @@ def test_the_tokenizer_writes_prompts(tmp_path: Path) -> None:
     export.tokenizer().save(str(tmp_path / "tokenizer.json"))
     family = HiggsV3()
     shape = family.read_shape(export.config(small(), codec))
-    builder = family.builder(PromptSource(tmp_path / "tokenizer.json", shape, 2048))
-    assert (
-        builder.build("Hé, it\u2019s; <|audio|>!").ids[2:-1]
-        == builder.build("he, it's, audio !").ids[2:-1]
-    )
+    builder = family.builder(PromptSource(tmp_path / "tokenizer.json", shape, 2048, sounds))
+    text = "Hé, it\u2019s 2 <|audio|> words!"
+    assert list(builder.build(text).ids[2:-1]) == [VOCABULARY[sign] for sign in sounds(text).text]
+
+
+def test_utterances_are_learned_as_the_front_end_gives_them() -> None:
+    text, frames = "the two apples to eat.", 50
+    place = np.linspace(0, len(text), frames, dtype=np.float32)
+    codes = np.zeros((frames, 8), np.int64)
+    made = sounded(Utterance(text, codes, place), np.random.default_rng(1))
+    plain, said = normalise(text), sounds(text)
+    assert made.text == said.text  # by this seed none is left in letters
+    for before, after in zip(plain.spans, said.spans, strict=True):
+        inside = (place > before.start) & (place < before.end)
+        assert ((made.place[inside] > after.start) & (made.place[inside] < after.end)).all()
+    utterance, seeds = Utterance(text, codes, place), range(40)
+    others = {sounded(utterance, np.random.default_rng(seed)).text for seed in seeds}
+    assert others > {said.text}
 
 
 _WHOLE = """
