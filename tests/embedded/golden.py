@@ -16,12 +16,13 @@ import numpy as np
 from codec.families.higgs.checkpoint import open_higgs
 from codec.families.higgs.decoder import HiggsDecoder
 from embedded.evaluation.voices import CheckpointVoices
-from embedded.text import normalise
+from embedded.front_ends import FRONT_ENDS
 from streaming.delay import DelayReverter
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
 from talker.reference import ReferenceTalker
 from talker.request_builder import DEFAULT_VOICE
+from talker.text_front_end import choose_front_end
 
 CHECKPOINT = Path(__file__).parents[2] / "embedded" / "checkpoint"
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -59,7 +60,7 @@ class Spoken:
 def say(text: str, decoder: HiggsDecoder, most_rows: int, voice: str = DEFAULT_VOICE) -> Spoken:
     """By the plain float32 loop."""
     opened = open_checkpoint(str(CHECKPOINT))
-    front_end = {None: None, "english": normalise}[opened.text_frontend]
+    front_end = choose_front_end(opened.text_frontend, FRONT_ENDS)
     prompts = opened.prompt_builder(2048, front_end)
     reference = CheckpointVoices(CHECKPOINT).get(voice)
     prompt = prompts.build(text, reference)
