@@ -52,6 +52,8 @@ _SEED = 1
 _SENTENCES, _SPOKEN = 80_000, 20_000
 _ENCODER_HIDDEN = 12
 _LEAST_FRAMES = 4
+#: How loud each voice was made, in a checkpoint: codes of a run that goes on from it mean the same.
+_GAINS = "training/gains.json"
 STAGES = (
     "teacher", "speech", "quantiser", "decoder", "refine", "encoder", "guess", "codes", "talker",
     "clips", "export",
@@ -136,8 +138,9 @@ def speak(plan: Plan) -> None:
 def gains(plan: Plan) -> dict[str, float]:
     """What makes the voices equally loud; once a voice is known, its own stays as it is."""
     file, known = plan.work / "gains.json", dict[str, float]()
-    if file.exists():
-        known = json.loads(file.read_text(encoding="utf-8"))
+    for kept in (plan.start and plan.start / _GAINS, file):
+        if kept and kept.exists():
+            known = json.loads(kept.read_text(encoding="utf-8"))
     spoke = {speech.voice_of(i // speech.GROUP, plan.seed)
              for i in range(plan.speech_parts * speech.PART)}  # fmt: skip
     if spoke - known.keys():
@@ -281,6 +284,8 @@ def write(plan: Plan) -> None:
     restore_weights("talker", plan.work, net)
     table = quantiser(plan)
     export.write(plan.out, net.cpu(), model.cpu(), table, GENERATION, _clips(plan, table))
+    kept = json.dumps(gains(plan), indent=1)
+    (plan.out / _GAINS).write_text(kept + "\n", encoding="utf-8")
 
 
 def _clips(plan: Plan, table: Quantiser) -> dict[export.NamedVoice, torch.Tensor]:

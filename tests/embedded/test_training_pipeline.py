@@ -98,7 +98,9 @@ def made(_small: None, tmp_path_factory: pytest.TempPathFactory) -> train.Plan:
     return whole
 
 
-def test_pipeline_writes_a_checkpoint_that_can_be_trained_further(made: train.Plan) -> None:
+def test_pipeline_writes_a_checkpoint_that_can_be_trained_further(
+    made: train.Plan, tmp_path: Path
+) -> None:
     found = load_file(made.out / "model.safetensors")
     assert all(t.isfinite().all() for t in found.values() if t.is_floating_point())
     for number, voice in enumerate(export.VOICES):
@@ -113,6 +115,8 @@ def test_pipeline_writes_a_checkpoint_that_can_be_trained_further(made: train.Pl
     began = decoder_error(train.new_codec(again), pool)
     fresh = decoder_error(train.new_codec(made), pool)
     assert began["spectral"] < fresh["spectral"]
+    elsewhere = plan(tmp_path, "--from", str(made.out))
+    assert train.gains(elsewhere) == train.gains(made)
 
 
 @pytest.mark.parametrize("stage", ["speech", "codes", "guess", "decoder", "refine", "talker"])
