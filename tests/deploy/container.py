@@ -74,6 +74,9 @@ def stage(target: Path) -> None:
             shutil.copytree(source, target / name, ignore=shutil.ignore_patterns(*never))
         else:
             shutil.copy(source, target / name)
+    for rule in rules[1:]:
+        if not rule.startswith(("!", "**/")):
+            shutil.rmtree(target / rule)
 
 
 def can_unshare() -> bool:

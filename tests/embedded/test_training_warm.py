@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from embedded.training import decoder_training, export, tokenizer_model, train, 
 from embedded.training.decoder_training import decode, decoder_error, examples
 from embedded.training.export import ANALYSIS
 from embedded.training.pitch import HOP, PITCH_CODES
-from embedded.training.quantise import COMPONENTS, fit
+from embedded.training.quantise import COMPONENTS, LATENT, fit
 from embedded.training.spectra import spectra
 from embedded.training.speech import Spoken
 from embedded.training.talker import ROWS, Shape, TalkerNet
@@ -190,3 +191,16 @@ def test_what_cannot_be_gone_on_from_says_why(old: Path, tmp_path: Path) -> None
         warm.fill_codec(tokenizer_model.new_model(32, 4), tmp_path)
     with pytest.raises(warm.NotOurs, match="analysis"):
         warm.quantiser_of(tmp_path)
+
+
+def test_next_voice_can_be_gone_on_from() -> None:
+    """Its networks are this recipe's, and its codebooks are those that its talker says."""
+    folder = Path(__file__).parents[2] / "embedded" / "next"
+    table = warm.quantiser_of(folder)
+    assert table.books.shape == (8, 1024, LATENT)
+    assert not table.books[4:].any()
+    warm.fill_codec(tokenizer_model.new_model(256, 12), folder)
+    net = TalkerNet(Shape())
+    warm.fill_talker(net, folder)
+    assert all(tensor.isfinite().all() for tensor in net.state_dict().values())
+    assert json.loads((folder / "generation_config.json").read_text()) == train.GENERATION
