@@ -27,7 +27,6 @@ FILE = Path(__file__).with_name("lexicon.txt.gz")
 #: Small words as they are said in a sentence, where the lexicon has them alone.
 _UNSTRESSED = {"a": "ə", "to": "tə", "the": "ðə"}
 _BEFORE_VOWELS = {"to": "tU", "the": "ðE"}
-_KEPT = 64
 
 
 @functools.cache
@@ -43,7 +42,7 @@ def written(phonemes: str) -> str:
 
 
 def said(word: str, following: str = "") -> str | None:
-    """How ``word`` is said before ``following`` (as said, too); None if nobody knows."""
+    """How ``word`` is said before ``following`` (as said, too), if the lexicon knows it."""
     if word in _UNSTRESSED:
         before_vowel = following.lstrip("ˈˌ")[:1] in _VOWELS
         return _BEFORE_VOWELS.get(word, "ə") if before_vowel else _UNSTRESSED[word]
