@@ -4,7 +4,7 @@ Windows run together when their shapes are equal, contexts beyond the receptive 
 counted. Padding to a common shape would need masks at every layer (biases leak past a
 stream's edge); a GPU's graphs have shapes of their own, with masks (``codec.buckets``). A batch
 grows only while its most urgent window stays in time, and on a CPU not at all: there a batch
-costs as much as its windows one by one, and each of them would wait for all.
+costs nearly as much as its windows one by one, and each of them would wait for all.
 
 A long window is cut into pieces, chosen one by one, so that no stream waits for more than
 one piece of it. Pieces keep the receptive field around them and give the same bits. One with
