@@ -18,7 +18,7 @@ decoding the window and trimming.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 #: The DAC decoder: kernels of 7, residual units with these dilations after each upsampling.
@@ -90,6 +90,21 @@ def architecture(ratios: tuple[int, ...]) -> tuple[Layer, ...]:
         layers.extend(Layer(rate, half * dilation, half * dilation) for dilation in DILATIONS)
     layers.append(Layer(rate, half, half))
     return tuple(layers)
+
+
+def without_lookahead(layer: Layer, zero_taps: int) -> Layer:
+    """The layer whose kernel has so many taps of zero where it would look ahead.
+
+    A convolution looks so many taps less far ahead. A transposed one looks ahead with its first
+    ``cut`` taps alone: where all these are zero its outputs begin with their own input, and
+    nothing has to be cut off; with fewer it stays as it is. The last outputs of an input do not
+    read the one before any more; that is not counted, so that the receptive field can come out a
+    frame longer than it is.
+    """
+    if layer.stride == 1:
+        dilation = layer.left // (KERNEL // 2)
+        return replace(layer, right=layer.right - dilation * min(zero_taps, KERNEL // 2))
+    return replace(layer, cut=0) if zero_taps >= layer.cut else layer
 
 
 def receptive_field(layers: tuple[Layer, ...]) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from codec import layer_ranges
 from codec.families.higgs.config import CodecConfig
 from codec.family import check_codes
-from codec.layer_ranges import DILATIONS
+from codec.layer_ranges import DILATIONS, Layer, without_lookahead
 from codec.layers import ConvWeights, Edge, Residual, Upsample
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
@@ -38,12 +38,15 @@ class HiggsDecoder:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.fingerprint = _fingerprint(tensors)
-        self._layers = config.layers
+        self._layers, tensors = _without_lookahead(config.layers, tensors, len(config.ratios))
         self._device = torch.device(device)
         placed = {name: t.to(self._device, dtype) for name, t in tensors.items()}
         self._stages = build_stages(placed, len(config.ratios))
         tables, constant = _fold_lookup(config, tensors)
-        self._spec = replace(config.spec(), inert_codebooks=_inert(tables))
+        left, right = layer_ranges.receptive_field(self._layers)
+        self._spec = replace(
+            config.spec(), left_frames=left, right_frames=right, inert_codebooks=_inert(tables)
+        )
         # UNKNOWN is the last row's index too: what is not known adds nothing
         tables = torch.cat([tables, torch.zeros_like(tables[:, :1])], dim=1)
         self._tables = tables.to(placed["fc2.bias"])
@@ -140,6 +143,42 @@ class HiggsDecoder:
 
 
 Stage = Edge | Residual | Upsample
+_DECODER = "acoustic_decoder"
+
+
+def _kernels(blocks: int) -> list[str]:
+    """Names of the kernels, one for each layer of ``layer_ranges.architecture``."""
+    names = ["conv1"]
+    for index in range(blocks):
+        units = [f"res_unit{number}.conv1" for number in range(1, len(DILATIONS) + 1)]
+        names += [f"block.{index}.{name}" for name in ("conv_t1", *units)]
+    return [f"{_DECODER}.{name}.weight" for name in (*names, "conv2")]
+
+
+def _without_lookahead(
+    layers: Sequence[Layer], tensors: Mapping[str, Tensor], blocks: int
+) -> tuple[tuple[Layer, ...], dict[str, Tensor]]:
+    """The layers and tensors without those taps that would look ahead and are all zero.
+
+    The format has no causal convolutions, but a decoder may have been taught to be one. Leaving
+    such taps out spares their share of the work, and windows need no frames for them.
+    """
+    kept, found = dict(tensors), []
+    for layer, name in zip(layers, _kernels(blocks), strict=True):
+        kernel = tensors[name]
+        taps = kernel.abs().amax((0, 1)).nonzero().flatten()
+        if layer.stride > 1:
+            cropped = without_lookahead(layer, int(taps[0]) if len(taps) else 0)
+            first = layer.cut - cropped.cut
+            kernel = torch.cat([kernel[:, :, first:], kernel[:, :, :first]], 2)
+        else:
+            zeros = kernel.shape[2] - 1 - int(taps[-1]) if len(taps) else 0
+            zeros = min(zeros, kernel.shape[2] // 2)
+            cropped = without_lookahead(layer, zeros)
+            kernel = kernel[:, :, : kernel.shape[2] - zeros]
+        kept[name] = kernel.contiguous()
+        found.append(cropped)
+    return tuple(found), kept
 
 
 def build_stages(tensors: Mapping[str, Tensor], blocks: int) -> list[Stage]:
@@ -151,10 +190,9 @@ def build_stages(tensors: Mapping[str, Tensor], blocks: int) -> list[Stage]:
     def alpha(name: str) -> Tensor:
         return tensors[f"{name}.alpha"].flatten()
 
-    decoder = "acoustic_decoder"
-    stages: list[Stage] = [Edge(*conv(f"{decoder}.conv1"))]
+    stages: list[Stage] = [Edge(*conv(f"{_DECODER}.conv1"))]
     for index in range(blocks):
-        name = f"{decoder}.block.{index}"
+        name = f"{_DECODER}.block.{index}"
         stages.append(Upsample(alpha(f"{name}.snake1"), *conv(f"{name}.conv_t1")))
         for number, dilation in enumerate(DILATIONS, 1):
             unit = f"{name}.res_unit{number}"
@@ -167,7 +205,7 @@ def build_stages(tensors: Mapping[str, Tensor], blocks: int) -> list[Stage]:
                     conv(f"{unit}.conv2"),
                 )
             )
-    return [*stages, Edge(*conv(f"{decoder}.conv2"), alpha(f"{decoder}.snake1"))]
+    return [*stages, Edge(*conv(f"{_DECODER}.conv2"), alpha(f"{_DECODER}.snake1"))]
 
 
 def _inert(tables: Tensor) -> int:
