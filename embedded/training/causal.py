@@ -1,60 +1,53 @@
-"""Keeps the codec's decoder from looking further ahead than a stream waits.
+"""Makes the codec's decoder causal: no sample depends on a later frame.
 
-Its convolutions reach ten frames ahead. A stream decodes a chunk when two frames after it are
-known; a decoder that was taught with all ten there then says something else than it would have
-with the whole utterance in hand, above all another phase where none is right, and chunks do not
-fit together. So the taps that look further ahead than two frames are zero from the first step on,
-and stay so. The format knows nothing of that.
+The format's convolutions look as far ahead as they look back. A decoder that was taught with all
+of that says something else in a stream, where the next frames are not known yet, than it would
+have said with the whole utterance in hand. So the taps that look ahead are left out here and are
+zeros in the checkpoint. The format knows nothing of that; ``codec.families.higgs.decoder`` finds
+the zeros and leaves their work out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-#: The convolutions whose kernels have taps that are zero, by the beginning of their names, and how
-#: many taps ahead they keep. One frame ahead at the frame rate, half of one in the first
-#: upsampling, and a third of one in all behind the second.
-_KEPT = (
-    ("conv1.", 1),
-    ("block.0.res_unit", 0),
-    ("block.1.res_unit", 0),
-    ("block.2.res_unit3", 0),
-)
+
+class _Convolution(nn.Conv1d):
+    """With the middle tap and those that look back alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept, dilation = self.kernel_size[0] // 2 + 1, self.dilation[0]
+        x = F.pad(x, (dilation * (kept - 1), 0))
+        return F.conv1d(x, self.weight[..., :kept], self.bias, dilation=dilation)
 
 
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """``kernel`` ``[out, in, taps]`` is nothing but zero where ``kept`` ``[taps]`` is."""
+class _Upsampling(nn.ConvTranspose1d):
+    """Without the taps by which an input is heard before its own place."""
 
-    kernel: nn.Parameter
-    kept: Tensor
-
-    @torch.no_grad()
-    def apply(self) -> None:
-        """To the weights, and to their gradient where there is one."""
-        self.kernel.mul_(self.kept)
-        if self.kernel.grad is not None:
-            self.kernel.grad.mul_(self.kept)
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        stride, first = self.stride[0], int(self.padding[0])
+        made = F.conv_transpose1d(x, self.weight[..., first:], self.bias, stride=stride)
+        return made[..., : x.shape[-1] * stride]
 
 
-def masks_of(decoder: nn.Module) -> list[Mask]:
-    """The masks of a decoder (``acoustic_decoder``)."""
-    found = []
-    for name, kernel in decoder.named_parameters():
-        taps = kernel.shape[-1]
-        for beginning, ahead in _KEPT:
-            if name.startswith(beginning) and kernel.dim() == 3 and taps > 1:
-                kept = torch.ones(taps, device=kernel.device)
-                kept[taps // 2 + 1 + ahead :] = 0
-                found.append(Mask(kernel, kept))
-    return found
+def make_causal(decoder: nn.Module) -> None:
+    """Let ``decoder`` (``acoustic_decoder``) look back alone, whatever weights it is given."""
+    for layer in decoder.modules():
+        if isinstance(layer, nn.Conv1d) and layer.kernel_size[0] > 1:
+            layer.__class__ = _Convolution
+        elif isinstance(layer, nn.ConvTranspose1d):
+            layer.__class__ = _Upsampling
+    decoder.register_load_state_dict_post_hook(lambda module, _: _silence(module))
+    _silence(decoder)
 
 
-def apply(masks: Sequence[Mask]) -> None:
-    """All of them: before an optimiser's step to the gradients, after it to the weights."""
-    for mask in masks:
-        mask.apply()
+@torch.no_grad()
+def _silence(decoder: nn.Module) -> None:
+    """Make the taps that are left out zero. No gradient reaches them: they stay so."""
+    for layer in decoder.modules():
+        if isinstance(layer, _Convolution):
+            layer.weight[..., layer.kernel_size[0] // 2 + 1 :] = 0
+        elif isinstance(layer, _Upsampling):
+            layer.weight[..., : int(layer.padding[0])] = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embedded.training import lookahead
 from embedded.training.precision import muon
 from embedded.training.progress import Progress
 
@@ -41,11 +40,8 @@ class Way:
 def learn(
     part: nn.ModuleDict, progress: Progress, way: Way,
     lose: Callable[[np.random.Generator], dict[str, Tensor]], test: Callable[[], str],
-    masks: Sequence[lookahead.Mask] = (),
 ) -> None:  # fmt: skip
-    """Descend on the sum of the losses that ``lose`` finds on a batch of its own drawing; what
-    ``masks`` leave out stays zero.
-    """
+    """Descend on the sum of the losses that ``lose`` finds on a batch of its own drawing."""
     alphas = [p for name, p in part.named_parameters() if name.endswith("alpha")]
     deep = [p for p in part.parameters() if p.dim() > 1]
     kernels = [p for p in deep if min(p.flatten(1).shape) >= _MATRIX]
@@ -55,21 +51,18 @@ def learn(
     adam = torch.optim.AdamW(rest, way.rate, betas=(way.beta, 0.95), weight_decay=0.0)
     orthogonal = muon(matrices, _MUON * way.rate, weight_decay=0.0)
     progress.restore(part, adam, orthogonal)
-    lookahead.apply(masks)
     for step in progress:
         for optimiser, rate in ((adam, way.rate), (orthogonal, _MUON * way.rate)):
             for group in optimiser.param_groups:
                 group["lr"] = rate * progress.slope(50)
         found = lose(np.random.default_rng((way.seed, step)))
         sum(found.values(), torch.zeros(())).backward()
-        lookahead.apply(masks)
         nn.utils.clip_grad_norm_(part.parameters(), way.clip)
         for matrix, kernel in zip(matrices, kernels, strict=True):
             matrix.grad = None if kernel.grad is None else kernel.grad.flatten(1)
         adam.step()
         orthogonal.step()
         part.zero_grad(set_to_none=True)
-        lookahead.apply(masks)
         with torch.no_grad():
             for alpha in alphas:
                 alpha.clamp_(min=LEAST_ALPHA)

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedded.training import lookahead
 from embedded.training.codec_training import Way, learn, parts
 from embedded.training.pitch import HOP, RATE, Ints, periods_of
 from embedded.training.precision import autocast
@@ -118,10 +117,8 @@ def decode(model: Any, latents: Tensor) -> Tensor:
 def batch(
     pool: Sequence[Example], random: np.random.Generator, size: int, frames: int
 ) -> tuple[Tensor, Tensor, Tensor, slice]:
-    """Draw pieces from anywhere, but for the frame at each end that nothing is known before or
-    after; or from the beginnings or the ends of utterances, where silence must be silent. Half of
-    those from anywhere keep their last frame: the best that can be done without lookahead is
-    learned too.
+    """Draw pieces from anywhere, but for their first frame, before which nothing is known; or
+    from the beginnings or the ends of utterances, where silence must be silent.
 
     Returns:
         Latents, samples, ``low_hz``, and those samples that can be known.
@@ -134,7 +131,7 @@ def batch(
         latents.append(pool[i].latents[start : start + frames])
         samples.append(pool[i].samples[start * HOP : (start + frames) * HOP])
         low_hz.append(pool[i].low_hz)
-    known = (slice(0, -HOP), slice(HOP, None), slice(HOP, None), slice(HOP, -HOP))[place]
+    known = slice(HOP if place else 0, None)
     heard = torch.stack(samples).float()
     return torch.stack(latents).float(), heard, torch.tensor(low_hz), known
 
@@ -174,5 +171,4 @@ def train_decoder(
         found = decoder_error(model, tested)
         return ", ".join(f"{name} {value:.3f}" for name, value in found.items())
 
-    masks = lookahead.masks_of(model.acoustic_decoder)
-    learn(part, progress, Way(1, 1.5e-3, 0.8, 3.0), lose, test, masks)
+    learn(part, progress, Way(1, 1.5e-3, 0.8, 3.0), lose, test)

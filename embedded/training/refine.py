@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embedded.training import lookahead
 from embedded.training.codec_training import LEAST_ALPHA, parts
 from embedded.training.decoder_training import (
     Example,
@@ -121,7 +120,6 @@ def train_refined(
     theirs = torch.optim.AdamW(
         discriminators.parameters(), _JUDGES_RATE, betas=(0.8, 0.95), weight_decay=0.0
     )
-    masks = lookahead.masks_of(model.acoustic_decoder)
     progress.restore(both, ours, theirs)
     tested, usable = pool[:_TESTED], [e for e in pool[_TESTED:] if len(e.latents) >= frames]
     for step in progress:
@@ -146,11 +144,9 @@ def train_refined(
             weight = min(1.0, (step - _ALONE + 1) / _RAMP)
             total = _WAVE * found["wave"] + found["spectral"] + _MEL * found["mel"]
             (total + weight * (_FOOL * told + _MATCH * apart)).backward()
-            lookahead.apply(masks)
             nn.utils.clip_grad_norm_(part.parameters(), _CLIP)
             ours.step()
             ours.zero_grad(set_to_none=True)
-            lookahead.apply(masks)
             theirs.zero_grad(set_to_none=True)
             with torch.no_grad():
                 for alpha in alphas:

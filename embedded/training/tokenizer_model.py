@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from embedded.training import lookahead
+from embedded.training.causal import make_causal
 from embedded.training.quantise import LATENT, Quantiser
 
 #: The acoustic and the semantic half of a latent.
@@ -119,7 +119,7 @@ def _draw_weights(model: Any) -> None:
             torch.nn.init.ones_(parameter)
     with torch.no_grad():
         model.acoustic_decoder.conv2.weight.mul_(0.1)  # speech begins softly
-    lookahead.apply(lookahead.masks_of(model.acoustic_decoder))
+    make_causal(model.acoustic_decoder)
 
 
 def set_books(model: Any, quantiser: Quantiser) -> None:
