@@ -66,6 +66,14 @@ def make_tensors() -> Callable[[CodecConfig], dict[str, torch.Tensor]]:
 
 
 @pytest.fixture(scope="session")
+def looking_ahead(config: CodecConfig) -> HiggsDecoder:
+    """Random weights of the embedded codec's size, whose convolutions look ahead as the real
+    model's do, ten frames in all.
+    """
+    return HiggsDecoder(config, random_tensors(config))
+
+
+@pytest.fixture(scope="session")
 def tiny() -> CodecConfig:
     """A codec small enough to save, rename and load many times in a test."""
     return CodecConfig(

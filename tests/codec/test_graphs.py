@@ -28,6 +28,12 @@ SPEC = CodecSpec(24_000, 960, (1024,) * 8, 10, 10)
 
 
 @pytest.fixture(scope="module")
+def decoder(looking_ahead: HiggsDecoder) -> HiggsDecoder:
+    """With windows of every kind."""
+    return looking_ahead
+
+
+@pytest.fixture(scope="module")
 def recorder() -> FakeRecorder:
     return FakeRecorder()
 
