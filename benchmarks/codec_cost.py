@@ -9,7 +9,6 @@ what is not needed; ``trim`` is this project's way.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -20,12 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.random_weights import random_decoder
+from benchmarks.report import environment, markdown_table, print_facts, write_json
 from codec.families.higgs.checkpoint import open_higgs
-from codec.families.higgs.config import CodecConfig
-from codec.families.higgs.decoder import HiggsDecoder
-from codec.families.higgs.tensors import decoder_shapes
 from codec.memory import keep_freed_memory
+from streaming.ports import CodecDecoder
 from streaming.window import DecodeWindow
 
 ONE_SHOT_FRAMES = 100
@@ -86,23 +84,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     one_shot_ms, figures = measure_streaming(decoder, options.rounds, clock)
     batches = measure_batches(decoder, options.rounds, clock)
     facts = environment() | {"codec": name, "threads": str(options.threads)}
-    print("; ".join(f"{key} {value}" for key, value in facts.items()))
-    print(f"\nOne-shot: {one_shot_ms:.3f} ms per frame of {1000 * decoder.spec.frame_s:.0f} ms\n")
+    print_facts(facts)
+    print(f"One-shot: {one_shot_ms:.3f} ms per frame of {1000 * decoder.spec.frame_s:.0f} ms\n")
     print(streaming_table(figures))
     print()
     print(batch_table(batches))
-    if options.json:
-        report = {
-            "environment": facts,
-            "one_shot_ms_per_frame": one_shot_ms,
-            "streaming": [asdict(figure) for figure in figures],
-            "batches": [{"case": asdict(case), "ms": list(ms)} for case, ms in batches],
-        }
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    report = {
+        "environment": facts,
+        "one_shot_ms_per_frame": one_shot_ms,
+        "streaming": [asdict(figure) for figure in figures],
+        "batches": [{"case": asdict(case), "ms": list(ms)} for case, ms in batches],
+    }
+    write_json(options.json, report)
 
 
 def measure_streaming(
-    decoder: HiggsDecoder, rounds: int, clock: Callable[[], float]
+    decoder: CodecDecoder, rounds: int, clock: Callable[[], float]
 ) -> tuple[float, list[Figure]]:
     """Time one-shot and all cases in turn; return one-shot ms per frame, and figures."""
     codes = _codes(decoder, ONE_SHOT_FRAMES)
@@ -125,7 +122,7 @@ def measure_streaming(
 
 
 def measure_batches(
-    decoder: HiggsDecoder, rounds: int, clock: Callable[[], float]
+    decoder: CodecDecoder, rounds: int, clock: Callable[[], float]
 ) -> list[tuple[Case, list[float]]]:
     """Milliseconds per window when 1, 2, 4 and 8 windows are decoded together."""
     results = []
@@ -154,31 +151,19 @@ def batch_table(batches: Sequence[tuple[Case, list[float]]]) -> str:
     return markdown_table(head, rows)
 
 
-def random_decoder(device: str = "cpu") -> HiggsDecoder:
-    """The full-size architecture with random weights: its cost is that of real ones."""
-    config, generator = CodecConfig(), torch.Generator().manual_seed(0)
-    tensors = {}
-    for name, shape in decoder_shapes(config).items():
-        fan_in = max(1, int(np.prod(shape[1:])))
-        tensors[name] = torch.randn(shape, generator=generator) * 0.3 / fan_in**0.5
-        if name.endswith("alpha"):
-            tensors[name] = torch.ones(shape)
-    return HiggsDecoder(config, tensors, device=device)
-
-
-def _work(decoder: HiggsDecoder, case: Case) -> Callable[[], object]:
+def _work(decoder: CodecDecoder, case: Case) -> Callable[[], object]:
     window = _window(decoder, case)
     if case.mode == "window":
         return lambda: window.trim(decoder.decode([window.codes])[0])
     return lambda: decoder.decode_windows([window])
 
 
-def _window(decoder: HiggsDecoder, case: Case) -> DecodeWindow:
+def _window(decoder: CodecDecoder, case: Case) -> DecodeWindow:
     codes = _codes(decoder, case.left + case.chunk + case.lookahead)
     return DecodeWindow(codes, case.left, case.chunk, case.lookahead)
 
 
-def _codes(decoder: HiggsDecoder, frames: int) -> np.ndarray[tuple[int, int], np.dtype[np.int16]]:
+def _codes(decoder: CodecDecoder, frames: int) -> np.ndarray[tuple[int, int], np.dtype[np.int16]]:
     size = (decoder.spec.num_codebooks, frames)
     rng = np.random.default_rng(frames)
     return rng.integers(0, decoder.spec.codebook_size, size).astype(np.int16)

@@ -11,7 +11,6 @@ run while others have the core.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -21,12 +20,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.codec_cost import random_decoder
-from benchmarks.report import environment, markdown_table
+from benchmarks.random_weights import random_decoder
+from benchmarks.report import environment, markdown_table, print_facts, write_json
 from codec.batching import BatchLimits
 from codec.families import open_codec
-from codec.families.fish.config import FishConfig, decoder_shapes
-from codec.families.fish.decoder import FishDecoder
 from codec.graphs import CudaRecorder, GraphDecoder, LaidOutDecoder, choose_device, graphed
 from codec.layers import use_full_float32
 from codec.memory import keep_freed_memory
@@ -66,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     use_full_float32()
     keep_freed_memory()
     decoder = (
-        full_size_decoder(options.family, device)
+        random_decoder(device, options.family)
         if options.full_size
         else open_codec(options.model).load_decoder(device)
     )
@@ -81,25 +78,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if device != "cpu":
         facts |= {"device": torch.cuda.get_device_name(device)}
         facts |= {"captures": f"{captured_s:.1f} s"}
-    print("; ".join(f"{key} {value}" for key, value in facts.items()) + "\n")
+    print_facts(facts)
     print(table(figures, options.batches))
-    if options.json:
-        report = {"environment": facts, "figures": [asdict(figure) for figure in figures]}
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-
-
-def full_size_decoder(family: str, device: str) -> CodecDecoder:
-    """A decoder of a family's published sizes, with random weights."""
-    if family == "higgs":
-        return random_decoder(device)
-    config, generator = FishConfig(), torch.Generator().manual_seed(0)
-    tensors = {}
-    for name, shape in decoder_shapes(config).items():
-        fan_in = max(1, int(np.prod(shape[1:])))
-        tensors[name] = torch.randn(shape, generator=generator) * 0.3 / fan_in**0.5
-        if name.endswith(("alpha", "norm.weight")):
-            tensors[name] = torch.ones(shape)
-    return FishDecoder(config, tensors, device=device)
+    write_json(options.json, {"environment": facts, "figures": [asdict(one) for one in figures]})
 
 
 def ways_of(decoder: CodecDecoder, device: str, most: int) -> dict[str, CodecDecoder]:

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.report import environment, markdown_table, print_facts, write_json
 from embedded.front_ends import FRONT_ENDS
 from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
@@ -117,11 +116,6 @@ def median_of(starts: list[Start]) -> Start:
     return Start(round(columns[0]), round(columns[1]), round(columns[2], 1), round(columns[3], 1))
 
 
-def astuple(made: Start) -> tuple[float, ...]:
-    """The columns."""
-    return tuple(asdict(made).values())
-
-
 async def run(options: argparse.Namespace) -> dict[str, object]:
     """All figures."""
     starts = await talker_starts(options.model, options.trials)
@@ -140,12 +134,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     made: dict[str, Any] = asyncio.run(run(options))
-    print(", ".join(f"{name} {value}" for name, value in made["machine"].items()))
-    print(f"load {made['load']}\n")
+    print_facts(made["machine"] | {"load": made["load"]})
     head = ["second utterance", "positions", "cached", "first row ms", "first chunk's rows ms"]
     print(markdown_table(head, [[case, *s.values()] for case, s in made["talker"].items()]))
-    if options.json:
-        options.json.write_text(json.dumps(made, indent=1) + "\n")
+    write_json(options.json, made)
 
 
 if __name__ == "__main__":

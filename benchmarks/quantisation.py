@@ -13,7 +13,6 @@ Speed is measured with the real kernels, by ``benchmarks.talker_steps --model FO
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.report import environment, markdown_table, print_facts, write_json
 from embedded.front_ends import FRONT_ENDS
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
@@ -180,11 +179,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     talkers |= {scheme.name: FakeQuantTalker(options.model, scheme) for scheme in SCHEMES}
     figures = measure(options.model, spoken, talkers)
     facts = environment() | {"model": str(options.model), "rows": str(_rows(spoken))}
-    print("; ".join(f"{key} {value}" for key, value in facts.items()) + "\n")
+    print_facts(facts)
     print(table(figures))
-    if options.json:
-        report = {"environment": facts, "figures": [asdict(figure) for figure in figures]}
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(options.json, {"environment": facts, "figures": [asdict(one) for one in figures]})
 
 
 def speak(folder: Path, sentences: Sequence[str]) -> list[Spoken]:

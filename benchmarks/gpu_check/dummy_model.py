@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -17,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.gpu_check.arithmetic import Model
+from benchmarks.random_weights import random_tensors
 from codec.families.higgs.checkpoint import BUNDLED_PREFIX
 from codec.families.higgs.config import CodecConfig
 from codec.families.higgs.tensors import decoder_shapes
@@ -138,27 +138,5 @@ def _embedded_codec() -> dict[str, Tensor]:
 
 
 def _random_codec() -> dict[str, Tensor]:
-    return {f"{BUNDLED_PREFIX}{name}": value for name, value in codec_tensors().items()}
-
-
-def codec_tensors() -> dict[str, Tensor]:
-    """Random weights of the full-size codec's decoder, by their newest names."""
-    made: dict[str, Tensor] = {}
-    generator = torch.Generator().manual_seed(0)
-    for name, shape in decoder_shapes(CodecConfig()).items():
-        if name.endswith("alpha"):
-            made[name] = torch.ones(shape)
-            continue
-        fan_in = max(1, int(torch.tensor(shape[1:]).prod()))
-        made[name] = torch.randn(shape, generator=generator) * 0.3 / fan_in**0.5
-    return made
-
-
-def describe(model: Model) -> dict[str, Any]:
-    """A model's size for the report."""
-    return {
-        "hidden": model.hidden,
-        "layers": model.layers,
-        "GB read per step": round(model.step_bytes / 1e9, 3),
-        "KV bytes per position": model.position_bytes,
-    }
+    made = random_tensors(decoder_shapes(CodecConfig()))
+    return {f"{BUNDLED_PREFIX}{name}": value for name, value in made.items()}

@@ -10,15 +10,14 @@ import asyncio
 import importlib.util
 import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
@@ -99,8 +98,8 @@ def sampler(context: Context) -> None:
 
 def codec(context: Context) -> None:
     """The codec: captures, speed with and without TF32, and what TF32 does to the samples."""
-    from benchmarks.codec_cost import random_decoder
     from benchmarks.codec_throughput import seconds_of, ways_of, windows
+    from benchmarks.random_weights import random_decoder
     from codec.layers import use_full_float32
 
     use_full_float32()
@@ -255,8 +254,14 @@ def service(context: Context) -> None:
                 context.check(gap_free, f"gaps in speech at {count} streams")
             talking = asyncio.ensure_future(speakers(url, counts[0], 1))
             await asyncio.sleep(0.3)
-            killed = _kill(_descendants(os.getpid(), "codec.worker"))
-            context.check(killed, "no codec worker was found to kill")
+            workers = [
+                child
+                for child in psutil.Process().children(recursive=True)
+                if "codec.worker" in child.cmdline()
+            ]
+            context.check(bool(workers), "no codec worker was found to kill")
+            for worker in workers:
+                worker.kill()
             spoken = await talking
             context.check(
                 all(one.ttfa_ms is not None for one in spoken),
@@ -359,21 +364,3 @@ def _driver_version() -> float | None:
         return float(".".join(said.splitlines()[0].split(".")[:2]))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
-
-
-def _descendants(pid: int, module: str) -> list[int]:
-    """Processes under ``pid`` that run ``module``."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            command = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            if module.encode() in command:
-                found.append(child)
-            found += _descendants(child, module)
-    return found
-
-
-def _kill(pids: list[int]) -> bool:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    return bool(pids)

@@ -20,10 +20,9 @@ from benchmarks.talker_steps import speak, steps_per_s
 from ipc.child import LinkClosed
 from streaming.ports import Sampling, SpeechRequest
 from streaming.spec import Codes
-from talker.checkpoint import Checkpoint, open_checkpoint
+from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
 from talker.messages import Generate, Ready, Step
-from talker.prompts import PromptBuilder
 from talker.reference import Chance, ReferenceTalker
 from talker.settings import TalkerSettings
 
@@ -48,7 +47,7 @@ _LAUNCHES = (
 async def compare_with_reference(folder: Path, kernels: str) -> tuple[int, int]:
     """Streams whose codes all equal the plain float32 loop's, and how many were compared."""
     checkpoint, reference = open_checkpoint(str(folder)), ReferenceTalker(folder)
-    prompts = _prompts(checkpoint)
+    prompts = checkpoint.prompt_builder(1024)
     wanted: dict[tuple[str, float], Codes] = {}
     for number, text in enumerate(_TEXTS):
         for temperature in (0.0, 1.0):
@@ -56,7 +55,7 @@ async def compare_with_reference(folder: Path, kernels: str) -> tuple[int, int]:
             spoken = reference.speak(prompts.build(text).ids, _ROWS, chance)
             if spoken.margin > _LEAST_MARGIN:
                 wanted[text, temperature] = spoken.rows
-    settings = TalkerSettings(dtype="float32", step_kernels=_literal(kernels))
+    settings = msgspec.convert({"dtype": "float32", "step_kernels": kernels}, TalkerSettings)
     engine = TalkerProcessEngine(str(folder), settings)
     await engine.start()
     try:
@@ -118,12 +117,13 @@ def profile_steps(folder: Path, trace: Path, streams: int = 4) -> StepProfile:
     set_environment(settings)
     checkpoint = open_checkpoint(str(folder))
     plan = make_plan(settings, checkpoint)
-    stop = _stop_id(checkpoint)
+    prompts = checkpoint.prompt_builder(1024)
+    stop = prompts.stop_id
     arguments = engine_arguments(settings, plan, checkpoint, stop)
     from talker.host_inprocess import InProcessHost
 
     host = InProcessHost(arguments, checkpoint, stop, RequestTable(ring_size(arguments), 1, 16))
-    ids = _prompts(checkpoint).build("hello there").ids
+    ids = prompts.build("hello there").ids
     requests = [
         Generate(
             handle=number,
@@ -180,16 +180,3 @@ class _Script:
         elif self._steps == _SETTLED + _PROFILED:
             self.seconds = time.perf_counter() - self._began
             self.profiler.stop()
-
-
-def _prompts(checkpoint: Checkpoint) -> PromptBuilder:
-    return checkpoint.prompt_builder(1024)
-
-
-def _stop_id(checkpoint: Checkpoint) -> int:
-    assert checkpoint.shape.stop_id is not None
-    return checkpoint.shape.stop_id
-
-
-def _literal(kernels: str) -> Any:
-    return kernels
