@@ -16,23 +16,11 @@ from typing import Any
 
 from ipc.child import ChildLink, LinkClosed
 from talker.checkpoint import Checkpoint
-from talker.messages import (
-    Abort,
-    Failed,
-    Forget,
-    FromGateway,
-    Generate,
-    NewRows,
-    Pause,
-    Ready,
-    Resume,
-    Step,
-    StreamInterval,
-)
+from talker.host import Host
+from talker.messages import Failed, FromGateway, Generate, NewRows, Ready, Step
 from talker.request_table import RequestState, RequestTable
-from talker.stream_interval import StreamIntervals
-from talker.vllm_requests import Refused, engine_input, read_outputs, sampling_params
-from talker.vllm_setup import Totals, logger_factory
+from talker.vllm_requests import Refused
+from talker.vllm_setup import logger_factory
 
 log = logging.getLogger(__name__)
 #: With requests in flight, an engine that says nothing for this long is taken for dead.
@@ -45,7 +33,7 @@ class EngineGone(Exception):
     """An engine core has died or hangs; only a new process can help."""
 
 
-class AsyncHost:
+class AsyncHost(Host):
     """One task per request; what the tasks of one turn of the loop have is sent together."""
 
     def __init__(
@@ -58,9 +46,7 @@ class AsyncHost:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        self._shape, self._stop = checkpoint.shape, stop_id
-        self._max_positions = arguments["max_model_len"]
-        self._totals = Totals()
+        super().__init__(arguments, checkpoint, stop_id, requests)
         loggers = [logger_factory(self._totals)] if not arguments["disable_log_stats"] else None
         given = AsyncEngineArgs(**arguments)
         try:
@@ -69,18 +55,16 @@ class AsyncHost:
             raise ValueError(_NOT_STARTED) from error
         #: Engine cores, and with data parallelism their coordinator.
         self._processes = len(active_children())
-        self._requests = requests
-        self._intervals = StreamIntervals(self._engine.output_processor)
         self._is_spread = arguments["data_parallel_size"] > 1
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        #: By the engine's id of a request.
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._made: list[NewRows] = []
-        self._link: ChildLink[FromGateway] | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_output = time.monotonic()
 
     async def warm_up(self, request: Generate) -> None:
         """Speak one request to its end."""
-        prompt, params = self._request(RequestState(request))
+        prompt, params = self._inputs(RequestState(request))
         async for _ in self._engine.generate(prompt, params, "warm-up"):
             pass
 
@@ -102,36 +86,15 @@ class AsyncHost:
             for message in await loop.run_in_executor(None, lambda: link.receive(wait=True)):
                 self._handle(message)
 
-    def _handle(self, message: FromGateway) -> None:
-        match message:
-            case Generate():
-                if state := self._requests.add(message):
-                    self._start(state)
-                else:
-                    self._fail(message.handle, "gone")
-            case Resume(handle):
-                if state := self._requests.resume(handle):
-                    self._start(state)
-            case Pause(handle):
-                self._requests.pause(handle)
-                self._stop_speaking(handle)
-            case Abort(handle):
-                self._requests.drop(handle)
-                self._stop_speaking(handle)
-            case StreamInterval(handle, rows):
-                if state := self._requests.gather(handle, rows):
-                    self._intervals.set(state.engine_id, rows)
-            case Forget(conversation):
-                self._requests.forget(conversation)
+    def _begin(self, state: RequestState) -> None:
+        self._last_output, engine_id = time.monotonic(), state.engine_id
+        task = self._tasks[engine_id] = asyncio.create_task(self._speak(state))
+        task.add_done_callback(lambda _: self._tasks.pop(engine_id, None))
 
-    def _start(self, state: RequestState) -> None:
-        self._last_output = time.monotonic()
-        self._tasks[state.request.handle] = asyncio.create_task(self._speak(state))
-
-    def _stop_speaking(self, handle: int) -> None:
-        if task := self._tasks.pop(handle, None):
+    def _let_go(self, state: RequestState) -> None:
+        task = self._tasks.pop(state.engine_id, None)
+        if task is not None and task is not asyncio.current_task():
             task.cancel()
-        self._send(Step(self._requests.live, []))
 
     async def _watch(self) -> None:
         while True:
@@ -145,33 +108,19 @@ class AsyncHost:
         """Also before vLLM says so, which waits for the processes that are left to end."""
         return self._engine.errored or len(active_children()) < self._processes
 
-    def _request(self, state: RequestState) -> tuple[Any, Any]:
-        prompt = engine_input(state, self._shape, self._max_positions)
-        return prompt, sampling_params(state, self._shape.num_codebooks, self._stop)
-
     async def _speak(self, state: RequestState) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         handle = state.request.handle
         try:
-            prompt, params = self._request(state)
+            prompt, params = self._inputs(state)
             core = state.core if self._is_spread else None
             outputs = self._engine.generate(
                 prompt, params, state.engine_id, data_parallel_rank=core
             )
-            is_known = False
             async for output in outputs:
                 self._last_output = time.monotonic()
-                if not is_known:  # before its first output vLLM may not have known it
-                    is_known = True
-                    self._intervals.set(state.engine_id, state.gathered)
-                self._intervals.settle()
-                outcome = read_outputs([output], self._shape, self._requests)
-                if outcome.lost:
-                    return self._fail(handle, "gone" if self._requests.lose(handle) else "lost")
-                if outcome.broken:
-                    return self._break(handle)
-                self._give(outcome.rows)
+                self._give(self._read([output]))
         except asyncio.CancelledError:
             raise  # aborted or paused: generate() has told the engine
         except EngineDeadError:
@@ -184,18 +133,13 @@ class AsyncHost:
             self._break(handle)
 
     def _give(self, rows: list[NewRows]) -> None:
-        if not self._made:
+        if rows and not self._made:
             asyncio.get_running_loop().call_soon(self._flush)
         self._made += rows
-        for new in rows:
-            if new.finish:
-                self._tasks.pop(new.handle, None)
-                self._requests.end(new.handle, new.finish)
 
     def _flush(self) -> None:
         made, self._made = self._made, []
-        totals = self._totals
-        self._send(Step(self._requests.live, made, totals.preempted, totals.cached))
+        self._send_step(made)
 
     def _break(self, handle: int) -> None:
         """The engine gave up on a request. Where one of its processes has died that is no fault
@@ -204,17 +148,11 @@ class AsyncHost:
         if self._is_dead():
             self._end(EngineGone())
         else:
-            self._fail(handle, "broken")
-
-    def _fail(self, handle: int, reason: Any) -> None:
-        self._tasks.pop(handle, None)
-        self._requests.drop(handle)
-        self._send(Failed(handle, reason, self._requests.live))
+            super()._break(handle)
 
     def _send(self, message: Step | Failed) -> None:
-        assert self._link is not None
         try:
-            self._link.send(message)
+            super()._send(message)
         except LinkClosed as error:
             self._end(error)
 

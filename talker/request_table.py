@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from talker.conversation_cache import ConversationCache, ConversationHistory, RowCount
 from talker.frames import FRAME_BASE
-from talker.messages import Generate, VoiceRows
+from talker.messages import Generate, NewRows, VoiceRows
 
 
 @dataclass(slots=True)
@@ -40,8 +40,9 @@ class RequestState:
     since: int | None = None
     stretch: int = 0
     paused: bool = False
-    #: How many rows at a time the gateway wants.
+    #: How many rows at a time the gateway wants, and those that are held back until there are.
     gathered: int = 1
+    held: list[NewRows] = field(default_factory=list)
     #: Whether the conversation wants to go on from it.
     is_kept: bool = False
 
@@ -82,6 +83,20 @@ class RequestState:
             made = count.see(frame)
             if self.since is None:
                 self.since = made
+
+    def gather(self, new: NewRows) -> NewRows | None:
+        """Rows came. Returns all that are held back when they are enough or the last, else None."""
+        self.held.append(new)
+        return self.release() if new.finish or len(self.held) >= self.gathered else None
+
+    def release(self) -> NewRows | None:
+        """All rows that are held back, as one; None if there are none."""
+        held, self.held = self.held, []
+        if len(held) < 2:
+            return held[0] if held else None
+        rows = b"".join(new.rows for new in held)
+        spoken = b"".join(new.spoken for new in held)
+        return NewRows(self.request.handle, rows, held[-1].finish, spoken)
 
     def left_behind(self) -> ConversationHistory:
         """The history that the next utterance goes on from."""
@@ -176,13 +191,17 @@ class RequestTable:
         state.resume()
         return state
 
-    def gather(self, handle: int, rows: int) -> RequestState | None:
-        """The gateway wants so many rows at a time; None if that is for later or for nothing."""
-        state = self._states.get(handle)
-        if state is None:
-            return None
-        state.gathered = rows
-        return None if state.paused else state
+    def gather(self, handle: int, rows: int) -> None:
+        """The gateway wants so many rows at a time from now on."""
+        if (state := self._states.get(handle)) is not None:
+            state.gathered = rows
+
+    def collect(self, new: NewRows) -> NewRows | None:
+        """A request has made rows; returns what of it is to be sent now."""
+        ready = self._states[new.handle].gather(new)
+        if new.finish:
+            self.end(new.handle, new.finish)
+        return ready
 
     def of(self, engine_id: str) -> RequestState | None:
         """The request whose present stretch has this id; None for what is out of date."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from talker.frames import FRAME_BASE
-from talker.messages import Generate, VoiceRows
+from talker.messages import Generate, NewRows, VoiceRows
 from talker.request_table import RequestState, RequestTable
 
 IDS = (1, 2, 3)
@@ -60,13 +61,13 @@ def test_a_late_output_of_an_earlier_stretch_is_nobody_s(requests: RequestTable)
 
 def test_how_many_rows_at_a_time_outlives_a_pause(requests: RequestTable) -> None:
     state = ask(requests, 1)
-    assert requests.gather(1, 4) is state
+    requests.gather(1, 4)
+    assert state.gathered == 4
     requests.pause(1)
-    assert requests.gather(1, 8) is None  # the engine does not know it now
-    resumed = requests.resume(1)
-    assert resumed is not None
-    assert resumed.gathered == 8
-    assert requests.gather(2, 8) is None
+    requests.gather(1, 8)
+    assert requests.resume(1) is state
+    assert state.gathered == 8
+    requests.gather(2, 8)  # it has just ended, which is no error
 
 
 def test_the_core_with_the_fewest_at_work_gets_the_next(requests: RequestTable) -> None:
@@ -100,3 +101,98 @@ def test_a_conversation_that_is_forgotten_between_two_utterances_is_not_gone_on_
     requests.end(1, "stop")
     requests.forget(6)
     assert requests.add(Generate(2, IDS, 50, 1.0, 0.9, 5, 3, conversation=6, goes_on=True)) is None
+
+
+class Rows:
+    """Makes rows of a request one by one, and keeps how many came of them at a time."""
+
+    def __init__(self, requests: RequestTable, handle: int = 1) -> None:
+        self.requests, self._handle, self._made = requests, handle, 0
+        self.heard: list[NewRows] = []
+        ask(requests, handle)
+
+    def make(self, count: int = 1, finish: str = "") -> None:
+        for _ in range(count):
+            row, at = np.int16(self._made), np.float32(self._made)
+            new = NewRows(self._handle, row.tobytes(), finish, at.tobytes())
+            if ready := self.requests.collect(new):
+                self.heard.append(ready)
+            self._made += 1
+
+    def want(self, rows: int) -> None:
+        self.requests.gather(self._handle, rows)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many came at a time; all of them came, in order."""
+        rows = np.frombuffer(b"".join(new.rows for new in self.heard), np.int16)
+        spoken = np.frombuffer(b"".join(new.spoken for new in self.heard), np.float32)
+        assert rows.tolist() == spoken.tolist() == list(range(len(rows)))
+        return [len(new.rows) // 2 for new in self.heard]
+
+
+def test_rows_come_as_many_at_a_time_as_were_asked_for(requests: RequestTable) -> None:
+    rows = Rows(requests)
+    rows.make(3)
+    rows.want(4)
+    rows.make(8)
+    assert rows.sizes == [1, 1, 1, 4, 4]
+    rows.want(1)  # none is held back: at once
+    rows.make(2)
+    assert rows.sizes == [1, 1, 1, 4, 4, 1, 1]
+
+
+def test_what_is_held_back_comes_with_the_next_and_then_singly(requests: RequestTable) -> None:
+    rows = Rows(requests)
+    rows.make()
+    rows.want(8)
+    rows.make(5)
+    assert rows.sizes == [1]
+    rows.want(1)
+    rows.make(4)
+    assert rows.sizes == [1, 6, 1, 1, 1]
+
+
+def test_who_changes_his_mind_gets_the_last_that_was_asked_for(requests: RequestTable) -> None:
+    rows = Rows(requests)
+    rows.make()
+    for wanted in (8, 1, 4):
+        rows.want(wanted)
+        rows.make(0 if wanted == 1 else 3)
+    rows.make(12)
+    assert rows.sizes == [1, 4, 4, 4, 4]
+
+
+def test_rows_at_a_time_of_one_request_change_no_other(requests: RequestTable) -> None:
+    one, other = Rows(requests, 1), Rows(requests, 2)
+    one.want(3)
+    for _ in range(3):
+        one.make()
+        other.make()
+    assert (one.sizes, other.sizes) == ([3], [1, 1, 1])
+
+
+def test_the_last_rows_come_when_the_request_ends(requests: RequestTable) -> None:
+    rows = Rows(requests)
+    rows.want(3)
+    rows.make(7)
+    rows.make(finish="stop")
+    assert rows.sizes == [3, 3, 2]
+    assert [new.finish for new in rows.heard] == ["", "", "stop"]
+    assert 1 not in requests
+    rows.want(4)  # it has ended, which is no error
+
+
+def test_a_paused_request_leaves_nothing_held_back(requests: RequestTable) -> None:
+    rows = Rows(requests)
+    rows.want(8)
+    rows.make(3)
+    state = requests.pause(1)
+    assert state is not None
+    released = state.release()
+    assert released is not None
+    rows.heard.append(released)
+    assert state.release() is None
+    requests.resume(1)
+    rows.make(8)
+    assert rows.sizes == [3, 8], "what was asked for holds in the next stretch"

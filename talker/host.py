@@ -1,0 +1,109 @@
+"""What the hosts of vLLM's engines share: requests begin, pause and end as the gateway says."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from ipc.child import ChildLink
+from talker.checkpoint import Checkpoint
+from talker.messages import (
+    Abort,
+    Failed,
+    Forget,
+    FromGateway,
+    Generate,
+    NewRows,
+    Pause,
+    Resume,
+    Step,
+    StreamInterval,
+)
+from talker.request_table import RequestState, RequestTable
+from talker.vllm_requests import engine_input, read_outputs, sampling_params
+from talker.vllm_setup import Totals
+
+
+class Host(ABC):
+    """Answers the gateway's messages with an engine of vLLM's, which a subclass runs."""
+
+    def __init__(
+        self,
+        arguments: dict[str, Any],
+        checkpoint: Checkpoint,
+        stop_id: int,
+        requests: RequestTable,
+    ) -> None:
+        self._shape, self._stop_id = checkpoint.shape, stop_id
+        self._max_positions = arguments["max_model_len"]
+        self._requests, self._totals = requests, Totals()
+        self._link: ChildLink[FromGateway] | None = None
+
+    @abstractmethod
+    def _begin(self, state: RequestState) -> None:
+        """Hand a request's present stretch to the engine."""
+
+    @abstractmethod
+    def _let_go(self, state: RequestState) -> None:
+        """Take a request's present stretch from the engine."""
+
+    def _handle(self, message: FromGateway) -> None:
+        match message:
+            case Generate():
+                if state := self._requests.add(message):
+                    self._begin(state)
+                else:
+                    self._fail(message.handle, "gone")
+            case Resume(handle):
+                if state := self._requests.resume(handle):
+                    self._begin(state)
+            case Pause(handle):
+                held = None
+                if state := self._requests.pause(handle):
+                    self._let_go(state)
+                    held = state.release()
+                self._send_step([held] if held else [])
+            case Abort(handle):
+                self._drop(handle)
+                self._send_step([])
+            case StreamInterval(handle, rows):
+                self._requests.gather(handle, rows)
+            case Forget(conversation):
+                self._requests.forget(conversation)
+
+    def _inputs(self, state: RequestState) -> tuple[Any, Any]:
+        """Prompt and sampling parameters for the engine. Raises Refused."""
+        prompt = engine_input(state, self._shape, self._max_positions)
+        return prompt, sampling_params(state, self._shape.num_codebooks, self._stop_id)
+
+    def _read(self, outputs: Sequence[Any]) -> list[NewRows]:
+        """The rows to send of vLLM's outputs. Requests that failed alone are told of."""
+        outcome = read_outputs(outputs, self._shape, self._requests)
+        rows = [self._requests.collect(new) for new in outcome.rows]
+        for handle in outcome.lost:
+            self._fail(handle, "gone" if self._requests.lose(handle) else "lost")
+        for handle in outcome.broken:
+            self._break(handle)
+        return [new for new in rows if new is not None]
+
+    def _break(self, handle: int) -> None:
+        """The engine gave up on a request."""
+        self._fail(handle, "broken")
+
+    def _fail(self, handle: int, reason: Any) -> None:
+        self._drop(handle)
+        self._send(Failed(handle, reason, self._requests.live))
+
+    def _drop(self, handle: int) -> None:
+        state = self._requests.drop(handle)
+        if state is not None and not state.paused:
+            self._let_go(state)
+
+    def _send_step(self, rows: list[NewRows]) -> None:
+        totals = self._totals
+        self._send(Step(self._requests.live, rows, totals.preempted, totals.cached))
+
+    def _send(self, message: Step | Failed) -> None:
+        assert self._link is not None
+        self._link.send(message)
