@@ -150,7 +150,12 @@ def slots_for(max_num_seqs: int, max_frames: int) -> int:
     Preempted and paused requests wait with their frame ids while others go on; what waits
     until the ring has gone round is lost, and told so.
     """
-    return 1 << (8 * max_num_seqs * max_frames - 1).bit_length()
+    return power_of_two(8 * max_num_seqs * max_frames)
+
+
+def power_of_two(number: int) -> int:
+    """The next one up."""
+    return 1 << (number - 1).bit_length()
 
 
 class RowEmbedding(nn.Embedding):

@@ -25,7 +25,7 @@ from talker.attention import AttentionTap
 from talker.cpu_layers import use_cpu_kernels
 from talker.frames import FrameState, FrameTable, RowEmbedding, slots_for
 from talker.reference_audio import VoiceDummy, VoiceInfo, VoiceProcessor
-from talker.sampler import RowSampler
+from talker.sampler import DelayedRowSampler, RowSampler
 from talker.settings import SETTINGS_KEY
 from talker.shape import CheckpointError
 from talker.vllm_setup import refuse_other_runners
@@ -35,9 +35,10 @@ from talker.vllm_setup import refuse_other_runners
 class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyped base
     """Base of the families' models. Raises ValueError under a runner it was not built for.
 
-    A family sets ``hf_to_vllm_mapper`` and makes the backbone, the embedding of a row, the head
-    and the sampler. The runner adapters use ``rows``, ``stale``, ``tap``, ``num_codebooks`` and
-    ``codebook_rows``.
+    A family sets ``hf_to_vllm_mapper`` and makes the backbone. Where its rows are not in the delay
+    pattern, or their embedding is not the plain sum of their codes' and the head too, it has a
+    sampler, an embedding or a head of its own. The runner adapters use ``rows``, ``stale``,
+    ``tap``, ``num_codebooks`` and ``codebook_rows``.
 
     Pipeline parallelism is out: the frame table is not shared between stages.
     """
@@ -51,7 +52,6 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
     #: Whether a row's embedding is the plain sum of its codes' in ``code_embedding``, and no ids
     #: but frame ids stand for rows. Then one kernel can embed a step (``talker.step_kernels``).
     embeds_sums = False
-    code_embedding: Any
 
     #: The backbone, of a class of vLLM's.
     model: Any
@@ -87,6 +87,9 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         self.register_buffer("stale", torch.zeros(most, dtype=torch.bool), persistent=False)
         if current_platform.is_cpu():
             use_cpu_kernels()
+        self.code_embedding = RowEmbedding(
+            shape.num_codebooks, shape.codebook_rows, text.hidden_size
+        )
         self.make_layers(vllm_config, prefix, shape)
         self.rows = self.make_sampler(
             _frame_slots(vllm_config, settings), shape, settings.get("sampler_rules") or {}
@@ -103,15 +106,16 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         """The sampler, with a frame table of ``n_slots``; ``rules`` as by
         ``Family.sampler_rules``.
         """
-        raise NotImplementedError
+        return DelayedRowSampler.from_rules(n_slots, shape, rules)
 
     def embed_codes(self, codes: Tensor) -> Tensor:
         """Rows ``[N, K]`` -> ``[N, D]``."""
-        raise NotImplementedError
+        embedded: Tensor = self.code_embedding(codes)
+        return embedded
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
-        """``[B, D]`` -> what the sampler draws rows from, ``[B, ...]``."""
-        raise NotImplementedError
+        """``[B, D]`` -> what the sampler draws rows from: ``[B, K * V]``, or a family's own."""
+        return self.code_embedding.logits(hidden_states)
 
     def resolve_rows(self, input_ids: Tensor, frames: FrameState) -> tuple[Tensor, Tensor]:
         """Which of the ids ``[N]`` stand for rows, and the rows' codes ``[N, K]``."""

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from vllm.triton_utils import tl, triton
 
-from talker.frames import _EPOCHS, FRAME_BASE, FRAME_SPAN, FrameTable
+from talker.frames import _EPOCHS, FRAME_BASE, FRAME_SPAN, FrameTable, power_of_two
 from talker.noise import CODE_STRIDE, MIX_1, MIX_2, NOISE_BITS, SEED_STRIDE
 from talker.sampler import DelayedRowSampler, Draw, RowSampler
 
@@ -124,7 +124,7 @@ class StepKernels:
             BOOKS=books,
             BOOKS_EACH=self._books_each,
             WIDTH=width,
-            BLOCK=_power_of_two(width),
+            BLOCK=power_of_two(width),
             TOKENS=_TOKENS_AT_ONCE,
             SLOTS=table.n_slots,
             BOC=rows.boc,
@@ -147,7 +147,7 @@ class StepKernels:
             out.codes,
             out.num_sampled,
             BOOKS=books,
-            BOOKS_BLOCK=_power_of_two(books),
+            BOOKS_BLOCK=power_of_two(books),
             ROWS=_ROWS_AT_ONCE,
             WIDTH=width,
             SLOTS=table.n_slots,
@@ -205,11 +205,6 @@ def embed(
         BLOCK=_COLUMNS,
         num_warps=4,
     )
-
-
-def _power_of_two(number: int) -> int:
-    """The next one up: what a block of Triton's must be."""
-    return 1 << (number - 1).bit_length()
 
 
 #: What the noise is made of (``talker.noise``), and where frame ids begin.

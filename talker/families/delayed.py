@@ -1,4 +1,4 @@
-"""Special codes and stream ends shared by the families in the delay pattern."""
+"""Special codes, stream ends and what else the families in the delay pattern share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from talker.families.family import Family
 from talker.shape import CheckpointError, TalkerShape
 
 #: BOC and EOC come after the real codes of every codebook.
@@ -29,13 +30,15 @@ def check_special_codes(shape: DelayedShape) -> None:
         )
 
 
-def end_codebooks(generation: Mapping[str, Any], shape: TalkerShape, default: int) -> int:
-    """``end_codebooks`` of generation_config.json: how many codebooks, from the first on, may say
-    that the speech is over. Raises CheckpointError.
-    """
-    value = generation.get("end_codebooks", default)
-    if type(value) is not int or not 1 <= value <= shape.num_codebooks:
-        raise CheckpointError(
-            f"end_codebooks must be from 1 to {shape.num_codebooks}, not {value!r}"
-        )
-    return value
+class DelayedFamily(Family):
+    """A family in the delay pattern."""
+
+    def sampler_rules(self, generation: Mapping[str, Any], shape: TalkerShape) -> dict[str, Any]:
+        """``end_codebooks``: how many codebooks, from the first on, may say that the speech is
+        over; all, where generation_config.json says nothing. Raises CheckpointError.
+        """
+        most = shape.num_codebooks
+        value = generation.get("end_codebooks", most)
+        if type(value) is not int or not 1 <= value <= most:
+            raise CheckpointError(f"end_codebooks must be from 1 to {most}, not {value!r}")
+        return {"end_codebooks": value}

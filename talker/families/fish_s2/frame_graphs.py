@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from talker.families.fish_s2.fast_ar import ChooseCode, FastAR
+from talker.frames import power_of_two
 from talker.sampler import Draw, choose_codes
 
 #: Does on the device what a piece of work does, again and again, at the same addresses.
@@ -87,7 +88,7 @@ class FrameGraphs:
             (mine.seed, draw.seed),
         ):
             buffer[:rows].copy_(value)
-        size = min(_power_of_two(rows), self._most), _power_of_two(draw.widest)
+        size = min(power_of_two(rows), self._most), power_of_two(draw.widest)
         if size not in self._replays:
             self._replays[size] = self._record(self._work(*size))
         self._replays[size]()
@@ -110,8 +111,3 @@ class FrameGraphs:
             self._codes[:rows].copy_(codes)
 
         return work
-
-
-def _power_of_two(number: int) -> int:
-    """The next one up."""
-    return 1 << (number - 1).bit_length()

@@ -20,7 +20,6 @@ from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, m
 from talker.families.fish_s2 import FishS2Shape
 from talker.families.fish_s2.fast_ar import FastAR
 from talker.families.fish_s2.sampler import FishS2RowSampler
-from talker.frames import RowEmbedding
 from talker.model import TalkerModel
 from talker.sampler import RowSampler
 from talker.shape import BackboneShape
@@ -50,9 +49,6 @@ class FishS2ForConditionalGeneration(TalkerModel):
         self.model = Qwen3Model(
             vllm_config=vllm_config.with_hf_config(text, ["Qwen3ForCausalLM"]),
             prefix=maybe_prefix(prefix, "model"),
-        )
-        self.code_embedding = RowEmbedding(
-            shape.num_codebooks, shape.codebook_rows, text.hidden_size
         )
         head = torch.empty(shape.codebook_size + 1, text.hidden_size)
         self.semantic_head = nn.Parameter(head, requires_grad=False)

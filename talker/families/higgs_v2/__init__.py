@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from talker.families.delayed import (
-    SPECIAL_CODES,
-    check_special_codes,
-    end_codebooks,
-)
-from talker.families.family import Family, Licence, SamplingDefaults, WeightShapes
+from talker.families.backbone import layer_weights, read_backbone, rope_theta
+from talker.families.delayed import SPECIAL_CODES, DelayedFamily, check_special_codes
+from talker.families.family import Licence, SamplingDefaults, WeightShapes
 from talker.families.higgs_v2.prompts import HiggsV2PromptBuilder, HiggsV2Shape
 from talker.shape import (
     BackboneShape,
@@ -27,6 +24,7 @@ from talker.shape import (
 
 #: Upstream trains and serves so many positions; transformers' format says 2,048, a default.
 _POSITIONS = 8192
+_ROPE_THETA = 500_000.0
 #: The model's code knows other values; no published checkpoint has one.
 _ONLY_KNOWN = {
     "audio_adapter_type": "dual_ffn_fast_forward",
@@ -41,7 +39,7 @@ _ONLY_KNOWN = {
 }
 
 
-class HiggsV2(Family):
+class HiggsV2(DelayedFamily):
     """See Family. boson-ai's own format."""
 
     model_type = "higgs_audio"
@@ -81,7 +79,10 @@ class HiggsV2(Family):
         for name, known in _ONLY_KNOWN.items():
             if config.get(name, known) != known:
                 raise CheckpointError(f"{name} is {config[name]!r}; only {known!r} is known")
-        body = _read_backbone(section(config, "text_config"), "text_config.")
+        text = section(config, "text_config")
+        if text.get("model_type", "llama") != "llama":
+            raise CheckpointError(f"text_config.model_type is {text['model_type']!r}, not 'llama'")
+        body = _read_backbone(text, "text_config.")
         dual = config.get("audio_dual_ffn_layers")
         if dual is not None and list(dual) != list(range(body.num_layers)):
             raise CheckpointError(f"audio_dual_ffn_layers is {dual}, not all of them")
@@ -102,26 +103,19 @@ class HiggsV2(Family):
         """See Family."""
         body, at = shape.backbone, self._prefix
         rows = (shape.num_codebooks * shape.codebook_rows, body.hidden_size)
-        expected: WeightShapes = {
+        return {
             f"{at}embed_tokens.weight": (body.vocab_size, body.hidden_size),
             f"{at}norm.weight": (body.hidden_size,),
             self._codes: rows,
             "audio_lm_head.weight": rows,
+            **layer_weights(at, body, kinds=("", "audio_")),
         }
-        for layer in range(body.num_layers):
-            for name, size in _layer_weights(body).items():
-                expected[f"{at}layers.{layer}.{name}.weight"] = size
-        return expected
 
     def canonical_name(self, name: str) -> str | None:
         """See Family. The audio head is found under two names in either format."""
         if name.startswith(self._ignored) or ".rotary_emb." in name:
             return None
         return name.removeprefix("audio_decoder_proj.")
-
-    def sampler_rules(self, generation: Mapping[str, Any], shape: TalkerShape) -> dict[str, Any]:
-        """Any codebook may say that the speech is over."""
-        return {"end_codebooks": end_codebooks(generation, shape, shape.num_codebooks)}
 
 
 class HiggsV2Converted(HiggsV2):
@@ -180,63 +174,26 @@ def _shape(
 
 
 def _read_backbone(text: Mapping[str, Any], prefix: str) -> BackboneShape:
-    if prefix and text.get("model_type", "llama") != "llama":
-        raise CheckpointError(f"{prefix}model_type is {text['model_type']!r}, not 'llama'")
-    for name in ("attention_bias", "mlp_bias"):
-        if text.get(name):
-            raise CheckpointError(f"{prefix}{name}: the published model has none")
+    longest = _longest(text)
+    return read_backbone(text, prefix, max_positions=longest, theta=_ROPE_THETA, norm_eps=1e-5)
 
-    def size(name: str) -> int:
-        return positive_int(text, name, prefix)
 
-    heads, hidden = size("num_attention_heads"), size("hidden_size")
-    rope = text.get("rope_parameters") or {}
-    return BackboneShape(
-        vocab_size=size("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=size("intermediate_size"),
-        num_layers=size("num_hidden_layers"),
-        num_heads=heads,
-        num_kv_heads=size("num_key_value_heads"),
-        head_dim=size("head_dim") if text.get("head_dim") else hidden // heads,
-        max_positions=max(_POSITIONS, text.get("max_position_embeddings") or 0),
-        rope_theta=float(text.get("rope_theta") or rope.get("rope_theta") or 500_000.0),
-        rms_norm_eps=float(text.get("rms_norm_eps", 1e-5)),
-    )
+def _longest(text: Mapping[str, Any]) -> int:
+    return max(_POSITIONS, text.get("max_position_embeddings") or 0)
 
 
 def _llama(text: dict[str, Any]) -> dict[str, Any]:
     """Arguments of transformers' LlamaConfig."""
     text.pop("architectures", None)
-    scaling = text.pop("rope_parameters", None) or text.pop("rope_scaling", None) or {}
-    text.pop("rope_scaling", None)
-    theta = text.pop("rope_theta", None) or scaling.get("rope_theta") or 500_000.0
-    longest = max(_POSITIONS, text.get("max_position_embeddings") or 0)
+    theta = rope_theta(text, _ROPE_THETA)
+    scaling = text.pop("rope_parameters", None) or text.get("rope_scaling") or {}
+    for name in ("rope_scaling", "rope_theta"):
+        text.pop(name, None)
     return {
         **text,
         "model_type": "llama",
-        "max_position_embeddings": longest,
+        "max_position_embeddings": _longest(text),
         "rope_parameters": {"rope_type": "default", **scaling, "rope_theta": theta},
         # of the text head, which is not loaded
         "tie_word_embeddings": True,
     }
-
-
-def _layer_weights(body: BackboneShape) -> WeightShapes:
-    hidden, inner = body.hidden_size, body.intermediate_size
-    queries, keys = body.num_heads * body.head_dim, body.num_kv_heads * body.head_dim
-    shapes: WeightShapes = {
-        "self_attn.q_proj": (queries, hidden),
-        "self_attn.k_proj": (keys, hidden),
-        "self_attn.v_proj": (keys, hidden),
-        "self_attn.o_proj": (hidden, queries),
-    }
-    for kind in ("", "audio_"):
-        shapes |= {
-            f"{kind}input_layernorm": (hidden,),
-            f"{kind}post_attention_layernorm": (hidden,),
-            f"{kind}mlp.gate_proj": (inner, hidden),
-            f"{kind}mlp.up_proj": (inner, hidden),
-            f"{kind}mlp.down_proj": (hidden, inner),
-        }
-    return shapes

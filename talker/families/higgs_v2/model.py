@@ -10,9 +10,8 @@ from vllm.model_executor.models.utils import WeightsMapper, maybe_prefix
 from vllm.platforms import current_platform
 
 from talker.families.higgs_v2.dual_ffn import DualFFNLayer, Route
-from talker.frames import FrameState, RowEmbedding
+from talker.frames import FrameState
 from talker.model import TalkerModel
-from talker.sampler import DelayedRowSampler, RowSampler
 
 
 class HiggsAudioV2ForConditionalGeneration(TalkerModel):
@@ -50,17 +49,10 @@ class HiggsAudioV2ForConditionalGeneration(TalkerModel):
         self.route = Route(most, is_split=current_platform.is_cpu())
         for layer in self.model.layers:
             object.__setattr__(layer, "route", self.route)  # not a child of each layer
-        self.code_embedding = RowEmbedding(
-            shape.num_codebooks, shape.codebook_rows, text.hidden_size
-        )
         self.audio_lm_head = nn.Linear(
             text.hidden_size, shape.num_codebooks * shape.codebook_rows, bias=False
         )
         self._boc, self._audio_out = shape.boc, shape.audio_out
-
-    def make_sampler(self, n_slots: int, shape: Any, rules: dict[str, Any]) -> RowSampler:
-        """See TalkerModel."""
-        return DelayedRowSampler.from_rules(n_slots, shape, rules)
 
     def resolve_rows(self, input_ids: Tensor, frames: FrameState) -> tuple[Tensor, Tensor]:
         """See TalkerModel; notes the route."""
@@ -68,11 +60,6 @@ class HiggsAudioV2ForConditionalGeneration(TalkerModel):
         is_row = frames.is_frame | is_placeholder
         self.route.set(is_row)
         return is_row, frames.codes.masked_fill(is_placeholder[:, None], self._boc)
-
-    def embed_codes(self, codes: Tensor) -> Tensor:
-        """See TalkerModel."""
-        embedded: Tensor = self.code_embedding(codes)
-        return embedded
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """``[B, D]`` -> ``[B, K * V]``."""

@@ -1,0 +1,76 @@
+"""Backbones by the names that transformers has for their sizes and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from talker.families.family import WeightShapes
+from talker.shape import BackboneShape, CheckpointError, positive_int
+
+
+def rope_theta(text: Mapping[str, Any], default: float) -> float:
+    """The base of the rotary embedding, wherever this version of the format keeps it."""
+    nested = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    return float(text.get("rope_theta") or nested.get("rope_theta") or default)
+
+
+def read_backbone(
+    text: Mapping[str, Any], prefix: str, *, max_positions: int, theta: float, norm_eps: float
+) -> BackboneShape:
+    """The sizes of a decoder without biases, and what else belongs to its shape.
+
+    ``prefix`` is for the errors' texts; ``theta`` and ``norm_eps`` hold where the file says
+    nothing. Raises CheckpointError.
+    """
+    for name in ("attention_bias", "mlp_bias"):
+        if text.get(name):
+            raise CheckpointError(f"{prefix}{name}: the published model has none")
+
+    def size(name: str) -> int:
+        return positive_int(text, name, prefix)
+
+    heads, hidden = size("num_attention_heads"), size("hidden_size")
+    return BackboneShape(
+        vocab_size=size("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=size("intermediate_size"),
+        num_layers=size("num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=size("num_key_value_heads"),
+        head_dim=size("head_dim") if text.get("head_dim") else hidden // heads,
+        max_positions=max_positions,
+        rope_theta=rope_theta(text, theta),
+        rms_norm_eps=float(text.get("rms_norm_eps", norm_eps)),
+    )
+
+
+def layer_weights(
+    at: str, body: BackboneShape, *, kinds: Sequence[str] = ("",), qk_norms: bool = False
+) -> WeightShapes:
+    """The weights of all layers, whose names begin with ``at``. ``kinds``: what stands before the
+    names of each set of norms and MLP that a layer has.
+    """
+    hidden, inner = body.hidden_size, body.intermediate_size
+    queries, keys = body.num_heads * body.head_dim, body.num_kv_heads * body.head_dim
+    shapes: WeightShapes = {
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+    }
+    if qk_norms:
+        shapes |= {"self_attn.q_norm": (body.head_dim,), "self_attn.k_norm": (body.head_dim,)}
+    for kind in kinds:
+        shapes |= {
+            f"{kind}input_layernorm": (hidden,),
+            f"{kind}post_attention_layernorm": (hidden,),
+            f"{kind}mlp.gate_proj": (inner, hidden),
+            f"{kind}mlp.up_proj": (inner, hidden),
+            f"{kind}mlp.down_proj": (hidden, inner),
+        }
+    return {
+        f"{at}layers.{layer}.{name}.weight": size
+        for layer in range(body.num_layers)
+        for name, size in shapes.items()
+    }
