@@ -164,10 +164,10 @@ def continued(
     room = min(room, longest or max_positions)
     if talk.held and positions <= room:
         # the voices stand in what the process holds
-        kept = {"goes_on": True, "voice": None, "others": ()}
+        kept = {"goes_on": True, "clips": ()}
         message = _in_talk(whole, talk, more, positions, max_positions, **kept)
         return Order(message, turn, positions, is_delayed)
-    ids, earlier = whole.ids, None
+    ids, clips = whole.ids, whole.clips
     if talk.last is not None:
         # what stands for the rows does not matter: the engine puts their embeddings there
         rows = talk.last.ids[-1:] * len(talk.last.rows)
@@ -175,8 +175,8 @@ def continued(
         if len(longer) <= room:
             codes = np.ascontiguousarray(talk.last.rows, np.int16)
             earlier = VoiceRows(codes.tobytes(), len(head) + len(talk.last.ids))
-            ids = longer
-    message = _in_talk(whole, talk, ids, len(ids), max_positions, earlier=earlier)
+            ids, clips = longer, (*clips, earlier)
+    message = _in_talk(whole, talk, ids, len(ids), max_positions, clips=clips)
     return Order(message, turn, len(ids), is_delayed)
 
 

@@ -36,9 +36,9 @@ class Generate(msgspec.Struct, tag="generate", frozen=True):
 
     An utterance of a ``conversation`` (a number from 1 on) is kept when it has come to its own
     end. With ``goes_on`` the ids follow what is kept, which then is the first part of the prompt;
-    if it cannot be had, the answer is Failed with ``gone``. ``earlier`` are the rows of the last
-    utterance in a prompt that starts over. ``others`` are further voices, all after ``voice`` and
-    in the order in which they stand. ``ras_win_len`` 0: repetition is not watched.
+    if it cannot be had, the answer is Failed with ``gone``. ``clips`` are the rows of voices and,
+    after them, of the last utterance in a prompt that starts over, in the order in which they
+    stand. ``ras_win_len`` 0: repetition is not watched.
     """
 
     handle: int
@@ -48,14 +48,12 @@ class Generate(msgspec.Struct, tag="generate", frozen=True):
     top_p: float
     top_k: int
     seed: int
-    voice: VoiceRows | None = None
+    clips: tuple[VoiceRows, ...] = ()
     text: TextSpan | None = None
-    earlier: VoiceRows | None = None
     conversation: int = 0
     goes_on: bool = False
     ras_win_len: int = 0
     ras_max_repeat: int = 1
-    others: tuple[VoiceRows, ...] = ()
 
 
 class Forget(msgspec.Struct, tag="forget", frozen=True):

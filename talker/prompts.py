@@ -51,8 +51,7 @@ class ReferenceVoice:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Ids for the engine; the rows ``[R, K]`` of ``voice`` stand at ``voice_at``, and after them
-    those of ``others``, in order, each with its place.
+    """Ids for the engine, and the rows ``[R, K]`` of voices in them, in order, each with its place.
 
     The utterance's own ids begin at ``turn_at``; those before them are the head. The text's ids
     begin at ``text_at``; ``text_starts`` are the characters of the text at which they begin, in
@@ -60,12 +59,10 @@ class Prompt:
     """
 
     ids: tuple[int, ...]
-    voice: Codes | None = None
-    voice_at: int = 0
+    clips: tuple[tuple[Codes, int], ...] = ()
     turn_at: int = 0
     text_at: int = 0
     text_starts: tuple[int, ...] = ()
-    others: tuple[tuple[Codes, int], ...] = ()
 
 
 class Clip(NamedTuple):
@@ -209,12 +206,10 @@ class PromptBuilder(ABC):
         clips = [Clip(v.transcript, len(r)) for v, r in zip(voices, rows, strict=True)]
         head, places = self.head(text, clips, scene)
         shown = sorted(zip(rows, places, strict=True), key=lambda clip: clip[1])
-        first, first_at = shown[0] if shown else (None, 0)
         ids, turn_at = (*head, *turn), len(head)
         if 2 * len(ids) > self._max_positions:
             raise _too_long()
-        starts_at = turn_at + text_at
-        return Prompt(ids, first, first_at, turn_at, starts_at, starts, tuple(shown[1:]))
+        return Prompt(ids, tuple(shown), turn_at, turn_at + text_at, starts)
 
     def encode(self, text: str) -> list[int]:
         """Ids of the layout's own words, as they are."""

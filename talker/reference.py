@@ -64,11 +64,7 @@ class ReferenceTalker:
         own = json.loads(generation.read_text()) if generation.is_file() else {}
         #: So many codebooks may say that the speech is over.
         self._ends = own.get("end_codebooks", self._books)
-        self._weights: dict[str, Tensor] = {}
-        for file in sorted(folder.glob("*.safetensors")):
-            for name, weight in load_file(file).items():
-                if not name.startswith("tied.embedding.modality_embeddings.0.model."):
-                    self._weights[name] = weight.float()
+        self._weights = load_weights(folder)
         self._watched: dict[tuple[int, int], Tensor] = {}
         self._embedding = self._weights[_CODES].view(self._books, self._codes, -1)
 
@@ -78,19 +74,13 @@ class ReferenceTalker:
         ids: tuple[int, ...],
         max_rows: int,
         chance: Chance | None = None,
-        voice: Codes | None = None,
-        voice_at: int = 0,
+        clips: Sequence[tuple[Codes, int]] = (),
         heads: tuple[tuple[int, int], ...] = (),
-        said: Sequence[tuple[Codes, int]] = (),
     ) -> Spoken:
-        """Rows for a prompt; ``voice`` ``[R, K]`` stands at ``voice_at`` in it, and so do the
-        rows of utterances that were ``said`` before. ``heads`` are (layer, head) pairs to watch.
+        """Rows for a prompt. ``clips`` are rows ``[R, K]`` of voices and of utterances that were
+        said before, each with its place in it. ``heads`` are (layer, head) pairs to watch.
         """
-        inputs = self._weights[_WORDS][torch.tensor(ids)].clone()
-        clips = [*said] if voice is None else [(voice, voice_at), *said]
-        for codes, at in clips:
-            for offset, row in enumerate(codes):
-                inputs[at + offset] = self._embed(row)
+        inputs = self._prompt_inputs(ids, clips)
         cache: Cache = []
         rows: list[Codes] = []
         looks: list[npt.NDArray[np.float32]] = []
@@ -107,7 +97,7 @@ class ReferenceTalker:
             rows.append(row)
             if over == self._books:
                 return Spoken(np.stack(rows), "stop", margin, np.stack(looks))
-            inputs = self._embed(row)[None]
+            inputs = self._row_input(row)
         return Spoken(np.stack(rows), "length", margin, np.stack(looks))
 
     @torch.inference_mode()
@@ -119,6 +109,16 @@ class ReferenceTalker:
         inputs = torch.cat([self._weights[_WORDS][torch.tensor(ids)], *said])
         hidden = self._body(inputs, [], 0)[len(ids) - 1 :]
         return torch.einsum("nd,kvd->nkv", hidden, self._embedding)
+
+    def _prompt_inputs(self, ids: tuple[int, ...], clips: Sequence[tuple[Codes, int]]) -> Tensor:
+        inputs = self._weights[_WORDS][torch.tensor(ids)].clone()
+        for codes, at in clips:
+            for offset, row in enumerate(codes):
+                inputs[at + offset] = self._embed(row)
+        return inputs
+
+    def _row_input(self, row: Codes) -> Tensor:
+        return self._embed(row)[None]
 
     def _logits(self, hidden: Tensor) -> Codes:
         """``[K, V]``, this row's to change."""
@@ -214,6 +214,16 @@ class ReferenceTalker:
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
         scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self._text.get("rms_norm_eps", 1e-6))
         return x * scale * weight
+
+
+def load_weights(folder: Path) -> dict[str, Tensor]:
+    """All of a folder's tensors as float32 but a bundled codec's, by their names."""
+    return {
+        name: weight.float()
+        for file in sorted(folder.glob("*.safetensors"))
+        for name, weight in load_file(file).items()
+        if not name.startswith("tied.embedding.modality_embeddings.0.model.")
+    }
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, cache: Cache, layer: int) -> Tensor:

@@ -64,11 +64,7 @@ class RequestState:
     @property
     def clips(self) -> tuple[VoiceRows, ...]:
         """The reference rows in the prompt, in order."""
-        if self.history:
-            return self.history.clips
-        request = self.request
-        every = (request.voice, *request.others, request.earlier)
-        return tuple(clip for clip in every if clip is not None)
+        return self.history.clips if self.history else self.request.clips
 
     @property
     def frames_left(self) -> int:

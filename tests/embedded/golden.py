@@ -64,9 +64,7 @@ def say(text: str, decoder: HiggsDecoder, most_rows: int, voice: str = DEFAULT_V
     prompts = opened.prompt_builder(2048, front_end)
     reference = CheckpointVoices(CHECKPOINT).get(voice)
     prompt = prompts.build(text, reference)
-    spoken = ReferenceTalker(CHECKPOINT).speak(
-        prompt.ids, most_rows, None, prompt.voice, prompt.voice_at
-    )
+    spoken = ReferenceTalker(CHECKPOINT).speak(prompt.ids, most_rows, None, prompt.clips)
     reverter = DelayReverter(decoder.spec.num_codebooks, decoder.spec.codebook_size)
     return Spoken(prompt.ids, spoken.rows, reverter.push_rows(spoken.rows), spoken.margin)
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
 from streaming.spec import Codes
-from talker.reference import Cache, Chance, Spoken, attend, choose
+from talker.reference import Cache, Chance, Spoken, attend, choose, load_weights
 
 _WINDOW = 10
 _RESIDUAL_CODES = 1024
@@ -31,9 +30,7 @@ class FishS2Reference:
     def __init__(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         self._slow, self._fast = config["text_config"], config["audio_decoder_config"]
-        self._weights: dict[str, Tensor] = {}
-        for file in sorted(folder.glob("*.safetensors")):
-            self._weights |= {name: w.float() for name, w in load_file(file).items()}
+        self._weights = load_weights(folder)
         self._books, self._size = self._fast["num_codebooks"], self._fast["vocab_size"]
         self._begin = config["semantic_start_token_id"]
         self._tied = [*range(self._begin, self._begin + self._size), config["eos_token_id"]]
@@ -47,14 +44,11 @@ class FishS2Reference:
         ids: tuple[int, ...],
         max_rows: int,
         chance: Chance | None = None,
-        voice: Codes | None = None,
-        voice_at: int = 0,
-        heads: tuple[tuple[int, int], ...] = (),
-        said: Sequence[tuple[Codes, int]] = (),
+        clips: Sequence[tuple[Codes, int]] = (),
     ) -> Spoken:
         """Frames for a prompt, see ``talker.reference.ReferenceTalker``."""
         inputs = self._words[torch.tensor(ids)].clone()
-        for codes, at in [*said] if voice is None else [(voice, voice_at), *said]:
+        for codes, at in clips:
             for offset, row in enumerate(codes):
                 inputs[at + offset] = self._embed(row)
         cache: Cache = []

@@ -83,7 +83,7 @@ class Oracle:
         if heat or sampling.seed is not None:
             assert sampling.seed is not None
             chance = Chance(sampling.seed, heat, sampling.top_k or 50, sampling.top_p or 0.95)
-        spoken = self._talker.speak(prompt.ids, rows, chance, prompt.voice, prompt.voice_at)
+        spoken = self._talker.speak(prompt.ids, rows, chance, prompt.clips)
         assert spoken.margin > 2e-5, "too close to call: choose another text or seed"
         return spoken
 

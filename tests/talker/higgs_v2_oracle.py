@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from streaming.spec import Codes
-from talker.reference import Cache, Chance, ReferenceTalker, Spoken, uniform
+from talker.reference import Cache, Chance, ReferenceTalker, load_weights, uniform
 
 #: What a second draw's seed is mixed with.
 _AGAIN = 0x2545F4914F6CDD1D
@@ -25,7 +24,8 @@ _AGAIN = 0x2545F4914F6CDD1D
 
 class HiggsV2Reference(ReferenceTalker):
     """``ras`` is (window, most repeats), None for none; ``end_codebooks`` of the first may say
-    that the speech is over.
+    that the speech is over. A greedy draw needs a seed too, since what repeats is drawn anew: it is
+    a ``chance`` of temperature 0, and without one the seed is 0.
     """
 
     def __init__(
@@ -39,10 +39,8 @@ class HiggsV2Reference(ReferenceTalker):
         self._boc, self._eoc = self._codes - 2, self._codes - 1
         self._row_id = config.get("audio_out_token_idx", config.get("audio_token_id"))
         self._ras, self._ends = ras, end_codebooks
-        self._weights: dict[str, Tensor] = {}
-        for file in sorted(folder.glob("*.safetensors")):
-            for name, weight in load_file(file).items():
-                self._weights[name.removeprefix("model.")] = weight.float()
+        stored = load_weights(folder)
+        self._weights = {name.removeprefix("model."): w for name, w in stored.items()}
         weights, shape = self._weights, (self._books, self._codes, -1)
         codes = weights.get("audio_codebook_embeddings.weight")
         if codes is None:
@@ -54,48 +52,26 @@ class HiggsV2Reference(ReferenceTalker):
         #: Codes that were drawn again so far.
         self.redrawn = 0
 
-    @torch.inference_mode()
-    def speak(
-        self,
-        ids: tuple[int, ...],
-        max_rows: int,
-        chance: Chance | None = None,
-        voice: Codes | None = None,
-        voice_at: int = 0,
-        heads: tuple[tuple[int, int], ...] = (),
-        said: Sequence[tuple[Codes, int]] = (),
-    ) -> Spoken:
-        """See ReferenceTalker. A greedy draw needs a seed too, since what repeats is drawn anew:
-        it is a ``chance`` of temperature 0, and without one the seed is 0.
-        """
-        self._watched = {}
+    def _prompt_inputs(self, ids: tuple[int, ...], clips: Sequence[tuple[Codes, int]]) -> Tensor:
         inputs = self._weights["embed_tokens.weight"][torch.tensor(ids)].clone()
-        is_audio = torch.tensor(ids) == self._row_id
-        clips = [*said] if voice is None else [(voice, voice_at), *said]
+        self._is_audio = torch.tensor(ids) == self._row_id
         shown = set()
         for codes, at in clips:
             for offset, row in enumerate(codes):
                 inputs[at + offset] = self._embed(row)
-                is_audio[at + offset] = True
+                self._is_audio[at + offset] = True
                 shown.add(at + offset)
         for at, number in enumerate(ids):
             if number == self._row_id and at not in shown:
                 inputs[at] = self._embed(np.full(self._books, self._boc))
-        cache: Cache = []
-        rows: list[Codes] = []
-        position, over, margin = 0, 0, math.inf
-        while len(rows) < max_rows:
-            self._is_audio = is_audio
-            hidden = self._body(inputs, cache, position)[-1]
-            position += len(inputs)
-            logits = torch.einsum("kvd,d->kv", self._head, hidden).numpy()
-            row, over, won_by = self._next_row(logits, rows, over, position - 1, chance)
-            margin = min(margin, won_by)
-            rows.append(row)
-            if over == self._books:
-                return Spoken(np.stack(rows), "stop", margin, np.zeros(0, np.float32))
-            inputs, is_audio = self._embed(row)[None], torch.ones(1, dtype=torch.bool)
-        return Spoken(np.stack(rows), "length", margin, np.zeros(0, np.float32))
+        return inputs
+
+    def _row_input(self, row: Codes) -> Tensor:
+        self._is_audio = torch.ones(1, dtype=torch.bool)
+        return super()._row_input(row)
+
+    def _logits(self, hidden: Tensor) -> Codes:
+        return torch.einsum("kvd,d->kv", self._head, hidden).numpy()
 
     def _code(
         self, logits: Codes, book: int, position: int, rows: list[Codes], chance: Chance | None

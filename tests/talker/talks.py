@@ -118,7 +118,5 @@ class TalkOracle:
         if draw.temperature != 0:
             assert draw.seed is not None
             chance = Chance(draw.seed, draw.temperature or 1, draw.top_k or 50, draw.top_p or 0.95)
-        spoken = self._talker.speak(
-            tuple(ids), rows, chance, prompt.voice, prompt.voice_at, said=talk.said
-        )
+        spoken = self._talker.speak(tuple(ids), rows, chance, [*prompt.clips, *talk.said])
         return spoken, ids, turn

@@ -30,7 +30,7 @@ def rows(count: int, first: int = 0) -> Codes:
 def whole(**changes: object) -> Generate:
     made = {
         "handle": 1, "ids": HEAD + TURN, "max_frames": 50, "temperature": 1.0, "top_p": 0.9,
-        "top_k": 5, "seed": 3, "voice": VOICE, "others": (OTHER,),
+        "top_k": 5, "seed": 3, "clips": (VOICE, OTHER),
         "text": TextSpan(4, (0, 1, 5)), **changes,
     }  # fmt: skip
     return Generate(**made)
@@ -51,7 +51,7 @@ class TestContinued:
         then = order(talk)
         assert (then.message.ids, then.turn, then.positions) == (TURN, TURN, 150)
         assert (then.message.goes_on, then.message.conversation) == (True, 4)
-        assert (then.message.voice, then.message.others, then.message.earlier) == (None, (), None)
+        assert then.message.clips == ()
         assert then.message.text == TextSpan(1, (0, 1, 5))
         assert then.message.max_frames == 50
 
@@ -61,8 +61,7 @@ class TestContinued:
         talk.held, talk.last = held, Turn((7, 50, 8), rows(3))
         over = order(talk).message
         assert over.ids == (*HEAD, 7, 50, 8, *(8, 8, 8), *TURN)
-        assert over.earlier == VoiceRows(rows(3).tobytes(), 6)
-        assert (over.voice, over.others) == (VOICE, (OTHER,))
+        assert over.clips == (VOICE, OTHER, VoiceRows(rows(3).tobytes(), 6))
         assert (over.goes_on, over.conversation) == (False, 4)
         assert over.text == TextSpan(10, (0, 1, 5))
         assert over.ids[over.text.at : over.text.at + 2] == TURN[1:3]
@@ -79,7 +78,7 @@ class TestContinued:
         talk.held, talk.last = 20, Turn((7, 50, 8), rows(3))
         assert continued(whole(), len(HEAD), talk, 200, 24).message.goes_on
         over = continued(whole(), len(HEAD), talk, 200, 23)
-        assert over.message.earlier is not None
+        assert len(over.message.clips) == 3
         assert over.positions == len(HEAD) + 6 + len(TURN)
         assert continued(whole(), len(HEAD), talk, 200, 12).message == whole(conversation=4)
 
@@ -178,7 +177,7 @@ class TestConversation:
         await take(talk, process)
         assert await take(talk, process) == SPOKEN
         assert [m.goes_on for m in process.asked] == [False, True, False]
-        assert process.asked[2].earlier is not None
+        assert len(process.asked[2].clips) == 3
         assert talk.held == len(process.asked[2].ids) + 8
 
     async def test_what_a_dead_process_has_said_is_not_thought_to_be_held(self) -> None:
@@ -244,7 +243,7 @@ class TestHistories:
 
 
 def ask(handle: int, **changes: object) -> Generate:
-    return whole(handle=handle, **{"voice": None, "conversation": 6, **changes})
+    return whole(handle=handle, **{"clips": (OTHER,), "conversation": 6, **changes})
 
 
 def speak(
@@ -259,7 +258,7 @@ class TestTakes:
     def test_an_utterance_goes_on_from_ids_clips_and_core(self) -> None:
         requests = RequestTable(slots=1024, cores=2)
         busy = requests.add(ask(1, conversation=0))
-        first = requests.add(ask(2, voice=VOICE))
+        first = requests.add(ask(2, clips=(VOICE, OTHER)))
         assert busy is not None
         assert first is not None
         assert (busy.core, first.core) == (0, 1)

@@ -137,8 +137,8 @@ def test_prompt_with_a_clip_is_encoded_piece_by_piece(folder: Path, builder: Pro
     rows = "<|audio_pad|>" * len(voice.frames)
     system = f"{CLIP_BEFORE}<|speaker:0|>hello again.{CLIP_AFTER}{rows}"
     assert spelled(folder, prompt) == f"<|im_start|>system\n{system}<|im_end|>\n" + turn("Go.")
-    assert prompt.voice is not None
-    assert np.array_equal(prompt.voice, voice.frames)
+    ((shown, at),) = prompt.clips
+    assert np.array_equal(shown, voice.frames)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     joined = tokenizer.encode(f"hello again.{CLIP_AFTER}", add_special_tokens=False).ids
     apart = [
@@ -146,7 +146,6 @@ def test_prompt_with_a_clip_is_encoded_piece_by_piece(folder: Path, builder: Pro
         *tokenizer.encode(CLIP_AFTER, add_special_tokens=False).ids,
     ]
     assert joined != apart, "the vocabulary has no id that spans them: this tests nothing"
-    at = prompt.voice_at
     assert list(prompt.ids[at - len(apart) : at]) == apart
 
 
@@ -160,10 +159,9 @@ def test_prompt_with_several_clips_has_a_tagged_line_for_each(
     said = "<|speaker:0|>hello again.\n<|speaker:4|>and more\n<|speaker:2|>hello again."
     system = f"{CLIP_BEFORE}{said}{CLIP_AFTER}{rows}"
     assert spelled(folder, prompt) == f"<|im_start|>system\n{system}<|im_end|>\n" + turn("Go.")
-    assert prompt.voice is not None
-    at = prompt.voice_at
-    assert [place for _, place in prompt.others] == [at + 5, at + 8]
-    assert all(map(np.array_equal, [prompt.voice, *(c for c, _ in prompt.others)],
+    at = prompt.clips[0][1]
+    assert [place for _, place in prompt.clips] == [at, at + 5, at + 8]
+    assert all(map(np.array_equal, [codes for codes, _ in prompt.clips],
                    [one.frames, two.frames, three.frames]))  # fmt: skip
 
 
@@ -207,7 +205,7 @@ class Oracle:
             chance = Chance(
                 sampling.seed, sampling.temperature, sampling.top_k or 30, sampling.top_p or 0.8
             )
-        spoken = self.talker.speak(prompt.ids, rows, chance, prompt.voice, prompt.voice_at)
+        spoken = self.talker.speak(prompt.ids, rows, chance, prompt.clips)
         assert spoken.margin > 2e-5, "too close to call: choose another text or seed"
         return spoken
 
@@ -264,9 +262,7 @@ async def test_several_references_equal_the_plain_loop(
     words = "<|speaker:1|>Hi.<|speaker:0|>Ho."
     heard = await hear(engine, words, rows=ROWS, references=references)
     prompt = builder.build(words, one, others=[two])
-    assert prompt.voice is not None
-    clips = [(prompt.voice, prompt.voice_at), *prompt.others]
-    wanted = oracle.talker.speak(prompt.ids, ROWS, said=clips)
+    wanted = oracle.talker.speak(prompt.ids, ROWS, clips=prompt.clips)
     assert wanted.margin > 2e-5
     assert heard.same(wanted)
 
@@ -305,7 +301,7 @@ async def test_conversation_goes_on_after_the_frames_that_were_said(
     heard = await hear(engine, "and more", rows=ROWS, conversation="one")
     at = len(one.ids)
     ids = (*one.ids, *[0] * len(said.rows), *builder.between_turns, *two.ids[two.turn_at :])
-    wanted = oracle.talker.speak(ids, ROWS, said=[(said.rows, at)])
+    wanted = oracle.talker.speak(ids, ROWS, clips=[(said.rows, at)])
     assert wanted.margin > 2e-5
     assert heard.same(wanted)
     engine.forget("one")

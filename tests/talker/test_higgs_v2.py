@@ -157,18 +157,18 @@ def test_prompt_with_a_transcript_shows_the_clip_as_a_turn(
 ) -> None:
     voice = random_voice(1, 5)
     prompt = builder.build("Go.", voice)
-    assert prompt.voice is not None
-    assert prompt.voice.shape == (5 + 2 + 7, 8)
-    assert (prompt.voice[0] == 1024).all()
-    assert (prompt.voice[-1] == 1025).all()
-    rows = "<|AUDIO_OUT|>" * len(prompt.voice)
+    ((shown, at),) = prompt.clips
+    assert shown.shape == (5 + 2 + 7, 8)
+    assert (shown[0] == 1024).all()
+    assert (shown[-1] == 1025).all()
+    rows = "<|AUDIO_OUT|>" * len(shown)
     said = f"<|audio_out_bos|>{rows}<|audio_eos|>"
     assert spelled(folder, prompt) == (
         "<|begin_of_text|>" + turn("system", QUIET) + turn("user", "hello again")
         + turn("assistant", said) + turn("user", "Go.") + END
     )  # fmt: skip
     rows_at = [i for i, n in enumerate(prompt.ids) if n == prompt.ids[-1]]
-    assert rows_at[:-1] == list(range(prompt.voice_at, prompt.voice_at + len(prompt.voice)))
+    assert rows_at[:-1] == list(range(at, at + len(shown)))
 
 
 def test_prompt_without_a_transcript_shows_the_clip_in_the_scene(
@@ -176,14 +176,14 @@ def test_prompt_without_a_transcript_shows_the_clip_in_the_scene(
 ) -> None:
     voice = ReferenceVoice(random_voice(2, 4).frames)
     prompt = builder.build("Go.", voice)
-    assert prompt.voice is not None
-    rows = "<|AUDIO_OUT|>" * len(prompt.voice)
+    ((shown, at),) = prompt.clips
+    rows = "<|AUDIO_OUT|>" * len(shown)
     scene = f"{SCENE}\n\nSPEAKER0: <|audio_bos|>{rows}<|audio_eos|>\n"
     system = f"{SYSTEM}\n\n<|scene_desc_start|>\n{scene}<|scene_desc_end|>"
     assert spelled(folder, prompt) == (
         "<|begin_of_text|>" + turn("system", system) + turn("user", "Go.") + END
     )
-    assert set(prompt.ids[prompt.voice_at :][: len(prompt.voice)]) == {prompt.ids[-1]}
+    assert set(prompt.ids[at : at + len(shown)]) == {prompt.ids[-1]}
 
 
 def test_prompt_with_speakers_names_a_voice_for_each(folder: Path, builder: PromptBuilder) -> None:
@@ -203,8 +203,8 @@ def test_prompt_with_a_scene_has_it_in_place_of_the_familys_own(
         own, theirs = builder.build("Go.", said), builder.build("Go.", said, scene=scene)
         replaced = spelled(folder, own).replace(SCENE, "A street at night.")
         assert spelled(folder, theirs) == replaced
-        rows = theirs.ids[theirs.voice_at :][: 0 if theirs.voice is None else len(theirs.voice)]
-        assert set(rows) <= {theirs.ids[-1]}
+        for codes, at in theirs.clips:
+            assert set(theirs.ids[at : at + len(codes)]) == {theirs.ids[-1]}
 
 
 @pytest.mark.parametrize("said", ["hello again", "[SPEAKER0] hello again"])
@@ -224,12 +224,10 @@ def clip_rows(voice: ReferenceVoice) -> str:
 
 def shown(prompt: Prompt) -> list[np.ndarray]:
     """The codes of the clips in the order in which they stand, each at its place in the prompt."""
-    assert prompt.voice is not None
-    every = [(prompt.voice, prompt.voice_at), *prompt.others]
     row = prompt.ids[-1]  # <|AUDIO_OUT|>, which stands for AUDIO_INIT at the end
-    places = [at + i for codes, at in every for i in range(len(codes))]
+    places = [at + i for codes, at in prompt.clips for i in range(len(codes))]
     assert places == [at for at, number in enumerate(prompt.ids[:-1]) if number == row]
-    return [codes for codes, _ in every]
+    return [codes for codes, _ in prompt.clips]
 
 
 def test_prompt_with_several_transcripts_has_each_speaker_say_its_clip(
@@ -583,9 +581,7 @@ async def test_several_references_equal_the_plain_loop(
     words = "[SPEAKER1] Hi.\n[SPEAKER0] Ho."
     heard = await hear(engine, words, quiet(1), rows=ROWS, references=(first, second))
     prompt = builder.build(words, said, others=[silent])
-    assert prompt.voice is not None
-    clips = [(prompt.voice, prompt.voice_at), *prompt.others]
-    wanted = HiggsV2Reference(folder).speak(prompt.ids, ROWS, Chance(1, 0.0), said=clips)
+    wanted = HiggsV2Reference(folder).speak(prompt.ids, ROWS, Chance(1, 0.0), prompt.clips)
     assert wanted.margin > 2e-5
     assert heard.same(wanted)
 
@@ -624,7 +620,7 @@ async def test_conversation_goes_on_after_the_rows_that_were_said(
     rows = said.rows[:-1]  # the last one carries the stop id
     ids = (*one.ids, *[0] * len(rows), *builder.between_turns, *two.ids[two.turn_at :])
     clips = [(rows, len(one.ids))]
-    wanted = HiggsV2Reference(folder).speak(ids, ROWS, Chance(1, 0.0), said=clips)
+    wanted = HiggsV2Reference(folder).speak(ids, ROWS, Chance(1, 0.0), clips)
     assert wanted.margin > 2e-5
     assert heard.same(wanted)
     engine.forget("one")

@@ -67,15 +67,15 @@ POISON = {
     "nan": {"temperature": float("nan"), "top_p": float("nan")},
     "no frames": {"max_frames": 0},
     "a huge seed": {"seed": 1 << 63},
-    "voice rows cut short": {"voice": VoiceRows(b"\0" * 15, 0)},
-    "no voice rows": {"voice": VoiceRows(b"", 0)},
-    "voice rows beyond the prompt": {"voice": VoiceRows(b"\0" * 16 * 4, 0)},
-    "a voice at a negative place": {"voice": VoiceRows(b"\0" * 16, -1)},
-    "a voice of wrong codes": {"voice": VoiceRows(b"\xff\x7f" * 8, 0)},
+    "voice rows cut short": {"clips": (VoiceRows(b"\0" * 15, 0),)},
+    "no voice rows": {"clips": (VoiceRows(b"", 0),)},
+    "voice rows beyond the prompt": {"clips": (VoiceRows(b"\0" * 16 * 4, 0),)},
+    "a voice at a negative place": {"clips": (VoiceRows(b"\0" * 16, -1),)},
+    "a voice of wrong codes": {"clips": (VoiceRows(b"\xff\x7f" * 8, 0),)},
     "an utterance upon the voice": {
-        "voice": VoiceRows(b"\0" * 32, 0), "earlier": VoiceRows(b"\0" * 16, 1),
+        "clips": (VoiceRows(b"\0" * 32, 0), VoiceRows(b"\0" * 16, 1)),
     },
-    "an utterance beyond the prompt": {"earlier": VoiceRows(b"\0" * 16 * 4, 0)},
+    "an utterance beyond the prompt": {"clips": (VoiceRows(b"\0" * 16 * 4, 0),)},
 }  # fmt: skip
 
 

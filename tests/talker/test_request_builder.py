@@ -124,11 +124,11 @@ def test_the_place_of_the_text_is_told_to_whom_it_is_asked_by(intake: RequestBui
 
 
 def test_voices_are_known_by_name(checkpoint: Checkpoint, intake: RequestBuilder) -> None:
-    named, shape = intake.message(asking(voice="zero"), 1).voice, checkpoint.shape
+    named, shape = intake.message(asking(voice="zero"), 1).clips, checkpoint.shape
     frames = np.zeros((9, shape.num_codebooks), np.int16)
-    assert named == VoiceRows(apply_delay(frames, shape.boc, shape.eoc).tobytes(), 2)
+    assert named == (VoiceRows(apply_delay(frames, shape.boc, shape.eoc).tobytes(), 2),)
     for nobody in (intake, RequestBuilder(checkpoint, ROOM, None, {})):
-        assert nobody.message(asking(), 1).voice is None
+        assert nobody.message(asking(), 1).clips == ()
         with pytest.raises(RequestError) as error:
             nobody.message(asking(voice="nobody"), 1)
         assert error.value.code is ErrorCode.UNKNOWN_VOICE
@@ -139,8 +139,8 @@ def test_a_reference_is_spoken_with_whatever_the_voice(
 ) -> None:
     codes, shape = clip(checkpoint), checkpoint.shape
     said = intake.message(asking(voice="zero", reference=Reference(codes)), 1)
-    assert said.voice is not None
-    rows = np.frombuffer(said.voice.rows, np.int16).reshape(-1, shape.num_codebooks)
+    (shown,) = said.clips
+    rows = np.frombuffer(shown.rows, np.int16).reshape(-1, shape.num_codebooks)
     assert np.array_equal(rows, apply_delay(codes.T, shape.boc, shape.eoc))
     with_text = intake.message(asking(reference=Reference(codes, "well")), 1)
     assert len(with_text.ids) > len(said.ids)

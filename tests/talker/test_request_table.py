@@ -86,12 +86,9 @@ def test_the_stop_id_is_no_frame_and_every_frame_is_one_less_to_make(
     assert state.frames_left == 48
 
 
-def test_reference_rows_come_before_those_of_an_utterance(requests: RequestTable) -> None:
+def test_reference_rows_are_those_of_the_request(requests: RequestTable) -> None:
     voice, earlier = VoiceRows(b"\0\0", 1), VoiceRows(b"\1\0", 2)
-    assert ask(requests, 1, voice=voice, earlier=earlier).clips == (voice, earlier)
-    every = ask(requests, 3, voice=voice, others=(voice, earlier), earlier=earlier)
-    assert every.clips == (voice, voice, earlier, earlier)
-    assert ask(requests, 2, earlier=earlier).clips == (earlier,)
+    assert ask(requests, 1, clips=(voice, earlier)).clips == (voice, earlier)
 
 
 def test_a_conversation_that_is_forgotten_between_two_utterances_is_not_gone_on_from(

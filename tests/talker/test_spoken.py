@@ -76,9 +76,8 @@ class Oracle:
         self, prompt: Prompt, ids: tuple[int, ...], number: int,
         said: Sequence[tuple[np.ndarray, int]] = (),
     ) -> Reading:  # fmt: skip
-        spoken = self._talker.speak(
-            ids, MAX_ROWS, Chance(number), prompt.voice, prompt.voice_at, HEADS_TO_WATCH, said
-        )
+        clips = [*prompt.clips, *said]
+        spoken = self._talker.speak(ids, MAX_ROWS, Chance(number), clips, HEADS_TO_WATCH)
         # the text stands just before the last id, whatever is before it
         count = len(prompt.text_starts) - 1
         looks = spoken.looks[:, :, -1 - count : -1]

@@ -76,8 +76,8 @@ def test_the_bounds_of_ids_and_codes_are_the_model_s(shape: TalkerShape) -> None
 
     vocab, rows = shape.backbone.vocab_size, shape.codebook_rows
     given(shape, ids=(vocab - 1,))
-    given(shape, voice=clip(0, code=rows - 1))
-    for changes in ({"ids": (vocab,)}, {"voice": clip(0, code=rows)}):
+    given(shape, clips=(clip(0, code=rows - 1),))
+    for changes in ({"ids": (vocab,)}, {"clips": (clip(0, code=rows),)}):
         with pytest.raises(Refused):
             given(shape, **changes)
 
@@ -90,9 +90,9 @@ def test_the_bounds_of_ids_and_codes_are_the_model_s(shape: TalkerShape) -> None
         {"temperature": float("nan")}, {"top_p": float("inf")},
         {"text": TextSpan(2, (0, 1, 2, 3, 4, 9))}, {"text": TextSpan(-1, (0, 9))},
         {"text": TextSpan(1, (0,))}, {"text": TextSpan(1, ())},
-        {"voice": clip(0, code=-1)}, {"voice": VoiceRows(b"", 0)}, {"voice": clip(-1)},
-        {"voice": VoiceRows(bytes(2 * BOOKS + 2), 0)}, {"voice": clip(5, rows=2)},
-        {"voice": clip(0, rows=3), "earlier": clip(2)}, {"voice": clip(4), "earlier": clip(0)},
+        {"clips": (clip(0, code=-1),)}, {"clips": (VoiceRows(b"", 0),)}, {"clips": (clip(-1),)},
+        {"clips": (VoiceRows(bytes(2 * BOOKS + 2), 0),)}, {"clips": (clip(5, rows=2),)},
+        {"clips": (clip(0, rows=3), clip(2))}, {"clips": (clip(4), clip(0))},
     ],
 )  # fmt: skip
 def test_what_the_engine_would_choke_on_is_refused(
@@ -114,7 +114,7 @@ def test_what_was_said_before_counts_as_prompt(shape: TalkerShape) -> None:
 
 
 def test_clips_side_by_side_up_to_the_end_are_taken(shape: TalkerShape) -> None:
-    taken = given(shape, voice=clip(0, rows=2), earlier=clip(2, rows=4))
+    taken = given(shape, clips=(clip(0, rows=2), clip(2, rows=4)))
     places = [(p.offset, p.length) for p in taken["mm_placeholders"]["audio"]]
     assert places == [(0, 2), (2, 4)]
 
