@@ -11,7 +11,7 @@ from pathlib import Path
 
 from asr.messages import Failed, FromWorker, Hear, Heard, Ready
 from asr.whisper import ModelError, check_folder
-from ipc.supervisor import ChildDown, ChildFailed, Supervisor, Watch
+from ipc.supervisor import ChildDown, ChildFailed, Program, Supervisor, Watch
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.spec import Samples
 
@@ -65,16 +65,16 @@ class WhisperEngine:
         except ModelError as error:
             message = f"The setting asr_model names no model that can be used: {error}."
             raise BackendError(ErrorCode.INTERNAL, message) from error
-        self._supervisor = Supervisor(
-            "asr.worker",
-            ["--model", str(folder), *self._arguments],
+        program: Program[Heard | Failed] = Program(
+            module="asr.worker",
+            args=["--model", str(folder), *self._arguments],
             inbound=FromWorker,
             ready=Ready,
             on_message=self._on_message,
             on_ready=lambda ready: None,
             on_down=self._on_down,
-            watch=self._watch,
         )
+        self._supervisor = Supervisor(program, self._watch)
 
     async def stop(self) -> None:
         """End the process; who waits hears BackendError."""

@@ -28,7 +28,7 @@ from codec.messages import (
 from codec.pending import PendingDecodes, PendingEncodes
 from codec.workers import CodecWorkers
 from ipc.framing import MAX_MESSAGE_BYTES
-from ipc.supervisor import ChildDown, ChildFailed, Watch
+from ipc.supervisor import ChildDown, ChildFailed, Program, Watch
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import DecodeStats
 from streaming.spec import CodecSpec, Codes, Samples
@@ -105,17 +105,18 @@ class CodecWorkerEngine:
             arguments += ["--talker", str(await self._talker())]
         if self._stopped:
             raise ChildFailed("stopped before it was ready")
-        self._workers = CodecWorkers(
-            self._module,
-            arguments,
-            spare=self._spare,
+        program: Program[FromWorker] = Program(
+            module=self._module,
+            args=arguments,
+            inbound=FromWorker,
+            ready=Ready,
             on_message=self._on_message,
             on_ready=self._on_ready,
             on_down=self._on_down,
             on_progress=self._on_progress,
-            env=self._env,
-            watch=self._watch,
+            env=self._env or {},
         )
+        self._workers = CodecWorkers(program, self._watch, spare=self._spare)
         await self._workers.start()
 
     async def stop(self) -> None:

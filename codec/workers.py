@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from codec.messages import FromWorker, Ready
-from ipc.supervisor import ChildDown, ChildFailed, Supervisor, Watch
+from ipc.supervisor import ChildDown, ChildFailed, Program, Supervisor, Watch
 
 log = logging.getLogger(__name__)
 #: A spare that cannot start is tried again so much later: nobody waits for it.
@@ -21,46 +21,25 @@ _RETRY_S = 60.0
 
 
 class CodecWorkers:
-    """One worker, or two with ``spare``: ``python -m module --socket PATH args...``.
-
-    ``on_message``, ``on_ready`` and ``on_down`` tell of the active worker alone, as
-    ``ipc.supervisor.Supervisor`` tells of its child; ``on_progress`` tells of the first one.
+    """One worker, or two with ``spare``. The program's callbacks are told of the active worker
+    alone, but for ``on_progress``, which is told of the first one.
     """
 
-    def __init__(
-        self,
-        module: str,
-        args: Sequence[str],
-        *,
-        spare: bool,
-        on_message: Callable[[FromWorker], None],
-        on_ready: Callable[[Ready], None],
-        on_down: Callable[[], None],
-        on_progress: Callable[[str, float], None],
-        env: dict[str, str] | None,
-        watch: Watch,
-    ) -> None:
-        self._on_message, self._on_ready, self._on_down = on_message, on_ready, on_down
+    def __init__(self, program: Program[FromWorker], watch: Watch, *, spare: bool) -> None:
+        self._program = program
 
-        def supervisor(
-            number: int, on_progress: Callable[[str, float], None]
-        ) -> Supervisor[FromWorker]:
-            return Supervisor(
-                module,
-                args,
-                inbound=FromWorker,
-                ready=Ready,
+        def supervisor(number: int) -> Supervisor[FromWorker]:
+            mine = replace(
+                program,
                 on_message=lambda message: self._hear(number, message),
                 on_ready=lambda ready: self._came_up(number, ready),
                 on_down=lambda: self._went_down(number),
-                on_progress=on_progress,
-                env=env,
-                watch=watch,
             )
+            if number:
+                mine = replace(mine, on_progress=lambda phase, seconds: None)
+            return Supervisor(mine, watch)
 
-        self._supervisors = [supervisor(0, on_progress)]
-        if spare:
-            self._supervisors.append(supervisor(1, lambda phase, seconds: None))
+        self._supervisors = [supervisor(number) for number in range(1 + spare)]
         #: What each said when it came up last.
         self._ready: dict[int, Ready] = {}
         self._active: int | None = None
@@ -117,13 +96,13 @@ class CodecWorkers:
 
     def _hear(self, number: int, message: FromWorker) -> None:
         if number == self._active:
-            self._on_message(message)
+            self._program.on_message(message)
 
     def _came_up(self, number: int, ready: Ready) -> None:
         self._ready[number] = ready
         if self._active is None:
             self._active = number
-            self._on_ready(ready)
+            self._program.on_ready(ready)
         else:
             log.info("a spare codec worker is ready")
 
@@ -131,7 +110,7 @@ class CodecWorkers:
         if number != self._active:
             return
         self._active = None
-        self._on_down()
+        self._program.on_down()
         if self._is_stopping:
             return
         for other, supervisor in enumerate(self._supervisors):
@@ -139,7 +118,7 @@ class CodecWorkers:
                 self._active = other
                 self.takeovers += 1
                 log.warning("the spare codec worker takes over")
-                self._on_ready(self._ready[other])
+                self._program.on_ready(self._ready[other])
 
 
 async def _start_until_ready(spare: Supervisor[FromWorker]) -> None:

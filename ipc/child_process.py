@@ -8,10 +8,11 @@ import logging
 import os
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from ipc.framing import Alive, Fatal, FramingError, MessageReader, Progress
@@ -55,23 +56,26 @@ class Watch:
     healthy_s: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program(Generic[M]):
-    """A program to run, and the callbacks for what it sends; see ``ipc.supervisor.Supervisor``."""
+    """A program, ``python -m module --socket PATH args...``, and the callbacks for what it sends.
 
-    argv: Sequence[str]
-    env: Mapping[str, str]
+    ``inbound`` is the union of its messages, and ``ready`` the one by which it says that it can
+    work. Messages that are not the link's own go to ``on_message``; ``on_ready`` is called with the
+    ready message, ``on_down`` once for each child that was ready, when it is gone and before the
+    next start. All callbacks run on the event loop and must not raise: a mistake in ``on_message``
+    or ``on_ready`` ends the child, one in the others is logged. ``env`` is added to our own.
+    """
+
+    module: str
+    args: Sequence[str]
     inbound: Any
     ready: type[Any]
     on_message: Callable[[M], None]
     on_ready: Callable[[Any], None]
     on_down: Callable[[], None]
-    on_progress: Callable[[str, float], None]
-
-    @property
-    def name(self) -> str:
-        """The module, as the log calls the child."""
-        return self.argv[2]
+    on_progress: Callable[[str, float], None] = lambda phase, seconds: None
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 class ChildProcess(Generic[M]):
@@ -108,11 +112,11 @@ class ChildProcess(Generic[M]):
         except OSError as error:
             raise ChildFailed(f"it has no folder for temporary files: {error}") from error
         with scratch as folder:
-            await self._run({**self._program.env, "TMPDIR": folder})
+            await self._run({**os.environ, **self._program.env, "TMPDIR": folder})
 
     async def _run(self, env: Mapping[str, str]) -> None:
         """Raises ChildFailed."""
-        output = OutputLogger(self._program.name)
+        output = OutputLogger(self._program.module)
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
@@ -140,7 +144,7 @@ class ChildProcess(Generic[M]):
     ) -> asyncio.subprocess.Process:
         with await output.open() as written:
             return await asyncio.create_subprocess_exec(
-                *self._program.argv,
+                *(sys.executable, "-m", self._program.module, *self._program.args),
                 *("--socket", str(link.fileno())),
                 env=env,
                 pass_fds=(link.fileno(),),
@@ -209,7 +213,7 @@ class ChildProcess(Generic[M]):
             try:
                 received = messages.feed(data)
             except FramingError:
-                log.exception("link to child broke", extra={"child": self._program.name})
+                log.exception("link to child broke", extra={"child": self._program.module})
                 return
             for message in received:
                 self._dispatch(message)
@@ -232,7 +236,7 @@ class ChildProcess(Generic[M]):
         try:
             callback(*args)
         except Exception:
-            log.exception("a callback failed", extra={"child": self._program.name})
+            log.exception("a callback failed", extra={"child": self._program.module})
 
     async def _find_hang(self, pid: int) -> None:
         """Return when the child hangs."""
@@ -252,7 +256,7 @@ class ChildProcess(Generic[M]):
             )
             if reason is not None and is_suspect:
                 silent_s = round(now - self._last_heard, 3)
-                told = {"child": self._program.name, "reason": reason, "silent_s": silent_s}
+                told = {"child": self._program.module, "reason": reason, "silent_s": silent_s}
                 log.error("child hangs", extra=told)
                 return
             is_suspect = reason is not None

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import sys
 import time
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -17,7 +15,7 @@ from ipc.child_process import ChildDown, ChildFailed, ChildProcess, Program, Wat
 from ipc.framing import Stop, encode
 
 # Users of the supervisor need a child's settings and errors too.
-__all__ = ["START_TRIES", "ChildDown", "ChildFailed", "Supervisor", "Watch"]
+__all__ = ["START_TRIES", "ChildDown", "ChildFailed", "Program", "Supervisor", "Watch"]
 
 log = logging.getLogger(__name__)
 M = TypeVar("M")
@@ -27,40 +25,11 @@ START_TRIES = 3
 
 
 class Supervisor(Generic[M]):
-    """Keeps one child process running: ``python -m module --socket PATH args...``.
+    """Keeps one child process running."""
 
-    ``ready`` is the message type by which the child says that it can work. Messages that
-    are not the link's own go to ``on_message``; ``on_ready`` is called with the ready
-    message of each start, ``on_down`` once for each child that was ready, when it is gone
-    and before the next start. All callbacks run on the event loop and must not raise: a mistake in
-    ``on_message`` or ``on_ready`` ends the child, one in the others is logged.
-    """
-
-    def __init__(
-        self,
-        module: str,
-        args: Sequence[str],
-        *,
-        inbound: Any,
-        ready: type[Any],
-        on_message: Callable[[M], None],
-        on_ready: Callable[[Any], None],
-        on_down: Callable[[], None],
-        on_progress: Callable[[str, float], None] = lambda phase, seconds: None,
-        env: dict[str, str] | None = None,
-        watch: Watch | None = None,
-    ) -> None:
-        self._on_ready = on_ready
-        self._program: Program[M] = Program(
-            [sys.executable, "-m", module, *args],
-            {**os.environ, **(env or {})},
-            inbound,
-            ready,
-            on_message,
-            self._came_up,
-            on_down,
-            on_progress,
-        )
+    def __init__(self, program: Program[M], watch: Watch | None = None) -> None:
+        self._on_ready = program.on_ready
+        self._program = replace(program, on_ready=self._came_up)
         self._watch = watch or Watch()
         self._child: ChildProcess[M] | None = None
         self._up_at: float | None = None
@@ -87,7 +56,7 @@ class Supervisor(Generic[M]):
         """
         self._stopping = False
         self._first_ready = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._run(), name=f"supervise {self._program.name}")
+        self._task = asyncio.create_task(self._run(), name=f"supervise {self._program.module}")
         task, ready = self._task, self._first_ready
         try:
             # The task ends when it is stopped, or by a mistake of ours: never wait on that.
@@ -130,7 +99,7 @@ class Supervisor(Generic[M]):
                 await self._child.run()
             except ChildFailed as error:
                 given_up, reason = True, str(error)
-                log.error("child cannot start: %s", reason, extra={"child": self._program.name})
+                log.error("child cannot start: %s", reason, extra={"child": self._program.module})
             if self._stopping:
                 return
             failures = 0 if self._was_healthy() else failures + 1
@@ -139,7 +108,7 @@ class Supervisor(Generic[M]):
                 return
             self.restarts += 1
             delay = _BACKOFF_S[min(max(failures - 1, 0), len(_BACKOFF_S) - 1)]
-            log.warning("child ended", extra={"child": self._program.name, "restart_in_s": delay})
+            log.warning("child ended", extra={"child": self._program.module, "restart_in_s": delay})
             await asyncio.sleep(delay)
 
     def _was_healthy(self) -> bool:

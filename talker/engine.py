@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from ipc.supervisor import ChildDown, Supervisor, Watch
+from ipc.supervisor import ChildDown, Program, Supervisor, Watch
 from streaming.delay import RowLayout
 from streaming.errors import BackendError, ErrorCode
 from streaming.ports import RowGenerator, SpeechRequest
@@ -104,9 +104,9 @@ class TalkerProcessEngine:
                 "licence_notice": licence.notice,
             },
         )
-        self._supervisor = Supervisor(
-            "talker.process",
-            _arguments(opened, self._settings),
+        program: Program[Step | Failed] = Program(
+            module="talker.process",
+            args=_arguments(opened, self._settings),
             inbound=FromChild,
             ready=Ready,
             on_message=self._pending.on_message,
@@ -114,8 +114,8 @@ class TalkerProcessEngine:
             on_down=self._on_down,
             on_progress=self._on_progress,
             env={"TORCHINDUCTOR_CACHE_DIR": _inductor_cache()},
-            watch=self._watch,
         )
+        self._supervisor = Supervisor(program, self._watch)
         self._downtime.begin()
         await self._supervisor.start()
 

@@ -10,19 +10,20 @@ import asyncio
 from echo_child import Hello, Said, Say
 
 from ipc.framing import Alive, Fatal, Progress
-from ipc.supervisor import Supervisor
+from ipc.supervisor import Program, Supervisor
 
 
 async def main() -> None:
-    supervisor: Supervisor[Said] = Supervisor(
-        "echo_child",
-        [],
+    program: Program[Said] = Program(
+        module="echo_child",
+        args=[],
         inbound=Hello | Said | Alive | Progress | Fatal,
         ready=Hello,
         on_message=lambda said: print(said.text, flush=True),
         on_ready=lambda hello: None,
         on_down=lambda: None,
     )
+    supervisor = Supervisor(program)
     await supervisor.start()
     supervisor.send(Say(str(supervisor.pid), then="freeze"))
     await asyncio.sleep(3600)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ipc.framing import Alive, Fatal, Progress
-from ipc.supervisor import Supervisor, Watch
+from ipc.supervisor import Program, Supervisor, Watch
 
 HERE = Path(__file__).parent
 QUICK = Watch(start_timeout_s=20.0, hang_timeout_s=1.0, stop_timeout_s=2.0)
@@ -33,9 +33,9 @@ class Nest:
         #: What a test may put something else in place of.
         self.on_ready: Callable[[Hello], None] = lambda hello: self._note(self.pids, hello.pid)
         self.on_down: Callable[[], object] = self._down
-        self.supervisor: Supervisor[Said] = Supervisor(
-            "echo_child",
-            ["--start", start],
+        program: Program[Said] = Program(
+            module="echo_child",
+            args=["--start", start],
             inbound=Hello | Said | Alive | Progress | Fatal,
             ready=Hello,
             on_message=lambda message: self._note(self.said, message.text),
@@ -43,8 +43,8 @@ class Nest:
             on_down=lambda: self.on_down(),
             on_progress=lambda phase, seconds: self._note(self.phases, phase),
             env={"PYTHONPATH": str(HERE)},
-            watch=watch,
         )
+        self.supervisor = Supervisor(program, watch)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):

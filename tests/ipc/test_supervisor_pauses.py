@@ -57,7 +57,7 @@ async def test_a_child_that_cannot_start_again_is_tried_more_and_more_slowly(
     """However useful the one before it was."""
     nest = Nest(watch=replace(QUICK, healthy_s=0.0))
     await nest.supervisor.start()
-    nest.supervisor._program.argv[-1] = "crash"
+    nest.supervisor._program.args[-1] = "crash"
     assert nest.supervisor.pid is not None
     with caplog.at_level(logging.WARNING, "ipc.supervisor"):
         os.kill(nest.supervisor.pid, signal.SIGKILL)

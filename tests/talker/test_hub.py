@@ -14,6 +14,7 @@ import small_hub
 
 import codec.workers
 import talker.engine
+from ipc.supervisor import Program, Watch
 from service.build import build_runtime
 from service.settings import Settings
 from talker.hub import ModelFolder
@@ -103,8 +104,8 @@ async def test_both_engines_read_the_folder_that_was_found(
     read: list[str] = []
 
     class Started:
-        def __init__(self, module: str, args: list[str], **_: Any) -> None:
-            read.append(args[args.index("--model") + 1])
+        def __init__(self, program: Program[Any], watch: Watch) -> None:
+            read.append(program.args[program.args.index("--model") + 1])
 
         async def start(self) -> None:
             """At once."""
