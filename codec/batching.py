@@ -14,9 +14,9 @@ pieces whose listeners would run dry soon: nobody hears it yet, and later is bet
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,9 @@ _LET_PASS_S = 1.0
 _LONG_FRAMES = 100
 #: New frames of the shortest pieces.
 _LEAST_PIECE = 5
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,20 @@ class BatchLimits:
         piece = min(self.piece_frames, max(least, int(affordable) - context))
         saves = cost.fixed_s >= cost.frame_s * (context + _LEAST_PIECE)
         return replace(self, piece_frames=piece, rows=self.rows if saves else 1)
+
+
+def in_groups(
+    items: Sequence[T], key: Callable[[T], K], run: Callable[[K, list[T]], Sequence[R]]
+) -> list[R]:
+    """Run items of equal keys together; the results are in the order of the items."""
+    groups: dict[K, list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault(key(item), []).append(index)
+    results: dict[int, R] = {}
+    for found, indices in groups.items():
+        made = run(found, [items[index] for index in indices])
+        results.update(zip(indices, made, strict=True))
+    return [results[index] for index in range(len(items))]
 
 
 class Grouping(Protocol):

@@ -38,6 +38,11 @@ def weight_norm_names(name: str) -> Iterator[tuple[str, ...]]:
         yield (f"{stem}original0", f"{stem}original1")
 
 
+def biased(name: str, *weight: int, outputs: int | None = None) -> Shapes:
+    """A layer's weight and its bias, of as many numbers as the weight's first dimension."""
+    return {f"{name}.weight": weight, f"{name}.bias": (outputs or weight[0],)}
+
+
 @dataclass(frozen=True, slots=True)
 class TensorFiles:
     """The safetensors files of a folder.

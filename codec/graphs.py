@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from codec.batching import BatchLimits
+from codec.batching import BatchLimits, in_groups
 from codec.buckets import Bucket, Buckets
 from codec.family import ClipEncoder, DeviceError, check_codes
 from streaming.ports import CodecDecoder
@@ -155,19 +155,18 @@ class GraphDecoder:
 
         Raises CodesError before anything is decoded.
         """
-        groups: dict[tuple[int | None, bool], list[int]] = {}
-        for index, window in enumerate(windows):
+        for window in windows:
             check_codes(self._decoder.spec, window.codes, window.lookahead)
-            key = self.buckets.length(window.new_frames), self.buckets.is_interior(window)
-            groups.setdefault(key, []).append(index)
-        results: dict[int, Samples] = {}
         most = self.buckets.rows[-1]
-        for (length, interior), indices in groups.items():
-            for first in range(0, len(indices), most):
-                some = indices[first : first + most]
-                rows = self._run(length, interior, [windows[index] for index in some])
-                results.update(zip(some, rows, strict=True))
-        return [results[index] for index in range(len(windows))]
+
+        def kind(window: DecodeWindow) -> tuple[int | None, bool]:
+            return self.buckets.length(window.new_frames), self.buckets.is_interior(window)
+
+        def run(kind: tuple[int | None, bool], some: list[DecodeWindow]) -> list[Samples]:
+            batches = (some[first : first + most] for first in range(0, len(some), most))
+            return [samples for batch in batches for samples in self._run(*kind, batch)]
+
+        return in_groups(windows, kind, run)
 
     @torch.inference_mode()
     def _capture(self, bucket: Bucket) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from codec.checkpoint import Shapes
+from codec.checkpoint import Shapes, biased
 from codec.family import CheckpointError
 from codec.layer_ranges import DILATIONS, KERNEL, Layer, receptive_field
 from streaming.spec import CodecSpec
@@ -167,40 +167,40 @@ def decoder_shapes(config: FishConfig) -> Shapes:
     shapes |= _transformer("quantizer.post_module", config.transformer)
     for index, stride in enumerate(config.upsample):
         name = f"quantizer.upsample.{index}"
-        shapes |= _biased(f"{name}.0.conv", (config.dim, config.dim, stride), config.dim)
+        shapes |= biased(f"{name}.0.conv", config.dim, config.dim, stride)
         shapes |= _convnext(f"{name}.1", config.dim)
     width = config.decoder_dim
-    shapes |= _conv("decoder.model.0.conv", width, config.dim, KERNEL)
+    shapes |= biased("decoder.model.0.conv", width, config.dim, KERNEL)
     for index, rate in enumerate(config.decoder_rates, 1):
         name, half = f"decoder.model.{index}.block", width // 2
         shapes[f"{name}.0.alpha"] = (1, width, 1)
-        shapes |= _biased(f"{name}.1.conv", (width, half, 2 * rate), half)
+        shapes |= biased(f"{name}.1.conv", width, half, 2 * rate, outputs=half)
         for unit in range(2, 2 + len(DILATIONS)):
             shapes |= _residual_unit(f"{name}.{unit}.block", half)
         width = half
     last = len(config.decoder_rates) + 1
     shapes[f"decoder.model.{last}.alpha"] = (1, width, 1)
-    return shapes | _conv(f"decoder.model.{last + 1}.conv", 1, width, KERNEL)
+    return shapes | biased(f"decoder.model.{last + 1}.conv", 1, width, KERNEL)
 
 
 def encoder_shapes(config: FishConfig) -> Shapes:
     """Every tensor that encoding needs, the quantizers' own way in and out included."""
     width = config.encoder_dim
-    shapes = _conv("encoder.block.0.conv", width, 1, KERNEL)
+    shapes = biased("encoder.block.0.conv", width, 1, KERNEL)
     for index, rate in enumerate(config.encoder_rates, 1):
         name = f"encoder.block.{index}.block"
         for unit in range(len(DILATIONS)):
             shapes |= _residual_unit(f"{name}.{unit}.block", width)
         shapes[f"{name}.3.alpha"] = (1, width, 1)
-        shapes |= _conv(f"{name}.4.conv", 2 * width, width, 2 * rate)
+        shapes |= biased(f"{name}.4.conv", 2 * width, width, 2 * rate)
         width *= 2
     last = len(config.encoder_rates) + 1
     shapes |= _transformer(f"encoder.block.{last - 1}.block.5", config.encoder_transformer)
     shapes[f"encoder.block.{last}.alpha"] = (1, width, 1)
-    shapes |= _conv(f"encoder.block.{last + 1}.conv", config.dim, width, LAST_KERNEL)
+    shapes |= biased(f"encoder.block.{last + 1}.conv", config.dim, width, LAST_KERNEL)
     for index, stride in enumerate(config.upsample):
         name = f"quantizer.downsample.{index}"
-        shapes |= _conv(f"{name}.0.conv", config.dim, config.dim, stride)
+        shapes |= biased(f"{name}.0.conv", config.dim, config.dim, stride)
         shapes |= _convnext(f"{name}.1", config.dim)
     shapes |= _transformer("quantizer.pre_module", config.transformer)
     return shapes | _quantizers(config, "in_proj") | _quantizers(config, "out_proj")
@@ -214,7 +214,7 @@ def _quantizers(config: FishConfig, projection: str) -> Shapes:
     for name in codebooks(config):
         size = config.semantic_size if name == SEMANTIC else config.residual_size
         shapes[f"{name}.codebook.weight"] = (size, config.codebook_dim)
-        shapes |= _conv(f"{name}.{projection}", outer, inner, 1)
+        shapes |= biased(f"{name}.{projection}", outer, inner, 1)
     return shapes
 
 
@@ -239,24 +239,16 @@ def _transformer(name: str, sizes: TransformerSizes) -> Shapes:
 
 def _convnext(name: str, dim: int) -> Shapes:
     wide = _CONVNEXT_RATIO * dim
-    shapes = _biased(f"{name}.dwconv.conv", (dim, 1, KERNEL), dim)
-    shapes |= {f"{name}.norm.weight": (dim,), f"{name}.norm.bias": (dim,), f"{name}.gamma": (dim,)}
-    shapes |= _biased(f"{name}.pwconv1", (wide, dim), wide)
-    return shapes | _biased(f"{name}.pwconv2", (dim, wide), dim)
+    shapes = biased(f"{name}.dwconv.conv", dim, 1, KERNEL)
+    shapes |= biased(f"{name}.norm", dim) | {f"{name}.gamma": (dim,)}
+    shapes |= biased(f"{name}.pwconv1", wide, dim)
+    return shapes | biased(f"{name}.pwconv2", dim, wide)
 
 
 def _residual_unit(name: str, width: int) -> Shapes:
     shapes: Shapes = {f"{name}.{part}.alpha": (1, width, 1) for part in (0, 2)}
     return (
         shapes
-        | _conv(f"{name}.1.conv", width, width, KERNEL)
-        | _conv(f"{name}.3.conv", width, width, 1)
+        | biased(f"{name}.1.conv", width, width, KERNEL)
+        | biased(f"{name}.3.conv", width, width, 1)
     )
-
-
-def _conv(name: str, outputs: int, inputs: int, kernel: int) -> Shapes:
-    return _biased(name, (outputs, inputs, kernel), outputs)
-
-
-def _biased(name: str, weight: tuple[int, ...], outputs: int) -> Shapes:
-    return {f"{name}.weight": weight, f"{name}.bias": (outputs,)}

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from codec import layer_ranges
+from codec.batching import in_groups
 from codec.families.fish.config import FishConfig, codebooks
 from codec.families.fish.transformer import AttentionState, WindowTransformer
 from codec.family import check_codes
@@ -102,15 +103,11 @@ class FishDecoder:
         """
         for window in windows:
             self._check_window(window)
-        groups: dict[tuple[int, int], list[int]] = {}
-        for index, window in enumerate(windows):
-            left = min(_before(window).shape[1], self._spec.left_frames)
-            groups.setdefault((left, window.new_frames), []).append(index)
-        results: dict[int, Samples] = {}
-        for indices in groups.values():
-            rows = self._decode_equal([windows[index] for index in indices])
-            results.update(zip(indices, rows, strict=True))
-        return [results[index] for index in range(len(windows))]
+
+        def lengths(window: DecodeWindow) -> tuple[int, int]:
+            return min(_before(window).shape[1], self._spec.left_frames), window.new_frames
+
+        return in_groups(windows, lengths, lambda _, equal: self._decode_equal(equal))
 
     def catch_up(self, window: DecodeWindow) -> Iterator[None]:
         """See ``codec.family.StatefulDecoder``."""

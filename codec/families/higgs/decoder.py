@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from codec import layer_ranges
+from codec.batching import in_groups
 from codec.families.higgs.config import CodecConfig
 from codec.family import check_codes
-from codec.layer_ranges import DILATIONS, Layer, without_lookahead
+from codec.layer_ranges import DILATIONS, Layer, Plan, without_lookahead
 from codec.layers import ConvWeights, Edge, Residual, Upsample
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
@@ -76,25 +77,14 @@ class HiggsDecoder:
         )
 
     def _decode(self, work: Sequence[tuple[Codes, Shape]]) -> list[Samples]:
-        groups: dict[Shape, list[int]] = {}
-        for index, (_, shape) in enumerate(work):
-            groups.setdefault(shape, []).append(index)
-        results: dict[int, Samples] = {}
-        for shape, indices in groups.items():
-            rows = self._run(np.stack([work[index][0] for index in indices]), shape)
-            results.update(zip(indices, rows, strict=True))
-        return [results[index] for index in range(len(work))]
+        return in_groups(work, lambda one: one[1], self._run)
 
     @torch.inference_mode()
-    def _run(self, codes: Codes, shape: Shape) -> Samples:
-        """Decode ``[B, K, T]`` of one shape to ``[B, new * hop]``."""
+    def _run(self, shape: Shape, work: Sequence[tuple[Codes, Shape]]) -> Sequence[Samples]:
+        """Decode windows of one shape together."""
+        codes = torch.from_numpy(np.stack([codes for codes, _ in work]))
         plan = layer_ranges.plan(self._layers, *shape)
-        needed = torch.from_numpy(codes[:, :, plan.first_frame : plan.end_frame].astype(np.int64))
-        x = self._look_up(needed.to(self._device))
-        for stage, step in zip(self._stages, plan.steps, strict=True):
-            x = stage(x, step)
-        samples: Samples = x[:, :, 0].float().cpu().numpy()
-        return samples
+        return list(self._compute(codes.to(self._device), plan).cpu().numpy())
 
     def decode_laid_out(self, laid_out: Tensor, new_frames: int) -> Tensor:
         """Decode rows of ``codec.buckets.lay_out``, ``[B, K * T + 2]`` int16 on the device, to
@@ -107,17 +97,7 @@ class HiggsDecoder:
         spec, books = self._spec, self._spec.num_codebooks
         plan = layer_ranges.plan(self._layers, spec.left_frames, new_frames, spec.right_frames)
         codes = laid_out[:, :-2].view(len(laid_out), books, -1)
-        codes = codes[:, :, plan.first_frame : plan.end_frame]
-        bounds = laid_out[:, -2:].long()
-        x = self._look_up(codes.long())
-        for stage, step, layer, first in zip(
-            self._stages, plan.steps, self._layers, plan.firsts, strict=True
-        ):
-            at = torch.arange(first, first + x.shape[1], device=x.device)
-            edges = bounds * layer.rate
-            outside = (at < edges[:, :1]) | (at >= edges[:, 1:])
-            x = stage(x.masked_fill_(outside[:, :, None], 0), step)
-        return x[:, :, 0].float()
+        return self._compute(codes, plan, laid_out[:, -2:].long())
 
     def decode_interior(self, codes: Tensor, new_frames: int, lookahead: int) -> Tensor:
         """Decode ``[B, K, T]`` int16 on the device, of which the first frames are the whole left
@@ -126,8 +106,21 @@ class HiggsDecoder:
         Without a mask: zeros stand where the layers pad, as at the edges of any window.
         """
         plan = layer_ranges.plan(self._layers, self._spec.left_frames, new_frames, lookahead)
+        return self._compute(codes, plan)
+
+    def _compute(self, codes: Tensor, plan: Plan, bounds: Tensor | None = None) -> Tensor:
+        """Codes ``[B, K, T]`` of any integers to the samples of a plan, ``[B, n]``. ``bounds``
+        ``[B, 2]``: the frames at which each row's stream begins and ends.
+        """
         x = self._look_up(codes[:, :, plan.first_frame : plan.end_frame].long())
-        for stage, step in zip(self._stages, plan.steps, strict=True):
+        for stage, step, layer, first in zip(
+            self._stages, plan.steps, self._layers, plan.firsts, strict=True
+        ):
+            if bounds is not None:
+                at = torch.arange(first, first + x.shape[1], device=x.device)
+                edges = bounds * layer.rate
+                outside = (at < edges[:, :1]) | (at >= edges[:, 1:])
+                x = x.masked_fill_(outside[:, :, None], 0)
             x = stage(x, step)
         return x[:, :, 0].float()
 

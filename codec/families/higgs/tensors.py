@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from codec.checkpoint import Shapes, weight_norm_names
+from codec.checkpoint import Shapes, biased, weight_norm_names
 from codec.families.higgs.config import CodecConfig, EncoderConfig, HubertSizes
 from codec.layer_ranges import DILATIONS, KERNEL
 
@@ -82,28 +82,18 @@ def decoder_shapes(config: CodecConfig) -> Shapes:
     for index in range(config.num_codebooks):
         name = f"quantizer.quantizers.{index}"
         shapes[f"{name}.codebook.embed"] = (config.codebook_size, config.codebook_dim)
-        shapes[f"{name}.project_out.weight"] = (wide, config.codebook_dim)
-        shapes[f"{name}.project_out.bias"] = (wide,)
-    shapes["fc2.weight"] = (config.latent_dim, wide)
-    shapes["fc2.bias"] = (config.latent_dim,)
+        shapes |= biased(f"{name}.project_out", wide, config.codebook_dim)
+    shapes |= biased("fc2", config.latent_dim, wide)
     width, decoder = config.decoder_dim, "acoustic_decoder"
-    shapes[f"{decoder}.conv1.weight"] = (width, config.latent_dim, KERNEL)
-    shapes[f"{decoder}.conv1.bias"] = (width,)
+    shapes |= biased(f"{decoder}.conv1", width, config.latent_dim, KERNEL)
     for index, ratio in enumerate(config.ratios):
         name, half = f"{decoder}.block.{index}", width // 2
         shapes[f"{name}.snake1.alpha"] = (1, width, 1)
-        shapes[f"{name}.conv_t1.weight"] = (width, half, 2 * ratio)
-        shapes[f"{name}.conv_t1.bias"] = (half,)
-        for unit in range(1, len(DILATIONS) + 1):
-            for part, kernel in ((1, KERNEL), (2, 1)):
-                shapes[f"{name}.res_unit{unit}.snake{part}.alpha"] = (1, half, 1)
-                shapes[f"{name}.res_unit{unit}.conv{part}.weight"] = (half, half, kernel)
-                shapes[f"{name}.res_unit{unit}.conv{part}.bias"] = (half,)
+        shapes |= biased(f"{name}.conv_t1", width, half, 2 * ratio, outputs=half)
+        shapes |= _residual_units(name, half)
         width = half
     shapes[f"{decoder}.snake1.alpha"] = (1, width, 1)
-    shapes[f"{decoder}.conv2.weight"] = (1, width, KERNEL)
-    shapes[f"{decoder}.conv2.bias"] = (1,)
-    return shapes
+    return shapes | biased(f"{decoder}.conv2", 1, width, KERNEL)
 
 
 def encoder_shapes(config: EncoderConfig) -> Shapes:
@@ -111,31 +101,35 @@ def encoder_shapes(config: EncoderConfig) -> Shapes:
     codec = config.codec
     wide = codec.quantizer_dim
     shapes = _acoustic(config) | _semantic_blocks(config) | _hubert(config.hubert)
-    shapes |= {"fc.weight": (wide, wide), "fc.bias": (wide,)}
+    shapes |= biased("fc", wide, wide)
     for index in range(codec.num_codebooks):
         name = f"quantizer.quantizers.{index}"
         shapes[f"{name}.codebook.embed"] = (codec.codebook_size, codec.codebook_dim)
-        shapes[f"{name}.project_in.weight"] = (codec.codebook_dim, wide)
-        shapes[f"{name}.project_in.bias"] = (codec.codebook_dim,)
-        shapes[f"{name}.project_out.weight"] = (wide, codec.codebook_dim)
-        shapes[f"{name}.project_out.bias"] = (wide,)
+        shapes |= biased(f"{name}.project_in", codec.codebook_dim, wide)
+        shapes |= biased(f"{name}.project_out", wide, codec.codebook_dim)
     return shapes
 
 
 def _acoustic(config: EncoderConfig) -> Shapes:
     width, encoder = config.encoder_dim, "acoustic_encoder"
-    shapes = _conv(f"{encoder}.conv1", width, 1, KERNEL)
+    shapes = biased(f"{encoder}.conv1", width, 1, KERNEL)
     for index, ratio in enumerate(config.ratios):
         name = f"{encoder}.block.{index}"
-        for unit in range(1, len(DILATIONS) + 1):
-            for part, kernel in ((1, KERNEL), (2, 1)):
-                shapes[f"{name}.res_unit{unit}.snake{part}.alpha"] = (1, width, 1)
-                shapes |= _conv(f"{name}.res_unit{unit}.conv{part}", width, width, kernel)
+        shapes |= _residual_units(name, width)
         shapes[f"{name}.snake1.alpha"] = (1, width, 1)
-        shapes |= _conv(f"{name}.conv1", 2 * width, width, 2 * ratio)
+        shapes |= biased(f"{name}.conv1", 2 * width, width, 2 * ratio)
         width *= 2
     shapes[f"{encoder}.snake1.alpha"] = (1, width, 1)
-    return shapes | _conv(f"{encoder}.conv2", config.codec.latent_dim, width, 3)
+    return shapes | biased(f"{encoder}.conv2", config.codec.latent_dim, width, 3)
+
+
+def _residual_units(block: str, width: int) -> Shapes:
+    shapes = Shapes()
+    for unit in range(1, len(DILATIONS) + 1):
+        for part, kernel in ((1, KERNEL), (2, 1)):
+            shapes[f"{block}.res_unit{unit}.snake{part}.alpha"] = (1, width, 1)
+            shapes |= biased(f"{block}.res_unit{unit}.conv{part}", width, width, kernel)
+    return shapes
 
 
 def _semantic_blocks(config: EncoderConfig) -> Shapes:
@@ -146,7 +140,7 @@ def _semantic_blocks(config: EncoderConfig) -> Shapes:
         for unit in range(len(config.dilations)):
             shapes[f"{name}.res_units.{unit}.conv1.weight"] = (width, width, config.unit_kernel)
             shapes[f"{name}.res_units.{unit}.conv2.weight"] = (width, width, 1)
-        shapes |= _conv(f"{name}.conv", width, width, 3)
+        shapes |= biased(f"{name}.conv", width, width, 3)
     return shapes
 
 
@@ -160,33 +154,21 @@ def _hubert(sizes: HubertSizes) -> Shapes:
         if sizes.conv_bias:
             shapes[f"{name}.conv.bias"] = (dim,)
         if not index:
-            shapes |= _norm(f"{name}.layer_norm", dim)
+            shapes |= biased(f"{name}.layer_norm", dim)
         before = dim
     if sizes.projection_norm:
-        shapes |= _norm(f"{model}.feature_projection.layer_norm", before)
-    shapes |= _linear(f"{model}.feature_projection.projection", hidden, before)
+        shapes |= biased(f"{model}.feature_projection.layer_norm", before)
+    shapes |= biased(f"{model}.feature_projection.projection", hidden, before)
     encoder = f"{model}.encoder"
     group = hidden // sizes.position_groups
-    shapes |= _conv(f"{encoder}.pos_conv_embed.conv", hidden, group, sizes.position_kernel)
-    shapes |= _norm(f"{encoder}.layer_norm", hidden)
+    shapes |= biased(f"{encoder}.pos_conv_embed.conv", hidden, group, sizes.position_kernel)
+    shapes |= biased(f"{encoder}.layer_norm", hidden)
     for layer in range(sizes.layers):
         name = f"{encoder}.layers.{layer}"
         for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            shapes |= _linear(f"{name}.attention.{part}", hidden, hidden)
-        shapes |= _norm(f"{name}.layer_norm", hidden) | _norm(f"{name}.final_layer_norm", hidden)
+            shapes |= biased(f"{name}.attention.{part}", hidden, hidden)
+        shapes |= biased(f"{name}.layer_norm", hidden) | biased(f"{name}.final_layer_norm", hidden)
         wide = sizes.feed_forward
-        shapes |= _linear(f"{name}.feed_forward.intermediate_dense", wide, hidden)
-        shapes |= _linear(f"{name}.feed_forward.output_dense", hidden, wide)
+        shapes |= biased(f"{name}.feed_forward.intermediate_dense", wide, hidden)
+        shapes |= biased(f"{name}.feed_forward.output_dense", hidden, wide)
     return shapes
-
-
-def _conv(name: str, outputs: int, inputs: int, kernel: int) -> Shapes:
-    return {f"{name}.weight": (outputs, inputs, kernel), f"{name}.bias": (outputs,)}
-
-
-def _linear(name: str, outputs: int, inputs: int) -> Shapes:
-    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
-
-
-def _norm(name: str, width: int) -> Shapes:
-    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
