@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ class _Conversation:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+@dataclass(kw_only=True, eq=False)
 class FakeTalker:
     """Implements ``streaming.ports.TalkerEngine``.
 
@@ -47,45 +49,32 @@ class FakeTalker:
     before; ``conversations`` are those that it remembers.
     """
 
-    def __init__(
-        self,
-        *,
-        num_codebooks: int = 8,
-        codebook_size: int = 1024,
-        frames_per_character: float = 2.0,
-        first_row_s: float = 0.0,
-        row_s: float = 0.0,
-        stream_s: float = 0.0,
-        max_frames: int = 2048,
-        fail_after: int = 5,
-        capacity: int = 16,
-        hold_rows: int = 64,
-        has_continuity: bool = False,
-        has_word_timings: bool = False,
-        takes_scene: bool = False,
-        watches_repetition: bool = False,
-        max_references: int = 1,
-        segment_chars: int | None = 90,
-    ) -> None:
-        self.num_codebooks, self.codebook_size = num_codebooks, codebook_size
-        self._frames_per_character, self.max_frames = frames_per_character, max_frames
-        #: Limits and tags as a checkpoint has them; the embedded voice's limit unless told.
-        self.segment_chars = segment_chars
+    num_codebooks: int = 8
+    codebook_size: int = 1024
+    frames_per_character: float = 2.0
+    first_row_s: float = 0.0
+    row_s: float = 0.0
+    stream_s: float = 0.0
+    max_frames: int = 2048
+    fail_after: int = 5
+    capacity: int = 16
+    hold_rows: int = 64
+    has_continuity: bool = False
+    has_word_timings: bool = False
+    takes_scene: bool = False
+    watches_repetition: bool = False
+    max_references: int = 1
+    #: As a checkpoint has it; the embedded voice's limit unless told.
+    segment_chars: int | None = 90
+
+    def __post_init__(self) -> None:
         self.delivery_tags: Mapping[str, str] = {}
-        self._first_row_s, self._row_s = first_row_s, row_s
-        self._stream_s = stream_s
-        self._fail_after, self.capacity = fail_after, capacity
-        self._hold_rows = hold_rows
         self._own_voices: tuple[str, ...] = ("default",)
         #: Further voices, which may come and go.
         self.source: VoiceSource | None = None
         self.outstanding = self.restarts = self.rows_made = 0
-        self.has_word_timings = has_word_timings
-        self.max_references = max_references
-        self._takes_scene, self._watches_repetition = takes_scene, watches_repetition
         self.row_layout = RowLayout.DELAYED
         self.spoken_lengths: SpokenLengths | None = None
-        self.has_continuity = has_continuity
         self.conversations: dict[str, _Conversation] = {}
 
     @property
@@ -119,7 +108,7 @@ class FakeTalker:
         """The frames ``[T, K]`` int16 that ``generate`` will speak, still aligned. ``before`` is
         what its conversation has said.
         """
-        count = max(1, round(len(request.text) * self._frames_per_character))
+        count = max(1, round(len(request.text) * self.frames_per_character))
         seed = request.sampling.seed or 0
         led = f"{request.delivery}{request.scene or ''}"
         spoken = f"{seed}:{before}{led}{request.text}".encode(errors="replace")
@@ -158,9 +147,9 @@ class FakeTalker:
 
     def check_options(self, request: SpeechRequest) -> None:
         """Any sampling will do; the only voice is ``default``."""
-        if request.scene is not None and not self._takes_scene:
+        if request.scene is not None and not self.takes_scene:
             raise RequestError(ErrorCode.UNSUPPORTED, "A fake takes no scene.", param="scene")
-        if request.sampling.ras_win_len is not None and not self._watches_repetition:
+        if request.sampling.ras_win_len is not None and not self.watches_repetition:
             raise RequestError(
                 ErrorCode.UNSUPPORTED,
                 "A fake does not watch repetition.",
@@ -199,32 +188,33 @@ class FakeTalker:
     async def _speak(self, request: SpeechRequest, before: str) -> AsyncGenerator[TalkerRows, None]:
         rows = self.rows_of(request, before)
         limit = min(self.max_frames, request.max_frames or self.max_frames)
-        finish = "length" if limit < len(rows) else "stop"
+        finish: Literal["stop", "length"] = "length" if limit < len(rows) else "stop"
         rows = rows[:limit]
         self.outstanding += 1
         try:
-            sent, due = 0, time.monotonic() + self._first_row_s
+            sent, due = 0, time.monotonic() + self.first_row_s
             held: tuple[Arrival, ...] = ()
             while sent < len(rows):
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
-                row_s = self._row_s + self._stream_s * (self.outstanding - 1)
-                ready = min(len(rows), self._ready(time.monotonic() - due, sent, row_s))
+                row_s = self.row_s + self.stream_s * (self.outstanding - 1)
+                late_s = max(0.0, time.monotonic() - due)  # the rows that were due in it come too
+                ready = min(len(rows), sent + 1 + (int(late_s / row_s) if row_s > 0 else 0))
                 came = tuple(Arrival(1, due + i * row_s) for i in range(ready - sent))
                 came = came if row_s else ()
                 came, held = held + came, ()
                 due += (ready - sent) * row_s
-                if ready - sent > self._hold_rows:  # nobody took them: it has paused
-                    came = came[: len(came) - (ready - sent) + self._hold_rows]
-                    ready = sent + self._hold_rows
+                if ready - sent > self.hold_rows:  # nobody took them: it has paused
+                    came = came[: len(came) - (ready - sent) + self.hold_rows]
+                    ready = sent + self.hold_rows
                     due = time.monotonic() + row_s
                     held = (Arrival(0, time.monotonic()),)
-                if "!fail" in request.text and ready > self._fail_after:
+                if "!fail" in request.text and ready > self.fail_after:
                     raise BackendError(ErrorCode.ENGINE_FAILED, _FAILED)
                 last = ready == len(rows)
                 self.rows_made += ready - sent
                 yield TalkerRows(
                     rows[sent:ready],
-                    ("stop" if finish == "stop" else "length") if last else None,
+                    finish if last else None,
                     self._spoken(request, sent, ready),
                     came,
                 )
@@ -237,12 +227,8 @@ class FakeTalker:
     ) -> npt.NDArray[np.float32] | None:
         if not (self.has_word_timings and request.word_timings):
             return None
-        return np.arange(start, end, dtype=np.float32) / np.float32(self._frames_per_character)
+        return np.arange(start, end, dtype=np.float32) / np.float32(self.frames_per_character)
 
     def forget(self, conversation: str) -> None:
         """See ``streaming.ports``."""
         self.conversations.pop(conversation, None)
-
-    def _ready(self, late_s: float, sent: int, row_s: float) -> int:
-        """The next row, and those that were due after it."""
-        return sent + 1 + (int(max(0.0, late_s) / row_s) if row_s > 0 else 0)

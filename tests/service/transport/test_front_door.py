@@ -113,7 +113,7 @@ async def test_an_accepted_socket_is_not_held_to_the_handshakes_deadline() -> No
 
 async def test_a_slow_answer_is_not_held_to_it_either() -> None:
     async with gateway(handshake_s=0.5) as server, httpx.AsyncClient(timeout=30) as http:
-        server.talker._row_s = 0.02  # a second of work
+        server.talker.row_s = 0.02  # a second of work
         body = {"input": "Hello there, my dear.", "response_format": "pcm"}
         answer = await http.post(server.http + "/v1/audio/speech", json=body)
         assert answer.status_code == 200

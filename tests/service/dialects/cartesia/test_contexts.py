@@ -85,7 +85,7 @@ async def test_after_a_cancel_the_words_of_an_expired_context_are_counted_anew()
 async def test_a_socket_is_idle_from_the_end_of_its_last_context() -> None:
     talker = FakeTalker(frames_per_character=5)
     async with gateway(talker, session_idle_s=1.5) as server, cartesia(server) as talk:
-        talker._row_s = 0.02  # 1.8 seconds of work
+        talker.row_s = 0.02  # 1.8 seconds of work
         await talk.send(**asking("a", ONE))
         await talk.until(is_("done", "a"))
         await asyncio.sleep(0.3)

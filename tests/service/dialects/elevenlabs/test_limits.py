@@ -24,7 +24,7 @@ from tests.service.live import gateway
 async def test_those_that_are_still_spoken_count_too() -> None:
     talker = FakeTalker(frames_per_character=20)
     async with gateway(talker) as server, multi(server) as talk:
-        talker._row_s = 0.05
+        talker.row_s = 0.05
         for number in range(10):  # at most five take text at once
             await open_context(talk, f"c{number}", ONE)
             await finish(talk, f"c{number}")

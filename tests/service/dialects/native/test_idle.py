@@ -26,5 +26,5 @@ async def test_a_context_that_waits_for_its_listener_is_not_idle() -> None:
 async def test_a_socket_that_speaks_is_not_idle() -> None:
     talker = FakeTalker(frames_per_character=5)
     async with gateway(talker, session_idle_s=1.0) as server, client(server.url) as talk:
-        talker._row_s = 0.02  # two seconds of work
+        talker.row_s = 0.02  # two seconds of work
         assert len(await talk.say("Twenty-two characters.")) > 0

@@ -22,7 +22,7 @@ async def test_batch_item_that_finds_no_slot_is_told_so_in_the_end(
     talker = FakeTalker(frames_per_character=10)
     limits = {"max_contexts": 2, "max_batch_contexts": 2}
     async with gateway(talker, **limits) as server, client(server.url) as talk:
-        talker._row_s = 0.02
+        talker.row_s = 0.02
         await talk.create()
         await talk.send("text.append", context_id="c", text="Speaking on and on and on. ")
         await talk.until("audio.started")
@@ -35,7 +35,7 @@ async def test_batch_item_that_finds_no_slot_is_told_so_in_the_end(
 async def test_all_that_is_being_spoken_ends_with_the_server() -> None:
     talker = FakeTalker(frames_per_character=50)
     async with gateway(talker, max_batch_contexts=3, drain_s=0.3) as server:
-        talker._row_s = 0.02
+        talker.row_s = 0.02
         answering = asyncio.create_task(post_batch(server, {"items": batch_items(*BATCH_TEXTS)}))
         async with asyncio.timeout(60):
             while server.talker.outstanding < 3:
