@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import math
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Any, Self
 
 import msgspec
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from loadtest import servers
 from loadtest.compare import as_markdown, caveats, compare
-from loadtest.plan import Plan, Protocol, parse_rate, parse_share, steps, warmup_within
+from loadtest.plan import Plan, parse_rate, parse_share, steps, warmup_within
 from loadtest.plots import draw_plots
 from loadtest.report import Row, RunRecords, prepare_files, read_json, write_report
 from loadtest.run import LoadTestError, OnProgress, carry_out, port_of, run_plan
@@ -23,270 +27,237 @@ from loadtest.sweep import gateway_against_bare
 from loadtest.sweep import sweep as run_sweep
 from loadtest.workload import Workload, read_texts
 
-app = typer.Typer(
-    name="loadtest",
-    help="Load tests: open loop, with the figures a listener would give.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+_URL = os.environ.get("TALKWIRE_URL") or "ws://127.0.0.1:8000/v1/tts/stream"
 _MOST_S = 3600.0
 
-Url = Annotated[
-    str, typer.Option(help="The service's WebSocket, or (openai) its API.", envvar="TALKWIRE_URL")
-]
-Serve = Annotated[bool, typer.Option("--serve", help="Start 'talkwire serve' for this run.")]
-Fake = Annotated[bool, typer.Option("--fake", help="Start a gateway with fake engines.")]
-FakeCapacity = Annotated[int, typer.Option(help="With --fake: contexts it takes.", min=1)]
-Seconds = Annotated[float, typer.Option(help="Seconds.", min=1, max=_MOST_S)]
-WarmUp = Annotated[float, typer.Option(help="Seconds at the start not to measure.", min=0)]
-Work = Annotated[
-    str, typer.Option("--workload", help="'agent', 'whole' (texts at once), or 'file:PATH'.")
-]
-Pace = Annotated[float, typer.Option(help="The LLM's tokens per second.", min=0.1)]
-Jitter = Annotated[float, typer.Option(help="Of the waits between tokens: deviation/mean.", min=0)]
-BargeIn = Annotated[str, typer.Option(help="Share of turns that are cut off.")]
-Think = Annotated[float, typer.Option(help="Mean pause between turns, seconds.", min=0)]
-Lead = Annotated[int, typer.Option(help="Audio ahead of playback, ms.", min=1)]
-Reports = Annotated[float, typer.Option(help="Seconds between playback reports; 0: none.", min=0)]
-Processes = Annotated[int, typer.Option(help="Worker processes.", min=1, max=64)]
-Seed = Annotated[int, typer.Option(help="The same seed draws the same load.")]
-Slo = Annotated[float, typer.Option(help="TTFA from the sentence that counts as good, ms.")]
-Pid = Annotated[int | None, typer.Option(help="The server's process, to meter it.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for report.json, report.md and plots.")]
-Plots = Annotated[bool, typer.Option("--plots", help="Draw PNGs into --out (needs matplotlib).")]
-Raw = Annotated[Path | None, typer.Option(help="Write every turn's raw record (JSON lines).")]
-Spoken = Annotated[
-    Protocol, typer.Option("--protocol", help="'native', or 'openai' (HTTP, a request per turn).")
-]
-_DEFAULT_URL = "ws://127.0.0.1:8000/v1/tts/stream"
+
+def number(
+    kind: type[int] | type[float], least: float, most: float = math.inf
+) -> Callable[[str], float]:
+    """What reads an option's number, and refuses it outside of these bounds."""
+
+    def read(text: str) -> float:
+        bounds = f"from {least:g}" + (f" to {most:g}" if most < math.inf else " on")
+        with contextlib.suppress(ValueError):
+            if least <= (value := kind(text)) <= most:
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number {bounds}")
+
+    return read
 
 
-@app.command()
-def run(
-    url: Url = _DEFAULT_URL,
-    protocol: Spoken = "native",
-    rate: Annotated[str, typer.Option(help="Sessions, like 2/s or 90/min.")] = "1/s",
-    duration: Seconds = 60,
-    warmup: WarmUp = 10,
-    sessions: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20_000,
-    work: Work = "agent",
-    tokens_per_s: Pace = 30,
-    jitter: Jitter = 0.5,
-    barge_in: BargeIn = "25%",
-    think_s: Think = 2,
-    max_lead_ms: Lead = 2_000,
-    report_every_s: Reports = 0.5,
-    processes: Processes = 1,
-    seed: Seed = 1,
-    slo_ttfa_ms: Slo = 500,
-    pid: Pid = None,
-    serve: Serve = False,
-    fake: Fake = False,
-    fake_capacity: FakeCapacity = 16,
-    remote: Annotated[bool, typer.Option("--remote", help="Allow another machine.")] = False,
-    out: Out = None,
-    plots: Plots = False,
-    raw: Raw = None,
-) -> None:
+def options_of_all() -> argparse.ArgumentParser:
+    """The options of every command that measures."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add = parser.add_argument
+    add("--duration", type=number(float, 1, _MOST_S), help="seconds")
+    add("--processes", type=number(int, 1, 64), default=1, help="worker processes")
+    add("--seed", type=int, default=1, help="the same seed draws the same load")
+    add("--slo-ttfa-ms", type=float, default=500, help="TTFA from the sentence that counts as good")
+    add("--out", type=Path, help="folder for report.json, report.md and plots")
+    parser.set_defaults(raw=None, plots=False)
+    return parser
+
+
+def options_of_loads() -> argparse.ArgumentParser:
+    """The options of commands that put a load on a service."""
+    parser = argparse.ArgumentParser(add_help=False, parents=[options_of_all()])
+    add = parser.add_argument
+    add("--url", default=_URL, help="the service's WebSocket, or (openai) its API")
+    add("--protocol", choices=("native", "openai"), default="native",
+        help="openai: HTTP, a request per turn")  # fmt: skip
+    add("--warmup", type=number(float, 0), help="seconds at the start not to measure")
+    add("--workload", default="agent", help="'agent', 'whole' (texts at once), or 'file:PATH'")
+    add("--tokens-per-s", type=number(float, 0.1), default=30, help="of the LLM")
+    add("--jitter", type=number(float, 0), default=0.5,
+        help="of the waits between tokens: deviation/mean")  # fmt: skip
+    add("--barge-in", default="25%", help="share of turns that are cut off")
+    add("--think-s", type=number(float, 0), default=2, help="mean pause between turns, seconds")
+    add("--max-lead-ms", type=number(int, 1), default=2_000, help="audio ahead of playback")
+    add("--report-every-s", type=number(float, 0), default=0.5,
+        help="seconds between playback reports; 0: none")  # fmt: skip
+    add("--pid", type=int, help="the server's process, to meter it")
+    add("--serve", action="store_true", help="start 'talkwire serve' for this run")
+    add("--fake", action="store_true", help="start a gateway with fake engines")
+    add("--fake-capacity", type=number(int, 1), default=16, help="with --fake: contexts it takes")
+    add("--plots", action="store_true", help="draw PNGs into --out (needs matplotlib)")
+    add("--raw", type=Path, help="write every turn's raw record (JSON lines)")
+    return parser
+
+
+def commands() -> argparse.ArgumentParser:
+    """The whole command line."""
+    about = "Load tests: open loop, with the figures a listener would give."
+    parser = argparse.ArgumentParser(prog="loadtest", description=about)
+    add_command = partial(
+        parser.add_subparsers(required=True, metavar="COMMAND").add_parser,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+
+    one = add_command("run", help=run.__doc__, parents=[options_of_loads()])
+    one.add_argument("--rate", default="1/s", help="sessions, like 2/s or 90/min")
+    one.add_argument("--sessions", type=number(int, 1), default=20_000, help="at most so many")
+    one.add_argument("--remote", action="store_true", help="allow another machine")
+    one.set_defaults(command=run, duration=60.0, warmup=10.0)
+
+    many = add_command("sweep", help=sweep.__doc__, parents=[options_of_loads()])
+    many.add_argument("--from", dest="lowest", default="10%", help="the lowest load")
+    many.add_argument("--to", dest="highest", default="300%", help="the highest load")
+    many.add_argument("--steps", type=number(int, 1, 50), default=6, help="how many loads")
+    many.add_argument(
+        "--capacity", type=float, help="streams that are 100 %%; default: the server's limit"
+    )
+    many.set_defaults(command=sweep, duration=60.0, warmup=15.0)
+
+    alone = add_command("gateway", help=gateway.__doc__, parents=[options_of_all()])
+    alone.add_argument("--streams", default="100,500,1000", help="numbers of streams")
+    alone.set_defaults(command=gateway, duration=45.0)
+
+    two = add_command("compare", help=compare_files.__doc__)
+    two.add_argument("a", type=Path, help="a report.json")
+    two.add_argument("b", type=Path, help="another one")
+    two.set_defaults(command=compare_files)
+    return parser
+
+
+def run(options: argparse.Namespace) -> None:
     """One load: sessions that arrive at a rate, whatever the server makes of them."""
-    with reported_errors():
-        prepare_files(out, raw, plots)
-        plan = Plan(
-            url=url,
-            protocol=protocol,
-            rate_per_s=parse_rate(rate),
-            duration_s=duration,
-            warmup_s=warmup_within(warmup, duration),
-            max_sessions=sessions,
-            workload=workload(work, tokens_per_s, jitter, barge_in, think_s),
-            max_lead_ms=max_lead_ms,
-            report_every_s=report_every_s,
-            processes=processes,
-            seed=seed,
-        )
+    plan = plan_of(options, rate_per_s=parse_rate(options.rate), max_sessions=options.sessions)
 
-        async def measure() -> RunRecords:
-            async with served(url, pid, serve, fake, fake_capacity) as (where, which):
-                mine = msgspec.structs.replace(plan, url=where)
-                result = await run_plan(
-                    mine,
-                    pid=which,
-                    remote=remote,
-                    slo_ttfa_ms=slo_ttfa_ms,
-                    on_progress=display.begin(f"{rate}", mine),
-                )
-            return Row(rate, mine, result.figures, None, result.stopped), result.records
-
-        with Display() as display:
-            made = carry_out(measure())
-        write_report(server_name(url, serve, fake, protocol), [made], None, out, raw)
-        if plots and out:
-            draw_plots([made], out)
-
-
-@app.command()
-def sweep(
-    url: Url = _DEFAULT_URL,
-    protocol: Spoken = "native",
-    lowest: Annotated[str, typer.Option("--from", help="The lowest load.")] = "10%",
-    highest: Annotated[str, typer.Option("--to", help="The highest load.")] = "300%",
-    count: Annotated[int, typer.Option("--steps", help="How many loads.", min=1, max=50)] = 6,
-    capacity: Annotated[
-        float | None, typer.Option(help="Streams that are 100 %; default: the server's limit.")
-    ] = None,
-    duration: Seconds = 60,
-    warmup: WarmUp = 15,
-    work: Work = "agent",
-    tokens_per_s: Pace = 30,
-    jitter: Jitter = 0.5,
-    barge_in: BargeIn = "25%",
-    think_s: Think = 2,
-    max_lead_ms: Lead = 2_000,
-    report_every_s: Reports = 0.5,
-    processes: Processes = 1,
-    seed: Seed = 1,
-    slo_ttfa_ms: Slo = 500,
-    pid: Pid = None,
-    serve: Serve = False,
-    fake: Fake = False,
-    fake_capacity: FakeCapacity = 16,
-    out: Out = None,
-    plots: Plots = False,
-    raw: Raw = None,
-) -> None:
-    """Loads from a tenth of the capacity to three times it: one row per load."""
-    with reported_errors():
-        prepare_files(out, raw, plots)
-        loads = steps(parse_share(lowest), parse_share(highest), count)
-        plan = Plan(
-            url=url,
-            protocol=protocol,
-            duration_s=duration,
-            warmup_s=warmup_within(warmup, duration),
-            workload=workload(work, tokens_per_s, jitter, barge_in, think_s),
-            max_lead_ms=max_lead_ms,
-            report_every_s=report_every_s,
-            processes=processes,
-            seed=seed,
-        )
-
-        async def measure() -> tuple[list[RunRecords], float]:
-            async with served(url, pid, serve, fake, fake_capacity) as (where, which):
-                port_of(where, protocol)
-                most = capacity or servers.capacity(where, API_KEY)
-                if not most:
-                    raise LoadTestError("the server does not tell its capacity; give --capacity")
-                made = await run_sweep(
-                    msgspec.structs.replace(plan, url=where),
-                    loads,
-                    most,
-                    pid=which,
-                    slo_ttfa_ms=slo_ttfa_ms,
-                    announce=display.begin,
-                )
-            return made, most
-
-        with Display() as display:
-            made, most = carry_out(measure())
-        write_report(server_name(url, serve, fake, protocol), made, most, out, raw)
-        if plots and out:
-            draw_plots(made, out)
-
-
-@app.command()
-def gateway(
-    streams: Annotated[str, typer.Option(help="Numbers of streams.")] = "100,500,1000",
-    duration: Seconds = 45,
-    processes: Processes = 1,
-    seed: Seed = 1,
-    slo_ttfa_ms: Slo = 500,
-    out: Out = None,
-) -> None:
-    """The gateway alone against a bare WebSocket server that sends the same bytes."""
-    with reported_errors():
-        prepare_files(out, None)
-        counts = [int(each) for each in streams.split(",")]
-        with Display() as display:
-            rows = carry_out(
-                gateway_against_bare(
-                    counts,
-                    duration,
-                    processes,
-                    seed=seed,
-                    slo_ttfa_ms=slo_ttfa_ms,
-                    announce=display.begin,
-                )
+    async def measure(display: Display) -> tuple[list[RunRecords], None]:
+        async with served(options) as (url, pid):
+            mine = msgspec.structs.replace(plan, url=url)
+            result = await run_plan(
+                mine,
+                pid=pid,
+                remote=options.remote,
+                slo_ttfa_ms=options.slo_ttfa_ms,
+                on_progress=display.begin(options.rate, mine),
             )
-        write_report(
-            "gateway with fake engines, and a bare server",
-            [(row, []) for row in rows],
-            None,
-            out,
-            None,
+        row = Row(options.rate, mine, result.figures, None, result.stopped)
+        return [(row, result.records)], None
+
+    report(options, server_name(options), measure)
+
+
+def sweep(options: argparse.Namespace) -> None:
+    """Loads from a tenth of the capacity to three times it: one row per load."""
+    loads = steps(parse_share(options.lowest), parse_share(options.highest), options.steps)
+    plan = plan_of(options)
+
+    async def measure(display: Display) -> tuple[list[RunRecords], float]:
+        async with served(options) as (url, pid):
+            port_of(url, plan.protocol)
+            most = options.capacity or servers.capacity(url, API_KEY)
+            if not most:
+                raise LoadTestError("the server does not tell its capacity; give --capacity")
+            made = await run_sweep(
+                msgspec.structs.replace(plan, url=url),
+                loads,
+                most,
+                pid=pid,
+                slo_ttfa_ms=options.slo_ttfa_ms,
+                announce=display.begin,
+            )
+        return made, most
+
+    report(options, server_name(options), measure)
+
+
+def gateway(options: argparse.Namespace) -> None:
+    """The gateway alone against a bare WebSocket server that sends the same bytes."""
+    counts = [int(each) for each in options.streams.split(",")]
+
+    async def measure(display: Display) -> tuple[list[RunRecords], None]:
+        rows = await gateway_against_bare(
+            counts,
+            options.duration,
+            options.processes,
+            seed=options.seed,
+            slo_ttfa_ms=options.slo_ttfa_ms,
+            announce=display.begin,
         )
+        return [(row, []) for row in rows], None
+
+    report(options, "gateway with fake engines, and a bare server", measure)
 
 
-@app.command(name="compare")
-def compare_files(
-    a: Annotated[Path, typer.Argument(help="A report.json.")],
-    b: Annotated[Path, typer.Argument(help="Another one.")],
-) -> None:
+def compare_files(options: argparse.Namespace) -> None:
     """Ratios of two results, with a verdict only where the spread allows one."""
-    with reported_errors():
-        first, second = read_json(a), read_json(b)
-        typer.echo(as_markdown(compare(first, second), caveats(first, second)), nl=False)
+    first, second = read_json(options.a), read_json(options.b)
+    print(as_markdown(compare(first, second), caveats(first, second)), end="")
 
 
-@contextlib.contextmanager
-def reported_errors() -> Iterator[None]:
-    """Print errors of the user and of the machine in a line, and exit with 1."""
-    try:
-        yield
-    except (LoadTestError, ValueError, OSError) as error:
-        typer.echo(f"loadtest: {error}", err=True)
-        raise typer.Exit(1) from error
+def report(
+    options: argparse.Namespace,
+    name: str,
+    measure: Callable[[Display], Coroutine[Any, Any, tuple[list[RunRecords], float | None]]],
+) -> None:
+    """Measure, print the tables and write the files that were asked for."""
+    prepare_files(options.out, options.raw, options.plots)
+    with Display() as display:
+        made, capacity = carry_out(measure(display))
+    write_report(name, made, capacity, options.out, options.raw)
+    if options.plots:
+        draw_plots(made, options.out)
 
 
-def workload(
-    name: str, tokens_per_s: float, jitter: float, barge_in: str, think_s: float
-) -> Workload:
-    """Make the workload of that name. Raises ValueError or OSError."""
-    share = parse_share(barge_in)
+def plan_of(options: argparse.Namespace, **more: Any) -> Plan:
+    """The plan that the options describe. Raises ValueError or OSError."""
+    return Plan(
+        url=options.url,
+        protocol=options.protocol,
+        duration_s=options.duration,
+        warmup_s=warmup_within(options.warmup, options.duration),
+        workload=workload(options),
+        max_lead_ms=options.max_lead_ms,
+        report_every_s=options.report_every_s,
+        processes=options.processes,
+        seed=options.seed,
+        **more,
+    )
+
+
+def workload(options: argparse.Namespace) -> Workload:
+    """The workload that the options name. Raises ValueError or OSError."""
+    name, share = options.workload, parse_share(options.barge_in)
     if share > 1:
         raise ValueError("no more than 100 % of the turns can be cut off")
     if name == "whole":
         return Workload(
-            turns=(1, 1), sentences=(1, 3), tokens_per_s=0, barge_in=share, think_s=think_s
+            turns=(1, 1), sentences=(1, 3), tokens_per_s=0, barge_in=share, think_s=options.think_s
         )
     if name != "agent" and not name.startswith("file:"):
         raise ValueError("the workload is 'agent', 'whole' or 'file:PATH'")
-    texts = read_texts(Path(name.removeprefix("file:"))) if name != "agent" else ()
     return Workload(
-        texts=texts, tokens_per_s=tokens_per_s, jitter=jitter, barge_in=share, think_s=think_s
+        texts=read_texts(Path(name.removeprefix("file:"))) if name != "agent" else (),
+        tokens_per_s=options.tokens_per_s,
+        jitter=options.jitter,
+        barge_in=share,
+        think_s=options.think_s,
     )
 
 
 @contextlib.asynccontextmanager
-async def served(
-    url: str, pid: int | None, serve: bool, fake: bool, fake_capacity: int
-) -> AsyncIterator[tuple[str, int | None]]:
+async def served(options: argparse.Namespace) -> AsyncIterator[tuple[str, int | None]]:
     """Start a server if one is asked for; yields its address and the process to meter."""
-    if serve and fake:
+    if options.serve and options.fake:
         raise ValueError("--serve or --fake, not both")
-    if not serve and not fake:
-        yield url, pid
+    if not options.serve and not options.fake:
+        yield options.url, options.pid
         return
-    command = servers.real() if serve else servers.fake(["--capacity", str(fake_capacity)])
+    fake = ["--capacity", str(options.fake_capacity)]
+    command = servers.real() if options.serve else servers.fake(fake)
     async with servers.started(command) as server:
         yield server.url, server.pid
 
 
-def server_name(url: str, serve: bool, fake: bool, protocol: Protocol) -> str:
-    """Name what was measured."""
-    server = "gateway with fake engines" if fake else "talkwire serve" if serve else url
-    return server if protocol == "native" else f"{server} over {protocol}'s HTTP API"
+def server_name(options: argparse.Namespace) -> str:
+    """Name what is measured."""
+    started = "gateway with fake engines" if options.fake else "talkwire serve"
+    server = started if options.fake or options.serve else options.url
+    over = f" over {options.protocol}'s HTTP API"
+    return server if options.protocol == "native" else server + over
 
 
 class Display:
@@ -323,6 +294,12 @@ class Display:
         return update
 
 
-def main() -> None:
-    """The program's entry."""
-    app()
+def main(argv: Sequence[str] | None = None) -> None:
+    """The program's entry. Errors of the user and of the machine are a line, and a status of 1."""
+    options = commands().parse_args(argv)
+    try:
+        options.command(options)
+    except (LoadTestError, ValueError, OSError) as error:
+        sys.exit(f"loadtest: {error}")
+    except KeyboardInterrupt:
+        sys.exit("loadtest: stopped")

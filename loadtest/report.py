@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import typer
 from msgspec import Struct
 
 from benchmarks.report import environment, markdown_table
@@ -263,7 +262,7 @@ def write_report(
     """
     result = make_report(name, [row for row, _ in runs], capacity)
     text = markdown(result)
-    typer.echo(text, nl=False)
+    print(text, end="")
     if out is not None:
         prepare_files(out, None)
         write_json(out / "report.json", result)

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from loadtest import cli, plots, servers
 from loadtest.figures import figures
@@ -89,9 +88,37 @@ def test_cli_refuses_before_the_run(tmp_path, monkeypatch, arguments, told) -> N
     monkeypatch.setattr(servers, "started", lambda command: pytest.fail("a server was started"))
     (tmp_path / "file").write_text("")
     filled = [each.format(tmp=tmp_path) for each in arguments]
-    result = CliRunner().invoke(cli.app, filled)
-    assert result.exit_code == 1
-    assert told in result.output
+    with pytest.raises(SystemExit, match=told) as ended:
+        cli.main(filled)
+    assert isinstance(ended.value.code, str), "a text, which the interpreter prints, and 1"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["stroll"],
+        ["run", "--duration", "0"],
+        ["sweep", "--duration", "3601"],
+        ["sweep", "--steps", "51"],
+        ["run", "--processes", "many"],
+        ["run", "--protocol", "gopher"],
+        ["compare", "a"],
+    ],
+)
+def test_cli_tells_of_a_wrong_command_line(capsys, arguments) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert "usage: loadtest" in capsys.readouterr().err
+
+
+def test_cli_describes_its_options(capsys) -> None:
+    for command in ("run", "sweep", "gateway", "compare"):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([command, "--help"])
+        assert ended.value.code == 0
+        assert "usage: loadtest" in capsys.readouterr().out
 
 
 def test_port_of_an_address() -> None:
