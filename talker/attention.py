@@ -63,8 +63,10 @@ class AttentionTap(nn.Module):
         self.register_buffer("keys", torch.zeros(size, dtype=dtype), persistent=False)
         self.register_buffer("store", torch.zeros(0, *size[1:], dtype=dtype), persistent=False)
 
-    def make_room(self, slots: int) -> None:
-        """The KV cache has so many slots. Frees what was there before."""
+    def make_room(self, kv_cache_config: Any) -> None:
+        """Make as many slots as vLLM's KV cache has. Frees what was there before."""
+        (group,) = kv_cache_config.kv_cache_groups
+        slots = kv_cache_config.num_blocks * group.kv_cache_spec.block_size
         shape = (slots, *self.keys.shape[1:])
         self.store = torch.zeros(shape, dtype=self.keys.dtype, device=self.keys.device)
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from talker.families import find_family
 from talker.families.family import Family, Licence, SamplingDefaults
@@ -26,6 +26,8 @@ MIN_TEMPERATURE = 0.01
 _CARD_LICENCE = re.compile(r"---\n(?:(?!---).*\n)*?license: *([\w.-]+) *\n")
 #: The frame table links each row to as many before it, four bytes each.
 MAX_RAS_WINDOW = 64
+T = TypeVar("T")
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,10 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
             defaults=defaults,
             licence=read_licence(folder, family),
             alignment_heads=read_alignment_heads(generation, shape),
-            text_frontend=read_text_frontend(generation),
-            has_continuity=read_continuity(generation, family),
+            text_frontend=_own(generation, "text_frontend", str, "a name", None),
+            has_continuity=_own(
+                generation, "continuation", bool, "true or false", family.has_continuity
+            ),
             continuation_positions=read_count(generation, "continuation_positions"),
             segment_chars=read_count(generation, "segment_chars") or family.segment_chars,
             sampler_rules=rules,
@@ -279,24 +283,6 @@ def read_alignment_heads(
     return tuple(heads)
 
 
-def read_text_frontend(generation: Mapping[str, Any]) -> str | None:
-    """``text_frontend`` of generation_config.json: the name of what puts writing into words for
-    a model that reads letters alone; None where there is none. Raises CheckpointError.
-    """
-    name = generation.get("text_frontend")
-    if name is not None and not isinstance(name, str):
-        raise CheckpointError(f"text_frontend must be a name, not {name!r}")
-    return name
-
-
-def read_continuity(generation: Mapping[str, Any], family: Family) -> bool:
-    """``continuation`` of generation_config.json; the family's where it is not there."""
-    value = generation.get("continuation", family.has_continuity)
-    if not isinstance(value, bool):
-        raise CheckpointError(f"continuation must be true or false, not {value!r}")
-    return value
-
-
 def read_count(generation: Mapping[str, Any], name: str) -> int | None:
     """A limit that generation_config.json sets; None where it is not there. ``segment_chars``: the
     longest text that the model was taught to say at once. ``continuation_positions``: the longest
@@ -306,6 +292,14 @@ def read_count(generation: Mapping[str, Any], name: str) -> int | None:
     value = generation.get(name)
     if value is not None and (type(value) is not int or value < 1):
         raise CheckpointError(f"{name} must be a number from 1 on, not {value!r}")
+    return value
+
+
+def _own(generation: Mapping[str, Any], name: str, kind: type[T], words: str, default: D) -> T | D:
+    """What generation_config.json says, else the default. Raises CheckpointError."""
+    value: T | D = generation.get(name, default)
+    if value is not default and not isinstance(value, kind):
+        raise CheckpointError(f"{name} must be {words}, not {value!r}")
     return value
 
 

@@ -26,7 +26,6 @@ from streaming.ports import RowGenerator, SpeechRequest
 from streaming.segmenter import SpokenLengths
 from talker.checkpoint import Checkpoint, open_checkpoint
 from talker.conversation import Conversations
-from talker.families.family import SamplingDefaults
 from talker.hub import ModelFolder
 from talker.messages import Failed, Forget, FromChild, FromGateway, Generate, Ready, Step
 from talker.pending_requests import Downtime, PendingRequests
@@ -154,11 +153,6 @@ class TalkerProcessEngine:
         return self._checkpoint.shape.layout
 
     @property
-    def defaults(self) -> SamplingDefaults | None:
-        """The checkpoint's own sampling parameters."""
-        return self._checkpoint.defaults if self._checkpoint else None
-
-    @property
     def outstanding(self) -> int:
         """Requests in flight, as this end counts them."""
         return len(self._pending)
@@ -284,20 +278,7 @@ class TalkerProcessEngine:
 
     def _on_ready(self, info: Ready) -> None:
         self._info = info
-        log.info(
-            "talker ready",
-            extra={
-                "engine": info.engine,
-                "runner": info.runner,
-                "dtype": info.dtype,
-                "attention": info.attention,
-                "graphs": info.graphs,
-                "step_kernels": info.step_kernels,
-                "max_num_seqs": info.max_num_seqs,
-                "phases": info.phases,
-                "versions": info.versions,
-            },
-        )
+        log.info("talker ready", extra=msgspec.structs.asdict(info))
         self._pending.on_ready()
         self._downtime.end()
         self._on_change(True)

@@ -66,8 +66,7 @@ class TalkerModelState(DefaultModelState):  # type: ignore[misc]  # untyped base
         """The KV cache's size is known: give the alignment heads' keys as many slots."""
         super().initialize_kv_cache(kv_cache_config, block_tables)
         if self.model.tap is not None:
-            (group,) = kv_cache_config.kv_cache_groups
-            self.model.tap.make_room(kv_cache_config.num_blocks * group.kv_cache_spec.block_size)
+            self.model.tap.make_room(kv_cache_config)
             self._sampler.block_tables = block_tables
 
 

@@ -31,8 +31,7 @@ class TalkerCPUWorker(CPUWorker):  # type: ignore[misc]  # untyped base
         """The KV cache's size is known: give the alignment heads' keys as many slots."""
         super().initialize_from_config(kv_cache_config)
         if (tap := self.model_runner.model.tap) is not None:
-            (group,) = kv_cache_config.kv_cache_groups
-            tap.make_room(kv_cache_config.num_blocks * group.kv_cache_spec.block_size)
+            tap.make_room(kv_cache_config)
 
 
 class TalkerSampler:

@@ -59,6 +59,8 @@ class Family(ABC):
     model_class: ClassVar[str]
     #: Names that ``architectures`` of config.json may have; one that lists others is refused.
     architectures: ClassVar[tuple[str, ...]]
+    #: Beginnings of the names of weights that the talker does not read.
+    ignored: ClassVar[tuple[str, ...]] = ()
     #: Builds its prompts.
     builder: ClassVar[type[PromptBuilder]]
     licence: ClassVar[Licence]
@@ -88,11 +90,11 @@ class Family(ABC):
     def expected_weights(self, shape: TalkerShape) -> WeightShapes:
         """Every weight that the talker needs, by its name in the checkpoint."""
 
-    @abstractmethod
     def canonical_name(self, name: str) -> str | None:
         """The name in ``expected_weights`` of a weight of the checkpoint, which may have several;
         None if the talker does not read it.
         """
+        return None if name.startswith(self.ignored) else name
 
     def sampler_rules(self, generation: Mapping[str, Any], shape: TalkerShape) -> dict[str, Any]:
         """Settings of the model's sampler beside the shape, from generation_config.json; plain

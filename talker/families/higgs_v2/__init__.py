@@ -69,7 +69,8 @@ class HiggsV2(DelayedFamily):
     #: What stands before the backbone's names in the checkpoint.
     _prefix = ""
     _codes = "audio_codebook_embeddings.weight"
-    _ignored: tuple[str, ...] = (
+    #: The text head is never sampled from, and no audio is encoded.
+    ignored: ClassVar[tuple[str, ...]] = (
         "audio_decoder_proj.text_lm_head.", "text_lm_head.", "audio_codebook_weights",
         "audio_tower.", "audio_encoder_proj.",
     )  # fmt: skip
@@ -113,7 +114,7 @@ class HiggsV2(DelayedFamily):
 
     def canonical_name(self, name: str) -> str | None:
         """See Family. The audio head is found under two names in either format."""
-        if name.startswith(self._ignored) or ".rotary_emb." in name:
+        if name.startswith(self.ignored) or ".rotary_emb." in name:
             return None
         return name.removeprefix("audio_decoder_proj.")
 
@@ -126,7 +127,7 @@ class HiggsV2Converted(HiggsV2):
     architectures = ("HiggsAudioV2ForConditionalGeneration",)
     _prefix = "model."
     _codes = "model.embed_audio_tokens.embed_audio_tokens.weight"
-    _ignored = (*HiggsV2._ignored, "model.embed_audio_tokens.audio_tokens_offsets")
+    ignored = (*HiggsV2.ignored, "model.embed_audio_tokens.audio_tokens_offsets")
 
     def read_shape(self, config: Mapping[str, Any]) -> HiggsV2Shape:
         """See Family."""

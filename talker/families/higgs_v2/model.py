@@ -9,6 +9,7 @@ from vllm.model_executor.models.llama import LlamaModel
 from vllm.model_executor.models.utils import WeightsMapper, maybe_prefix
 from vllm.platforms import current_platform
 
+from talker.families.higgs_v2 import HiggsV2Converted
 from talker.families.higgs_v2.dual_ffn import DualFFNLayer, Route
 from talker.frames import FrameState
 from talker.model import TalkerModel
@@ -22,15 +23,10 @@ class HiggsAudioV2ForConditionalGeneration(TalkerModel):
 
     hf_to_vllm_mapper = WeightsMapper(
         orig_to_new_prefix={
+            **dict.fromkeys(HiggsV2Converted.ignored),
             "audio_codebook_embeddings.": "code_embedding.",
-            "model.embed_audio_tokens.audio_tokens_offsets": None,
             "model.embed_audio_tokens.embed_audio_tokens.": "code_embedding.",
             "audio_decoder_proj.audio_lm_head.": "audio_lm_head.",
-            "audio_decoder_proj.text_lm_head.": None,  # never sampled from
-            "text_lm_head.": None,
-            "audio_codebook_weights": None,
-            "audio_tower.": None,
-            "audio_encoder_proj.": None,
             "embed_tokens.": "model.embed_tokens.",
             "layers.": "model.layers.",
             "norm.": "model.norm.",

@@ -20,8 +20,6 @@ from talker.shape import CheckpointError, TalkerShape, positive_int, section, st
 _ROPE_THETA = 1_000_000.0
 _TEXT_EMBEDDING = "tied.embedding.text_embedding.weight"
 _CODE_EMBEDDING = "tied.embedding.modality_embeddings.0.embedding.weight"
-#: The bundled codec, which the codec worker reads, and copies of the tied embeddings.
-_IGNORED = ("tied.embedding.modality_embeddings.0.model.", "tied.head.")
 
 
 class HiggsV3(DelayedFamily):
@@ -32,6 +30,8 @@ class HiggsV3(DelayedFamily):
     example = "bosonai/higgs-audio-v3-tts-4b"
     model_class = "talker.families.higgs_v3.model:HiggsMultimodalQwen3ForConditionalGeneration"
     architectures = ("HiggsMultimodalQwen3ForConditionalGeneration",)
+    #: The bundled codec, which the codec worker reads, and copies of the tied embeddings.
+    ignored = ("tied.embedding.modality_embeddings.0.model.", "tied.head.")
     builder = HiggsV3PromptBuilder
     licence = Licence(
         "Boson Higgs Audio licence",
@@ -95,7 +95,3 @@ class HiggsV3(DelayedFamily):
             "body.norm.weight": (body.hidden_size,),
             **layer_weights("body.", body, qk_norms=True),
         }
-
-    def canonical_name(self, name: str) -> str | None:
-        """See Family."""
-        return None if name.startswith(_IGNORED) else name

@@ -7,6 +7,7 @@ from typing import Any
 from vllm.model_executor.models.qwen3 import Qwen3Model
 from vllm.model_executor.models.utils import WeightsMapper, maybe_prefix
 
+from talker.families.higgs_v3 import HiggsV3
 from talker.model import TalkerModel
 
 
@@ -17,8 +18,7 @@ class HiggsMultimodalQwen3ForConditionalGeneration(TalkerModel):
         orig_to_new_prefix={
             "tied.embedding.text_embedding.": "model.embed_tokens.",
             "tied.embedding.modality_embeddings.0.embedding.": "code_embedding.",
-            "tied.embedding.modality_embeddings.0.model.": None,  # the codec
-            "tied.head.": None,  # copies of the embeddings
+            **dict.fromkeys(HiggsV3.ignored),
             "body.": "model.",
         }
     )
