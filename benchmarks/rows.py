@@ -36,7 +36,7 @@ from streaming.window import DecodeWindow
 from streaming.word_timing import WordTiming
 from talker.fake import FakeTalker
 from talker.messages import FromChild, NewRows, Step
-from talker.row_stream import RowStream
+from talker.pending_requests import RowStream
 
 _SPEC = CodecSpec(24_000, 960, (1024,) * 8, 10, 10)
 _HOLD_ROWS = 64

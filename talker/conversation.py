@@ -1,7 +1,7 @@
 """Conversations at the gateway's end: utterances that go on from each other.
 
 The talker process holds what a conversation has said as ids
-(``talker.conversation_cache``); here is kept how long that is, and the last utterance itself. An
+(``talker.request_table``); here is kept how long that is, and the last utterance itself. An
 utterance goes on if it can, and what goes to the process then is its own text alone. Otherwise it
 starts over: the process is a new one, or has lost the frames, or the talk would leave too few
 positions for what is to come. A talk that starts over begins with the last utterance,

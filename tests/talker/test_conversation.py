@@ -12,11 +12,16 @@ from streaming.errors import BackendError, ErrorCode
 from streaming.ports import TalkerRows
 from streaming.spec import Codes
 from talker.conversation import Conversation, Conversations, Gone, Order, Turn, continued
-from talker.conversation_cache import ConversationCache, ConversationHistory, RowCount
 from talker.frames import FRAME_BASE, FRAME_SPAN
 from talker.messages import Generate, TextSpan, VoiceRows
 from talker.prompts import MAX_EARLIER_ROWS
-from talker.request_table import RequestState, RequestTable
+from talker.request_table import (
+    ConversationCache,
+    ConversationHistory,
+    RequestState,
+    RequestTable,
+    RowCount,
+)
 
 HEAD, TURN = (1, 2, 3), (7, 40, 41, 8)
 BOOKS = 2

@@ -11,7 +11,7 @@ from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import Arrival, Sampling, SpeechRequest, TalkerEngine, TalkerRows
 from talker.engine import TalkerProcessEngine
 from talker.fake import FakeTalker
-from talker.row_stream import RowStream
+from talker.pending_requests import RowStream
 
 
 def as_ports(engine: TalkerProcessEngine, fake: FakeTalker) -> tuple[TalkerEngine, TalkerEngine]:

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from talker.checkpoint import open_checkpoint
-from talker.conversation_cache import ConversationHistory
 from talker.frames import FRAME_BASE
 from talker.messages import Generate, NewRows, TextSpan, VoiceRows
-from talker.request_table import RequestState, RequestTable
+from talker.request_table import ConversationHistory, RequestState, RequestTable
 from talker.sampling import MAX_SEED
 from talker.shape import TalkerShape
 
