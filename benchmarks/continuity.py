@@ -14,13 +14,13 @@ import asyncio
 import os
 import statistics
 import time
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.report import environment, markdown_table, print_facts, write_json
+from benchmarks.talker_steps import running
 from embedded.front_ends import FRONT_ENDS
 from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
@@ -84,23 +84,12 @@ def prompt_ids(engine: TalkerProcessEngine, text: str) -> int:
     return len(builder.build(text).ids)
 
 
-@asynccontextmanager
-async def talker(model: str, *, prefix_caching: bool) -> AsyncIterator[TalkerProcessEngine]:
-    """A talker that keeps statistics."""
-    settings = TalkerSettings(statistics=True, continuity="on", prefix_caching=prefix_caching)
-    engine = TalkerProcessEngine(model, settings, front_ends=FRONT_ENDS)
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.stop()
-
-
 async def talker_starts(model: str, trials: int) -> dict[str, Start]:
     """The median trial of each case, by its first row."""
     found: dict[str, list[Start]] = {}
     for caching in (True, False):
-        async with talker(model, prefix_caching=caching) as engine:
+        settings = TalkerSettings(statistics=True, continuity="on", prefix_caching=caching)
+        async with running(model, settings) as engine:
             for number in range(trials):
                 for goes_on in (False, True):
                     case = "goes on" if goes_on else "alone"

