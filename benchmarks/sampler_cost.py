@@ -11,7 +11,6 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -92,11 +91,8 @@ def moved(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Draw]:
     """A step's arguments on another device."""
     *tensors, draw = given
-    columns = {
-        name: getattr(draw, name).to(device) for name in ("temperature", "top_k", "top_p", "seed")
-    }
     logits, last, positions, lost = (tensor.to(device) for tensor in tensors)
-    return logits, last, positions, lost, replace(draw, **columns)
+    return logits, last, positions, lost, draw.moved(lambda column: column.to(device))
 
 
 def count(step: Callable[..., object], given: tuple[object, ...]) -> int:

@@ -14,12 +14,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from vllm import SamplingParams
 
 from benchmarks.report import environment, markdown_table, print_facts
 from benchmarks.sampler_cost import leaves, new_sampler
@@ -59,20 +59,6 @@ class StandInModel:
         self.embeds[: len(ids)] = Talker.embed_input_ids(self, ids)  # type: ignore[arg-type]
 
 
-class StandInStates:
-    """The requests' sampling, which vLLM keeps in pinned memory: one way of sampling for all."""
-
-    def __init__(self, max_requests: int, vocabulary: int) -> None:
-        for name, value in (
-            ("temperature", np.float32(1.0)),
-            ("top_k", np.int32(50)),
-            ("top_p", np.float32(0.95)),
-            ("seeds", np.int64(7)),
-        ):
-            column = np.full(max_requests, value)
-            setattr(self, name, SimpleNamespace(np=column, gpu=torch.from_numpy(column)))
-
-
 def batch_of(streams: int) -> SimpleNamespace:
     """vLLM's input batch of a step in which every request adds one row."""
     at = torch.arange(streams + 1, dtype=torch.int32)
@@ -93,8 +79,9 @@ def sampler_of(model: StandInModel, *, kernels: bool) -> state_v2.TalkerSampler:
     prompts = SimpleNamespace(gpu=torch.ones(_SLOTS, dtype=torch.int32))
     made = StepKernels(model.rows, _SLOTS) if kernels else None
     states = SimpleNamespace(prefill_len=prompts)
-    with patch.object(state_v2, "SamplingStates", StandInStates):
-        sampler = state_v2.TalkerSampler(model, states, _SLOTS, torch.device("cpu"), made)
+    sampler = state_v2.TalkerSampler(model, states, _SLOTS, torch.device("cpu"), made)
+    for slot in range(_SLOTS):
+        sampler.add_request(slot, SamplingParams(temperature=1.0, top_k=50, top_p=0.95, seed=7))
     return sampler
 
 

@@ -127,7 +127,9 @@ class _Listener:
             self._tap.keys[:count, place].copy_(keys[:, kv_head * size : (kv_head + 1) * size])
 
 
-def text_span(params: Any) -> tuple[int, int] | None:
-    """A request's (first position, how many ids) of text, if it wants to know its place."""
-    span = (params.extra_args or {}).get(SPAN_KEY)
-    return None if span is None else (int(span[0]), int(span[1]))
+def spans_of(params: Sequence[Any]) -> dict[int, tuple[int, int]]:
+    """Of requests with these SamplingParams those that want to know their place: by index, the
+    first position of the text and how many ids it has.
+    """
+    spans = enumerate((one.extra_args or {}).get(SPAN_KEY) for one in params)
+    return {index: (int(span[0]), int(span[1])) for index, span in spans if span is not None}

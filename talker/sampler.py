@@ -24,8 +24,8 @@ such codes (``embedded/training/scripts.py``): what is fed back is what it knows
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -79,6 +79,20 @@ class Draw:
     widest: int
     same_width: bool
     repetition: Repetition | None = None
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Draw:
+        """The same with what ``move`` makes of each tensor."""
+        repetition = self.repetition
+        if repetition is not None:
+            repetition = Repetition(move(repetition.window), move(repetition.most))
+        return replace(
+            self,
+            temperature=move(self.temperature),
+            top_k=move(self.top_k),
+            top_p=move(self.top_p),
+            seed=move(self.seed),
+            repetition=repetition,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +307,28 @@ def choose_codes(
     return code.gather(-1, best).squeeze(-1)
 
 
-def repetition_of(params: Any) -> tuple[int, int]:
-    """What a request's ``SamplingParams`` say of repetition: window and most, (0, 1) for none."""
-    window, most = (params.extra_args or {}).get(RAS_KEY, (0, 1))
-    return int(window), int(most)
+def draw_of(params: Sequence[Any], codebook_rows: int, watches_repetition: bool) -> Draw:
+    """Read the draw of a batch from its requests' own SamplingParams; on a CPU.
+
+    Not from the runner's metadata: V1's clips top-k to the *text* vocabulary, which is smaller
+    than a codebook in small checkpoints. The requests with which vLLM warms itself up have neither
+    a top-k nor a seed: they draw from all codes, with any seed.
+    """
+    # vLLM forgets top_k where the temperature is 0; such a row needs its best code alone
+    top_k = [(p.top_k if p.top_k > 0 else codebook_rows) if p.temperature else 1 for p in params]
+    repetition = None
+    if watches_repetition:
+        given = [(p.extra_args or {}).get(RAS_KEY, (0, 1)) for p in params]
+        repetition = Repetition(*torch.tensor(given).unbind(1))
+    return Draw(
+        temperature=torch.tensor([p.temperature or 1.0 for p in params]),
+        top_k=torch.tensor(top_k),
+        top_p=torch.tensor([p.top_p for p in params]),
+        seed=torch.tensor([p.seed or 0 for p in params]),
+        widest=max(top_k),
+        same_width=min(top_k) == max(top_k),
+        repetition=repetition,
+    )
 
 
 def next_state(codes: Tensor, before: Tensor, eoc: int) -> Tensor:

@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from vllm import SamplingParams
 from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.outputs import LogprobsTensors
-from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
-from vllm.v1.worker.gpu.sample.states import SamplingStates
 
-from talker.attention import text_span
+from talker.attention import spans_of
 from talker.frames import lost_requests
-from talker.sampler import Draw, Repetition, repetition_of
+from talker.sampler import Draw, draw_of
 from talker.settings import SETTINGS_KEY
 from talker.step_kernels import StepInputs, StepKernels, embed, fits
 
@@ -113,45 +112,26 @@ class TalkerSampler:
         kernels: StepKernels | None = None,
     ) -> None:
         self._model, self._req_states, self._kernels = model, req_states, kernels
-        self.sampling_states = SamplingStates(max_num_reqs, model.codebook_rows)
-        #: Window and most of each slot, for families that watch repetition.
-        self._repetition = None
-        if model.table.look_back_rows:
-            self._repetition = UvaBackedTensor((max_num_reqs, 2), dtype=torch.int32)
+        #: By slot. Before there are requests vLLM measures a step's memory: with the widest draw.
+        self._params = [SamplingParams()] * max_num_reqs
         self._lost = torch.zeros(max_num_reqs, dtype=torch.bool, device=device)
         # Never written to, so all steps may share them: what is beside the codes, where nobody
         # wants to know their place, their ranks, and how many rows were rejected.
         shape = (max_num_reqs, model.num_codebooks)
         self._no_places = torch.zeros(shape, device=device)
         self._zeros = torch.zeros(max_num_reqs, dtype=torch.int32, device=device)
-        #: The last step's, and whose they were: a batch often stays the same for many steps.
-        self._drawn: tuple[bytes, Draw] | None = None
-        self._asked: tuple[bytes, Asking | None] | None = None
-        #: Of the requests that want to know their place in the text, by their slot.
-        self._spans: dict[int, tuple[int, int]] = {}
+        #: The last step's, and whose it was: a batch often stays the same for many steps.
+        self._batch: tuple[bytes, Draw, Asking | None] | None = None
         #: The runner's, once there is a KV cache.
         self.block_tables: Any = None
 
     def add_request(self, index: int, *args: Any) -> None:
         """A request is (re-)admitted at ``index``; the parameters come last in every version."""
-        states, self._drawn, self._asked = self.sampling_states, None, None
-        states.add_request(index, args[-1])
-        if states.temperature.np[index] == 0:  # greedy: vLLM forgets its top_k
-            states.temperature.np[index] = states.top_k.np[index] = 1
-        if self._repetition is not None:
-            self._repetition.np[index] = repetition_of(args[-1])
+        self._params[index], self._batch = args[-1], None
         self._lost[index] = False
-        span = text_span(args[-1])
-        if span is None:
-            self._spans.pop(index, None)
-        else:
-            self._spans[index] = span
 
     def apply_staged_writes(self) -> None:
-        """Copy what was staged on the host to the device."""
-        self.sampling_states.apply_staged_writes()
-        if self._repetition is not None:
-            self._repetition.copy_to_uva()
+        """Nothing is staged: parameters go to the device with the first step of a batch."""
 
     def get_logprobs_dims(self, *_: Any, **__: Any) -> tuple[int, int]:
         """How wide the logprobs channel is beyond the sampled id: all codes but one."""
@@ -171,7 +151,7 @@ class TalkerSampler:
             prompts=self._req_states.prefill_len.gpu,
             lost=self._lost,
         )
-        draw = self._draw(batch)
+        draw, asking = self._of_batch(batch)
         if self._kernels is not None:
             out = self._kernels.step(logits, given, draw)
             ids, codes, num_sampled = out.ids, out.codes, out.num_sampled
@@ -180,7 +160,7 @@ class TalkerSampler:
         return SamplerOutput(
             sampled_token_ids=ids.view(-1, 1),
             logprobs_tensors=LogprobsTensors(
-                codes, self._places(batch, given), self._zeros[:requests]
+                codes, self._places(batch, given, asking), self._zeros[:requests]
             ),
             num_nans=None,
             num_sampled=num_sampled,
@@ -198,7 +178,7 @@ class TalkerSampler:
         # a chunk that does not end its prompt yields nothing
         return ids, codes, (given.lengths >= given.prompts[slots]).int()
 
-    def _places(self, batch: Any, given: StepInputs) -> Tensor:
+    def _places(self, batch: Any, given: StepInputs, asking: Asking | None) -> Tensor:
         """Floats beside the codes, ``[B, K]``: a request's place in its text as the first
         "logprob".
         """
@@ -207,7 +187,6 @@ class TalkerSampler:
         if tap is None or tables is None:
             return self._no_places[:requests]
         tap.remember(tables.slot_mappings[0, : batch.num_tokens])
-        asking = self._asking(batch)
         if asking is None:
             return self._no_places[:requests]
         blocks = tables.block_tables[0].gpu[asking.slots]
@@ -223,41 +202,22 @@ class TalkerSampler:
         beside[asking.rows, 0] = places
         return beside
 
-    def _asking(self, batch: Any) -> Asking | None:
-        """The rows of the batch that want to know their place. The copies to the device wait for
-        nothing, and there are none while the batch stays the same.
+    def _of_batch(self, batch: Any) -> tuple[Draw, Asking | None]:
+        """How the rows of the batch are drawn, and which of them want to know their place. The
+        copies to the device wait for nothing, and there are none while the batch stays the same.
         """
         whose = batch.idx_mapping_np.tobytes()
-        if self._asked is not None and self._asked[0] == whose:
-            return self._asked[1]
-        slots = batch.idx_mapping_np.tolist()
-        found = [
-            (row, slot, *self._spans[slot]) for row, slot in enumerate(slots) if slot in self._spans
-        ]
-        asking = None
-        if found:
-            columns = async_tensor_h2d(np.array(found, np.int64).T.copy(), self._lost.device)
-            rows, own, start, count = columns.unbind(0)
-            asking = Asking(rows, own, start, count, max(one[3] for one in found))
-        self._asked = (whose, asking)
-        return asking
-
-    def _draw(self, batch: Any) -> Draw:
-        states, slots = self.sampling_states, batch.idx_mapping
-        whose = batch.idx_mapping_np.tobytes()
-        if self._drawn is not None and self._drawn[0] == whose:
-            return self._drawn[1]
-        widths, repetition = states.top_k.np[batch.idx_mapping_np], None
-        if self._repetition is not None:
-            repetition = Repetition(*self._repetition.gpu[slots].unbind(1))
-        draw = Draw(
-            temperature=states.temperature.gpu[slots],
-            top_k=states.top_k.gpu[slots],
-            top_p=states.top_p.gpu[slots],
-            seed=states.seeds.gpu[slots],
-            widest=int(np.max(widths)),
-            same_width=bool(np.min(widths) == np.max(widths)),
-            repetition=repetition,
-        )
-        self._drawn = (whose, draw)
-        return draw
+        if self._batch is None or self._batch[0] != whose:
+            slots, device = batch.idx_mapping_np.tolist(), self._lost.device
+            params = [self._params[slot] for slot in slots]
+            model = self._model
+            draw = draw_of(params, model.codebook_rows, bool(model.table.look_back_rows))
+            draw = draw.moved(lambda column: async_tensor_h2d(column, device))
+            spans, asking = spans_of(params), None
+            if spans:
+                found = [(row, slots[row], *span) for row, span in spans.items()]
+                columns = async_tensor_h2d(np.array(found, np.int64).T.copy(), device)
+                rows, own, start, count = columns.unbind(0)
+                asking = Asking(rows, own, start, count, max(one[3] for one in found))
+            self._batch = whose, draw, asking
+        return self._batch[1:]

@@ -14,9 +14,9 @@ from torch import Tensor
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from talker.attention import text_span
+from talker.attention import spans_of
 from talker.frames import lost_requests
-from talker.sampler import Draw, Repetition, repetition_of
+from talker.sampler import Draw, draw_of
 
 
 class TalkerCPUWorker(CPUWorker):  # type: ignore[misc]  # untyped base
@@ -61,8 +61,8 @@ class TalkerSampler:
         if sampling_metadata is not self._metadata or self._draw is None:
             self._metadata = sampling_metadata  # replaced whenever the batch changes
             params = [runner.requests[name].sampling_params for name in names]
-            watches = bool(self._model.table.look_back_rows)
-            self._draw, self._spans = draw_of(params, watches), spans_of(params)
+            width, watches = self._model.codebook_rows, bool(self._model.table.look_back_rows)
+            self._draw, self._spans = draw_of(params, width, watches), spans_of(params)
         ends = runner.query_start_loc.gpu[: batch + 1]
         last = (ends[1:] - 1).long()
         ids, codes = self._model.rows.step(
@@ -105,37 +105,6 @@ class TalkerSampler:
     def _nothing(self, batch: int) -> SamplerOutput:
         codes = torch.zeros(batch, self._model.num_codebooks, dtype=torch.int32)
         return _output(torch.zeros(batch, dtype=torch.long), codes)
-
-
-def spans_of(params: list[Any]) -> dict[int, tuple[int, int]]:
-    """The text spans of those that want to know their place, by index."""
-    spans = ((index, text_span(one)) for index, one in enumerate(params))
-    return {index: span for index, span in spans if span is not None}
-
-
-def draw_of(params: list[Any], watches_repetition: bool = False) -> Draw:
-    """Read the draw from the requests' own parameters.
-
-    Not from the runner's metadata: it clips top-k to the *text* vocabulary, which is smaller
-    than a codebook in small checkpoints.
-    """
-    # vLLM forgets top_k where the temperature is 0; such a row needs its best code alone
-    top_k = [p.top_k if p.temperature > 0 else 1 for p in params]
-    if min(top_k) <= 0 or any(p.seed is None for p in params):
-        raise ValueError("a talker request needs a top_k and a seed")
-    repetition = None
-    if watches_repetition:
-        window, most = torch.tensor([repetition_of(p) for p in params]).unbind(1)
-        repetition = Repetition(window, most)
-    return Draw(
-        temperature=torch.tensor([p.temperature or 1.0 for p in params]),
-        top_k=torch.tensor(top_k),
-        top_p=torch.tensor([p.top_p for p in params]),
-        seed=torch.tensor([p.seed for p in params]),
-        widest=max(top_k),
-        same_width=min(top_k) == max(top_k),
-        repetition=repetition,
-    )
 
 
 def _output(ids: Tensor, codes: Tensor) -> SamplerOutput:
