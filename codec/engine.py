@@ -182,8 +182,7 @@ class CodecWorkerEngine:
     @property
     def cost(self) -> DecodeCost:
         """The cost measured while warming up: a prior for the scheduler."""
-        ready = self._first_ready()
-        return DecodeCost(ready.fixed_s, ready.frame_s)
+        return self._first_ready().cost
 
     async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
         """Return the samples of the window's new frames, ``[new_frames * hop_length]``, and what

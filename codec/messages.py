@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from codec.batching import DecodeCost
 from ipc.framing import Alive, Fatal, Progress, Stop
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
@@ -54,15 +55,14 @@ class Cancel(msgspec.Struct, tag="cancel", frozen=True):
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):
-    """The worker takes work. The cost is what warming up measured, see ``DecodeCost``.
+    """The worker takes work. The cost is what warming up measured.
 
     ``fingerprint`` tells codecs apart whose codes mean other sounds; see ``CodecDecoder``.
     ``family`` and ``licence`` are those of ``codec.family.CodecFamily``.
     """
 
     spec: CodecSpec
-    fixed_s: float
-    frame_s: float
+    cost: DecodeCost
     can_encode: bool = False
     fingerprint: str = ""
     family: str = ""

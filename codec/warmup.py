@@ -74,8 +74,7 @@ def measure_cost(
     left, lookahead, points = spec.left_frames, min(_LOOKAHEAD, spec.right_frames), []
     full = limits.rows if isinstance(decoder, GraphDecoder) else 1
     for new, rows in ((2, 1), (25, full)):
-        codes = np.zeros((spec.num_codebooks, left + new + lookahead), np.int16)
-        batch, times = [DecodeWindow(codes, left, new, lookahead, left)] * rows, []
+        batch, times = [_window(decoder, left, new, lookahead)] * rows, []
         decoder.decode_windows(batch)
         for _ in range(repeats):
             began = time.monotonic()

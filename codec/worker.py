@@ -29,7 +29,6 @@ from codec.clips import ClipThread
 from codec.families import open_codec
 from codec.family import (
     CheckpointError,
-    CodecFamily,
     CodesError,
     DeviceError,
     FoundCodec,
@@ -112,7 +111,17 @@ def main(
                 clips = ClipThread(
                     link.send, lambda: in_background(codec.load_encoder(device), device)
                 )
-            link.send(_ready(codec.family, decoder, cost, can_encode=can_encode))
+            family = codec.family
+            link.send(
+                Ready(
+                    decoder.spec,
+                    cost,
+                    can_encode,
+                    decoder.fingerprint,
+                    family.name,
+                    family.licence,
+                )
+            )
             limits = limits.affordable(cost, decoder.spec)
             unmet = later_windows(decoder, limits.piece_frames)
             Worker(link, decoder, cost, limits, clips=clips, unmet=unmet).run()
@@ -262,20 +271,6 @@ class Worker:
 
 def _bytes(samples: Samples) -> bytes:
     return samples.astype("<f4", copy=False).tobytes()
-
-
-def _ready(
-    family: CodecFamily, decoder: CodecDecoder, cost: DecodeCost, *, can_encode: bool
-) -> Ready:
-    return Ready(
-        decoder.spec,
-        cost.fixed_s,
-        cost.frame_s,
-        can_encode,
-        decoder.fingerprint,
-        family.name,
-        family.licence,
-    )
 
 
 if __name__ == "__main__":

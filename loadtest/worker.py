@@ -21,6 +21,7 @@ from loadtest import native_session, openai_session
 from loadtest.plan import Plan, arrivals
 from loadtest.process_stats import allow_open_files
 from loadtest.records import TurnRecord, to_line
+from loadtest.session import new_record
 from loadtest.workload import Turn, from_beginning, session
 
 _STOPPING_S = 8.0
@@ -68,7 +69,7 @@ async def run(plan: Plan, coming: Iterator[Share], zero_s: float, stop: asyncio.
         for number, at, turns in coming:
             await asyncio.sleep(at + zero_s - time.monotonic())
             if len(talking) >= most:
-                emit(_dropped(number, turns[0], at))
+                emit(_dropped(number, turns[0], at, zero_s))
                 continue
             converse = _CONVERSE[plan.protocol]
             task = asyncio.create_task(converse(plan, number, turns, at, zero_s, emit))
@@ -88,18 +89,10 @@ async def run(plan: Plan, coming: Iterator[Share], zero_s: float, stop: asyncio.
         beginning.result()  # its own mistake, if it made one
 
 
-def _dropped(number: int, turn: Turn, at: float) -> TurnRecord:
-    return TurnRecord(
-        session=number,
-        turn=0,
-        characters=turn.characters,
-        intended_s=at,
-        sentence_s=at + turn.sentence_s,
-        started_s=at,
-        outcome="dropped",
-        code="max_open",
-        ended_s=at,
-    )
+def _dropped(number: int, turn: Turn, at: float, zero_s: float) -> TurnRecord:
+    record = new_record(number, 0, turn, at, zero_s)
+    record.outcome, record.code, record.ended_s = "dropped", "max_open", record.started_s
+    return record
 
 
 async def _main(index: int) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from codec.batching import DecodeCost
 from codec.messages import (
     Cancel,
     Decode,
@@ -82,7 +83,7 @@ def test_message_samples_round_trip() -> None:
 
 def test_every_message_has_its_own_tag() -> None:
     sent = [
-        Ready(SPEC, 0.1, 0.2),
+        Ready(SPEC, DecodeCost(0.1, 0.2)),
         Decoding([1, 2]),
         Failed(1, "bad_window", ""),
     ]
@@ -94,6 +95,6 @@ def test_every_message_has_its_own_tag() -> None:
 
 
 def test_ready_carries_the_spec() -> None:
-    (there,) = MessageReader(FromWorker).feed(encode(Ready(SPEC, 0.1, 0.2)))
+    (there,) = MessageReader(FromWorker).feed(encode(Ready(SPEC, DecodeCost(0.1, 0.2))))
     assert there.spec == SPEC
     assert (there.spec.codebook_sizes[0], there.spec.delay_rows) == (4096, 2)
