@@ -21,12 +21,16 @@ from codec.families.higgs.checkpoint import BUNDLED_PREFIX
 from codec.families.higgs.config import CodecConfig
 from codec.families.higgs.tensors import decoder_shapes
 from talker.checkpoint import open_checkpoint
+from talker.families import find_family
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "embedded" / "checkpoint"
-_CODES = "tied.embedding.modality_embeddings.0.embedding.weight"
-_WORDS = "tied.embedding.text_embedding.weight"
-#: Layers in one file of the checkpoint: about 2 GB of the full-size model.
-_LAYERS_EACH = 9
+#: Standard deviations of the embeddings.
+_DEVIATIONS = {
+    "tied.embedding.text_embedding.weight": 1.0,
+    "tied.embedding.modality_embeddings.0.embedding.weight": 0.35,
+}
+#: Tensors in one file of the checkpoint: about nine layers, 2 GB of the full-size model.
+_TENSORS_EACH = 100
 _MAX_POSITIONS = 8192
 
 
@@ -70,65 +74,26 @@ def _write(folder: Path, model: Model, device: str, *, full_codec: bool) -> None
         save_file({k: v.cpu().contiguous() for k, v in tensors.items()}, folder / file)
         weight_map.update(dict.fromkeys(tensors, file))
 
-    draw = _Random(model, device)
-    save("embeddings.safetensors", draw.embeddings())
-    for first in range(0, model.layers, _LAYERS_EACH):
-        layers = range(first, min(first + _LAYERS_EACH, model.layers))
-        save(f"layers-{first:02d}.safetensors", draw.layers(layers))
+    family = find_family(raw)
+    expected = family.expected_weights(family.read_shape(raw))
+    generator = torch.Generator(device).manual_seed(2)
+    dtype = torch.bfloat16 if model.width == 2 else torch.float32
+    names = list(expected)
+    for first in range(0, len(names), _TENSORS_EACH):
+        some = names[first : first + _TENSORS_EACH]
+        drawn = {name: _drawn(name, expected[name], generator).to(dtype) for name in some}
+        save(f"talker-{first:03d}.safetensors", drawn)
     save("codec.safetensors", _random_codec() if full_codec else _embedded_codec())
     index = {"metadata": {}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-class _Random:
-    """Draws a talker's weights, scaled so that hidden states keep their size."""
-
-    def __init__(self, model: Model, device: str) -> None:
-        self._model, self._device = model, device
-        self._generator = torch.Generator(device).manual_seed(2)
-        self._dtype = torch.bfloat16 if model.width == 2 else torch.float32
-
-    def embeddings(self) -> dict[str, Tensor]:
-        """The two embeddings and the last norm."""
-        model = self._model
-        return {
-            _WORDS: self._matrix(model.text_rows, model.hidden, 1.0),
-            _CODES: self._matrix(model.books * model.codebook_rows, model.hidden, 0.35),
-            "body.norm.weight": self._norm(model.hidden),
-        }
-
-    def layers(self, numbers: range) -> dict[str, Tensor]:
-        """The blocks with these numbers."""
-        model, made = self._model, dict[str, Tensor]()
-        queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
-        for number in numbers:
-            at = f"body.layers.{number}."
-            for name, size in (
-                ("input_layernorm", model.hidden),
-                ("post_attention_layernorm", model.hidden),
-                ("self_attn.q_norm", model.head_dim),
-                ("self_attn.k_norm", model.head_dim),
-            ):
-                made[f"{at}{name}.weight"] = self._norm(size)
-            for name, out, width in (
-                ("self_attn.q_proj", queries, model.hidden),
-                ("self_attn.k_proj", keys, model.hidden),
-                ("self_attn.v_proj", keys, model.hidden),
-                ("self_attn.o_proj", model.hidden, queries),
-                ("mlp.gate_proj", model.inner, model.hidden),
-                ("mlp.up_proj", model.inner, model.hidden),
-                ("mlp.down_proj", model.hidden, model.inner),
-            ):
-                made[f"{at}{name}.weight"] = self._matrix(out, width, width**-0.5)
-        return made
-
-    def _matrix(self, rows: int, columns: int, std: float) -> Tensor:
-        made = torch.randn(rows, columns, generator=self._generator, device=self._device)
-        return made.mul_(std).to(self._dtype)
-
-    def _norm(self, size: int) -> Tensor:
-        made = torch.randn(size, generator=self._generator, device=self._device)
-        return made.mul_(0.1).add_(1).to(self._dtype)
+def _drawn(name: str, size: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """A weight that is scaled so that hidden states keep their size."""
+    made = torch.randn(size, generator=generator, device=generator.device)
+    if len(size) == 1:  # a norm
+        return made.mul_(0.1).add_(1)
+    return made.mul_(_DEVIATIONS.get(name, size[1] ** -0.5))
 
 
 def _embedded_codec() -> dict[str, Tensor]:
