@@ -11,17 +11,23 @@ run while others have the core.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks.random_weights import random_decoder
-from benchmarks.report import environment, markdown_table, print_facts, write_json
+from benchmarks.report import (
+    environment,
+    markdown_table,
+    median_seconds,
+    print_facts,
+    write_json,
+)
 from codec.batching import BatchLimits
 from codec.families import open_codec
 from codec.graphs import CudaRecorder, GraphDecoder, LaidOutDecoder, choose_device, graphed
@@ -124,17 +130,11 @@ def seconds_of(
     decoder: CodecDecoder, work: list[DecodeWindow], clock: Callable[[], float]
 ) -> float:
     """Seconds of one batch, the median of several timings; the first run does not count."""
-    decoder.decode_windows(work)
-    began = clock()
-    decoder.decode_windows(work)
-    repeats = max(1, round(_LEAST_S / max(clock() - began, 1e-6)))
-    times = []
-    for _ in range(_TIMES):
-        began = clock()
-        for _ in range(repeats):
-            decoder.decode_windows(work)
-        times.append((clock() - began) / repeats)
-    return statistics.median(times)
+    decode = partial(decoder.decode_windows, work)
+    decode()
+    once_s = median_seconds(decode, 1, 1, clock=clock)
+    repeats = max(1, round(_LEAST_S / max(once_s, 1e-6)))
+    return median_seconds(decode, _TIMES, repeats, clock=clock)
 
 
 def table(figures: Sequence[Figure], batches: Sequence[int]) -> str:

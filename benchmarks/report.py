@@ -1,11 +1,13 @@
-"""What every benchmark prints beside its figures: the machine, the versions, a table."""
+"""What the benchmarks share: timing, and what they print: the machine, the versions, a table."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -19,6 +21,28 @@ def environment(packages: Sequence[str] = ("torch", "numpy")) -> dict[str, str]:
         except PackageNotFoundError:
             facts[package] = "absent"
     return facts
+
+
+def median_seconds(
+    work: Callable[[], object],
+    times: int,
+    repeats: int,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    wait: Callable[[], None] = lambda: None,
+) -> float:
+    """Seconds of one call: the median of so many timings, each of so many calls. ``wait`` is for
+    a device that works behind the calls.
+    """
+    taken = []
+    for _ in range(times):
+        wait()
+        began = clock()
+        for _ in range(repeats):
+            work()
+        wait()
+        taken.append((clock() - began) / repeats)
+    return statistics.median(taken)
 
 
 def print_facts(facts: Mapping[str, str]) -> None:

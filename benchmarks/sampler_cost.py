@@ -8,23 +8,22 @@ processor time. ``--compile`` adds torch.compile's, after its own time to compil
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.report import environment, markdown_table, print_facts
+from benchmarks.report import environment, markdown_table, median_seconds, print_facts
 from talker.frames import FRAME_BASE, FrameTable, slots_for
 from talker.sampler import DelayedRowSampler, Draw
 
 _BOOKS, _ROWS = 8, 1026
 _BOC, _EOC, _STOP = 1024, 1025, 0
 _POSITIONS = 4096
-_TIMES, _REPEATS = 15, 20
 #: Ops that move no data: strides and shapes alone.
 _VIEWS = frozenset(
     f"aten::{name}"
@@ -61,7 +60,9 @@ def measure(
         step(*inputs(streams[0]))
         first_s = time.perf_counter() - began
         kernels = count(step, inputs(streams[-1]))
-        return [name, kernels, *(1e6 * seconds(step, inputs(n)) for n in streams), first_s]
+        works = [partial(step, *inputs(n)) for n in streams]
+        taken = [median_seconds(work, 15, 20, clock=time.thread_time) for work in works]
+        return [name, kernels, *(1e6 * seconds for seconds in taken), first_s]
 
 
 def new_sampler() -> DelayedRowSampler:
@@ -112,17 +113,6 @@ def leaves(events: Iterable[Any]) -> int:
         and event.name not in _VIEWS
         and not any(child.name not in _VIEWS for child in event.cpu_children)
     )
-
-
-def seconds(step: Callable[..., object], given: tuple[object, ...]) -> float:
-    """Seconds of processor time per step: the median of some timings."""
-    times = []
-    for _ in range(_TIMES):
-        began = time.thread_time()
-        for _ in range(_REPEATS):
-            step(*given)
-        times.append((time.thread_time() - began) / _REPEATS)
-    return statistics.median(times)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-import time
+from functools import partial
 from typing import Any
 
 import torch
 
 from benchmarks import sampler_cost
+from benchmarks.report import median_seconds
 from talker.step_kernels import StepInputs, StepKernels
 
 _STREAMS, _STEPS = 16, 50
@@ -37,16 +37,9 @@ def seconds(streams: int, device: str) -> float:
     rows = sampler_cost.new_sampler().to(device)
     kernels = StepKernels(rows, streams)
     logits, last, positions, _, draw = given(streams, device)
-    inputs, times = _inputs(last, positions), []
-    kernels.step(logits, inputs, draw)
-    for _ in range(20):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(20):
-            kernels.step(logits, inputs, draw)
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - began) / 20)
-    return statistics.median(times)
+    work = partial(kernels.step, logits, _inputs(last, positions), draw)
+    work()
+    return median_seconds(work, 20, 20, wait=torch.cuda.synchronize)
 
 
 def given(streams: int, device: str, seed: int = 0) -> Any:

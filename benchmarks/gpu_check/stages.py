@@ -24,6 +24,7 @@ from torch import Tensor
 from benchmarks.gpu_check import arithmetic, dummy_model
 from benchmarks.gpu_check.arithmetic import CODEC_SHARE, Model, Range
 from benchmarks.gpu_check.context import Context, Stage
+from benchmarks.report import median_seconds
 from codec.families.higgs.checkpoint import open_higgs
 from talker.sampler import RowSampler
 
@@ -320,16 +321,11 @@ def _matrix_pairs(model: Model) -> int:
 
 def _seconds_of(work: Callable[[], object], context: Context, graph: bool = True) -> float:
     """Seconds of one call, the median of some; on a GPU as one graph if asked for."""
-    times = []
     with torch.inference_mode():
         for _ in range(3):
             work()
         if context.small:
-            for _ in range(10):
-                began = time.perf_counter()
-                work()
-                times.append(time.perf_counter() - began)
-            return float(np.median(times))
+            return median_seconds(work, 10, 1)
         run = work
         if graph:
             captured = torch.cuda.CUDAGraph()
@@ -337,14 +333,7 @@ def _seconds_of(work: Callable[[], object], context: Context, graph: bool = True
             with torch.cuda.graph(captured):
                 work()
             run = captured.replay
-        for _ in range(10):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            for _ in range(20):
-                run()
-            torch.cuda.synchronize()
-            times.append((time.perf_counter() - began) / 20)
-    return float(np.median(times))
+        return median_seconds(run, 10, 20, wait=torch.cuda.synchronize)
 
 
 def _snr_db(wanted: Iterable[np.ndarray], got: Iterable[np.ndarray]) -> float:
