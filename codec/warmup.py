@@ -22,6 +22,8 @@ _KERNELS = 4096
 #: the largest chunk are the default settings'.
 _FIRST_FRAMES, _FIRST_LOOKAHEADS = 8, (2, 4)
 _LARGEST_FRAMES, _LOOKAHEAD = 50, 4
+#: Of each of the windows by which the cost is measured.
+_TIMINGS = 3
 
 
 def keep_kernels() -> None:
@@ -59,9 +61,7 @@ def grouping_of(decoder: CodecDecoder) -> Grouping:
     return decoder.buckets if isinstance(decoder, GraphDecoder) else EqualShapes()
 
 
-def measure_cost(
-    decoder: CodecDecoder, grouping: Grouping, limits: BatchLimits, repeats: int = 3
-) -> DecodeCost:
+def measure_cost(decoder: CodecDecoder, grouping: Grouping, limits: BatchLimits) -> DecodeCost:
     """Warm the decoder up and fit its cost, a prior for whoever schedules.
 
     Trimming makes context cheaper than new frames, so a line through two windows of a
@@ -76,7 +76,7 @@ def measure_cost(
     for new, rows in ((2, 1), (25, full)):
         batch, times = [_window(decoder, left, new, lookahead)] * rows, []
         decoder.decode_windows(batch)
-        for _ in range(repeats):
+        for _ in range(_TIMINGS):
             began = time.monotonic()
             decoder.decode_windows(batch)
             times.append(time.monotonic() - began)

@@ -48,10 +48,7 @@ def _inductor_cache() -> str:
 
 
 class TalkerProcessEngine:
-    """Implements ``streaming.ports.TalkerEngine``. All methods belong to one event loop.
-
-    ``on_change`` is called whenever the engine comes up or goes down.
-    """
+    """Implements ``streaming.ports.TalkerEngine``. All methods belong to one event loop."""
 
     def __init__(
         self,
@@ -63,14 +60,13 @@ class TalkerProcessEngine:
         front_ends: Mapping[str, TextFrontEnd] | None = None,
         watch: Watch | None = None,
         on_progress: Callable[[str, float], None] = lambda phase, seconds: None,
-        on_change: Callable[[bool], None] = lambda is_ready: None,
     ) -> None:
         #: Where the checkpoint lies; ``start`` finds it.
         self.folder = ModelFolder(model, revision)
         self._settings = settings or TalkerSettings()
         self._voices, self._watch = voices, watch or Watch(start_timeout_s=START_TIMEOUT_S)
         self._front_ends = front_ends or {}
-        self._on_progress, self._on_change = on_progress, on_change
+        self._on_progress = on_progress
         self._checkpoint: Checkpoint | None = None
         self._builder: RequestBuilder | None = None
         self._supervisor: Supervisor[Step | Failed] | None = None
@@ -148,9 +144,7 @@ class TalkerProcessEngine:
     @property
     def row_layout(self) -> RowLayout:
         """How frames lie in rows. RuntimeError before ``start`` has read the checkpoint."""
-        if self._checkpoint is None:
-            raise RuntimeError("the checkpoint has not been read yet")
-        return self._checkpoint.shape.layout
+        return self._opened().shape.layout
 
     @property
     def outstanding(self) -> int:
@@ -214,9 +208,7 @@ class TalkerProcessEngine:
     @property
     def max_frames(self) -> int:
         """The longest generation. RuntimeError before ``start`` has read the checkpoint."""
-        if self._checkpoint is None:
-            raise RuntimeError("the checkpoint has not been read yet")
-        return self._checkpoint.defaults.max_frames
+        return self._opened().defaults.max_frames
 
     @property
     def has_word_timings(self) -> bool:
@@ -260,8 +252,12 @@ class TalkerProcessEngine:
         return talk.speak(lambda: builder.order(request, next(self._handles), talk), self._speak)
 
     def _speak(self, message: Generate) -> RowGenerator:
-        assert self._checkpoint is not None
-        return self._pending.speak(message, self._checkpoint.shape.num_codebooks)
+        return self._pending.speak(message, self._opened().shape.num_codebooks)
+
+    def _opened(self) -> Checkpoint:
+        if self._checkpoint is None:
+            raise RuntimeError("the checkpoint has not been read yet")
+        return self._checkpoint
 
     def _require_builder(self) -> RequestBuilder:
         if self._builder is None:
@@ -281,13 +277,11 @@ class TalkerProcessEngine:
         log.info("talker ready", extra=msgspec.structs.asdict(info))
         self._pending.on_ready()
         self._downtime.end()
-        self._on_change(True)
 
     def _on_down(self) -> None:
         self._downtime.begin()
         self._conversations.lose()
         self._pending.on_down(self._downtime.error)
-        self._on_change(False)
 
 
 def _arguments(opened: Checkpoint, settings: TalkerSettings) -> list[str]:

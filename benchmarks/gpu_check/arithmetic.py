@@ -16,10 +16,10 @@ _BANDWIDTHS = {"H100": 3.0e12, "H200": 4.3e12, "A100": 1.7e12, "L40S": 0.75e12, 
 #: Milliseconds of a step beside its reads: small kernels inside the graph, and outside of it the
 #: sampler and the embeddings as Triton kernels or in PyTorch.
 GRAPH_MS, KERNELS_MS, TORCH_FORM_MS = 0.45, 0.05, 0.27
-#: What the codec on the same GPU takes of its time at sixteen streams, in TF32 and in float32.
-CODEC_SHARE = {"tf32": 0.04, "float32": 0.10}
-#: Rows until the first two frames are complete in the delay pattern: a prompt and eight steps.
-FIRST_STEPS = 9
+#: What the codec on the same GPU takes of its time at sixteen streams, in float32.
+CODEC_SHARE = 0.10
+#: Positions of a request whose step is counted.
+_POSITIONS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +82,17 @@ def step_ms(
     streams: int,
     bytes_per_s: float | None,
     *,
-    positions: int = 300,
     kernels: bool = True,
-    codec: float = 0.0,
     eight_bits: bool = False,
 ) -> Range:
-    """Milliseconds of one step of ``streams`` requests of so many ``positions`` each.
-
-    ``codec`` is the share of the GPU's time that a codec takes.
-    """
+    """Milliseconds of one step of ``streams`` requests, without a codec on the same GPU."""
     if bytes_per_s is None:
         return Range()
     weights = model.step_bytes / (2 if eight_bits else 1)
-    read = weights + streams * positions * model.position_bytes
+    read = weights + streams * _POSITIONS * model.position_bytes
     floor = 1000 * read / bytes_per_s
     outside = KERNELS_MS if kernels else TORCH_FORM_MS
-    return Range(floor, (floor + GRAPH_MS + outside) / (1 - codec))
+    return Range(floor, floor + GRAPH_MS + outside)
 
 
 def rtf(step: Range) -> Range:

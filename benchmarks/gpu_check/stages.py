@@ -271,8 +271,8 @@ def service(context: Context) -> None:
 
     asyncio.run(speak())
     if not context.small:
-        share = CODEC_SHARE["float32"]
-        context.notes.append(f"expected of the codec at 16 streams: {share:.0%} of the GPU's time")
+        share = f"{CODEC_SHARE:.0%} of the GPU's time"
+        context.notes.append(f"expected of the codec at 16 streams: {share}")
         context.notes.append("run it again under nvidia-cuda-mps-control to see what MPS gives")
 
 
