@@ -31,6 +31,19 @@ D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
+class Quantisation:
+    """How a checkpoint's weights are quantised: ``method`` in vLLM's word ("fp8",
+    "compressed-tensors"). ``is_packed``: several weights share a word (4 bits), which only some
+    devices have kernels for. ``has_matrix_scales``: FP8 with one scale for a whole matrix, and not
+    for each block.
+    """
+
+    method: str
+    is_packed: bool
+    has_matrix_scales: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A checked checkpoint in a local folder. ``name`` is what the operator asked for.
 
@@ -39,9 +52,9 @@ class Checkpoint:
     ``has_continuity``: it was trained on talks, on prompts with earlier turns before the text,
     of at most ``continuation_positions`` if that is said. ``segment_chars``: the longest text that
     it was taught to say at once, None for as long as it may speak. ``sampler_rules`` is what the
-    family's sampler has from generation_config.json. ``quantisation`` is how the weights are
-    stored, None for floats. Whoever chooses the model is told of its ``licence``. ``warnings`` say
-    what of generation_config.json was not followed.
+    family's sampler has from generation_config.json. ``quantisation``: None for floats. Whoever
+    chooses the model is told of its ``licence``. ``warnings`` say what of generation_config.json
+    was not followed.
     """
 
     name: str
@@ -56,9 +69,7 @@ class Checkpoint:
     continuation_positions: int | None = None
     segment_chars: int | None = None
     sampler_rules: Mapping[str, Any] = field(default_factory=dict)
-    quantisation: str | None = None
-    has_packed_weights: bool = False
-    has_matrix_scales: bool = False
+    quantisation: Quantisation | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -84,8 +95,8 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     config = _read_json(folder / "config.json")
     family = find_family(config)
     shape = family.read_shape(config)
-    method = quantisation_of(config, family)
-    check_weights(folder, family, shape, is_quantised=method is not None)
+    quantisation = read_quantisation(config, family)
+    check_weights(folder, family, shape, is_quantised=quantisation is not None)
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{folder} has no tokenizer.json")
     file = folder / "generation_config.json"
@@ -110,9 +121,7 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
             continuation_positions=read_count(generation, "continuation_positions"),
             segment_chars=read_count(generation, "segment_chars") or family.segment_chars,
             sampler_rules=rules,
-            quantisation=method,
-            has_packed_weights=method is not None and has_packed_weights(config),
-            has_matrix_scales=method == "fp8" and not has_block_scales(config),
+            quantisation=quantisation,
             warnings=tuple(f"{file}: {text}" for text in muted),
         )
     except CheckpointError as error:
@@ -130,9 +139,9 @@ def read_licence(folder: Path, family: Family) -> Licence:
     return Licence(named[1]) if named and named[1] != "other" else family.licence
 
 
-def quantisation_of(config: Mapping[str, Any], family: Family) -> str | None:
-    """How config.json says that the weights are quantised, in vLLM's word for it ("fp8",
-    "compressed-tensors"); None for floats. Raises CheckpointError.
+def read_quantisation(config: Mapping[str, Any], family: Family) -> Quantisation | None:
+    """How config.json says that the weights are quantised; None for floats. Raises
+    CheckpointError.
     """
     settings = config.get("quantization_config")
     if settings is None:
@@ -142,21 +151,11 @@ def quantisation_of(config: Mapping[str, Any], family: Family) -> str | None:
         raise CheckpointError(f"quantization_config has no quant_method: {settings!r}")
     if not family.loads_quantised:
         raise CheckpointError(f"{family.title}: checkpoints quantised by {method} are not served")
-    return method
-
-
-def has_packed_weights(config: Mapping[str, Any]) -> bool:
-    """Whether several weights share a word (4 bits), which only some devices have kernels for."""
-    settings = config["quantization_config"]
-    packed: bool = settings.get("format") == "pack-quantized" or (
-        settings["quant_method"] in ("awq", "gptq")
+    return Quantisation(
+        method,
+        is_packed=settings.get("format") == "pack-quantized" or method in ("awq", "gptq"),
+        has_matrix_scales=method == "fp8" and settings.get("weight_block_size") is None,
     )
-    return packed
-
-
-def has_block_scales(config: Mapping[str, Any]) -> bool:
-    """Whether FP8 weights have a scale for each block, and not one for a whole matrix."""
-    return config["quantization_config"].get("weight_block_size") is not None
 
 
 def resolve_folder(model: str, revision: str | None = None) -> Path:

@@ -123,16 +123,17 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
 
     on_gpu = not current_platform.is_cpu()
     check_executor(settings, current_platform.ray_device_key, find_spec("ray") is not None)
+    stored = checkpoint.quantisation
     if settings.quantization != "none":
-        if checkpoint.quantisation is not None:
+        if stored is not None:
             raise ValueError(
-                f"the checkpoint is quantised already ({checkpoint.quantisation}): "
+                f"the checkpoint is quantised already ({stored.method}): "
                 f"quantization must be 'none', not {settings.quantization!r}"
             )
         _check_quantization(settings.quantization)
-    if checkpoint.has_packed_weights and not on_gpu:
+    if stored is not None and stored.is_packed and not on_gpu:
         _check_packed_kernel()
-    if checkpoint.has_matrix_scales and not on_gpu:
+    if stored is not None and stored.has_matrix_scales and not on_gpu:
         # where layers are fused vLLM gives their matrices one scale, by an operator of its GPU
         # builds, and would fail while it loads
         raise ValueError(

@@ -46,7 +46,7 @@ def test_pack_equals_compressed_tensors() -> None:
 
 def test_packed_checkpoint_keeps_embeddings_and_heads(tiny_checkpoint: Path, packed: Path) -> None:
     opened = open_checkpoint(str(packed))
-    assert opened.quantisation == "compressed-tensors"
+    assert opened.quantisation.method == "compressed-tensors"
     before = load_file(tiny_checkpoint / "model.safetensors")
     after = load_file(packed / "model.safetensors")
     layers = [name for name in before if name.endswith("_proj.weight")]
@@ -89,7 +89,7 @@ def test_fp8_weights_are_known_where_the_config_names_them(tmp_path: Path) -> No
     file = tmp_path / "config.json"
     config = json.loads(file.read_text()) | {"quantization_config": {"quant_method": "fp8"}}
     file.write_text(json.dumps(config))
-    assert open_checkpoint(str(tmp_path)).quantisation == "fp8"
+    assert open_checkpoint(str(tmp_path)).quantisation.method == "fp8"
 
 
 def test_make_plan_refuses_to_quantise_twice(packed: Path) -> None:
@@ -127,7 +127,7 @@ def test_quantised_checkpoint_opens_in_every_format_with_its_head_as_it_was(
     tiny_checkpoint: Path, quantised: Path
 ) -> None:
     opened = open_checkpoint(str(quantised))
-    assert opened.quantisation == CONFIGS[quantised.name]["quant_method"]
+    assert opened.quantisation.method == CONFIGS[quantised.name]["quant_method"]
     before, after = (load_file(f / "model.safetensors") for f in (tiny_checkpoint, quantised))
     changed = {name for name in before if after[name].dtype != before[name].dtype}
     assert changed == {name for name in before if name.endswith("_proj.weight")}
