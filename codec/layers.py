@@ -14,6 +14,8 @@ convolutions wherever there are any.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -165,6 +167,29 @@ class Upsample:
 
 
 ConvWeights = tuple[Tensor, Tensor]
+
+
+class NamedWeights:
+    """A checkpoint's tensors as the layers take them. ``suffix`` follows a convolution's name."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], suffix: str = "") -> None:
+        self._tensors, self._suffix = tensors, suffix
+
+    def conv(self, name: str) -> ConvWeights:
+        """A convolution's weight and bias."""
+        at = f"{name}{self._suffix}"
+        return self._tensors[f"{at}.weight"], self._tensors[f"{at}.bias"]
+
+    def alpha(self, name: str) -> Tensor:
+        """A Snake's alpha, ``[C]``."""
+        return self._tensors[f"{name}.alpha"].flatten()
+
+    def residual(self, parts: Sequence[str], dilation: int) -> Residual:
+        """A residual unit of Snake, convolution, Snake, convolution, by their names."""
+        snake1, conv1, snake2, conv2 = parts
+        return Residual(
+            self.alpha(snake1), self.conv(conv1), dilation, self.alpha(snake2), self.conv(conv2)
+        )
 
 
 def _wave(u: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from codec.families.fish.config import FishConfig, codebooks
 from codec.families.fish.transformer import AttentionState, WindowTransformer
 from codec.family import check_codes
 from codec.layer_ranges import DILATIONS, Step
-from codec.layers import Conv, ConvWeights, Edge, Residual, Upsample
+from codec.layers import Conv, Edge, NamedWeights, Residual, Upsample
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
@@ -303,34 +303,21 @@ Stage = FrameUpsample | ConvNeXt | Edge | Upsample | Residual
 
 def _build_stages(config: FishConfig, tensors: Mapping[str, Tensor]) -> list[Stage]:
     """The layers after the transformer, one stage for each of ``FishConfig.conv_layers``."""
-
-    def conv(name: str) -> ConvWeights:
-        return tensors[f"{name}.conv.weight"], tensors[f"{name}.conv.bias"]
-
-    def alpha(name: str) -> Tensor:
-        return tensors[f"{name}.alpha"].flatten()
-
+    by_name = NamedWeights(tensors, ".conv")
     stages: list[Stage] = []
     for index in range(len(config.upsample)):
-        stages.append(FrameUpsample(*conv(f"quantizer.upsample.{index}.0")))
+        stages.append(FrameUpsample(*by_name.conv(f"quantizer.upsample.{index}.0")))
         stages.append(ConvNeXt(tensors, f"quantizer.upsample.{index}.1"))
-    stages.append(Edge(*conv("decoder.model.0")))
+    stages.append(Edge(*by_name.conv("decoder.model.0")))
     for index in range(1, len(config.decoder_rates) + 1):
         block = f"decoder.model.{index}.block"
-        stages.append(Upsample(alpha(f"{block}.0"), *conv(f"{block}.1")))
+        stages.append(Upsample(by_name.alpha(f"{block}.0"), *by_name.conv(f"{block}.1")))
         for number, dilation in enumerate(DILATIONS, 2):
-            unit = f"{block}.{number}.block"
-            stages.append(
-                Residual(
-                    alpha(f"{unit}.0"),
-                    conv(f"{unit}.1"),
-                    dilation,
-                    alpha(f"{unit}.2"),
-                    conv(f"{unit}.3"),
-                )
-            )
-    last = len(config.decoder_rates) + 1
-    return [*stages, Edge(*conv(f"decoder.model.{last + 1}"), alpha(f"decoder.model.{last}"))]
+            unit = [f"{block}.{number}.block.{part}" for part in range(4)]
+            stages.append(by_name.residual(unit, dilation))
+    end = len(config.decoder_rates) + 1
+    last = by_name.conv(f"decoder.model.{end + 1}")
+    return [*stages, Edge(*last, by_name.alpha(f"decoder.model.{end}"))]
 
 
 def _table(tensors: Mapping[str, Tensor], name: str) -> Tensor:

@@ -15,7 +15,7 @@ from codec.batching import in_groups
 from codec.families.higgs.config import CodecConfig
 from codec.family import check_codes
 from codec.layer_ranges import DILATIONS, Layer, Plan, without_lookahead
-from codec.layers import ConvWeights, Edge, Residual, Upsample
+from codec.layers import Edge, NamedWeights, Residual, Upsample
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
@@ -176,29 +176,18 @@ def _without_lookahead(
 
 def build_stages(tensors: Mapping[str, Tensor], blocks: int) -> list[Stage]:
     """The DAC decoder in order, one stage for each layer of ``layer_ranges.architecture``."""
-
-    def conv(name: str) -> ConvWeights:
-        return tensors[f"{name}.weight"], tensors[f"{name}.bias"]
-
-    def alpha(name: str) -> Tensor:
-        return tensors[f"{name}.alpha"].flatten()
-
-    stages: list[Stage] = [Edge(*conv(f"{_DECODER}.conv1"))]
+    by_name = NamedWeights(tensors)
+    stages: list[Stage] = [Edge(*by_name.conv(f"{_DECODER}.conv1"))]
     for index in range(blocks):
         name = f"{_DECODER}.block.{index}"
-        stages.append(Upsample(alpha(f"{name}.snake1"), *conv(f"{name}.conv_t1")))
+        snake, conv = by_name.alpha(f"{name}.snake1"), by_name.conv(f"{name}.conv_t1")
+        stages.append(Upsample(snake, *conv))
         for number, dilation in enumerate(DILATIONS, 1):
-            unit = f"{name}.res_unit{number}"
-            stages.append(
-                Residual(
-                    alpha(f"{unit}.snake1"),
-                    conv(f"{unit}.conv1"),
-                    dilation,
-                    alpha(f"{unit}.snake2"),
-                    conv(f"{unit}.conv2"),
-                )
-            )
-    return [*stages, Edge(*conv(f"{_DECODER}.conv2"), alpha(f"{_DECODER}.snake1"))]
+            parts = ("snake1", "conv1", "snake2", "conv2")
+            unit = [f"{name}.res_unit{number}.{part}" for part in parts]
+            stages.append(by_name.residual(unit, dilation))
+    last = by_name.conv(f"{_DECODER}.conv2")
+    return [*stages, Edge(*last, by_name.alpha(f"{_DECODER}.snake1"))]
 
 
 def _inert(tables: Tensor) -> int:
