@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct
 
 from streaming.errors import TalkwireError
 from streaming.ports import DecodeStats, RowDemand, TalkerRows
@@ -13,60 +14,55 @@ from streaming.window import DecodeWindow
 from streaming.word_timing import WordTiming
 
 
-@dataclass(frozen=True, slots=True)
-class TextAppended:
+class Event(Struct, frozen=True):
+    """Something that happens to a context."""
+
+
+class TextAppended(Event, frozen=True):
     """The client sent text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class FlushAsked:
+class FlushAsked(Event, frozen=True):
     """The client wants what is there spoken now."""
 
     flush_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndAsked:
+class EndAsked(Event, frozen=True):
     """The client will send no more text."""
 
 
-@dataclass(frozen=True, slots=True)
-class CancelAsked:
+class CancelAsked(Event, frozen=True):
     """Stop. ``played_samples`` as the client says; ``unsent_samples`` never left the gateway."""
 
     played_samples: int | None = None
     unsent_samples: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PlaybackReported:
+class PlaybackReported(Event, frozen=True):
     """The listener has heard this many samples, or (``at_most``) no more than that."""
 
     played_samples: int
     at_most: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HoldReleased:
+class HoldReleased(Event, frozen=True):
     """A session that was held (``Session.hold``) may ask the talker from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeadLifted:
+class LeadLifted(Event, frozen=True):
     """The server is going away: send all audio as soon as it is made, if the client reads it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AudioRead:
+class AudioRead(Event, frozen=True):
     """The client has read so many samples from its connection; later ones may be on their way."""
 
     samples: int
 
 
-@dataclass(frozen=True, slots=True)
-class RowsReceived:
+class RowsReceived(Event, frozen=True):
     """The talker made rows for an utterance. ``row_s`` is what one has taken of late, 0 while that
     is not known.
     """
@@ -76,22 +72,19 @@ class RowsReceived:
     row_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TalkerAsked:
+class TalkerAsked(Event, frozen=True):
     """The talker is asked for an utterance only now: something had to be ready before."""
 
     utterance: int
 
 
-@dataclass(frozen=True, slots=True)
-class NothingToSay:
+class NothingToSay(Event, frozen=True):
     """The talker cannot speak anything in that utterance's text (an emoji, say)."""
 
     utterance: int
 
 
-@dataclass(frozen=True, slots=True)
-class AudioDecoded:
+class AudioDecoded(Event, frozen=True):
     """The codec decoded the window in flight of an utterance. ``stats`` is for traces alone."""
 
     utterance: int
@@ -99,38 +92,21 @@ class AudioDecoded:
     stats: DecodeStats | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Event, frozen=True):
     """Talker or codec failed this context."""
 
     error: TalkwireError
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(Event, frozen=True):
     """The time of the last SetTimer has come."""
 
 
-Event = (
-    TextAppended
-    | FlushAsked
-    | EndAsked
-    | CancelAsked
-    | PlaybackReported
-    | HoldReleased
-    | LeadLifted
-    | AudioRead
-    | TalkerAsked
-    | RowsReceived
-    | NothingToSay
-    | AudioDecoded
-    | Failed
-    | TimerFired
-)
+class Command(Struct, frozen=True):
+    """Something that a session wants done."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartTalker:
+class StartTalker(Command, frozen=True):
     """Have this text, complete since ``queued_at``, spoken; answer with RowsReceived, NothingToSay
     or Failed. The first rows are taken as soon as they come, the others as TakeRows says.
     ``delivery`` are control tags to speak it with, from the part of its turn before it.
@@ -142,8 +118,7 @@ class StartTalker:
     delivery: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StopTalker:
+class StopTalker(Command, frozen=True):
     """Abort the talker's work on an utterance that has no rows yet; StartTalker follows, with more
     text under the same number.
     """
@@ -151,35 +126,30 @@ class StopTalker:
     utterance: int
 
 
-@dataclass(frozen=True, slots=True)
-class TakeRows:
+class TakeRows(Command, frozen=True):
     """Take the utterance's next rows as ``demand`` says."""
 
     utterance: int
     demand: RowDemand
 
 
-@dataclass(frozen=True, slots=True)
-class PauseTalker:
+class PauseTalker(Command, frozen=True):
     """Take no more rows of the utterance, until ResumeTalker: there are enough."""
 
     utterance: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeTalker:
+class ResumeTalker(Command, frozen=True):
     """Take rows of the utterance again."""
 
     utterance: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopWork:
+class StopWork(Command, frozen=True):
     """Abort whatever the talker and the codec do for this context."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decode:
+class Decode(Command, frozen=True):
     """Have this window decoded by ``deadline``; answer with AudioDecoded or Failed."""
 
     utterance: int
@@ -187,8 +157,7 @@ class Decode:
     deadline: float
 
 
-@dataclass(frozen=True, slots=True)
-class SendAudio:
+class SendAudio(Command, frozen=True):
     """Samples for the client. ``is_first``, ``is_last``: of the context, as far as is known;
     ``late``: the listener ran dry before them, for ``gap_s`` seconds if that was not because the
     client had not read what there was. ``trimmed`` samples of silence before the context's
@@ -205,29 +174,25 @@ class SendAudio:
     trimmed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WordsSent:
+class WordsSent(Command, frozen=True):
     """The audio of these words has been sent; they come in order, once each."""
 
     timings: tuple[WordTiming, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(Command, frozen=True):
     """Ring at ``at``; replaces the timer set before."""
 
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Flushed:
+class Flushed(Command, frozen=True):
     """Everything before that flush has been sent."""
 
     flush_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Command, frozen=True):
     """The context is closed by request. The two texts join up to what was appended."""
 
     generated_s: float
@@ -238,27 +203,9 @@ class Cancelled:
     report: ContextReport
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Command, frozen=True):
     """The context is closed: everything was sent, or ``error`` says why not."""
 
     reason: Literal["complete", "length", "error"]
     report: ContextReport
-    error: TalkwireError | None = field(default=None)
-
-
-Command = (
-    StartTalker
-    | StopTalker
-    | TakeRows
-    | PauseTalker
-    | ResumeTalker
-    | StopWork
-    | Decode
-    | SendAudio
-    | WordsSent
-    | SetTimer
-    | Flushed
-    | Cancelled
-    | Done
-)
+    error: TalkwireError | None = None
