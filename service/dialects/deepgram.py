@@ -255,12 +255,6 @@ class DeepgramErrorBody(BaseModel):
 ERRORS = documented(DeepgramErrorBody)
 
 
-class DeepgramRoute(SpeechRoute):
-    """Answers in Deepgram's shape."""
-
-    refusal = refusal
-
-
 def joined(before: str, text: str) -> tuple[str, str]:
     """``text`` with the spaces that it lacks, and the ``before`` of the next piece.
 
@@ -516,7 +510,7 @@ class Grant(BaseModel):
 def deepgram_router(runtime: Runtime) -> GuardedRouter:
     """All routes of this dialect."""
     rule = Rule(Scope.SPEAK, refusal, scheme="deepgram_token")
-    router = GuardedRouter(rule, route_class=DeepgramRoute, responses=ERRORS, tags=[NAME])
+    router = GuardedRouter(rule, route_class=SpeechRoute, responses=ERRORS, tags=[NAME])
 
     @router.websocket(_SPEAK)
     async def speak_socket(websocket: WebSocket) -> None:

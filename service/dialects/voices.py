@@ -24,10 +24,10 @@ from service.access.hosts import require_own_page
 from service.access.rules import GuardedRouter, Rule
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
-from service.dialects.openai.errors import ErrorBody, OpenAiRoute, resource_refusal
+from service.dialects.openai.errors import ErrorBody, resource_refusal
 from service.dialects.voice_aliases import list_voices
 from service.runtime import Runtime
-from service.transport.http_routes import documented
+from service.transport.http_routes import ClipRoute, documented
 from service.voices.clip_reader import decode_base64
 from service.voices.cloning import NewVoice
 from service.voices.store import Consent, Voice
@@ -247,19 +247,12 @@ class DeletedVoice(BaseModel):
     deleted: Literal[True] = True
 
 
-class VoiceRoute(OpenAiRoute):
-    """Takes clips."""
-
-    takes_clips = True
-    refusal = resource_refusal
-
-
 def voices_router(runtime: Runtime) -> GuardedRouter:
     """The routes of voices."""
 
     def guarded(scope: Scope) -> GuardedRouter:
         rule = Rule(scope, resource_refusal)
-        return GuardedRouter(rule, route_class=VoiceRoute, responses=_ERRORS, tags=["voices"])
+        return GuardedRouter(rule, route_class=ClipRoute, responses=_ERRORS, tags=["voices"])
 
     router, changes = guarded(Scope.SPEAK), guarded(Scope.VOICES_WRITE)
     path, library = "/v1/audio/voices", runtime.library

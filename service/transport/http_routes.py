@@ -15,9 +15,10 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from service.access.rules import rule_of
 from service.admission import Admission, Lease
 from service.auth.caller import current_caller
-from service.dialects.errors import Refusal, count_error, validation_error
+from service.dialects.errors import count_error, validation_error
 from service.runtime import Runtime
 from service.voices.clip_reader import ClipLimits
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
@@ -127,12 +128,10 @@ def speaks(endpoint: Endpoint) -> Endpoint:
 
 class SpeechRoute(APIRoute):
     """Bounds the body, numbers the request (``request.state.request_id``), and answers every
-    TalkwireError and every invalid body in the words of the dialect, which sets ``refusal``.
-    With ``takes_clips`` the body may hold a reference clip in base64.
+    TalkwireError and every invalid body as the rule of its router says.
     """
 
     takes_clips = False
-    refusal: Refusal
 
     def _error(
         self, wrong: TalkwireError | RequestValidationError | HTTPException
@@ -155,6 +154,9 @@ class SpeechRoute(APIRoute):
         """See APIRoute."""
         handler = super().get_route_handler()
         needs_slot = _SPEAKS in self.endpoint.__dict__
+        rule = rule_of(self)
+        assert rule is not None
+        refusal = rule.refusal
 
         async def handle(plain: Request) -> Response:
             request = _BoundedRequest(plain.scope, plain.receive)
@@ -176,14 +178,20 @@ class SpeechRoute(APIRoute):
                 response = Response(status_code=_BAD_REQUEST)  # nobody is there to read it
             except (TalkwireError, RequestValidationError, HTTPException) as wrong:
                 error = self._error(wrong)
-                count_error(runtime, error, request_id, self.refusal.table.dialect)
-                response = self.refusal(error, request_id)
+                count_error(runtime, error, request_id, refusal.table.dialect)
+                response = refusal(error, request_id)
             finally:
                 request.done()
             response.headers["x-request-id"] = request_id
             return response
 
         return handle
+
+
+class ClipRoute(SpeechRoute):
+    """A route whose requests may bring reference clips in base64."""
+
+    takes_clips = True
 
 
 def _lack_of_room(runtime: Runtime) -> CapacityError | None:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.dialects.errors import ErrorTable, Refusal
-from service.transport.http_routes import SpeechRoute, documented
+from service.transport.http_routes import documented
 from streaming.errors import TalkwireError
 
 TABLE = ErrorTable("cartesia", fields={"text": "transcript", "sample_rate": "output_format"})
@@ -59,9 +59,3 @@ class CartesiaErrorBody(BaseModel):
 
 #: For OpenAPI.
 ERRORS = documented(CartesiaErrorBody)
-
-
-class CartesiaRoute(SpeechRoute):
-    """Answers in Cartesia's shape."""
-
-    refusal = refusal

@@ -18,7 +18,7 @@ from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.auth.tokens import MAX_TTL_S
 from service.contexts.options import SpeechPlan, plan_speech
-from service.dialects.cartesia.errors import ERRORS, CartesiaRoute, refusal
+from service.dialects.cartesia.errors import ERRORS, refusal
 from service.dialects.cartesia.messages import (
     LANGUAGE_FIELDS,
     NAME,
@@ -30,7 +30,7 @@ from service.dialects.cartesia.socket import CartesiaDialect
 from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
 from service.runtime import Runtime
 from service.transport.http_response import HttpSpeech, PlainRenderer
-from service.transport.http_routes import ignored_header, speaks
+from service.transport.http_routes import SpeechRoute, ignored_header, speaks
 from service.transport.websocket import serve_socket
 from streaming.errors import TalkwireError
 from streaming.events import Done
@@ -111,7 +111,7 @@ def _sse(event: dict[str, Any]) -> bytes:
 def cartesia_router(runtime: Runtime) -> GuardedRouter:
     """All routes of this dialect."""
     rule = Rule(Scope.SPEAK, refusal, scheme="x_api_key")
-    router = GuardedRouter(rule, route_class=CartesiaRoute, responses=ERRORS, tags=[NAME])
+    router = GuardedRouter(rule, route_class=SpeechRoute, responses=ERRORS, tags=[NAME])
     sockets = GuardedRouter(replace(rule, query=BROWSER_QUERY))
 
     @sockets.websocket("/tts/websocket")

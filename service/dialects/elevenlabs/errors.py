@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.dialects.errors import ErrorTable, Refusal
-from service.transport.http_routes import SpeechRoute, documented
+from service.transport.http_routes import documented
 from streaming.errors import ErrorCode, TalkwireError
 
 TABLE = ErrorTable(
@@ -65,9 +65,3 @@ class ElevenLabsErrorBody(BaseModel):
 
 #: For OpenAPI.
 ERRORS = documented(ElevenLabsErrorBody)
-
-
-class ElevenLabsRoute(SpeechRoute):
-    """Answers in ElevenLabs' shape."""
-
-    refusal = refusal

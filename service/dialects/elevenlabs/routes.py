@@ -16,7 +16,7 @@ from service.audio.timeline import later
 from service.auth.keys import Scope
 from service.contexts.options import SpeechPlan, plan_speech
 from service.dialects.elevenlabs.account import add_account
-from service.dialects.elevenlabs.errors import ERRORS, ElevenLabsRoute, refusal
+from service.dialects.elevenlabs.errors import ERRORS, refusal
 from service.dialects.elevenlabs.messages import Aligner, CharTimes
 from service.dialects.elevenlabs.request import (
     DEFAULT_FORMAT,
@@ -34,7 +34,7 @@ from service.dialects.elevenlabs.sockets import (
 )
 from service.runtime import Runtime
 from service.transport.http_response import HttpSpeech, PlainRenderer
-from service.transport.http_routes import ignored_header, speaks
+from service.transport.http_routes import SpeechRoute, ignored_header, speaks
 from service.transport.websocket import Dialect, Socket, serve_socket
 from streaming.errors import TalkwireError
 from streaming.events import Done
@@ -136,7 +136,7 @@ _SPEECH = "/v1/text-to-speech/{voice_id}"
 def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
     """All routes of this dialect."""
     rule = Rule(Scope.SPEAK, refusal, scheme="xi_api_key")
-    router = GuardedRouter(rule, route_class=ElevenLabsRoute, responses=ERRORS, tags=[NAME])
+    router = GuardedRouter(rule, route_class=SpeechRoute, responses=ERRORS, tags=[NAME])
     sockets = GuardedRouter(replace(rule, query=_TOKEN_QUERY))
     _add_sockets(sockets, runtime)
     router.take_routes(sockets)

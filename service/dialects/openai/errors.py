@@ -20,7 +20,6 @@ from service.dialects.errors import (
     count_error,
     retry_ms,
 )
-from service.transport import http_routes as http_route
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
 _FAILED = 500
@@ -84,9 +83,3 @@ async def no_route(request: Request, error: Exception) -> Response:
     count_error(request.app.state.runtime, refused, request_id, "none")
     headers = {**(error.headers or {}), "x-request-id": request_id}
     return JSONResponse(error_body(refused), error.status_code, headers)
-
-
-class OpenAiRoute(http_route.SpeechRoute):
-    """Answers in OpenAI's shape."""
-
-    refusal = refusal

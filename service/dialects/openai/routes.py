@@ -21,7 +21,7 @@ from service.auth.keys import Scope
 from service.contexts.options import require_model
 from service.dialects.elevenlabs.account import elevenlabs_models
 from service.dialects.openai.batch import BatchAnswer, BatchBody, batch_response
-from service.dialects.openai.errors import ErrorBody, OpenAiRoute, error_body, refusal
+from service.dialects.openai.errors import ErrorBody, error_body, refusal
 from service.dialects.openai.references import warning_header
 from service.dialects.openai.request import (
     FORMATS,
@@ -32,7 +32,7 @@ from service.dialects.openai.request import (
 )
 from service.runtime import Runtime
 from service.transport.http_response import HttpSpeech, PlainRenderer
-from service.transport.http_routes import documented, ignored_header, speaks
+from service.transport.http_routes import ClipRoute, documented, ignored_header, speaks
 from streaming.errors import TalkwireError
 from streaming.events import Done
 
@@ -97,12 +97,6 @@ _AUDIO: dict[int | str, dict[str, Any]] = {
 }
 
 
-class _SpeechRoute(OpenAiRoute):
-    """Takes clips, for ``ref_audio`` and ``references``."""
-
-    takes_clips = True
-
-
 class AudioModel(BaseModel):
     """A model by its name."""
 
@@ -163,24 +157,19 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
 def openai_router(runtime: Runtime) -> GuardedRouter:
     """The routes of this API."""
     rule = Rule(Scope.SPEAK, refusal)
-    router = GuardedRouter(rule, route_class=OpenAiRoute, responses=_ERRORS, tags=["openai"])
-    clips = GuardedRouter(rule, route_class=_SpeechRoute, responses=_ERRORS, tags=["openai"])
-    queries = GuardedRouter(
-        replace(rule, query=BROWSER_QUERY),
-        route_class=_SpeechRoute,
-        responses=_ERRORS,
-        tags=["openai"],
-    )
+    options: dict[str, Any] = {"responses": _ERRORS, "tags": ["openai"]}
+    router = GuardedRouter(rule, route_class=ClipRoute, **options)
+    queries = GuardedRouter(replace(rule, query=BROWSER_QUERY), route_class=ClipRoute, **options)
     started = int(time.time())
 
-    @clips.post("/v1/audio/speech", response_class=Response, responses=_AUDIO)
+    @router.post("/v1/audio/speech", response_class=Response, responses=_AUDIO)
     @speaks
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text. The audio is sent while it is made."""
         return speech_response(body, runtime, request.state.request_id)
 
-    @clips.post("/openai/v1/audio/speech", response_class=Response, responses=_AUDIO)
-    @clips.post(
+    @router.post("/openai/v1/audio/speech", response_class=Response, responses=_AUDIO)
+    @router.post(
         "/openai/deployments/{deployment}/audio/speech", response_class=Response, responses=_AUDIO
     )
     @speaks
@@ -200,7 +189,7 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
         require_own_page(request, runtime.settings.allowed_origins)
         return speech_response(query_body(request), runtime, request.state.request_id)
 
-    @clips.post("/v1/audio/speech/batch", response_model=BatchAnswer)
+    @router.post("/v1/audio/speech/batch", response_model=BatchAnswer)
     async def batch(body: BatchBody, request: Request) -> Response:
         """Speak several texts. What cannot be served of them is told item by item."""
         return batch_response(body, runtime, request.state.request_id)
@@ -226,6 +215,5 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
         """The same names, as Open WebUI asks for them."""
         return AudioModels(models=[AudioModel(id=n, name=n) for n in runtime.settings.model_names])
 
-    router.take_routes(clips)
     router.take_routes(queries)
     return router
