@@ -26,7 +26,7 @@ from service.contexts.options import plan_speech, speech_request
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
 from service.dialects.errors import TRY_AGAIN, ErrorTable, Refusal, count_error
 from service.runtime import Runtime
-from service.transport.http_response import HttpSpeech, PlainRenderer
+from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented, speaks
 from service.transport.websocket import (
     GOING_AWAY,
@@ -532,7 +532,7 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
         create = options.create(request_id, runtime.settings.max_lead_ms)
         encoder = options.encoder(runtime.codec.spec.sample_rate)
         plan = plan_speech(runtime, NAME, request_id, create, encoder)
-        renderer = PlainRenderer(options.media_type, partial(refusal, request_id=request_id))
+        renderer = BodyRenderer(options.media_type, partial(refusal, request_id=request_id))
         response = HttpSpeech(runtime, plan, body.text, renderer)
         response.headers["dg-request-id"] = request_id
         response.headers["dg-model-name"] = header_value(options.model)

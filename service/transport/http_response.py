@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from fastapi import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -78,24 +77,27 @@ class OutputQueue:
         return self._taken_samples
 
 
-class BodyRenderer(Protocol):
-    """How a dialect puts speech into the body of a response."""
+class BodyRenderer:
+    """How a dialect puts speech into the body of a response: by itself as it is, unless it
+    overrides these. ``refusal``: the answer to an error before the first byte.
+    """
 
-    @property
-    def media_type(self) -> str:
-        """Of the whole body."""
+    def __init__(self, media_type: str, refusal: Callable[[TalkwireError], Response]) -> None:
+        self.media_type, self.refusal = media_type, refusal
 
     def audio(self, data: bytes) -> bytes:
         """A piece of the encoded audio; may be nothing yet."""
+        return data
 
     def done(self, done: Done) -> bytes:
         """The bytes after the last of it; may be none."""
+        return b""
 
     def broken(self, error: TalkwireError) -> bytes | None:
-        """An error after the first byte. None: it can be told only by breaking off."""
-
-    def refusal(self, error: TalkwireError) -> Response:
-        """An error before the first byte."""
+        """An error after the first byte. None, since a message would be heard: it can be told only
+        by breaking off.
+        """
+        return None
 
 
 def open_response(
@@ -177,8 +179,7 @@ class HttpSpeech(Response):
         """Returns the error that came before the first byte, if one did."""
         context, outputs = open_response(self._runtime, tasks, self._plan, lease)
         working: list[asyncio.Task[None]] = []
-        counted = self._runtime.metrics.opened.inc
-        body = _Body(self, send, self._runtime.settings.slow_consumer_s, counted)
+        body = ResponseBody(self, send, self._runtime)
         try:
             context.append(self._text)
             context.end()
@@ -202,7 +203,7 @@ class HttpSpeech(Response):
 
     # -- writing
 
-    async def _write(self, outputs: OutputQueue, body: _Body) -> None:
+    async def _write(self, outputs: OutputQueue, body: ResponseBody) -> None:
         try:
             done = await self._write_audio(outputs, body)
             await body.put(self._renderer.done(done), last=True)
@@ -215,7 +216,7 @@ class HttpSpeech(Response):
             if told is not None and not body.stuck:
                 await body.put(told, last=True)
 
-    async def _write_audio(self, outputs: OutputQueue, body: _Body) -> Done:
+    async def _write_audio(self, outputs: OutputQueue, body: ResponseBody) -> Done:
         """Write all audio; raises what ended it too soon."""
         while not isinstance(output := await outputs.get(), Done):
             if isinstance(output, Words):
@@ -235,14 +236,11 @@ class HttpSpeech(Response):
             self._words(words.timings)
 
 
-class _Body:
+class ResponseBody:
     """Sends the head of a response with the first piece of its body."""
 
-    def __init__(
-        self, head: Response, send: Send, timeout_s: float, on_started: Callable[[], None]
-    ) -> None:
-        self._head, self._send, self._timeout_s = head, send, timeout_s
-        self._on_started = on_started
+    def __init__(self, head: Response, send: Send, runtime: Runtime) -> None:
+        self._head, self._send, self._runtime = head, send, runtime
         self.started = self.stuck = False
         #: What came instead of the first byte.
         self.refused: TalkwireError | None = None
@@ -253,7 +251,7 @@ class _Body:
             self.started = True
             head, status = self._head.raw_headers, self._head.status_code
             await self._put({"type": "http.response.start", "status": status, "headers": head})
-            self._on_started()
+            self._runtime.metrics.opened.inc()
         for at in range(0, max(1, len(data)), _BODY_BYTES):  # the next once that is on its way
             more = not last or at + _BODY_BYTES < len(data)
             piece = data[at : at + _BODY_BYTES]
@@ -261,7 +259,7 @@ class _Body:
 
     async def _put(self, message: Message) -> None:
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._runtime.settings.slow_consumer_s):
                 await self._send(message)
         except TimeoutError:
             self.stuck = True
@@ -283,26 +281,3 @@ async def end_when_drained(
     await runtime.drained()
     for context in contexts():
         context.fail(CapacityError(ErrorCode.DRAINING, "The server is shutting down."))
-
-
-class PlainRenderer:
-    """See BodyRenderer. ``refusal``: the answer to an error before the audio."""
-
-    def __init__(self, media_type: str, refusal: Callable[[TalkwireError], Response]) -> None:
-        self.media_type, self._refusal = media_type, refusal
-
-    def audio(self, data: bytes) -> bytes:
-        """See BodyRenderer."""
-        return data
-
-    def done(self, done: Done) -> bytes:
-        """Nothing: the body's end says it."""
-        return b""
-
-    def broken(self, error: TalkwireError) -> bytes | None:
-        """None: a message would be heard."""
-        return None
-
-    def refusal(self, error: TalkwireError) -> Response:
-        """See BodyRenderer."""
-        return self._refusal(error)

@@ -29,7 +29,7 @@ from service.dialects.cartesia.messages import (
 from service.dialects.cartesia.socket import CartesiaDialect
 from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
 from service.runtime import Runtime
-from service.transport.http_response import HttpSpeech, PlainRenderer
+from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, ignored_header, speaks
 from service.transport.websocket import serve_socket
 from streaming.errors import TalkwireError
@@ -78,7 +78,7 @@ class Token(BaseModel):
     token: str
 
 
-class SpeechEvents(PlainRenderer):
+class SpeechEvents(BodyRenderer):
     """Server-sent events, the same as the socket's messages."""
 
     def __init__(self, events: EventRenderer, refusal: Callable[[TalkwireError], Response]) -> None:
@@ -139,7 +139,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         format_ = body.require_format("raw", "wav", "mp3")
         plan = _plan(body, runtime, request, timestamps=False)
         refuse = partial(refusal, request_id=request.state.request_id)
-        renderer = PlainRenderer(format_.media_type, refuse)
+        renderer = BodyRenderer(format_.media_type, refuse)
         return _response(HttpSpeech(runtime, plan, body.transcript, renderer), body)
 
     @router.post("/tts/sse", response_class=Response)

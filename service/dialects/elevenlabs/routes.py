@@ -33,7 +33,7 @@ from service.dialects.elevenlabs.sockets import (
     StreamDialect,
 )
 from service.runtime import Runtime
-from service.transport.http_response import HttpSpeech, PlainRenderer
+from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, ignored_header, speaks
 from service.transport.websocket import Dialect, Socket, serve_socket
 from streaming.errors import TalkwireError
@@ -48,7 +48,7 @@ _GROUP_BYTES = 3
 _HEAD_BYTES = 48
 
 
-class TimedLines(PlainRenderer):
+class TimedLines(BodyRenderer):
     """One JSON object per line: audio and the characters that end in it. Times are from the
     beginning, of what a decoder makes of the audio: ``late_ms`` after the words' own.
     """
@@ -183,7 +183,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         format_ = parse_format(output_format)
         plan = _plan(body, voice_id, format_, runtime, request, timestamps=False)
         refuse = partial(refusal, request_id=request.state.request_id)
-        renderer = PlainRenderer(format_.media_type, refuse)
+        renderer = BodyRenderer(format_.media_type, refuse)
         response = HttpSpeech(runtime, plan, body.text, renderer)
         response.headers.update(ignored_header(ignored_fields(body.language_code)))
         return response

@@ -3,103 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from fastapi import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from service.audio.containers import tell_length
-from service.audio.factory import MEDIA_TYPES
-from service.contexts.options import Prepare, SpeechPlan, require_model
-from service.dialects.openai.errors import error_body, refusal
-from service.dialects.openai.references import ReferenceClip, TaskType, warning_header
+from service.contexts.options import Prepare, require_model
+from service.dialects.openai.batch_response import HttpBatch, Item
 from service.dialects.openai.request import (
-    FORMATS,
     SpeechBody,
-    VoiceId,
+    TextOptions,
     ignored_fields,
     prepare_reference,
     speech_plan,
+    warning_header,
 )
 from service.runtime import Runtime
-from service.transport.http_batch import HttpBatch, Result
 from service.transport.http_routes import ignored_header
 from streaming.errors import ErrorCode, RequestError, TalkwireError
-from streaming.ports import MAX_REFERENCES, Reference
+from streaming.ports import Reference
 from streaming.protocol.field_errors import unknown_field
-from streaming.protocol.messages import MAX_RAS, MAX_SCENE_CHARS
 
-_Int = Annotated[int, Field(strict=True)]
-_Float = Annotated[float, Field(strict=True)]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _DEFAULT_FORMAT = "wav"
-#: Audio that is put into base64 at once, in whole groups of it.
-_PIECE_BYTES = 48 * 1024
-
-
 #: Who speaks: an item that says any of it takes nothing of it from its batch.
 _SPEAKER = frozenset(("voice", "ref_audio", "ref_text", "references", "task_type"))
 
 
-class BatchOptions(BaseModel):
-    """What both a batch and each of its items may say; the item's word counts. An item with a
-    voice or a clip takes neither from its batch.
+class BatchItem(TextOptions):
+    """One text. What it says counts, and beside it what its batch does; one with a voice or a clip
+    takes neither from its batch.
     """
-
-    model_config = ConfigDict(extra="allow")
-
-    voice: _Name | VoiceId | None = Field(None, description="As in `POST /v1/audio/speech`.")
-    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] | None = Field(
-        None, description="Without it, `wav`."
-    )
-    speed: _Float | None = Field(None, ge=0.25, le=4.0, description="Without it, 1.0.")
-    bitrate: _Int | None = Field(
-        None,
-        ge=1,
-        description="Bits per second of mp3, opus and aac. Without it, the format's own.",
-    )
-    instructions: str | None = Field(None, description="Without effect, and named as ignored.")
-    language: _Name | None = Field(None, description="Without effect, and named as ignored.")
-    seed: _Int | None = Field(None, ge=0, lt=2**53, description="The same seed, the same audio.")
-    temperature: _Float | None = Field(None, ge=0, le=2, description="0 is greedy.")
-    top_p: _Float | None = Field(None, gt=0, le=1, description="Without it, the model's own.")
-    top_k: _Int | None = Field(None, ge=1, le=1024, description="Without it, the model's own.")
-    ras_win_len: _Int | None = Field(
-        None, ge=0, le=MAX_RAS, description="As in `POST /v1/audio/speech`."
-    )
-    ras_max_repeat: _Int | None = Field(
-        None, ge=1, le=MAX_RAS, description="As in `POST /v1/audio/speech`."
-    )
-    max_frames: _Int | None = Field(
-        None, ge=1, le=8192, description="The most codec frames that one sentence may have."
-    )
-    ref_audio: str | None = Field(
-        None, description="A clip to speak like, as in `POST /v1/audio/speech`."
-    )
-    ref_text: Annotated[str, Field(max_length=4000)] | None = Field(
-        None, description="What is said in `ref_audio`, word for word."
-    )
-    references: Annotated[list[ReferenceClip], Field(max_length=MAX_REFERENCES)] | None = Field(
-        None,
-        description="SGLang-Omni's name for `ref_audio` and `ref_text`: a list of one clip, and of "
-        "one for each speaker of the text where the model knows several.",
-    )
-    task_type: TaskType | None = Field(None, description="As in `POST /v1/audio/speech`.")
-    scene: Annotated[str, Field(min_length=1, max_length=MAX_SCENE_CHARS)] | None = Field(
-        None, description="As in `POST /v1/audio/speech`."
-    )
-
-
-class BatchItem(BatchOptions):
-    """One text."""
 
     input: str = Field(description="The text to speak.")
 
 
-class BatchBody(BatchOptions):
+class BatchBody(TextOptions):
     """The body of `POST /v1/audio/speech/batch`. Fields that are not listed have no effect, and
     are named by the answer's header `x-talkwire-ignored`. A server may refuse them instead.
     """
@@ -139,57 +77,6 @@ class BatchAnswer(BaseModel):
     failed: int
 
 
-class JsonRenderer:
-    """See service.transport.http_batch.BatchRenderer: one JSON object, written bit by bit."""
-
-    def __init__(self, bodies: list[SpeechBody], frame_s: float, request_id: str) -> None:
-        self._bodies, self._frame_s, self._request_id = bodies, frame_s, request_id
-        self._succeeded = self._failed = 0
-
-    def opening(self) -> bytes:
-        """Up to the first result."""
-        return f'{{"id":"speech-batch-{self._request_id}","results":['.encode()
-
-    def result(self, index: int, result: Result) -> Iterator[bytes]:
-        """A ``BatchResult``, after a comma if need be."""
-        if index:
-            yield b","
-        if isinstance(result, TalkwireError):
-            self._failed += 1
-            yield _json({"index": index, **_fault(result)})
-            return
-        self._succeeded += 1
-        body, report = self._bodies[index], result.done.report
-        name = FORMATS[body.response_format or _DEFAULT_FORMAT]
-        tell_length(name, result.data, result.samples)
-        came = report.characters
-        made = round(report.audio_s * body.speed / self._frame_s)
-        usage = {"input_tokens": came, "output_tokens": made, "total_tokens": came + made}
-        yield _json({"index": index, "status": "success"})[:-1] + b',"audio_data":"'
-        for at in range(0, len(result.data), _PIECE_BYTES):
-            yield base64.b64encode(result.data[at : at + _PIECE_BYTES])
-        yield b'",' + _json({"media_type": MEDIA_TYPES[name], "usage": usage})[1:]
-
-    def closing(self) -> bytes:
-        """The counts."""
-        good, bad = self._succeeded, self._failed
-        return f'],"total":{good + bad},"succeeded":{good},"failed":{bad}}}'.encode()
-
-    def refusal(self, error: TalkwireError) -> Response:
-        """See BatchRenderer."""
-        return refusal(error, self._request_id)
-
-
-def _json(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode()
-
-
-def _fault(error: TalkwireError) -> dict[str, Any]:
-    detail = error_body(error)["error"]
-    fields = {"status": "error", "error": detail["message"], "code": detail["code"]}
-    return fields if detail["param"] is None else {**fields, "param": detail["param"]}
-
-
 def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBatch:
     """The answer to a batch. Raises RequestError, CapacityError for what concerns all of it."""
     settings = runtime.settings
@@ -215,11 +102,10 @@ def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBa
     items = [
         _plan(one, runtime, f"{request_id}-{index}", clips) for index, one in enumerate(bodies)
     ]
-    renderer = JsonRenderer(bodies, runtime.codec.spec.frame_s, request_id)
-    answer = HttpBatch(runtime, items, renderer, request_id, settings.max_batch_contexts)
+    answer = HttpBatch(runtime, items, request_id)
     ignored = [name for one in bodies for name in ignored_fields(one, runtime)]
     for one in bodies:
-        answer.headers.update(warning_header(one.ref_audio, one.ref_text, one.references, runtime))
+        answer.headers.update(warning_header(one, runtime))
     answer.headers.update(ignored_header([*ignored, *(name for name, _ in extra)]))
     return answer
 
@@ -272,10 +158,10 @@ def _one_by_one(prepare: Prepare) -> Prepare:
 
 def _plan(
     body: SpeechBody, runtime: Runtime, request_id: str, clips: _Clips
-) -> tuple[SpeechPlan, str] | TalkwireError:
+) -> Item | TalkwireError:
     """An item ready to be spoken: all at once, since nobody listens to it while it is made."""
     try:
         plan = speech_plan(body, runtime, request_id, buffered=True, prepare=clips.prepare)
-        return plan, body.input
+        return plan, body
     except TalkwireError as error:
         return error

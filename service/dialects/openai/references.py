@@ -63,20 +63,6 @@ def prepare_ref_audio(
     return runtime.cloner.prepare(ref_audio, ref_text, "ref_audio")
 
 
-def warning_header(
-    ref_audio: str | None,
-    ref_text: str | None,
-    references: Sequence[ReferenceClip] | None,
-    runtime: Runtime,
-) -> dict[str, str]:
-    """The header that tells of a clip without its text, where nothing here can hear it."""
-    texts = [clip.text for clip in references or ()]
-    if ref_audio is not None:
-        texts.append(ref_text)
-    warning = next(filter(None, map(runtime.cloner.text_warning, texts)), None)
-    return {} if warning is None else {"x-talkwire-warning": warning}
-
-
 def prepare_clips(clips: Sequence[ReferenceClip], runtime: Runtime) -> Prepare:
     """How to make the references, one for each speaker. Raises RequestError."""
     runtime.cloner.require_count(len(clips), "references")

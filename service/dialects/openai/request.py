@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
 from service.audio.factory import make_stream_encoder
 from service.contexts.options import Prepare, SpeechPlan, plan_speech, require_model
@@ -43,12 +43,10 @@ FORMATS = {
 }
 #: What OpenAI promises of ``pcm``, which has no header to say so.
 _PCM_RATE = 24_000
-_MOST_FRAMES = 8192
+#: The longest utterance that can be asked for, in frames.
+MOST_FRAMES = 8192
 #: Fields of the API that no served model knows.
 _WITHOUT_EFFECT = ("instructions", "language")
-_Int = Annotated[int, Field(strict=True)]
-_Float = Annotated[float, Field(strict=True)]
-_Bool = Annotated[bool, Field(strict=True)]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -59,70 +57,36 @@ class VoiceId(BaseModel):
     id: _Name = Field(description="The voice's name.")
 
 
-class SpeechBody(BaseModel):
-    """The body of `POST /v1/audio/speech`. Fields that are not listed have no effect: the answer's
-    header `x-talkwire-ignored` names them. A server may refuse them instead.
-    """
+class SpeechOptions(BaseModel):
+    """How a text is spoken: the fields of all requests in the shapes of OpenAI and vLLM-Omni."""
 
-    model_config = ConfigDict(extra="allow")
-
-    input: str = Field(description="The text to speak.")
-    model: _Name | None = Field(
+    speed: StrictFloat | None = Field(
         None,
-        description="A name of `GET /v1/models`: the served model's or an alias. "
-        "Without it, the served model.",
+        ge=0.25,
+        le=4.0,
+        description="How many times as fast, at the same pitch. Without it, 1.0.",
     )
-    voice: _Name | VoiceId | None = Field(
-        None,
-        description='A name of `GET /v1/audio/voices`, also as `{"id": name}`. OpenAI\'s own '
-        "names (alloy, ash, ...) stand for the default voice.",
-    )
-    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] | None = Field(
-        None,
-        description="`opus` is Ogg Opus; `pcm` is s16le, mono, 24 kHz, without a header. "
-        "Without it, the server's default, which is `mp3` unless it is set.",
-    )
-    speed: _Float = Field(
-        1.0, ge=0.25, le=4.0, description="How many times as fast, at the same pitch."
-    )
-    bitrate: _Int | None = Field(
-        None,
-        ge=1,
-        description="Bits per second of mp3, opus and aac. Without it, the format's own.",
-    )
-    stream_format: Literal["audio", "sse"] = Field(
-        "audio",
-        description="`audio`: the body is the audio. `sse`: server-sent events, "
-        "`speech.audio.delta` with base64 audio and at last `speech.audio.done`.",
-    )
-    stream: _Bool = Field(
-        True, description="Accepted, without effect: the body is always sent as it is made."
-    )
-    instructions: str | None = Field(None, description="Without effect, and named as ignored.")
     language: _Name | None = Field(None, description="Without effect, and named as ignored.")
-    seed: _Int | None = Field(
+    seed: StrictInt | None = Field(
         None, ge=0, lt=2**53, description="The same seed and text give the same audio."
     )
-    temperature: _Float | None = Field(
+    temperature: StrictFloat | None = Field(
         None, ge=0, le=2, description="0 is greedy; without it, the model's own."
     )
-    top_p: _Float | None = Field(None, gt=0, le=1, description="Without it, the model's own.")
-    top_k: _Int | None = Field(None, ge=1, le=1024, description="Without it, the model's own.")
-    ras_win_len: _Int | None = Field(
+    top_p: StrictFloat | None = Field(None, gt=0, le=1, description="Without it, the model's own.")
+    top_k: StrictInt | None = Field(None, ge=1, le=1024, description="Without it, the model's own.")
+    ras_win_len: StrictInt | None = Field(
         None,
         ge=0,
         le=wire.MAX_RAS,
         description="A code that repeats among so many of its codebook's last ones is drawn again, "
         "for models that do so; 0: never. Without it, the model's own.",
     )
-    ras_max_repeat: _Int | None = Field(
+    ras_max_repeat: StrictInt | None = Field(
         None,
         ge=1,
         le=wire.MAX_RAS,
         description="How often a code must be among them for that. Without it, the model's own.",
-    )
-    max_frames: _Int | None = Field(
-        None, ge=1, le=_MOST_FRAMES, description="The most codec frames that one sentence may have."
     )
     ref_audio: str | None = Field(
         None,
@@ -132,35 +96,101 @@ class SpeechBody(BaseModel):
     ref_text: Annotated[str, Field(max_length=4000)] | None = Field(
         None, description="What is said in `ref_audio`, word for word."
     )
+    task_type: TaskType | None = Field(
+        None,
+        description="vLLM-Omni's: `Base` goes with `ref_audio`, `CustomVoice` with a voice.",
+    )
+    scene: Annotated[str, Field(min_length=1, max_length=wire.MAX_SCENE_CHARS)] | None = Field(
+        None, description="Where and how it is spoken, for models that take a scene."
+    )
+
+    @property
+    def pace(self) -> float:
+        """How many times as fast as the voice's own."""
+        return 1.0 if self.speed is None else self.speed
+
+    def sampling(self, max_frames: int | None) -> wire.SamplingOptions:
+        """How codes are drawn, at most ``max_frames`` of an utterance; more than there may be is
+        as many.
+        """
+        return wire.SamplingOptions(
+            self.temperature,
+            self.top_p,
+            self.top_k,
+            self.seed,
+            None if max_frames is None else min(max_frames, MOST_FRAMES),
+            self.ras_win_len,
+            self.ras_max_repeat,
+        )
+
+
+class TextOptions(SpeechOptions):
+    """What a request over HTTP may say beside a text, or a batch of all of its texts."""
+
+    model_config = ConfigDict(extra="allow")
+
+    voice: _Name | VoiceId | None = Field(
+        None,
+        description='A name of `GET /v1/audio/voices`, also as `{"id": name}`. OpenAI\'s own '
+        "names (alloy, ash, ...) stand for the default voice.",
+    )
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] | None = Field(
+        None,
+        description="`opus` is Ogg Opus; `pcm` is s16le, mono, 24 kHz, without a header. "
+        "Without it, the server's default, which is `mp3` unless it is set; in a batch, `wav`.",
+    )
+    bitrate: StrictInt | None = Field(
+        None,
+        ge=1,
+        description="Bits per second of mp3, opus and aac. Without it, the format's own.",
+    )
+    instructions: str | None = Field(None, description="Without effect, and named as ignored.")
+    max_frames: StrictInt | None = Field(
+        None, ge=1, le=MOST_FRAMES, description="The most codec frames that one sentence may have."
+    )
     references: Annotated[list[ReferenceClip], Field(max_length=MAX_REFERENCES)] | None = Field(
         None,
         description="SGLang-Omni's name for `ref_audio` and `ref_text`: a list of one clip, and of "
         "one for each speaker of the text where the model knows several.",
     )
-    initial_codec_chunk_frames: _Int | None = Field(
+
+
+class SpeechBody(TextOptions):
+    """The body of `POST /v1/audio/speech`. Fields that are not listed have no effect: the answer's
+    header `x-talkwire-ignored` names them. A server may refuse them instead.
+    """
+
+    input: str = Field(description="The text to speak.")
+    model: _Name | None = Field(
+        None,
+        description="A name of `GET /v1/models`: the served model's or an alias. "
+        "Without it, the served model.",
+    )
+    stream_format: Literal["audio", "sse"] = Field(
+        "audio",
+        description="`audio`: the body is the audio. `sse`: server-sent events, "
+        "`speech.audio.delta` with base64 audio and at last `speech.audio.done`.",
+    )
+    stream: StrictBool = Field(
+        True, description="Accepted, without effect: the body is always sent as it is made."
+    )
+    initial_codec_chunk_frames: StrictInt | None = Field(
         None,
         ge=0,
         description="Codec frames of the first chunk; without it, or 0, the server's own.",
     )
-    max_new_tokens: _Int | None = Field(
+    max_new_tokens: StrictInt | None = Field(
         None, ge=1, description="vLLM-Omni's name for `max_frames`; more than 8192 is 8192."
     )
-    task_type: TaskType | None = Field(
-        None,
-        description="vLLM-Omni's: `Base` goes with `ref_audio`, `CustomVoice` with a voice.",
-    )
-    chunk_ms: _Int | None = Field(
+    chunk_ms: StrictInt | None = Field(
         None,
         ge=1,
         le=wire.MAX_CHUNK_MS,
         description="Chunks of so many milliseconds, where the mode is `chunked`; "
         "without it, the server's own.",
     )
-    fade_in_ms: _Int = Field(
+    fade_in_ms: StrictInt = Field(
         0, ge=0, le=wire.MAX_FADE_MS, description="Over how much audio the beginning fades in."
-    )
-    scene: Annotated[str, Field(min_length=1, max_length=wire.MAX_SCENE_CHARS)] | None = Field(
-        None, description="Where and how it is spoken, for models that take a scene."
     )
     mode: Literal["chunked", "whole"] = Field(
         "chunked", description="`whole` decodes each sentence in one piece before it is sent."
@@ -207,7 +237,7 @@ def speech_plan(
         runtime.codec.spec.sample_rate,
         rate,
         bit_rate=body.bitrate,
-        speed=body.speed,
+        speed=body.pace,
         fade_in_ms=body.fade_in_ms,
     )
     reference = prepare(body, runtime)
@@ -227,6 +257,15 @@ def ignored_fields(body: SpeechBody, runtime: Runtime) -> list[str]:
     if not body.references and is_replaced(_voice(body.voice, runtime), runtime):
         ignored.append("voice")
     return ignored + sorted(body.model_extra or ())
+
+
+def warning_header(body: SpeechBody, runtime: Runtime) -> dict[str, str]:
+    """The header that tells of a clip without its text, where nothing here can hear it."""
+    texts = [clip.text for clip in body.references or ()]
+    if body.ref_audio is not None:
+        texts.append(body.ref_text)
+    warning = next(filter(None, map(runtime.cloner.text_warning, texts)), None)
+    return {} if warning is None else {"x-talkwire-warning": warning}
 
 
 def _refuse_ignored(body: SpeechBody) -> None:
@@ -250,26 +289,15 @@ def _check_vllm_omni(body: SpeechBody) -> None:
 
 
 def _create(body: SpeechBody, runtime: Runtime, request_id: str) -> wire.ContextCreate:
-    most = body.max_frames
-    if body.max_new_tokens is not None:
-        most = min(body.max_new_tokens, _MOST_FRAMES)
     first = body.initial_codec_chunk_frames or None
     return wire.ContextCreate(
         request_id,
         voice=None if body.references else _voice(body.voice, runtime),
-        audio=wire.AudioOptions(speed=body.speed),
-        sampling=wire.SamplingOptions(
-            body.temperature,
-            body.top_p,
-            body.top_k,
-            body.seed,
-            most,
-            body.ras_win_len,
-            body.ras_max_repeat,
-        ),
+        audio=wire.AudioOptions(speed=body.pace),
+        sampling=body.sampling(body.max_frames or body.max_new_tokens),
         mode=body.mode,
         chunking=wire.ChunkingOptions(
-            first_chunk_frames=first and min(first, _MOST_FRAMES), chunk_ms=body.chunk_ms
+            first_chunk_frames=first and min(first, MOST_FRAMES), chunk_ms=body.chunk_ms
         ),
         max_lead_ms=runtime.settings.max_lead_ms,
         scene=body.scene,

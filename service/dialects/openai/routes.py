@@ -22,16 +22,16 @@ from service.contexts.options import require_model
 from service.dialects.elevenlabs.account import elevenlabs_models
 from service.dialects.openai.batch import BatchAnswer, BatchBody, batch_response
 from service.dialects.openai.errors import ErrorBody, error_body, refusal
-from service.dialects.openai.references import warning_header
 from service.dialects.openai.request import (
     FORMATS,
     SpeechBody,
     ignored_fields,
     response_format,
     speech_plan,
+    warning_header,
 )
 from service.runtime import Runtime
-from service.transport.http_response import HttpSpeech, PlainRenderer
+from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import ClipRoute, documented, ignored_header, speaks
 from streaming.errors import TalkwireError
 from streaming.events import Done
@@ -41,7 +41,7 @@ _EVENTS = "text/event-stream"
 _NO_FIELDS = frozenset((*BROWSER_QUERY, "api-version"))
 
 
-class EventRenderer(PlainRenderer):
+class EventRenderer(BodyRenderer):
     """Server-sent events. ``frame_s``: seconds of audio, as heard, that count as one token."""
 
     def __init__(self, frame_s: float, request_id: str) -> None:
@@ -141,16 +141,16 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
     plan = speech_plan(body, runtime, request_id)
     format_ = response_format(body, runtime)
     if body.stream_format == "sse":
-        frame_s = runtime.codec.spec.frame_s / body.speed
+        frame_s = runtime.codec.spec.frame_s / body.pace
         response = HttpSpeech(runtime, plan, body.input, EventRenderer(frame_s, request_id))
     else:
         refuse = partial(refusal, request_id=request_id)
-        renderer = PlainRenderer(MEDIA_TYPES[FORMATS[format_]], refuse)
+        renderer = BodyRenderer(MEDIA_TYPES[FORMATS[format_]], refuse)
         response = HttpSpeech(runtime, plan, body.input, renderer)
         if format_ == "pcm":
             response.headers.update(_PCM_HEADERS)
     response.headers.update(ignored_header(ignored_fields(body, runtime)))
-    response.headers.update(warning_header(body.ref_audio, body.ref_text, body.references, runtime))
+    response.headers.update(warning_header(body, runtime))
     return response
 
 

@@ -1,4 +1,4 @@
-"""Several texts spoken for one HTTP request; the answer is written while they are made.
+"""The answer to a batch: one JSON object, written while its texts are spoken.
 
 A few contexts of the batch run at a time, each with a slot of its own among all that the
 server admits. The first slot is taken before anything is answered, so that a full server
@@ -9,28 +9,35 @@ so those that are done sooner wait in memory: the batch's text bounds them.
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 from fastapi import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from service.admission import Lease
+from service.audio.containers import tell_length
+from service.audio.factory import MEDIA_TYPES
 from service.auth.caller import current_caller
 from service.contexts.options import SpeechPlan
 from service.contexts.speech_context import Audio, SpeechContext
 from service.dialects.errors import count_error
+from service.dialects.openai.errors import error_body, refusal
+from service.dialects.openai.request import FORMATS, SpeechBody, response_format
 from service.runtime import Runtime
 from service.transport.http_response import (
+    ResponseBody,
     end_when_drained,
     open_response,
     speak_whole,
     until_gone,
 )
-from streaming.errors import CapacityError, ErrorCode, TalkwireError
+from streaming.errors import CapacityError, TalkwireError
 from streaming.events import Done
 
 #: How long an item waits for a slot while others are busy.
@@ -38,7 +45,8 @@ _SLOT_TIMEOUT_S = 30.0
 _LEAST_WAIT_S = 0.05
 #: Nor longer than this: a hint is about the usual slot, and one may be free before.
 _MOST_WAIT_S = 1.0
-_PIECE_BYTES = 64 * 1024
+#: Audio that is put into base64 at once, in whole groups of it.
+_PIECE_BYTES = 48 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,53 +58,27 @@ class Spoken:
     done: Done
 
 
+#: A text ready to be spoken, and what was asked for.
+Item = tuple[SpeechPlan, SpeechBody]
 Result = Spoken | TalkwireError
 
 
-class BatchRenderer(Protocol):
-    """How a dialect puts a batch's answer."""
-
-    def opening(self) -> bytes:
-        """The bytes before the first result."""
-
-    def result(self, index: int, result: Result) -> Iterator[bytes]:
-        """One item's, in the order of the items; in pieces, each of which is made quickly, since
-        the event loop waits for it.
-        """
-
-    def closing(self) -> bytes:
-        """The bytes after the last."""
-
-    def refusal(self, error: TalkwireError) -> Response:
-        """The whole batch is refused."""
-
-
 class HttpBatch(Response):
-    """Speaks ``items``, each a plan and its text; one that cannot be served is its error.
+    """Speaks ``items``, each a plan and what was asked for; one that cannot be served is its error.
 
-    At most ``at_once`` of them run at a time. A client that leaves, or takes nothing for
+    At most ``max_batch_contexts`` of them run at a time. A client that leaves, or takes nothing for
     ``slow_consumer_s``, ends all of them.
     """
 
-    media_type = "application/json"
-
     def __init__(
-        self,
-        runtime: Runtime,
-        items: Sequence[tuple[SpeechPlan, str] | TalkwireError],
-        renderer: BatchRenderer,
-        request_id: str,
-        at_once: int,
+        self, runtime: Runtime, items: Sequence[Item | TalkwireError], request_id: str
     ) -> None:
-        super().__init__()
-        self._runtime, self._renderer, self._request_id = runtime, renderer, request_id
-        self._at_once = at_once
+        self.status_code, self.media_type, self.background = 200, "application/json", None
+        self.init_headers({"cache-control": "no-store"})
+        self._runtime, self._request_id, self._items = runtime, request_id, items
         self._todo = deque(
-            (index, *item)
-            for index, item in enumerate(items)
-            if not isinstance(item, TalkwireError)
+            (index, item) for index, item in enumerate(items) if not isinstance(item, TalkwireError)
         )
-        self._count = len(items)
         self._results: dict[int, Result] = {
             index: item for index, item in enumerate(items) if isinstance(item, TalkwireError)
         }
@@ -105,20 +87,18 @@ class HttpBatch(Response):
         #: The first item's, taken before anything is answered.
         self._first: Lease | None = None
         self._speaking: set[SpeechContext] = set()
-        self.headers["cache-control"] = "no-store"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak them all, or until the client leaves."""
         if self._todo:
-            speed = self._todo[0][1].session.speed
+            _, (plan, _) = self._todo[0]
             try:
-                self._first = self._runtime.admission.acquire(self._caller, speed)
+                self._first = self._runtime.admission.acquire(self._caller, plan.session.speed)
             except CapacityError as full:
                 count_error(self._runtime, full, self._request_id)
-                await self._renderer.refusal(full)(scope, receive, send)
+                await refusal(full, self._request_id)(scope, receive, send)
                 return
         with self._runtime.connection():
-            self._runtime.metrics.opened.inc()
             try:
                 async with asyncio.TaskGroup() as tasks:
                     await self._speak_all(tasks, receive, send)
@@ -127,12 +107,12 @@ class HttpBatch(Response):
                     self._first.release()
 
     async def _speak_all(self, tasks: asyncio.TaskGroup, receive: Receive, send: Send) -> None:
-        writer = tasks.create_task(self._write(send))
+        body = ResponseBody(self, send, self._runtime)
+        writer = tasks.create_task(self._write(body))
         gone = tasks.create_task(until_gone(receive))
         others = [tasks.create_task(end_when_drained(self._runtime, lambda: list(self._speaking)))]
-        others += [
-            tasks.create_task(self._work(tasks)) for _ in range(min(self._at_once, len(self._todo)))
-        ]
+        at_once = min(self._runtime.settings.max_batch_contexts, len(self._todo))
+        others += [tasks.create_task(self._work(tasks)) for _ in range(at_once)]
         try:
             await asyncio.wait([writer, gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -144,11 +124,11 @@ class HttpBatch(Response):
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         while self._todo:
-            index, plan, text = self._todo.popleft()
+            index, (plan, asked) = self._todo.popleft()
             try:
-                self._runtime.require_text(text)
+                self._runtime.require_text(asked.input)
                 lease = await self._acquire(plan.session.speed)
-                self._results[index] = await self._speak(plan, text, lease, tasks)
+                self._results[index] = await self._speak(plan, asked.input, lease, tasks)
             except TalkwireError as error:
                 self._results[index] = error
             self._came.set()
@@ -190,36 +170,57 @@ class HttpBatch(Response):
 
     # -- writing
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, body: ResponseBody) -> None:
+        """One JSON object, bit by bit: a ``BatchAnswer`` of batch.py."""
+        failed = 0
         try:
-            start: Message = {
-                "type": "http.response.start",
-                "status": 200,
-                "headers": [pair for pair in self.raw_headers if pair[0] != b"content-length"],
-            }
-            await self._put(send, start)
-            await self._put_body(send, self._renderer.opening())
-            for index in range(self._count):
+            await body.put(f'{{"id":"speech-batch-{self._request_id}","results":['.encode())
+            for index in range(len(self._items)):
                 while index not in self._results:
                     self._came.clear()
                     await self._came.wait()
                 result = self._results.pop(index)
                 if isinstance(result, TalkwireError):
                     count_error(self._runtime, result, self._request_id)
-                for piece in self._renderer.result(index, result):
-                    await self._put_body(send, piece)
+                    failed += 1
+                for piece in self._told(index, result):
+                    await body.put(piece)
                     await asyncio.sleep(0)  # a client that reads fast lets us wait for nothing
-            await self._put_body(send, self._renderer.closing())
-            await self._put(send, {"type": "http.response.body", "body": b"", "more_body": False})
-        except TimeoutError:
-            slow = CapacityError(ErrorCode.SLOW_CONSUMER, "The client reads too slowly.")
+            total = len(self._items)
+            counts = {"total": total, "succeeded": total - failed, "failed": failed}
+            await body.put(b"]," + _json(counts)[1:], last=True)
+        except CapacityError as slow:
             count_error(self._runtime, slow, self._request_id)
 
-    async def _put_body(self, send: Send, data: bytes) -> None:
-        for at in range(0, len(data), _PIECE_BYTES):
-            piece = data[at : at + _PIECE_BYTES]
-            await self._put(send, {"type": "http.response.body", "body": piece, "more_body": True})
+    def _told(self, index: int, result: Result) -> Iterator[bytes]:
+        """A ``BatchResult``, after a comma if need be; in pieces, each of which is made quickly,
+        since the event loop waits for it.
+        """
+        if index:
+            yield b","
+        item = self._items[index]
+        if isinstance(result, TalkwireError) or isinstance(item, TalkwireError):
+            assert isinstance(result, TalkwireError)
+            yield _json({"index": index, **_fault(result)})
+            return
+        _, asked = item
+        name = FORMATS[response_format(asked, self._runtime)]
+        tell_length(name, result.data, result.samples)
+        report = result.done.report
+        came = report.characters
+        made = round(report.audio_s * asked.pace / self._runtime.codec.spec.frame_s)
+        usage = {"input_tokens": came, "output_tokens": made, "total_tokens": came + made}
+        yield _json({"index": index, "status": "success"})[:-1] + b',"audio_data":"'
+        for at in range(0, len(result.data), _PIECE_BYTES):
+            yield base64.b64encode(result.data[at : at + _PIECE_BYTES])
+        yield b'",' + _json({"media_type": MEDIA_TYPES[name], "usage": usage})[1:]
 
-    async def _put(self, send: Send, message: Message) -> None:
-        async with asyncio.timeout(self._runtime.settings.slow_consumer_s):
-            await send(message)
+
+def _json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _fault(error: TalkwireError) -> dict[str, Any]:
+    detail = error_body(error)["error"]
+    fields = {"status": "error", "error": detail["message"], "code": detail["code"]}
+    return fields if detail["param"] is None else {**fields, "param": detail["param"]}
