@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from service import __version__
-from service.auth.keys import Limits, Scope
+from service.auth.keys import Scope
 
 app = typer.Typer(
     name="talkwire",
@@ -245,9 +245,16 @@ def create(
     """Make a key and print it, this once: only its digest is kept."""
     from service.auth.keys import KeyFileError, issue
 
-    limits = Limits(max_contexts, None, max_connections, characters_per_minute)
     try:
-        key_id, secret = issue(file, tenant, scope or [Scope.SPEAK], expires, limits)
+        key_id, secret = issue(
+            file,
+            tenant,
+            scope or [Scope.SPEAK],
+            expires,
+            max_contexts=max_contexts,
+            max_connections=max_connections,
+            characters_per_minute=characters_per_minute,
+        )
     except KeyFileError as error:
         raise fail(error, Exit.FAILED) from error
     except ValueError as error:

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from service.auth.authenticator import Authority
-from service.auth.keys import Limits, Scope, issue
+from service.auth.keys import Scope, issue
 from service.metrics import Metrics, Snapshot, Worker
 from streaming.chunk_schedule import PaceBounds
 
@@ -41,7 +41,7 @@ def exported() -> Exported:
     metrics.watch(_snapshot)
     with TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.json"
-        issue(keys, "tenant", [Scope.SPEAK], None, Limits())
+        issue(keys, "tenant", [Scope.SPEAK])
         metrics.watch_tenants(Authority(keys))
     found: Exported = {}
     for family in metrics.registry.collect():

@@ -29,7 +29,7 @@ from prometheus_api import Prometheus, PrometheusError
 
 from codec.fake import FakeCodecEngine
 from service.app import create_app
-from service.auth.keys import Limits, Scope, issue
+from service.auth.keys import Scope, issue
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
@@ -53,7 +53,7 @@ class Unable(Exception):
 async def gateway(folder: Path) -> AsyncIterator[tuple[str, str]]:
     """The service's own app around fake engines, with one tenant; yields its address and a key."""
     keys = folder / "keys.json"
-    _, key = issue(keys, "rehearsal", [Scope.SPEAK], None, Limits())
+    _, key = issue(keys, "rehearsal", [Scope.SPEAK])
     settings = Settings(
         admission="fixed", max_contexts=2 * _VOICES, api_keys_file=keys, metrics_public=True
     )

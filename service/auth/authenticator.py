@@ -144,7 +144,7 @@ class Authority:
         if needed is not None and needed not in key.scopes:
             raise RequestError(ErrorCode.FORBIDDEN, f"This API key has not the scope {needed}.")
         if token_of is None:
-            return Caller(key.id, key.tenant, key.scopes)
+            return Caller(key.id, key.tenant, frozenset(key.scopes))
         if needed not in (None, Scope.SPEAK):
             raise RequestError(ErrorCode.FORBIDDEN, f"A token has not the scope {needed}.")
         return Caller(key.id, key.tenant, frozenset((Scope.SPEAK,)), by_token=True)

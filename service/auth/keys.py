@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import hmac
 import os
 import re
 import secrets
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 #: What keys begin with, so that people and scanners of leaked secrets know one when they see it.
 PREFIX = "talkwire_"
 _SECRET_BYTES = 32
+Number = TypeVar("Number", int, float)
 
 
 class Scope(StrEnum):
@@ -33,18 +33,25 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+#: A tenant's name is a label of metrics and a word in logs.
+TENANT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_Tenant = Annotated[str, Field(pattern=TENANT)]
+_Count = Annotated[int, Field(ge=1, le=10**9)]
+
+
+class Limits(BaseModel):
     """Limits of use, at once or in a minute; None: as much as the server has.
 
     ``max_share`` is of all contexts that the server admits, from 0 to 1; one is always allowed.
     """
 
-    max_contexts: int | None = None
-    max_share: float | None = None
-    max_connections: int | None = None
-    characters_per_minute: int | None = None
-    max_voices: int | None = None
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_contexts: _Count | None = None
+    max_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_connections: _Count | None = None
+    characters_per_minute: _Count | None = None
+    max_voices: Annotated[int, Field(ge=0, le=10_000)] | None = None
 
     def contexts(self, capacity: int) -> int | None:
         """The most contexts on a server that admits ``capacity`` of them."""
@@ -52,22 +59,33 @@ class Limits:
         return least(self.max_contexts, share)
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """``digest`` is SHA-256 of the key; times are in seconds since 1970."""
+UNLIMITED = Limits()
 
-    id: str
-    tenant: str
-    digest: bytes = field(repr=False)
-    scopes: frozenset[Scope] = frozenset((Scope.SPEAK,))
-    expires_at: float | None = None
-    revoked_at: float | None = None
-    limits: Limits = Limits()
+
+class ApiKey(BaseModel):
+    """A key, of which the file and the service know no more than the digest."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    tenant: _Tenant
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = (Scope.SPEAK,)
+    created_at: AwareDatetime | None = None
+    expires_at: AwareDatetime | None = None
+    revoked_at: AwareDatetime | None = None
+    limits: Limits = UNLIMITED
 
     def is_valid(self, now: float) -> bool:
-        """Whether it opens anything at ``now``."""
-        is_revoked = self.revoked_at is not None
-        return not is_revoked and (self.expires_at is None or now < self.expires_at)
+        """Whether it opens anything at ``now``, in seconds since 1970."""
+        return self.state(now) == "valid"
+
+    def state(self, now: float) -> Literal["valid", "expired", "revoked"]:
+        """Whether it opens anything at ``now``, or why not."""
+        if self.revoked_at is not None:
+            return "revoked"
+        is_over = self.expires_at is not None and self.expires_at.timestamp() <= now
+        return "expired" if is_over else "valid"
 
 
 class KeyRing:
@@ -75,17 +93,15 @@ class KeyRing:
 
     def __init__(self, keys: Iterable[ApiKey] = (), tenants: Mapping[str, Limits] | None = None):
         self.keys: Mapping[str, ApiKey] = MappingProxyType({key.id: key for key in keys})
-        named = {key.tenant: Limits() for key in self.keys.values()}
+        named = {key.tenant: UNLIMITED for key in self.keys.values()}
         self.tenants: Mapping[str, Limits] = MappingProxyType({**named, **(tenants or {})})
-        self._by_digest = {key.digest: key for key in self.keys.values()}
+        self._by_digest = {key.sha256: key for key in self.keys.values()}
 
     def find(self, secret: str) -> ApiKey | None:
         """The key, valid or not. How long this takes tells about digests, not about keys: whoever
         could choose a digest would have to invert SHA-256.
         """
-        digest = digest_of(secret)
-        key = self._by_digest.get(digest)
-        return key if key is not None and hmac.compare_digest(key.digest, digest) else None
+        return self._by_digest.get(digest_of(secret))
 
     def get(self, key_id: str) -> ApiKey | None:
         """By its id."""
@@ -102,69 +118,22 @@ def new_id() -> str:
     return f"key_{secrets.token_hex(6)}"
 
 
-def digest_of(secret: str) -> bytes:
-    """The digest that is kept of a key."""
-    return hashlib.sha256(secret.encode(errors="replace")).digest()
+def digest_of(secret: str) -> str:
+    """The digest that is kept of a key, in hexadecimal digits."""
+    return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
-def least(*limits: int | None) -> int | None:
+def least(*limits: Number | None) -> Number | None:
     """The tightest of some limits, of which None is no limit."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 _MAX_BYTES = 8 << 20
 _MAX_KEYS, _MAX_TENANTS = 10_000, 1000
-#: A tenant's name is a label of metrics and a word in logs.
-TENANT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-_Tenant = Annotated[str, Field(pattern=TENANT)]
-_Count = Annotated[int, Field(ge=1, le=10**9)]
 
 
 class KeyFileError(Exception):
     """The file of keys cannot be used; the text, for operators, names no digest."""
-
-
-class LimitsEntry(BaseModel):
-    """See service.auth.keys.Limits."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    max_contexts: _Count | None = None
-    max_share: Annotated[float, Field(gt=0, le=1)] | None = None
-    max_connections: _Count | None = None
-    characters_per_minute: _Count | None = None
-    max_voices: Annotated[int, Field(ge=0, le=10_000)] | None = None
-
-    def limits(self) -> Limits:
-        """In the service's words."""
-        return Limits(**self.model_dump())
-
-
-class KeyEntry(BaseModel):
-    """One key."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-    tenant: _Tenant
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = (Scope.SPEAK,)
-    created_at: AwareDatetime | None = None
-    expires_at: AwareDatetime | None = None
-    revoked_at: AwareDatetime | None = None
-    limits: LimitsEntry = LimitsEntry()
-
-    def key(self) -> ApiKey:
-        """In the service's words."""
-        return ApiKey(
-            self.id,
-            self.tenant,
-            bytes.fromhex(self.sha256),
-            frozenset(self.scopes),
-            _seconds(self.expires_at),
-            _seconds(self.revoked_at),
-            self.limits.limits(),
-        )
 
 
 class KeyFile(BaseModel):
@@ -172,8 +141,8 @@ class KeyFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    tenants: Annotated[dict[_Tenant, LimitsEntry], Field(max_length=_MAX_TENANTS)] = {}
-    keys: Annotated[tuple[KeyEntry, ...], Field(max_length=_MAX_KEYS)] = ()
+    tenants: Annotated[dict[_Tenant, Limits], Field(max_length=_MAX_TENANTS)] = {}
+    keys: Annotated[tuple[ApiKey, ...], Field(max_length=_MAX_KEYS)] = ()
 
     @model_validator(mode="after")
     def _check_distinct(self) -> Self:
@@ -187,8 +156,7 @@ class KeyFile(BaseModel):
 
     def ring(self) -> KeyRing:
         """The keys as the service uses them."""
-        tenants = {name: entry.limits() for name, entry in self.tenants.items()}
-        return KeyRing((entry.key() for entry in self.keys), tenants)
+        return KeyRing(self.keys, self.tenants)
 
 
 def read_keys(path: Path) -> KeyFile:
@@ -252,31 +220,29 @@ def write_keys(path: Path, content: KeyFile) -> None:
         raise KeyFileError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _seconds(at: datetime | None) -> float | None:
-    return None if at is None else at.timestamp()
-
-
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def issue(
-    path: Path, tenant: str, scopes: Sequence[Scope], expires: str | None, limits: Limits
+    path: Path,
+    tenant: str,
+    scopes: Sequence[Scope],
+    expires: str | None = None,
+    **limits: int | None,
 ) -> tuple[str, str]:
-    """A new key's id and the key itself. Raises KeyFileError, ValueError (the arguments)."""
+    """A new key's id and the key itself; ``limits`` by the names in Limits. Raises KeyFileError,
+    ValueError (the arguments).
+    """
     now, secret = _now(), new_secret()
     try:
-        entry = KeyEntry(
+        entry = ApiKey(
             id=new_id(),
             tenant=tenant,
-            sha256=digest_of(secret).hex(),
+            sha256=digest_of(secret),
             scopes=tuple(dict.fromkeys(scopes)),
             created_at=now,
             expires_at=parse_expiry(expires, now) if expires else None,
-            limits=LimitsEntry(
-                max_contexts=limits.max_contexts,
-                max_connections=limits.max_connections,
-                characters_per_minute=limits.characters_per_minute,
-            ),
+            limits=Limits.model_validate(limits),
         )
         with lock_keys(path):
             content = read_keys(path) if path.exists() else KeyFile()
@@ -290,12 +256,12 @@ def issue(
 
 def listed(path: Path) -> list[dict[str, Any]]:
     """All keys, without anything that would open a door. Raises KeyFileError."""
-    now = _now()
+    now = time.time()
     return [
         {
             "id": entry.id,
             "tenant": entry.tenant,
-            "state": _state(entry, now),
+            "state": entry.state(now),
             "scopes": [scope.value for scope in entry.scopes],
             "created_at": _written(entry.created_at),
             "expires_at": _written(entry.expires_at),
@@ -337,12 +303,6 @@ def parse_expiry(text: str, now: datetime) -> datetime:
 
 def _now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
-
-
-def _state(entry: KeyEntry, now: datetime) -> str:
-    if entry.revoked_at is not None:
-        return "revoked"
-    return "expired" if entry.expires_at is not None and entry.expires_at <= now else "valid"
 
 
 def _written(at: datetime | None) -> str | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from service.auth.caller import Caller
-from service.auth.keys import KeyRing, Limits, least
+from service.auth.keys import UNLIMITED, KeyRing, Limits, least
 from streaming.errors import CapacityError, ErrorCode
 
 _MINUTE_S = 60.0
@@ -151,14 +151,11 @@ class Accounts:
     def limits(self, caller: Caller) -> Limits:
         """The tightest of what holds for a caller."""
         every = [held.limits for held in self._held(caller)]
-        shares = [limits.max_share for limits in every if limits.max_share is not None]
-        return Limits(
-            least(*(limits.max_contexts for limits in every)),
-            min(shares, default=None),
-            least(*(limits.max_connections for limits in every)),
-            least(*(limits.characters_per_minute for limits in every)),
-            least(*(limits.max_voices for limits in every)),
-        )
+        tightest = {
+            name: least(*(getattr(limits, name) for limits in every))
+            for name in Limits.model_fields
+        }
+        return Limits(**tightest)
 
     def tenants(self) -> Iterator[tuple[str, Account]]:
         """Every configured tenant's account, by name; only those, so that there is an end."""
@@ -176,10 +173,10 @@ class Accounts:
         if caller.tenant is None or caller.key_id is None:
             return
         ring = self._ring()
-        limits = ring.tenants.get(caller.tenant, Limits())
+        limits = ring.tenants.get(caller.tenant, UNLIMITED)
         yield _Held(self._tenants.setdefault(caller.tenant, Account()), limits, "This tenant")
         key = ring.get(caller.key_id)
-        limits = Limits() if key is None else key.limits
+        limits = UNLIMITED if key is None else key.limits
         yield _Held(self._keys.setdefault(caller.key_id, Account()), limits, "This key")
 
     def _require(self, held: _Held, used: int, most: int | None, what: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from codec.fake import FakeCodecEngine
 from service.admission import Admission
 from service.auth.caller import ANYBODY, Caller, network_of, serving
-from service.auth.keys import ApiKey, KeyRing, Limits
+from service.auth.keys import ApiKey, KeyRing, Limits, digest_of
 from service.auth.limits import Accounts
 from service.engine_stats import EnginePace
 from service.settings import Settings
@@ -55,7 +55,10 @@ def test_lease_released_twice_gives_back_one_slot() -> None:
 
 
 def test_lease_gives_back_its_own_slot_and_its_own_callers_account() -> None:
-    ring = KeyRing([ApiKey(k, k, b"") for k in "ab"], {t: Limits(max_contexts=1) for t in "ab"})
+    ring = KeyRing(
+        [ApiKey(id=k, tenant=k, sha256=digest_of(k)) for k in "ab"],
+        {t: Limits(max_contexts=1) for t in "ab"},
+    )
     accounts = Accounts(lambda: ring)
     admission = Admission(2, accounts)
     ann, ben = (Caller(name, name, frozenset()) for name in "ab")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.auth.keys import KeyFileError, Limits, Scope, issue, parse_expiry, read_keys, revoke
+from service.auth.keys import KeyFileError, Scope, issue, parse_expiry, read_keys, revoke
 from tests.service.auth.keyring import entry, write_keys
 
 
@@ -19,7 +19,7 @@ def test_the_file_behind_a_link_is_changed(tmp_path: Path) -> None:
     link = tmp_path / "etc" / "keys.json"
     link.symlink_to("../srv/keys.json")
     revoke(link, "key_old")
-    _, secret = issue(link, "acme", [Scope.SPEAK], None, Limits())
+    _, secret = issue(link, "acme", [Scope.SPEAK])
     assert link.is_symlink()
     ring = read_keys(file).ring()
     old = ring.find("old")

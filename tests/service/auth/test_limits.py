@@ -11,7 +11,7 @@ from websockets.exceptions import InvalidStatus
 
 from service.admin import create_admin_app
 from service.auth.caller import Caller
-from service.auth.keys import ApiKey, KeyRing, Limits
+from service.auth.keys import ApiKey, KeyRing, Limits, digest_of
 from service.auth.limits import Accounts
 from streaming.errors import CapacityError
 from talker.fake import FakeTalker
@@ -33,7 +33,7 @@ class Ring:
 
     def limit(self, per_minute: int | None) -> None:
         limits = Limits(characters_per_minute=per_minute)
-        self.ring = KeyRing([ApiKey("k", "t", b"")], {"t": limits})
+        self.ring = KeyRing([ApiKey(id="k", tenant="t", sha256=digest_of("k"))], {"t": limits})
 
 
 def test_a_new_limit_asks_no_debt_of_what_was_free() -> None:
