@@ -207,33 +207,23 @@ class SpeechContext(ContextSink):
         """Stop now, and take back what has not been written. ``played_ms``: what the listener has
         heard, as the client says.
         """
-        if self._is_over:
-            return
-        self._cancel_asked_at = time.monotonic()
-        written = self._revoke()
-        if self._done is None:
-            self._post_cancel(written, played_ms)
-        else:  # all was spoken; only its encoding was left
-            report, sent_s = self._done.report, written / self._heard_rate
-            self._sink.put(Cancelled(report.generated_s, sent_s, sent_s, "", "", report))
-            self._end(self._done.reason, report)
+        if not self._is_over:
+            self._cancel_asked_at = time.monotonic()
+            self._stop(played_ms)
 
     def close(self) -> None:
         """Stop now: the client has left."""
-        if self._is_over:
-            return
-        written = self._revoke()
-        if self._done is None:
-            self._post_cancel(written, None)
-        else:
-            self._finish()
+        if not self._is_over:
+            self._stop(None)
 
-    def _revoke(self) -> int:
-        """Take back what has not been written; returns what was, in the codec's samples."""
+    def _stop(self, played_ms: float | None) -> None:
         self._pump.drop()
-        return self._timeline.to_codec(self._sink.revoke())
-
-    def _post_cancel(self, written: int, played_ms: float | None) -> None:
+        written = self._timeline.to_codec(self._sink.revoke())  # in the codec's samples
+        if self._done is not None:  # all was spoken; only its encoding was left
+            report, sent_s = self._done.report, written / self._heard_rate
+            self._sink.put(Cancelled(report.generated_s, sent_s, sent_s, "", "", report))
+            self._end(self._done.reason, report)
+            return
         played: int | None = None
         if played_ms is not None:
             sent = played_ms * self._plan.encoder.sample_rate / 1000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -298,7 +297,7 @@ class SpeakDialect(Dialect):
         self._options = options
         self._request_id = str(uuid.uuid4())
         self._turn: SpeechContext | None = None
-        self._turns = self._sequence = self._flushes = 0
+        self._handle = self._sequence = self._flushes = 0
         self._tail = ""
         self._has_unflushed = False
 
@@ -317,17 +316,15 @@ class SpeakDialect(Dialect):
 
     def on_text(self, text: str) -> None:
         """A message came. One that is none closes the socket, as Deepgram does."""
-        self.heard_at = time.monotonic()
         try:
             self._dispatch(text)
         except TalkwireError as error:
-            self.socket.send(self.render_error(error))
+            self.tell(error)
             raise SocketClosing(close_code(error)) from error
 
-    def on_bytes(self, data: bytes) -> None:
-        """Clients send no binary messages."""
-        wrong = RequestError(ErrorCode.INVALID_MESSAGE, "Send JSON text, not binary messages.")
-        self.socket.send(self.render_error(wrong))
+    def on_binary(self, error: RequestError) -> None:
+        """See Dialect: it closes the socket."""
+        self.tell(error)
         raise SocketClosing(_BINARY_REFUSED)
 
     def on_tick(self, now: float) -> None:
@@ -340,28 +337,18 @@ class SpeakDialect(Dialect):
                     ErrorCode.IDLE_TIMEOUT, "Text waited too long for a Flush and was dropped."
                 )
             )
-        if self._turn is None and now - self.heard_at > settings.session_idle_s:
-            idle = CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long.")
-            self.socket.send(self.render_error(idle))
+        if self.socket.idle_s(now) > settings.session_idle_s:
+            self.tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long."))
             raise SocketClosing(GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
         """Tell the client to go elsewhere."""
         self._warn(CapacityError(ErrorCode.DRAINING, "The server is shutting down."))
 
-    def is_settled(self, now: float) -> bool:
-        """See Dialect."""
-        return self._turn is None or self._turn.is_settled(now)
-
     def render_error(self, error: TalkwireError) -> str:
         """An ``Error`` message."""
         count_error(self.runtime, error, self._request_id, NAME)
         return error_message(error, self._request_id)
-
-    def close(self) -> None:
-        """Cancel the turn."""
-        if self._turn is not None:
-            self._turn.cancel()
 
     # -- messages
 
@@ -406,9 +393,9 @@ class SpeakDialect(Dialect):
             self._warn(error)  # it was not added; the turn goes on without it
 
     def _begin(self) -> SpeechContext:
-        runtime, number = self.runtime, self._turns
+        runtime, handle = self.runtime, self.socket.new_handle()
         runtime.require_slot()
-        request_id = f"{self._request_id}-{number}"
+        request_id = f"{self._request_id}-{handle}"
         plan = plan_speech(
             runtime,
             NAME,
@@ -416,8 +403,8 @@ class SpeakDialect(Dialect):
             self._options.create(request_id),
             self._options.encoder(runtime.codec.spec.sample_rate),
         )
-        self._turn = self.socket.open_context(plan, number, self, lambda: self._on_closed(number))
-        self._turns, self._tail, self._flushes = number + 1, "", 0
+        self._turn = self.socket.open_context(plan, handle, self, lambda: self._on_closed(handle))
+        self._handle, self._tail, self._flushes = handle, "", 0
         return self._turn
 
     def _flush(self) -> None:
@@ -433,10 +420,9 @@ class SpeakDialect(Dialect):
             self._turn.cancel()
         self._has_unflushed = False
 
-    def _on_closed(self, number: int) -> None:
-        if number == self._turns - 1:
+    def _on_closed(self, handle: int) -> None:
+        if handle == self._handle:
             self._turn = None
-        self.heard_at = time.monotonic()
 
     # -- what the turn says
 

@@ -5,7 +5,6 @@ One socket carries many contexts: JSON messages for control, binary messages for
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -181,7 +180,6 @@ class NativeRenderer:
 
 
 _REMEMBERED_CLOSED = 256
-_HANDLES = 1 << 16
 
 
 class NativeContexts:
@@ -189,27 +187,20 @@ class NativeContexts:
     ``framing`` is that of the contexts to come.
     """
 
-    def __init__(
-        self, socket: Socket, session_id: str, render_error: Callable[[TalkwireError, str], str]
-    ) -> None:
+    def __init__(self, socket: Socket, render_error: Callable[[TalkwireError, str], str]) -> None:
         self._socket, self._runtime = socket, socket.runtime
-        self._session_id, self._render_error = session_id, render_error
-        #: By their ids: handles and contexts.
-        self._contexts: dict[str, tuple[int, SpeechContext]] = {}
+        self._render_error = render_error
+        #: Those that are open or have more to send, by their ids.
+        self._contexts: dict[str, SpeechContext] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
-        self._next_handle = 0
         self.framing: Framing = "header"
 
     def __len__(self) -> int:
         return len(self._contexts)
 
-    def __iter__(self) -> Iterator[SpeechContext]:
-        """Those that are open or have more to send; closing some meanwhile does no harm."""
-        return iter([context for _, context in self._contexts.values()])
-
     def find(self, context_id: str) -> SpeechContext:
         """An open context. Raises RequestError."""
-        _, context = self._contexts.get(context_id, (0, None))
+        context = self._contexts.get(context_id)
         if context is not None and not context.is_closed:
             return context
         if context is not None or context_id in self._closed:
@@ -224,23 +215,21 @@ class NativeContexts:
         Raises RequestError, CapacityError, BackendError: then nothing has changed.
         """
         self._check(create)
-        context_id, handle = create.context_id, self._free_handle()
+        context_id, handle = create.context_id, self._socket.new_handle()
         encoder = make_context_encoder(create.audio, self._runtime.codec.spec.sample_rate)
         plan = plan_speech(
             self._runtime,
             NAME,
-            f"{self._session_id}-{handle}",
+            f"{self._socket.session_id}-{handle}",
             create,
             encoder,
             prepare=self._clone(create),
             is_lenient=False,
         )
         renderer = NativeRenderer(create, handle, self.framing, self._render_error)
-        context = self._socket.open_context(
+        self._contexts[context_id] = self._socket.open_context(
             plan, handle, renderer, lambda: self._on_closed(context_id)
         )
-        self._contexts[context_id] = handle, context
-        self._next_handle = (handle + 1) % _HANDLES
         self._closed.pop(context_id, None)
         return handle
 
@@ -290,13 +279,6 @@ class NativeContexts:
             )
         self._runtime.require_slot()
 
-    def _free_handle(self) -> int:
-        used = {handle for handle, _ in self._contexts.values()}
-        handle = self._next_handle
-        while handle in used:
-            handle = (handle + 1) % _HANDLES
-        return handle
-
     def _on_closed(self, context_id: str) -> None:
         del self._contexts[context_id]
         self._closed[context_id] = None
@@ -313,8 +295,7 @@ class NativeDialect(Dialect):
 
     def __init__(self, socket: Socket) -> None:
         super().__init__(socket)
-        self._session_id = uuid.uuid4().hex
-        self._contexts = NativeContexts(socket, self._session_id, self.render_error)
+        self._contexts = NativeContexts(socket, self.render_error)
 
     # -- the socket
 
@@ -336,7 +317,7 @@ class NativeDialect(Dialect):
         )
         self._say(
             wire.SessionCreated(
-                self._session_id,
+                self.socket.session_id,
                 wire.SUBPROTOCOL,
                 model=settings.model_name,
                 voices=list(runtime.voices),
@@ -351,40 +332,28 @@ class NativeDialect(Dialect):
 
     def on_text(self, text: str) -> None:
         """Carry out one message; what is wrong with it is told, never fatal."""
-        self.heard_at = time.monotonic()
         context_id: str | None = None
         try:
             message = parse_client_message(text)
             context_id = getattr(message, "context_id", None)
             self._dispatch(message)
         except TalkwireError as error:
-            self._tell(error, context_id)
-
-    def on_bytes(self, data: bytes) -> None:
-        """Clients send no binary messages."""
-        self.heard_at = time.monotonic()
-        self._tell(
-            RequestError(ErrorCode.INVALID_MESSAGE, "Clients send JSON text, not binary messages.")
-        )
+            self.socket.send(self.render_error(error, context_id))
 
     def on_tick(self, now: float) -> None:
         """Close what has been idle for too long."""
         settings = self.runtime.settings
-        for context in self._contexts:
+        for context in self.socket.contexts:
             if context.idle_s(now) > settings.context_idle_s:
                 idle = CapacityError(ErrorCode.IDLE_TIMEOUT, "The context was idle for too long.")
                 context.fail(idle)
-        if not self._contexts and now - self.heard_at > settings.session_idle_s:
-            self._tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long."))
+        if self.socket.idle_s(now) > settings.session_idle_s:
+            self.tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long."))
             raise SocketClosing(GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
         """Tell the client to go elsewhere with its next context."""
         self._say(wire.GoingAway(deadline_ms))
-
-    def is_settled(self, now: float) -> bool:
-        """See Dialect."""
-        return all(context.is_settled(now) for context in self._contexts)
 
     def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
         """An ``error`` message; its request id finds it in the logs."""
@@ -401,14 +370,6 @@ class NativeDialect(Dialect):
                 retry_after_ms=_or_unset(error.retry_after_ms),
             )
         )
-
-    def _tell(self, error: TalkwireError, context_id: str | None = None) -> None:
-        self.socket.send(self.render_error(error, context_id))
-
-    def close(self) -> None:
-        """Cancel every context without a word: nobody listens any more."""
-        for context in self._contexts:
-            context.close()
 
     def _say(self, message: wire.ServerMessage) -> None:
         self.socket.send(encode_message(message))

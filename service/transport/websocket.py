@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import time
@@ -63,8 +64,6 @@ class Dialect(ABC):
 
     def __init__(self, socket: Socket) -> None:
         self.socket, self.runtime = socket, socket.runtime
-        #: Since when the socket may count as idle, in monotonic seconds.
-        self.heard_at = time.monotonic()
 
     def open(self) -> None:  # noqa: B027
         """The socket is accepted. In most protocols the client speaks first."""
@@ -73,9 +72,9 @@ class Dialect(ABC):
     def on_text(self, text: str) -> None:
         """A text message came."""
 
-    @abstractmethod
-    def on_bytes(self, data: bytes) -> None:
-        """A binary message came."""
+    def on_binary(self, error: RequestError) -> None:
+        """A binary message came, of which no protocol has any; ``error`` says so."""
+        self.tell(error)
 
     @abstractmethod
     def on_tick(self, now: float) -> None:
@@ -86,22 +85,29 @@ class Dialect(ABC):
         no message for it; new contexts are refused.
         """
 
-    @abstractmethod
     def is_settled(self, now: float) -> bool:
         """Whether no context is under way, so that the server may end."""
+        return all(context.is_settled(now) for context in self.socket.contexts)
 
     @abstractmethod
     def render_error(self, error: TalkwireError) -> str:
         """The message that tells the client about an error of the whole socket."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """The socket is over: cancel every context."""
+    def tell(self, error: TalkwireError) -> None:
+        """Tell the client about an error of the whole socket, which goes on."""
+        self.socket.send(self.render_error(error))
+
+    def close(self) -> None:  # noqa: B027
+        """The socket is over; its contexts are cancelled after this."""
+
+
+#: A context's number has 16 bits in the native protocol.
+_HANDLES = 1 << 16
 
 
 class Socket:
     """Runs one accepted WebSocket until either side closes it. Its contexts' tasks live in
-    ``tasks``.
+    ``tasks``. ``session_id`` is its name in the logs.
     """
 
     def __init__(self, websocket: WebSocket, runtime: Runtime, tasks: asyncio.TaskGroup) -> None:
@@ -116,6 +122,12 @@ class Socket:
         self._caller, self._errors = current_caller(), limit_errors()
         self._opened_at, self._leave_at = time.monotonic(), math.inf
         self._looked_at = self._opened_at
+        self.session_id = uuid.uuid4().hex
+        #: When a message came last, or a context was over, in monotonic seconds.
+        self.heard_at = self._opened_at
+        #: Those that are open or have more to send, by their handles.
+        self._contexts: dict[int, SpeechContext] = {}
+        self._numbers = itertools.count()
         #: Done when a message, or what housekeeping finds, has ended the socket.
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -125,18 +137,39 @@ class Socket:
         """Have a message written after those before it."""
         self._outbox.put(Item(message))
 
+    @property
+    def contexts(self) -> list[SpeechContext]:
+        """The contexts that are open or have more to send."""
+        return list(self._contexts.values())
+
+    def idle_s(self, now: float) -> float:
+        """For how long there has been no context, and nothing was heard of the client."""
+        return 0.0 if self._contexts else now - self.heard_at
+
+    def new_handle(self) -> int:
+        """The number of the next context."""
+        while (handle := next(self._numbers) % _HANDLES) in self._contexts:
+            pass
+        return handle
+
     def open_context(
         self, plan: SpeechPlan, handle: int, renderer: Renderer, closed: Callable[[], None]
     ) -> SpeechContext:
-        """Open a context. ``handle`` is its number among those of the socket; for ``closed`` see
-        SpeechContext.
+        """Open a context. ``handle`` is from ``new_handle``; for ``closed`` see SpeechContext.
 
         Raises:
             CapacityError: There is no slot for it; then nothing has changed.
         """
         lease = self.runtime.admission.acquire(current_caller(), plan.session.speed)
         output = SocketOutput(self._outbox, handle, renderer)
-        context = SpeechContext(self.runtime, self._tasks, plan, lease, output, closed)
+
+        def over() -> None:
+            del self._contexts[handle]
+            self.heard_at = time.monotonic()
+            closed()
+
+        context = SpeechContext(self.runtime, self._tasks, plan, lease, output, over)
+        self._contexts[handle] = context
         if not plan.buffered:  # else what was written last says nothing of what has been heard
             self._acks.follow(handle, context.on_read)
         return context
@@ -169,6 +202,8 @@ class Socket:
             self._too_slow |= self._outbox.overflowed.is_set()
             leave()
             dialect.close()
+            for context in self.contexts:
+                context.close()
             for task in others:
                 task.cancel()
             self._outbox.close(self._closing_error(dialect))
@@ -207,10 +242,12 @@ class Socket:
             return
         try:
             with serving(self._caller), self._errors.applied():
+                self.heard_at = time.monotonic()
                 if isinstance(data, str):
                     dialect.on_text(data)
                 else:
-                    dialect.on_bytes(data)
+                    message = "Send JSON text, not binary messages."
+                    dialect.on_binary(RequestError(ErrorCode.INVALID_MESSAGE, message))
         except SocketClosing as closing:
             self._end(closing.code)
         except Exception:

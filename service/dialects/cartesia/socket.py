@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
@@ -155,15 +153,12 @@ class CartesiaDialect(Dialect):
 
     def __init__(self, socket: Socket) -> None:
         super().__init__(socket)
-        self._session_id = uuid.uuid4().hex
         self._contexts: dict[str, CartesiaContext] = {}
         #: Of contexts that have expired: who goes on with one counts from there.
         self._expired: OrderedDict[str, Standing] = OrderedDict()
-        self._handles = itertools.count()
 
     def on_text(self, text: str) -> None:
         """Carry out one message; what is wrong with it is told, never fatal."""
-        self.heard_at = time.monotonic()
         try:
             request = parse_message(text)
         except RequestError as error:
@@ -177,10 +172,6 @@ class CartesiaDialect(Dialect):
             if (context := self._contexts.get(context_id)) is not None:
                 context.refuse(is_new=is_new, is_last=not request.continue_)
             self._tell(error, context_id, done=context_id not in self._contexts)
-
-    def on_bytes(self, data: bytes) -> None:
-        """Clients send no binary messages."""
-        self._tell(RequestError(ErrorCode.INVALID_MESSAGE, "Clients send JSON text."), None)
 
     def _carry_out(self, context_id: str, request: ContextRequest) -> None:
         context = self._contexts.get(context_id)
@@ -207,13 +198,13 @@ class CartesiaDialect(Dialect):
                 ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
             )
         self.runtime.require_slot()
-        handle = next(self._handles)
+        handle = self.socket.new_handle()
         context = CartesiaContext(
             self.socket,
             request,
             handle,
             context_id,
-            f"{self._session_id}-{handle}",
+            f"{self.socket.session_id}-{handle}",
             self._expired.get(context_id, AFRESH),
             lambda: self._on_closed(context_id),
         )
@@ -222,7 +213,6 @@ class CartesiaDialect(Dialect):
 
     def _on_closed(self, context_id: str) -> None:
         context = self._contexts.pop(context_id)
-        self.heard_at = time.monotonic()
         self._expired.pop(context_id, None)
         if context.is_expired:
             self._remember(context_id, context.standing)
@@ -237,12 +227,8 @@ class CartesiaDialect(Dialect):
         """Forget contexts that are over, and close what has been idle for too long."""
         for context in list(self._contexts.values()):
             context.expire(now)
-        if not self._contexts and now - self.heard_at > self.runtime.settings.session_idle_s:
+        if self.socket.idle_s(now) > self.runtime.settings.session_idle_s:
             raise SocketClosing(GOING_AWAY)
-
-    def is_settled(self, now: float) -> bool:
-        """See Dialect."""
-        return all(context.speech.is_settled(now) for context in self._contexts.values())
 
     def render_error(
         self, error: TalkwireError, context_id: str | None = None, *, done: bool = True
@@ -254,8 +240,3 @@ class CartesiaDialect(Dialect):
 
     def _tell(self, error: TalkwireError, context_id: str | None, *, done: bool = True) -> None:
         self.socket.send(self.render_error(error, context_id, done=done))
-
-    def close(self) -> None:
-        """Cancel every context."""
-        for context in list(self._contexts.values()):
-            context.speech.cancel()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 import uuid
 from collections.abc import Callable
 from typing import NoReturn
@@ -33,8 +31,6 @@ class StreamContext:
         socket: Socket,
         options: StreamOptions,
         first: ClientMessage,
-        handle: int,
-        request_id: str,
         renderer: StreamRenderer,
         closed: Callable[[], None],
     ) -> None:
@@ -43,6 +39,8 @@ class StreamContext:
         refuse_dictionaries(first.pronunciation_dictionary_locators)
         settings = first.voice_settings
         speed = settings.speed if settings is not None and settings.speed else 1.0
+        handle = socket.new_handle()
+        request_id = f"{socket.session_id}-{handle}"
         self._aligner = renderer.aligner
         is_file = options.format.is_file
         plan = plan_speech(
@@ -110,21 +108,18 @@ class StreamDialect(Dialect):
         super().__init__(socket)
         self._options = options
 
-    def on_bytes(self, data: bytes) -> None:
-        """Clients send no binary messages."""
-        self._give_up(RequestError(ErrorCode.INVALID_MESSAGE, "Clients send JSON text."))
+    def on_binary(self, error: RequestError) -> None:
+        """See Dialect: it closes the socket."""
+        self._give_up(error)
 
     def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
         """An error message; without ``context_id`` it is about the socket."""
         count_error(self.runtime, error, uuid.uuid4().hex, NAME)
         return error_message(error, context_id)
 
-    def _tell(self, error: TalkwireError, context_id: str | None = None) -> None:
-        self.socket.send(self.render_error(error, context_id))
-
     def _give_up(self, error: TalkwireError) -> NoReturn:
         """Tell the error and close the socket with its code."""
-        self._tell(error)
+        self.tell(error)
         raise SocketClosing(close_code(error))
 
 
@@ -137,7 +132,6 @@ class SingleStreamDialect(StreamDialect):
 
     def on_text(self, text: str) -> None:
         """Carry out one message; none has a meaning after the end."""
-        self.heard_at = time.monotonic()
         if self._is_ended:
             return
         try:
@@ -157,8 +151,6 @@ class SingleStreamDialect(StreamDialect):
             self.socket,
             self._options,
             message,
-            0,
-            uuid.uuid4().hex,
             self._renderer,
             self._on_closed,
         )
@@ -180,20 +172,11 @@ class SingleStreamDialect(StreamDialect):
     def on_tick(self, now: float) -> None:
         """Close a socket that its client has left alone for too long."""
         context = self._context
-        idle_s = now - self.heard_at if context is None else context.speech.idle_s(now)
+        idle_s = self.socket.idle_s(now) if context is None else context.speech.idle_s(now)
         if not self._is_ended and idle_s > self._options.inactivity_s:
             self._give_up(
                 CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long.")
             )
-
-    def is_settled(self, now: float) -> bool:
-        """See Dialect."""
-        return self._context is None or self._context.speech.is_settled(now)
-
-    def close(self) -> None:
-        """Cancel the context."""
-        if self._context is not None:
-            self._context.speech.cancel()
 
     def _give_up(self, error: TalkwireError) -> NoReturn:
         self._is_ended = True
@@ -216,14 +199,11 @@ class MultiStreamDialect(StreamDialect):
 
     def __init__(self, socket: Socket, options: StreamOptions) -> None:
         super().__init__(socket, options)
-        self._session_id = uuid.uuid4().hex
         self._contexts: dict[str, StreamContext] = {}
-        self._handles = itertools.count()
         self._is_closing = False
 
     def on_text(self, text: str) -> None:
         """Carry out one message."""
-        self.heard_at = time.monotonic()
         if self._is_closing:
             return
         try:
@@ -246,7 +226,7 @@ class MultiStreamDialect(StreamDialect):
             elif message.text:
                 self._open(context_id, message)
         except TalkwireError as error:
-            self._tell(error, context_id)
+            self.socket.send(self.render_error(error, context_id))
             if (at_fault := self._contexts.get(context_id)) is None:  # it could not be opened
                 self.socket.send(final_message(context_id))
             elif error.code not in _HARMLESS:
@@ -258,13 +238,10 @@ class MultiStreamDialect(StreamDialect):
             raise RequestError(
                 ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {MAX_OPEN} open contexts."
             )
-        handle = next(self._handles)
         context = StreamContext(
             self.socket,
             self._options,
             message,
-            handle,
-            f"{self._session_id}-{handle}",
             StreamRenderer(context_id, sync=self._options.sync_alignment),
             lambda: self._on_closed(context_id),
         )
@@ -273,7 +250,6 @@ class MultiStreamDialect(StreamDialect):
 
     def _on_closed(self, context_id: str) -> None:
         del self._contexts[context_id]
-        self.heard_at = time.monotonic()
         if self._is_closing and not self._contexts:
             self.socket.finish(NORMAL)
 
@@ -292,16 +268,7 @@ class MultiStreamDialect(StreamDialect):
         for context in list(self._contexts.values()):
             if context.speech.idle_s(now) > timeout_s:
                 context.end()
-        if not self._contexts and now - self.heard_at > timeout_s:
+        if self.socket.idle_s(now) > timeout_s:
             self._give_up(
                 CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long.")
             )
-
-    def is_settled(self, now: float) -> bool:
-        """See Dialect."""
-        return all(context.speech.is_settled(now) for context in self._contexts.values())
-
-    def close(self) -> None:
-        """Cancel every context."""
-        for context in list(self._contexts.values()):
-            context.speech.cancel()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-import uuid
 from collections import deque
 from typing import Any
 
@@ -45,9 +43,8 @@ class StreamDialect(Dialect):
 
     def __init__(self, socket: Socket) -> None:
         super().__init__(socket)
-        self._session_id = uuid.uuid4().hex
         self._config: SessionConfig | None = None
-        self._speaker = Speaker(socket, self._session_id, self._go_on)
+        self._speaker = Speaker(socket, self._go_on)
         self._flush_index = self._sentences = self._chars = 0
         self._segmenter = self._new_segmenter()
         self._text = ""
@@ -57,26 +54,21 @@ class StreamDialect(Dialect):
 
     def on_text(self, text: str) -> None:
         """A message came."""
-        self.heard_at = time.monotonic()
         if self._held:
             self._hold(text)
             return
         try:
             self._dispatch(text)
         except TalkwireError as error:
-            self._tell(error)
+            self.tell(error)
             if self._config is None:  # there is nothing to go on with
                 raise SocketClosing(POLICY) from error
 
-    def on_bytes(self, data: bytes) -> None:
-        """Clients send no binary messages."""
-        self._tell(_invalid("Send JSON text, not binary messages."))
-
     def on_tick(self, now: float) -> None:
         """Close what has been idle for too long."""
-        idle_s = now - max(self.heard_at, self._speaker.closed_at)
-        if not self._speaker.is_busy and idle_s > self.runtime.settings.session_idle_s:
-            self._tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "No message came."))
+        is_idle = self.socket.idle_s(now) > self.runtime.settings.session_idle_s
+        if is_idle and not self._speaker.is_busy:
+            self.tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "No message came."))
             raise SocketClosing(GOING_AWAY)
 
     def is_settled(self, now: float) -> bool:
@@ -85,11 +77,11 @@ class StreamDialect(Dialect):
 
     def render_error(self, error: TalkwireError) -> str:
         """An ``error`` message."""
-        count_error(self.runtime, error, self._session_id, NAME)
+        count_error(self.runtime, error, self.socket.session_id, NAME)
         return error_message(error)
 
     def close(self) -> None:
-        """Drop what waits, and cancel the context."""
+        """Drop what waits."""
         self._held.clear()
         self._speaker.close()
 
@@ -128,7 +120,7 @@ class StreamDialect(Dialect):
         if _parsed_kind(text) == "session.close":
             raise SocketClosing(NORMAL)
         if len(self._held) >= _MAX_HELD:
-            self._tell(_invalid("Too many messages wait for a session.config."))
+            self.tell(_invalid("Too many messages wait for a session.config."))
             raise SocketClosing(POLICY)
         self._held.append(text)
 
@@ -188,10 +180,7 @@ class StreamDialect(Dialect):
             try:
                 self._dispatch(text)
             except TalkwireError as error:
-                self._tell(error)
-
-    def _tell(self, error: TalkwireError) -> None:
-        self.socket.send(self.render_error(error))
+                self.tell(error)
 
 
 def _parsed(text: str) -> dict[str, Any]:

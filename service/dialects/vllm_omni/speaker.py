@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -197,16 +196,13 @@ class Speaker:
     which begins when this one has said everything. ``freed`` is called when a context is over.
     """
 
-    def __init__(self, socket: Socket, session_id: str, freed: Callable[[], None]) -> None:
-        self._socket, self._runtime = socket, socket.runtime
-        self._session_id, self._freed = session_id, freed
+    def __init__(self, socket: Socket, freed: Callable[[], None]) -> None:
+        self._socket, self._runtime, self._freed = socket, socket.runtime, freed
         self._units = Units(self._runtime.settings.max_outbox_bytes // 2)
         self._waiting: deque[tuple[Sentence, SessionConfig]] = deque()
         self._context: SpeechContext | None = None
-        self._contexts = self._chars = 0
+        self._handle = self._chars = 0
         self._is_full = False
-        #: When the last context was over, in monotonic seconds.
-        self.closed_at = time.monotonic()
 
     @property
     def is_busy(self) -> bool:
@@ -237,10 +233,8 @@ class Speaker:
         self._say(self._units.end_flush(flush, sentences))
 
     def close(self) -> None:
-        """Drop what waits, and cancel the context."""
+        """Drop what waits."""
         self._waiting.clear()
-        if self._context is not None:
-            self._context.cancel()
 
     # -- contexts
 
@@ -263,7 +257,7 @@ class Speaker:
             context = self._context or self._begin(config)
             context.append(sentence.text)
         except TalkwireError as error:
-            count_error(self._runtime, error, self._session_id, NAME)
+            count_error(self._runtime, error, self._socket.session_id, NAME)
             sentence.failure = error
             self._say(self._units.settled())
             if not self._units.has_sentence:  # nobody else would let go of what was begun for it
@@ -273,8 +267,8 @@ class Speaker:
         context.flush("sentence")
 
     def _begin(self, config: SessionConfig) -> SpeechContext:
-        runtime, number = self._runtime, self._contexts
-        request_id = f"{self._session_id}-{number}"
+        runtime, handle = self._runtime, self._socket.new_handle()
+        request_id = f"{self._socket.session_id}-{handle}"
         plan = plan_speech(
             runtime,
             NAME,
@@ -286,9 +280,9 @@ class Speaker:
             flush_encoder=FlushEncoder.EACH_FLUSH,
         )
         self._context = self._socket.open_context(
-            plan, number, self, lambda: self._on_closed(number)
+            plan, handle, self, lambda: self._on_closed(handle)
         )
-        self._contexts, self._chars, self._is_full = number + 1, 0, False
+        self._handle, self._chars, self._is_full = handle, 0, False
         return self._context
 
     def _end(self, context: SpeechContext | None) -> None:
@@ -298,9 +292,8 @@ class Speaker:
             context.end()
             self._freed()
 
-    def _on_closed(self, number: int) -> None:
-        self.closed_at = time.monotonic()
-        if number == self._contexts - 1 and self._context is not None:
+    def _on_closed(self, handle: int) -> None:
+        if handle == self._handle and self._context is not None:
             self._context = None
             asyncio.get_running_loop().call_soon(self._go_on)
 
