@@ -1,14 +1,14 @@
 """Prometheus metrics.
 
 Labels come from closed lists only, never from what a client sends. :class:`Metrics` holds what is
-counted as it happens; the collectors read the rest whenever the metrics are scraped.
+counted as it happens; the collector reads the rest whenever the metrics are scraped.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,12 +22,12 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.auth.authenticator import Authority
-from service.auth.limits import Account
-from streaming.chunk_schedule import PaceBounds
 from streaming.errors import ErrorCode
 from streaming.events import Cancelled
 from streaming.report import ContextReport
+
+if TYPE_CHECKING:
+    from service.runtime import Runtime
 
 #: Every value of the label ``protocol``: a dialect's NAME.
 PROTOCOLS = ("native", "openai", "elevenlabs", "cartesia", "deepgram", "vllm-omni")
@@ -181,13 +181,9 @@ class Metrics:
             counter.labels(*series)
         return counter
 
-    def watch(self, read: Callable[[], Snapshot]) -> None:
-        """Export what ``read`` returns whenever the metrics are asked for. Call it once."""
-        self.registry.register(SnapshotCollector(read))
-
-    def watch_tenants(self, authority: Authority) -> None:
-        """Export what its tenants use. Call it once."""
-        self.registry.register(TenantCollector(authority))
+    def watch(self, runtime: Runtime) -> None:
+        """Export how it stands whenever the metrics are asked for. Call it once."""
+        self.registry.register(RuntimeCollector(runtime))
 
     def gaps(self, protocol: str) -> Gaps:
         """For one context."""
@@ -232,43 +228,11 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """One engine's child process. ``restarts`` count since the gateway's start."""
+class RuntimeCollector(Collector):
+    """Exports how the service stands at the moment, on whatever thread asks for the metrics."""
 
-    is_up: bool
-    restarts: int
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The service at one moment.
-
-    ``talker_working`` utterances are in the talker's batch, ``talker_waiting`` ones are queued
-    or held back; ``codec_windows`` wait for an answer. ``codec_spare_up`` is None where there is
-    to be no spare. ``pace`` and ``frame_s`` are None until the engines have started.
-    """
-
-    ready: bool
-    draining: bool
-    connections: int
-    contexts: int
-    capacity: int
-    workers: Mapping[str, Worker]
-    talker_working: int
-    talker_waiting: int
-    codec_windows: int
-    pace: PaceBounds | None
-    frame_s: float | None
-    codec_spare_up: bool | None = None
-    codec_takeovers: int = 0
-
-
-class SnapshotCollector(Collector):
-    """Exports a Snapshot. ``read`` runs on whatever thread asks for the metrics."""
-
-    def __init__(self, read: Callable[[], Snapshot]) -> None:
-        self._read = read
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     def describe(self) -> list[Metric]:
         """Nothing is read when this is registered."""
@@ -276,32 +240,103 @@ class SnapshotCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
-        now = self._read()
-        yield _gauge("tts_ready", "1 while new contexts are served.", now.ready)
-        yield _gauge("tts_draining", "1 once the server is shutting down.", now.draining)
+        yield from self._work()
+        yield from self._workers()
+        if self._runtime.engine_pace.has_begun:
+            yield from self._pace()
+        yield from self._tenants()
+
+    def _work(self) -> Iterator[Metric]:
+        runtime, talker = self._runtime, self._runtime.talker
+        working = min(talker.live, talker.outstanding)
+        yield _gauge("tts_ready", "1 while new contexts are served.", runtime.is_ready)
+        yield _gauge("tts_draining", "1 once the server is shutting down.", runtime.is_draining)
         yield _gauge(
             "tts_connections_active",
             "Open WebSockets and HTTP speech responses.",
-            now.connections,
+            runtime.connections,
         )
-        yield _gauge("tts_contexts_active", "Open contexts.", now.contexts)
-        yield _gauge("tts_capacity_contexts", "Contexts that this server admits.", now.capacity)
-        yield from _workers(now.workers, now.codec_spare_up)
+        yield _gauge("tts_contexts_active", "Open contexts.", runtime.admission.active)
+        yield _gauge(
+            "tts_capacity_contexts",
+            "Contexts that this server admits.",
+            runtime.admission.capacity,
+        )
+        yield _gauges(
+            "tts_talker_requests",
+            "Utterances that the talker has.",
+            state={"working": working, "waiting": talker.outstanding - working},
+        )
+        yield _gauge("tts_codec_windows", "Windows that the codec has.", runtime.codec.outstanding)
+        yield _gauge("tts_event_loop_tasks", "Tasks of the gateway's event loop.", _tasks())
+
+    def _workers(self) -> Iterator[Metric]:
+        talker, codec = self._runtime.talker, self._runtime.codec
+        up = {"talker": talker.is_ready, "codec": codec.is_ready}
+        if codec.has_spare_ready is not None:
+            up["codec_spare"] = codec.has_spare_ready
+        yield _gauges("tts_worker_up", "1 while the worker takes work.", worker=up)
+        yield _counters(
+            "tts_worker_restarts",
+            "How often the worker was started again.",
+            worker={"talker": talker.restarts, "codec": codec.restarts},
+        )
         yield CounterMetricFamily(
             "tts_codec_takeovers",
             "How often a spare codec worker went on where one had died.",
-            value=now.codec_takeovers,
+            value=codec.takeovers,
         )
-        talker = GaugeMetricFamily(
-            "tts_talker_requests", "Utterances that the talker has.", labels=["state"]
+
+    def _pace(self) -> Iterator[Metric]:
+        """The bounds that the chunk schedule reckons with; see streaming.chunk_schedule."""
+        pace = self._runtime.engine_pace.bounds()
+        frame_s = self._runtime.codec.spec.frame_s
+        yield _gauge("tts_frame_seconds", "Audio per frame, and so per row.", frame_s)
+        yield _gauge("tts_pace_row_seconds", "Seconds per row of one stream.", pace.row_s)
+        yield _gauge(
+            "tts_pace_burst_seconds", "How late its rows may be beside that.", pace.burst_s
         )
-        talker.add_metric(["working"], now.talker_working)
-        talker.add_metric(["waiting"], now.talker_waiting)
-        yield talker
-        yield _gauge("tts_codec_windows", "Windows that the codec has.", now.codec_windows)
-        yield _gauge("tts_event_loop_tasks", "Tasks of the gateway's event loop.", _tasks())
-        if now.pace is not None and now.frame_s is not None:
-            yield from _pace(now.pace, now.frame_s)
+        yield _gauge("tts_pace_codec_queue_seconds", "A window's wait for the codec.", pace.wait_s)
+        yield _gauge(
+            "tts_pace_decode_fixed_seconds",
+            "A window's decoding, however long.",
+            pace.decode_fixed_s,
+        )
+        yield _gauge(
+            "tts_pace_decode_frame_seconds",
+            "Its decoding per frame, beside that.",
+            pace.decode_frame_s,
+        )
+
+    def _tenants(self) -> Iterator[Metric]:
+        authority = self._runtime.authority
+        tenants = dict(authority.accounts.tenants())
+        yield _gauge("tts_api_keys", "API keys that are valid now.", authority.key_count)
+        yield _gauge(
+            "tts_api_keys_current",
+            "1 unless the file of keys could not be used when it was read last.",
+            authority.is_current,
+        )
+        yield _gauges(
+            "tts_tenant_contexts_active",
+            "A tenant's open contexts.",
+            tenant={name: account.contexts for name, account in tenants.items()},
+        )
+        yield _gauges(
+            "tts_tenant_connections_active",
+            "A tenant's open WebSockets.",
+            tenant={name: account.connections for name, account in tenants.items()},
+        )
+        yield _counters(
+            "tts_tenant_characters",
+            "A tenant's text taken.",
+            tenant={name: account.characters for name, account in tenants.items()},
+        )
+        yield _counters(
+            "tts_tenant_refusals",
+            "Refusals by a tenant's limits.",
+            tenant={name: account.refusals for name, account in tenants.items()},
+        )
 
 
 def _tasks() -> int:
@@ -316,72 +351,19 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=float(value))
 
 
-def _workers(workers: Mapping[str, Worker], spare_up: bool | None) -> Iterator[Metric]:
-    up = GaugeMetricFamily("tts_worker_up", "1 while the worker takes work.", labels=["worker"])
-    restarts = CounterMetricFamily(
-        "tts_worker_restarts", "How often the worker was started again.", labels=["worker"]
-    )
-    for name, worker in workers.items():
-        up.add_metric([name], worker.is_up)
-        restarts.add_metric([name], worker.restarts)
-    if spare_up is not None:
-        up.add_metric(["codec_spare"], spare_up)
-    yield up
-    yield restarts
+def _gauges(name: str, text: str, **series: Mapping[str, float]) -> Metric:
+    """One value for each value of the label."""
+    return _labelled(GaugeMetricFamily(name, text, labels=tuple(series)), series)
 
 
-def _pace(pace: PaceBounds, frame_s: float) -> Iterator[Metric]:
-    """The bounds that the chunk schedule reckons with just now; see streaming.chunk_schedule."""
-    yield _gauge("tts_frame_seconds", "Audio per frame, and so per row.", frame_s)
-    yield _gauge("tts_pace_row_seconds", "Seconds per row of one stream.", pace.row_s)
-    yield _gauge("tts_pace_burst_seconds", "How late its rows may be beside that.", pace.burst_s)
-    yield _gauge("tts_pace_codec_queue_seconds", "A window's wait for the codec.", pace.wait_s)
-    yield _gauge(
-        "tts_pace_decode_fixed_seconds", "A window's decoding, however long.", pace.decode_fixed_s
-    )
-    yield _gauge(
-        "tts_pace_decode_frame_seconds", "Its decoding per frame, beside that.", pace.decode_frame_s
-    )
+def _counters(name: str, text: str, **series: Mapping[str, float]) -> Metric:
+    return _labelled(CounterMetricFamily(name, text, labels=tuple(series)), series)
 
 
-_GAUGES: tuple[tuple[str, str, Callable[[Account], int]], ...] = (
-    ("tts_tenant_contexts_active", "A tenant's open contexts.", lambda a: a.contexts),
-    ("tts_tenant_connections_active", "A tenant's open WebSockets.", lambda a: a.connections),
-)
-_COUNTERS: tuple[tuple[str, str, Callable[[Account], int]], ...] = (
-    ("tts_tenant_characters", "A tenant's text taken.", lambda a: a.characters),
-    ("tts_tenant_refusals", "Refusals by a tenant's limits.", lambda a: a.refusals),
-)
-
-
-class TenantCollector(Collector):
-    """Exports an Authority's accounts, and how its file of keys does."""
-
-    def __init__(self, authority: Authority) -> None:
-        self._authority = authority
-
-    def describe(self) -> list[Metric]:
-        """Nothing is read when this is registered."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """See prometheus_client."""
-        yield GaugeMetricFamily(
-            "tts_api_keys", "API keys that are valid now.", value=self._authority.key_count
-        )
-        yield GaugeMetricFamily(
-            "tts_api_keys_current",
-            "1 unless the file of keys could not be used when it was read last.",
-            value=float(self._authority.is_current),
-        )
-        tenants = list(self._authority.accounts.tenants())
-        for name, text, read in _GAUGES:
-            gauge = GaugeMetricFamily(name, text, labels=["tenant"])
-            for tenant, account in tenants:
-                gauge.add_metric([tenant], read(account))
-            yield gauge
-        for name, text, read in _COUNTERS:
-            counter = CounterMetricFamily(name, text, labels=["tenant"])
-            for tenant, account in tenants:
-                counter.add_metric([tenant], read(account))
-            yield counter
+def _labelled(
+    family: GaugeMetricFamily | CounterMetricFamily, series: Mapping[str, Mapping[str, float]]
+) -> Metric:
+    for values in series.values():
+        for label, value in values.items():
+            family.add_metric([label], value)
+    return family

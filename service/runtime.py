@@ -18,7 +18,7 @@ from service.auth.limits import Accounts
 from service.auth.tokens import TokenSigner
 from service.engine_stats import EnginePace
 from service.engines import RunningCodec, RunningTalker
-from service.metrics import Metrics, Snapshot, Worker
+from service.metrics import Metrics
 from service.settings import Settings
 from service.timers import LoopTurns, TimerWheel, beat
 from service.tracing import Tracing
@@ -109,8 +109,7 @@ class Runtime:
         self._unconnected = asyncio.Event()
         self._unconnected.set()
         self._background: list[asyncio.Task[None]] = []
-        metrics.watch(self.snapshot)
-        metrics.watch_tenants(self.authority)
+        metrics.watch(self)
 
     @property
     def segment_chars(self) -> int:
@@ -286,33 +285,15 @@ class Runtime:
         if code is ErrorCode.RATE_LIMITED:
             self.accounts.on_refusal(current_caller())
 
-    def snapshot(self) -> Snapshot:
-        """The state of the service that the metrics show."""
-        talker, codec, pace = self.talker, self.codec, self.engine_pace
-        working = min(talker.live, talker.outstanding)
-        return Snapshot(
-            ready=self.is_ready,
-            draining=self.phase is Phase.DRAINING,
-            connections=self.connections,
-            contexts=self.admission.active,
-            capacity=self.admission.capacity,
-            workers={
-                "talker": Worker(talker.is_ready, talker.restarts),
-                "codec": Worker(codec.is_ready, codec.restarts),
-            },
-            talker_working=working,
-            talker_waiting=talker.outstanding - working,
-            codec_windows=codec.outstanding,
-            codec_spare_up=codec.has_spare_ready,
-            codec_takeovers=codec.takeovers,
-            pace=pace.bounds() if pace.has_begun else None,
-            frame_s=codec.spec.frame_s if pace.has_begun else None,
-        )
-
     @property
     def is_ready(self) -> bool:
         """Whether new contexts can be served now."""
         return self.phase is Phase.READY and self.talker.is_ready and self.codec.is_ready
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether no new work is taken because the server, or its operator, is about to end it."""
+        return self.phase is Phase.DRAINING
 
     @property
     def voices(self) -> Sequence[str]:
@@ -363,7 +344,7 @@ class Runtime:
         """Raise CapacityError unless new contexts can be served: at once, or, for those that can
         wait, when engines that died have been started again.
         """
-        if self.phase is Phase.DRAINING:
+        if self.is_draining:
             raise CapacityError(ErrorCode.DRAINING, "The server is shutting down.")
         may_wait = or_restarting and self.phase is Phase.READY and self.settings.hold_s > 0
         if not (self.is_ready or may_wait):

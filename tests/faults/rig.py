@@ -54,10 +54,9 @@ class Gateway:
 
     def is_free(self) -> bool:
         """Whether every gauge of work is at zero, and no connection is held."""
-        now = self.runtime.snapshot()
-        work = (now.contexts, now.talker_working, now.talker_waiting, now.codec_windows)
-        held = self.server.server_state.connections
-        return not any((*work, now.connections, len(held), self.talker.outstanding))
+        contexts, windows = self.runtime.admission.active, self.codec.outstanding
+        held = len(self.server.server_state.connections)
+        return not any((contexts, windows, self.runtime.connections, held, self.talker.outstanding))
 
     async def until_free(self) -> None:
         async with asyncio.timeout(PATIENCE_S):

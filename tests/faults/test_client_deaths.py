@@ -65,7 +65,7 @@ async def kill(count: int, seed: int) -> None:
         made = talker.rows_made
         await asyncio.sleep(0.3)
         assert talker.rows_made == made  # nothing is made for nobody
-        assert server.runtime.snapshot().contexts == 0
+        assert server.runtime.admission.active == 0
         assert server.runtime.uploads.active == 0
     assert_right(beside, "complete")
 
