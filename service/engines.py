@@ -11,24 +11,38 @@ from streaming.ports import CodecEngine, TalkerEngine
 from streaming.segmenter import SpokenLengths
 
 
-class RunningTalker(TalkerEngine, Protocol):
-    """A talker with a life of its own (a child process, or a fake)."""
+class Running(Protocol):
+    """What has a life of its own: a child process, or a fake."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can take requests now."""
+        """Whether it can take work now."""
+
+    @property
+    def outstanding(self) -> int:
+        """Utterances or windows that it was given and has not finished."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it had to be started again."""
+
+    async def start(self) -> None:
+        """Return once it is ready."""
+
+    async def stop(self) -> None:
+        """End it."""
+
+
+class RunningTalker(Running, TalkerEngine, Protocol):
+    """A talker that runs."""
 
     @property
     def capacity(self) -> int:
         """Utterances that it works on at once."""
 
     @property
-    def outstanding(self) -> int:
-        """Utterances that it was given and has not finished."""
-
-    @property
     def live(self) -> int:
-        """How many of them it works on; the others wait."""
+        """How many of its utterances it works on; the others wait."""
 
     @property
     def model_folder(self) -> Path | None:
@@ -70,16 +84,6 @@ class RunningTalker(TalkerEngine, Protocol):
     def has_continuity(self) -> bool:
         """Whether it can go on from what a conversation has said so far."""
 
-    async def start(self) -> None:
-        """Return once it is ready."""
-
-    @property
-    def restarts(self) -> int:
-        """How often it had to be started again."""
-
-    async def stop(self) -> None:
-        """End it."""
-
 
 class DecodeSeconds(Protocol):
     """A window of w frames takes ``fixed_s + frame_s * w``."""
@@ -93,16 +97,12 @@ class DecodeSeconds(Protocol):
         """Seconds for each frame, context included."""
 
 
-class RunningCodec(CodecEngine, Protocol):
-    """A codec with a life of its own."""
+class RunningCodec(Running, CodecEngine, Protocol):
+    """A codec that runs."""
 
     @property
     def cost(self) -> DecodeSeconds:
         """The cost of a window, measured at the start."""
-
-    @property
-    def restarts(self) -> int:
-        """How often it had to be started again."""
 
     @property
     def has_spare_ready(self) -> bool | None:
@@ -111,17 +111,3 @@ class RunningCodec(CodecEngine, Protocol):
     @property
     def takeovers(self) -> int:
         """How often another worker went on where one had died."""
-
-    @property
-    def outstanding(self) -> int:
-        """Windows that wait for an answer."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it can take windows now."""
-
-    async def start(self) -> None:
-        """Return once it is ready."""
-
-    async def stop(self) -> None:
-        """End it."""

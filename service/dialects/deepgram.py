@@ -7,7 +7,6 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from fastapi import Request, Response, WebSocket
@@ -518,8 +517,8 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
         create = options.create(request_id, runtime.settings.max_lead_ms)
         encoder = options.encoder(runtime.codec.spec.sample_rate)
         plan = plan_speech(runtime, NAME, request_id, create, encoder)
-        renderer = BodyRenderer(options.media_type, partial(refusal, request_id=request_id))
-        response = HttpSpeech(runtime, plan, body.text, renderer)
+        renderer = BodyRenderer(options.media_type)
+        response = HttpSpeech(runtime, plan, body.text, refusal, renderer)
         response.headers["dg-request-id"] = request_id
         response.headers["dg-model-name"] = header_value(options.model)
         response.headers["dg-char-count"] = str(len(body.text))

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ValidationError
 
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.protocol.field_errors import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from service.runtime import Runtime
 
 log = logging.getLogger(__name__)
+Model = TypeVar("Model", bound=BaseModel)
 
 #: RFC 6455's codes for sockets that cannot go on, and its registry's "try again later".
 POLICY, INTERNAL, TRY_AGAIN = 1008, 1011, 1013
@@ -286,6 +288,14 @@ def validation_error(
         return unknown_field(name, sorted(known) if len(path) == 1 else ())
     ways = [_must_be(f) for p, f in mine if p == path]
     return invalid_field(name, fault.get("input"), " or ".join(dict.fromkeys(ways)))
+
+
+def parse_message(model: type[Model], text: str) -> Model:
+    """Read a client's message. Raises RequestError (``invalid_json``, ``invalid_message``)."""
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        raise validation_error(error.errors(), rooted=False) from error
 
 
 def _path(place: Sequence[Any]) -> tuple[str, ...]:

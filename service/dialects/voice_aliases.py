@@ -6,6 +6,7 @@ A client made for another service sends that service's voice ids. The settings
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.auth.caller import current_caller
@@ -83,3 +84,15 @@ def find_voice(key: str, runtime: Runtime) -> ListedVoice:
     wanted = resolve_voice(key, runtime)
     every = list_voices(runtime)
     return next((voice for voice in every if wanted in (voice.id, voice.name)), every[0])
+
+
+def page_after(
+    voices: Sequence[ListedVoice], after: str | None, size: int
+) -> tuple[Sequence[ListedVoice], str | None]:
+    """A page of ``voices``: those behind the one whose id is ``after``, or the first, and the id to
+    ask for more after; None at their end.
+    """
+    ids = [voice.id for voice in voices]
+    first = ids.index(after) + 1 if after in ids else 0
+    page = voices[first : first + size]
+    return page, page[-1].id if len(voices) > first + size else None

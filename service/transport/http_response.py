@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from fastapi import Response
@@ -14,8 +14,9 @@ from service.admission import Lease
 from service.auth.caller import current_caller
 from service.contexts.options import FlushEncoder, SpeechPlan
 from service.contexts.speech_context import Audio, Output, SpeechContext, Words
-from service.dialects.errors import count_error
+from service.dialects.errors import Refusal, count_error
 from service.runtime import Runtime
+from service.transport.http_routes import ignored_header
 from streaming.errors import CapacityError, ErrorCode, TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
@@ -78,12 +79,15 @@ class OutputQueue:
 
 
 class BodyRenderer:
-    """How a dialect puts speech into the body of a response: by itself as it is, unless it
-    overrides these. ``refusal``: the answer to an error before the first byte.
+    """How a dialect puts speech into the body of a response: the audio as it is, unless it
+    overrides these.
     """
 
-    def __init__(self, media_type: str, refusal: Callable[[TalkwireError], Response]) -> None:
-        self.media_type, self.refusal = media_type, refusal
+    def __init__(self, media_type: str) -> None:
+        self.media_type = media_type
+
+    def words(self, timings: Sequence[WordTiming]) -> None:
+        """Words of the audio that comes next, where the plan asks for words."""
 
     def audio(self, data: bytes) -> bytes:
         """A piece of the encoded audio; may be nothing yet."""
@@ -134,8 +138,8 @@ class HttpSpeech(Response):
 
     Nothing is sent before the first audio is there, so what fails until then is answered
     with a status of its own. What fails later, and that the dialect has no message for, leaves the
-    body without its end, which no HTTP/1.1 client can take for a whole one. ``words``, where
-    the plan asks for words, is told of each before ``renderer`` is given its audio.
+    body without its end, which no HTTP/1.1 client can take for a whole one. ``ignored`` are the
+    request's fields without effect, which a header names.
     """
 
     def __init__(
@@ -143,17 +147,19 @@ class HttpSpeech(Response):
         runtime: Runtime,
         plan: SpeechPlan,
         text: str,
+        refusal: Refusal,
         renderer: BodyRenderer,
-        words: Callable[[Sequence[WordTiming]], None] | None = None,
+        ignored: Iterable[str] = (),
     ) -> None:
         self._runtime, self._plan, self._text = runtime, plan, text
-        self._renderer, self._words = renderer, words
+        self._refusal, self._renderer = refusal, renderer
         self.status_code, self.media_type, self.background = 200, renderer.media_type, None
         self.init_headers(
             {
                 "x-request-id": plan.request.request_id,
                 "cache-control": "no-store",
                 "x-accel-buffering": "no",
+                **ignored_header(ignored),
             }
         )
 
@@ -171,7 +177,8 @@ class HttpSpeech(Response):
                     refused = await self._speak(lease, tasks, receive, send)
         if refused is not None:
             self._count(refused)
-            await self._renderer.refusal(refused)(scope, receive, send)
+            refusal = self._refusal(refused, self._plan.request.request_id)
+            await refusal(scope, receive, send)
 
     async def _speak(
         self, lease: Lease, tasks: asyncio.TaskGroup, receive: Receive, send: Send
@@ -232,8 +239,8 @@ class HttpSpeech(Response):
         return output
 
     def _tell_words(self, words: Words) -> None:
-        if words.timings and self._words is not None:
-            self._words(words.timings)
+        if words.timings:
+            self._renderer.words(words.timings)
 
 
 class ResponseBody:

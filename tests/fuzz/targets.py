@@ -12,6 +12,7 @@ import contextlib
 import json
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,11 @@ from codec import messages as codec_messages
 from embedded.text import normalise
 from ipc.framing import FramingError, MessageReader
 from service.access.hosts import is_allowed, parse_origins
-from service.dialects.cartesia.messages import context_of
-from service.dialects.cartesia.messages import parse_message as parse_cartesia
+from service.dialects.cartesia.messages import ContextRequest, context_of
 from service.dialects.deepgram import joined
-from service.dialects.elevenlabs.messages import parse_message as parse_elevenlabs
+from service.dialects.elevenlabs.messages import ClientMessage
 from service.dialects.elevenlabs.request import SpeechBody as ElevenLabsBody
-from service.dialects.errors import validation_error
+from service.dialects.errors import parse_message, validation_error
 from service.dialects.openai.batch import BatchBody
 from service.dialects.openai.request import SpeechBody as OpenAiBody
 from service.dialects.vllm_omni.request import SessionConfig
@@ -131,7 +131,12 @@ def http_bodies(data: bytes) -> None:
 def vendor_messages(data: bytes) -> None:
     """The messages of other vendors' sockets."""
     text = _text(data)
-    for parse in (parse_elevenlabs, parse_cartesia, parse_vllm_omni):
+    parsers = (
+        partial(parse_message, ClientMessage),
+        partial(parse_message, ContextRequest),
+        parse_vllm_omni,
+    )
+    for parse in parsers:
         try:
             parse(text)
         except TalkwireError as error:

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import MEDIA_TYPES, make_stream_encoder
 from service.contexts.speech_context import TextRenderer
 from service.dialects.cartesia.errors import error_event
-from service.dialects.errors import validation_error
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.protocol import messages as wire
@@ -191,14 +190,6 @@ def _unsupported(param: str, message: str) -> RequestError:
 #: Flushes that the client did not ask for are not told.
 OWN_FLUSH = "own"
 _PARTIAL, _ALL = 206, 200
-
-
-def parse_message(text: str) -> ContextRequest:
-    """Read one message. Raises RequestError (``invalid_json``, ``invalid_message``)."""
-    try:
-        return ContextRequest.model_validate_json(text)
-    except ValidationError as error:
-        raise validation_error(error.errors(), rooted=False) from error
 
 
 def context_of(text: str) -> str | None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response, WebSocket
@@ -27,10 +26,10 @@ from service.dialects.cartesia.messages import (
     context_create,
 )
 from service.dialects.cartesia.socket import CartesiaDialect
-from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
+from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, page_after
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
-from service.transport.http_routes import SpeechRoute, ignored_header, speaks
+from service.transport.http_routes import SpeechRoute, speaks
 from service.transport.websocket import serve_socket
 from streaming.errors import TalkwireError
 from streaming.events import Done
@@ -81,12 +80,12 @@ class Token(BaseModel):
 class SpeechEvents(BodyRenderer):
     """Server-sent events, the same as the socket's messages."""
 
-    def __init__(self, events: EventRenderer, refusal: Callable[[TalkwireError], Response]) -> None:
-        super().__init__(_EVENTS, refusal)
+    def __init__(self, events: EventRenderer) -> None:
+        super().__init__(_EVENTS)
         self._events = events
         self._words = b""
 
-    def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
+    def words(self, timings: Sequence[WordTiming]) -> None:
         """Words of the audio that comes next."""
         self._words += _sse(self._events.timestamps(timings))
 
@@ -138,9 +137,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         """Speak a text. The audio is sent while it is made."""
         format_ = body.require_format("raw", "wav", "mp3")
         plan = _plan(body, runtime, request, timestamps=False)
-        refuse = partial(refusal, request_id=request.state.request_id)
-        renderer = BodyRenderer(format_.media_type, refuse)
-        return _response(HttpSpeech(runtime, plan, body.transcript, renderer), body)
+        return _response(plan, body, BodyRenderer(format_.media_type))
 
     @router.post("/tts/sse", response_class=Response)
     @speaks
@@ -148,19 +145,12 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         """The same as server-sent events, with words where the model has them."""
         body.require_format("raw")
         plan = _plan(body, runtime, request, timestamps=True)
-        request_id = request.state.request_id
-        renderer = SpeechEvents(
-            EventRenderer(body.context_id, request_id), partial(refusal, request_id=request_id)
-        )
-        speech = HttpSpeech(runtime, plan, body.transcript, renderer, renderer.on_word_timings)
-        return _response(speech, body)
+        events = EventRenderer(body.context_id, request.state.request_id)
+        return _response(plan, body, SpeechEvents(events))
 
-
-def _response(speech: HttpSpeech, body: SpeechBody) -> HttpSpeech:
-    """The same, with a header that names what has no effect."""
-    ignored = [name for name in LANGUAGE_FIELDS if getattr(body, name)]
-    speech.headers.update(ignored_header(ignored))
-    return speech
+    def _response(plan: SpeechPlan, body: SpeechBody, renderer: BodyRenderer) -> Response:
+        ignored = [name for name in LANGUAGE_FIELDS if getattr(body, name)]
+        return HttpSpeech(runtime, plan, body.transcript, refusal, renderer, ignored)
 
 
 def _plan(body: SpeechBody, runtime: Runtime, request: Request, *, timestamps: bool) -> SpeechPlan:
@@ -196,16 +186,13 @@ def _add_voices(router: APIRouter, runtime: Runtime) -> None:
         q: str = "",
     ) -> VoicePage:
         """The voices that can be asked for, in pages."""
-        every = [shaped(voice) for voice in list_voices(runtime)]
-        found = [voice for voice in every if q.lower() in voice.name.lower()]
+        found = [voice for voice in list_voices(runtime) if q.lower() in voice.name.lower()]
+        page, following = page_after(found, starting_after, limit)
         ids = [voice.id for voice in found]
         if ending_before in ids:
-            found = found[: ids.index(ending_before)][-limit:]
-            return VoicePage(data=found, has_more=False, next_page=None)
-        first = ids.index(starting_after) + 1 if starting_after in ids else 0
-        page = found[first : first + limit]
-        has_more = len(found) > first + limit
-        return VoicePage(data=page, has_more=has_more, next_page=page[-1].id if has_more else None)
+            page, following = found[: ids.index(ending_before)][-limit:], None
+        data = [shaped(voice) for voice in page]
+        return VoicePage(data=data, has_more=following is not None, next_page=following)
 
     @router.get("/voices/{voice_id}")
     async def voice(voice_id: str) -> Voice:

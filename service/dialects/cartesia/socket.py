@@ -22,9 +22,8 @@ from service.dialects.cartesia.messages import (
     context_of,
     done_message,
     flush_message,
-    parse_message,
 )
-from service.dialects.errors import count_error
+from service.dialects.errors import count_error, parse_message
 from service.transport.websocket import GOING_AWAY, Dialect, Socket, SocketClosing
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
@@ -160,7 +159,7 @@ class CartesiaDialect(Dialect):
     def on_text(self, text: str) -> None:
         """Carry out one message; what is wrong with it is told, never fatal."""
         try:
-            request = parse_message(text)
+            request = parse_message(ContextRequest, text)
         except RequestError as error:
             self._tell(error, context_of(text))
             return

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from service.auth.caller import current_caller
-from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
+from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, page_after
 from service.runtime import Runtime
 from streaming.errors import ErrorCode
 from streaming.protocol.field_errors import invalid_field
@@ -181,15 +181,12 @@ def _add_voices(router: APIRouter, runtime: Runtime) -> None:
             for voice in list_voices(runtime)
             if search.lower() in voice.name.lower() and (not voice_ids or voice.id in voice_ids)
         ]
-        ids = [voice.id for voice in found]
-        first = ids.index(next_page_token) + 1 if next_page_token in ids else 0
-        page = found[first : first + page_size]
-        has_more = len(found) > first + page_size
+        page, following = page_after(found, next_page_token, page_size)
         return VoicePage(
             voices=[_shaped(voice) for voice in page],
-            has_more=has_more,
+            has_more=following is not None,
             total_count=len(found),
-            next_page_token=page[-1].id if has_more else None,
+            next_page_token=following,
         )
 
     @router.get("/v1/voices/settings/default")

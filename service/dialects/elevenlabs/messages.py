@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any
 
-import msgspec
-from msgspec import Meta, Struct
+from pydantic import BaseModel, Field
 
 from service.contexts.speech_context import TextRenderer
 from service.dialects.elevenlabs.errors import error_message
-from streaming.errors import ErrorCode, RequestError, TalkwireError
-from streaming.protocol.field_errors import msgspec_error
+from service.dialects.elevenlabs.request import VoiceSettings
+from streaming.errors import TalkwireError
 from streaming.word_timing import WordTiming
 
 
@@ -127,37 +126,18 @@ class Aligner:
         self._has_lent = False
 
 
-class VoiceSettings(Struct, frozen=True):
-    """Knobs of ElevenLabs' models. Of them, only ``speed`` is one here."""
-
-    speed: Annotated[float, Meta(ge=0.25, le=4)] | None = None
-
-
-class ClientMessage(Struct, frozen=True):
+class ClientMessage(BaseModel):
     """Any message of a client; what it means depends on what is in it. Fields that are not here
     are ElevenLabs' own and have no effect.
     """
 
     text: str | None = None
-    context_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    context_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     flush: bool | None = None
     close_context: bool | None = None
     close_socket: bool | None = None
     voice_settings: VoiceSettings | None = None
     pronunciation_dictionary_locators: list[Any] | None = None
-
-
-_decoder = msgspec.json.Decoder(ClientMessage)
-
-
-def parse_message(text: str) -> ClientMessage:
-    """Read one message. Raises RequestError (``invalid_json``, ``invalid_message``)."""
-    try:
-        return _decoder.decode(text)
-    except msgspec.ValidationError as error:
-        raise msgspec_error(error, text, ClientMessage) from error
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise RequestError(ErrorCode.INVALID_JSON, "The message is not valid JSON.") from error
 
 
 class StreamRenderer(TextRenderer):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from fastapi import APIRouter, Query, Request, Response, WebSocket
 
@@ -34,9 +33,8 @@ from service.dialects.elevenlabs.sockets import (
 )
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
-from service.transport.http_routes import SpeechRoute, ignored_header, speaks
+from service.transport.http_routes import SpeechRoute, speaks
 from service.transport.websocket import Dialect, Socket, serve_socket
-from streaming.errors import TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
 
@@ -53,17 +51,12 @@ class TimedLines(BodyRenderer):
     beginning, of what a decoder makes of the audio: ``late_ms`` after the words' own.
     """
 
-    def __init__(
-        self,
-        aligner: Aligner,
-        refusal: Callable[[TalkwireError], Response],
-        late_ms: float = 0.0,
-    ) -> None:
-        super().__init__(_JSON, refusal)
+    def __init__(self, aligner: Aligner, late_ms: float) -> None:
+        super().__init__(_JSON)
         self._aligner, self._late_ms = aligner, late_ms
         self._words: list[WordTiming] = []
 
-    def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
+    def words(self, timings: Sequence[WordTiming]) -> None:
         """Words of the audio that comes next."""
         self._words += later(timings, self._late_ms)
 
@@ -96,15 +89,8 @@ class TimedWhole(TimedLines):
     is told the length.
     """
 
-    def __init__(
-        self,
-        aligner: Aligner,
-        refusal: Callable[[TalkwireError], Response],
-        late_ms: float = 0.0,
-        *,
-        is_wav: bool = False,
-    ) -> None:
-        super().__init__(aligner, refusal, late_ms)
+    def __init__(self, aligner: Aligner, late_ms: float, *, is_wav: bool) -> None:
+        super().__init__(aligner, late_ms)
         self._is_wav, self._size = is_wav, 0
         self._head, self._rest = bytearray(), bytearray()
         self._encoded: list[bytes] = []
@@ -182,11 +168,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         """Speak a text. The audio is sent while it is made."""
         format_ = parse_format(output_format)
         plan = _plan(body, voice_id, format_, runtime, request, timestamps=False)
-        refuse = partial(refusal, request_id=request.state.request_id)
-        renderer = BodyRenderer(format_.media_type, refuse)
-        response = HttpSpeech(runtime, plan, body.text, renderer)
-        response.headers.update(ignored_header(ignored_fields(body.language_code)))
-        return response
+        return _response(plan, body, BodyRenderer(format_.media_type))
 
     @router.post(_SPEECH + "/stream/with-timestamps", response_class=Response)
     @speaks
@@ -211,16 +193,17 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         plan = _plan(body, voice_id, format_, runtime, request, timestamps=True, buffered=is_whole)
         aligner = Aligner(lends=False)
         aligner.append(body.text)
-        refuse = partial(refusal, request_id=request.state.request_id)
         late_ms = 1000 * plan.encoder.delay_samples / plan.encoder.sample_rate
         renderer = (
-            TimedWhole(aligner, refuse, late_ms, is_wav=format_.encoding == "wav")
+            TimedWhole(aligner, late_ms, is_wav=format_.encoding == "wav")
             if is_whole
-            else TimedLines(aligner, refuse, late_ms)
+            else TimedLines(aligner, late_ms)
         )
-        response = HttpSpeech(runtime, plan, body.text, renderer, renderer.on_word_timings)
-        response.headers.update(ignored_header(ignored_fields(body.language_code)))
-        return response
+        return _response(plan, body, renderer)
+
+    def _response(plan: SpeechPlan, body: SpeechBody, renderer: BodyRenderer) -> Response:
+        ignored = ignored_fields(body.language_code)
+        return HttpSpeech(runtime, plan, body.text, refusal, renderer, ignored)
 
 
 def _plan(

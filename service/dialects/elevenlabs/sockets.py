@@ -13,10 +13,9 @@ from service.dialects.elevenlabs.messages import (
     SingleRenderer,
     StreamRenderer,
     final_message,
-    parse_message,
 )
 from service.dialects.elevenlabs.request import NAME, StreamOptions, refuse_dictionaries
-from service.dialects.errors import count_error
+from service.dialects.errors import count_error, parse_message
 from service.transport.websocket import NORMAL, Dialect, Socket, SocketClosing
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 
@@ -135,7 +134,7 @@ class SingleStreamDialect(StreamDialect):
         if self._is_ended:
             return
         try:
-            message = parse_message(text)
+            message = parse_message(ClientMessage, text)
             if message.text == "":
                 self._end()
             elif self._context is None:
@@ -207,7 +206,7 @@ class MultiStreamDialect(StreamDialect):
         if self._is_closing:
             return
         try:
-            message = parse_message(text)
+            message = parse_message(ClientMessage, text)
         except RequestError as error:
             self._give_up(error)
         self._carry_out(message)

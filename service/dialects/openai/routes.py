@@ -6,7 +6,6 @@ import base64
 import json
 import time
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from fastapi import Request, Response
@@ -32,7 +31,7 @@ from service.dialects.openai.request import (
 )
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
-from service.transport.http_routes import ClipRoute, documented, ignored_header, speaks
+from service.transport.http_routes import ClipRoute, documented, speaks
 from streaming.errors import TalkwireError
 from streaming.events import Done
 
@@ -44,8 +43,8 @@ _NO_FIELDS = frozenset((*BROWSER_QUERY, "api-version"))
 class EventRenderer(BodyRenderer):
     """Server-sent events. ``frame_s``: seconds of audio, as heard, that count as one token."""
 
-    def __init__(self, frame_s: float, request_id: str) -> None:
-        super().__init__(_EVENTS, partial(refusal, request_id=request_id))
+    def __init__(self, frame_s: float) -> None:
+        super().__init__(_EVENTS)
         self._frame_s = frame_s
 
     def audio(self, data: bytes) -> bytes:
@@ -140,16 +139,16 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
     """The answer that speaks. Raises RequestError, CapacityError."""
     plan = speech_plan(body, runtime, request_id)
     format_ = response_format(body, runtime)
-    if body.stream_format == "sse":
-        frame_s = runtime.codec.spec.frame_s / body.pace
-        response = HttpSpeech(runtime, plan, body.input, EventRenderer(frame_s, request_id))
-    else:
-        refuse = partial(refusal, request_id=request_id)
-        renderer = BodyRenderer(MEDIA_TYPES[FORMATS[format_]], refuse)
-        response = HttpSpeech(runtime, plan, body.input, renderer)
-        if format_ == "pcm":
-            response.headers.update(_PCM_HEADERS)
-    response.headers.update(ignored_header(ignored_fields(body, runtime)))
+    is_audio = body.stream_format == "audio"
+    renderer = (
+        BodyRenderer(MEDIA_TYPES[FORMATS[format_]])
+        if is_audio
+        else EventRenderer(runtime.codec.spec.frame_s / body.pace)
+    )
+    ignored = ignored_fields(body, runtime)
+    response = HttpSpeech(runtime, plan, body.input, refusal, renderer, ignored)
+    if is_audio and format_ == "pcm":
+        response.headers.update(_PCM_HEADERS)
     response.headers.update(warning_header(body, runtime))
     return response
 

@@ -6,7 +6,6 @@ import base64
 import json
 from unittest.mock import patch
 
-from fastapi import Response
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +22,7 @@ DONE = Done("complete", ContextReport(None, None, None, 0.0, 0.0, None, 0.0, 0, 
 def test_a_whole_answer_is_encoded_piece_by_piece(sizes: list[int]) -> None:
     """A call for all of it would keep the event loop from everybody for most of a second."""
     aligner, same = Aligner(), Aligner()
-    wording = TimedWhole(aligner, lambda error: Response())
+    wording = TimedWhole(aligner, 0.0, is_wav=False)
     whole, encode, encoded = bytes(i % 251 for i in range(sum(sizes))), base64.b64encode, [0]
     words = words_in(TEXT)
     aligner.append(TEXT)
@@ -33,7 +32,7 @@ def test_a_whole_answer_is_encoded_piece_by_piece(sizes: list[int]) -> None:
         for size in sizes:
             assert wording.audio(whole[at : at + size]) == b""
             at += size
-        wording.on_word_timings(words)
+        wording.words(words)
         answer = wording.done(DONE)
     assert max(encoded) <= max([*sizes, 48]) + 2
     times = same.take(words)
