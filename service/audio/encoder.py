@@ -52,25 +52,53 @@ class AudioEncoder(Protocol):
         """
 
 
-class FadingEncoder:
-    """Lets the loudness of the first ``fade_samples`` rise linearly from nothing, in front of
-    ``encoder``. Later utterances of a context are not faded.
+class Filter(Protocol):
+    """Changes samples on their way to an encoder."""
+
+    def push(self, samples: Samples) -> Samples:
+        """Take samples; return what is settled of what becomes of them."""
+
+    def finish(self) -> Samples:
+        """Return the rest at the end of an utterance, and begin anew."""
+
+
+class Fade:
+    """Lets the loudness of the first ``fade_samples`` rise linearly from nothing. Later utterances
+    of a context are not faded.
     """
 
-    def __init__(self, encoder: AudioEncoder, fade_samples: int) -> None:
-        self._encoder, self.inline = encoder, encoder.inline
-        self.sample_rate, self.delay_samples = encoder.sample_rate, encoder.delay_samples
+    def __init__(self, fade_samples: int) -> None:
         self._gains = np.arange(fade_samples, dtype=np.float32) / max(1, fade_samples)
 
-    def encode(self, samples: Samples) -> list[Packet]:
-        """See AudioEncoder."""
+    def push(self, samples: Samples) -> Samples:
+        """See Filter."""
         gains = self._gains[: len(samples)]
         if len(gains):
             samples = samples.copy()
             samples[: len(gains)] *= gains
             self._gains = self._gains[len(gains) :]
-        return self._encoder.encode(samples)
+        return samples
+
+    def finish(self) -> Samples:
+        """See Filter: nothing is held back."""
+        return np.empty(0, np.float32)
+
+
+class FilteringEncoder:
+    """A filter in front of an encoder, whose ``sample_rate`` is what the filter makes. ``inline``:
+    whether the filter is quick enough for the event loop.
+    """
+
+    def __init__(self, filter_: Filter, encoder: AudioEncoder, *, inline: bool = True) -> None:
+        self._filter, self._encoder = filter_, encoder
+        self.inline = inline and encoder.inline
+        self.sample_rate, self.delay_samples = encoder.sample_rate, encoder.delay_samples
+
+    def encode(self, samples: Samples) -> list[Packet]:
+        """See AudioEncoder; ``samples`` are the filter's."""
+        return self._encoder.encode(self._filter.push(samples)) if len(samples) else []
 
     def flush(self) -> list[Packet]:
         """See AudioEncoder."""
-        return self._encoder.flush()
+        packets = self._encoder.encode(self._filter.finish())
+        return packets + self._encoder.flush()

@@ -18,7 +18,7 @@ from service.audio.containers import (
     mp3_bit_rates,
     opus_bit_rates,
 )
-from service.audio.encoder import AudioEncoder, FadingEncoder
+from service.audio.encoder import AudioEncoder, Fade, FilteringEncoder
 from service.audio.opus import (
     DEFAULT_FRAME_MS,
     OPUS_BIT_RATE,
@@ -36,8 +36,8 @@ from service.audio.pcm import (
     pack_mulaw,
     pack_s16,
 )
-from service.audio.resample import ResamplingEncoder
-from service.audio.stretch import FASTEST, SLOWEST, StretchingEncoder
+from service.audio.resample import Resampler
+from service.audio.stretch import FASTEST, SLOWEST, TimeStretch
 from streaming.errors import ErrorCode, RequestError
 from streaming.spec import Samples
 
@@ -151,11 +151,11 @@ def make_stream_encoder(
         raise _unsupported("speed", f"The speed is from {SLOWEST} to {FASTEST}.")
     encoder = format_.make(rate, frame_ms, bit_rate)
     if rate != codec_rate:
-        encoder = ResamplingEncoder(encoder, codec_rate)
+        encoder = FilteringEncoder(Resampler(codec_rate, rate), encoder)
     if speed != 1.0:
-        encoder = StretchingEncoder(encoder, codec_rate, speed)
+        encoder = FilteringEncoder(TimeStretch(codec_rate, speed), encoder, inline=False)
     fade = round(codec_rate * fade_in_ms * speed / 1000)
-    return FadingEncoder(encoder, fade) if fade else encoder
+    return FilteringEncoder(Fade(fade), encoder) if fade else encoder
 
 
 def _check_bit_rate(name: str, format_: _Format, rate: int, bit_rate: int | None) -> None:

@@ -1,11 +1,10 @@
-"""Resampling: any encoder at another rate than the codec's."""
+"""Resampling: samples at another rate than the codec's."""
 
 from __future__ import annotations
 
 import numpy as np
 import soxr
 
-from service.audio.encoder import AudioEncoder, Packet
 from streaming.spec import Samples
 
 _QUALITY = "HQ"
@@ -53,21 +52,3 @@ class Resampler:
         self._late -= late
         self._given += len(samples) - late
         return samples[late:]
-
-
-class ResamplingEncoder:
-    """Resamples in front of ``encoder``, whose ``sample_rate`` is the target."""
-
-    def __init__(self, encoder: AudioEncoder, from_rate: int) -> None:
-        self._encoder, self.inline = encoder, encoder.inline
-        self.sample_rate, self.delay_samples = encoder.sample_rate, encoder.delay_samples
-        self._resampler = Resampler(from_rate, encoder.sample_rate)
-
-    def encode(self, samples: Samples) -> list[Packet]:
-        """See AudioEncoder; ``samples`` are at the codec's rate."""
-        return self._encoder.encode(self._resampler.push(samples)) if len(samples) else []
-
-    def flush(self) -> list[Packet]:
-        """See AudioEncoder."""
-        packets = self._encoder.encode(self._resampler.finish())
-        return packets + self._encoder.flush()

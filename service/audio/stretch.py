@@ -15,7 +15,6 @@ import av
 import numpy as np
 from av.error import BlockingIOError as NothingYetError
 
-from service.audio.encoder import AudioEncoder, Packet
 from streaming.spec import Samples
 
 SLOWEST, FASTEST = 0.25, 4.0
@@ -132,23 +131,3 @@ def _pulled(graph: av.filter.Graph) -> list[Samples]:
             parts.append(frame.to_ndarray().reshape(-1).astype(np.float32, copy=False))
         except NothingYetError:
             return parts
-
-
-class StretchingEncoder:
-    """Stretches in front of ``encoder``, which may resample. Belongs in a thread."""
-
-    inline = False
-
-    def __init__(self, encoder: AudioEncoder, from_rate: int, speed: float) -> None:
-        self._encoder = encoder
-        self.sample_rate, self.delay_samples = encoder.sample_rate, encoder.delay_samples
-        self._stretch = TimeStretch(from_rate, speed)
-
-    def encode(self, samples: Samples) -> list[Packet]:
-        """See AudioEncoder; ``samples`` are at the codec's rate."""
-        return self._encoder.encode(self._stretch.push(samples)) if len(samples) else []
-
-    def flush(self) -> list[Packet]:
-        """See AudioEncoder."""
-        packets = self._encoder.encode(self._stretch.finish())
-        return packets + self._encoder.flush()
