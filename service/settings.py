@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     ValidationError,
@@ -18,7 +19,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.access.hosts import is_loopback, parse_hosts, parse_origins
+from service.access.hosts import is_loopback, parse_host, parse_origin
 from talker.settings import TalkerSettings
 
 PREFIX = "TALKWIRE_"
@@ -28,12 +29,22 @@ EMBEDDED_MODEL = Path(__file__).resolve().parent.parent / "embedded" / "checkpoi
 _OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 #: Hub ids of one checkpoint under its old and its new name.
 _RENAMED = (("bosonai/higgs-audio-v3-tts-4b", "bosonai/higgs-tts-3-4b"),)
-#: Web origins; the environment has them with commas between them.
-Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(parse_origins)]
-#: Names that the service goes by, in the same way.
-Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(parse_hosts)]
 #: What the environment may hold beside settings: the clients' own.
 _CLIENTS_OWN = frozenset((f"{PREFIX}URL", f"{PREFIX}API_KEY"))
+
+
+def _split(value: object) -> object:
+    """The environment has no lists: entries with commas between them."""
+    if isinstance(value, str):
+        return tuple(entry for part in value.split(",") if (entry := part.strip()))
+    return value
+
+
+_Split = BeforeValidator(_split)
+#: Names of any kind, web origins, and names that the service goes by.
+Names = Annotated[tuple[str, ...], NoDecode, _Split]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(parse_origin)], ...], NoDecode, _Split]
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(parse_host)], ...], NoDecode, _Split]
 
 
 def parse_aliases(value: object) -> object:
@@ -92,8 +103,8 @@ class Settings(BaseSettings):
 
     model: str = "embedded"
     served_model_name: str | None = None
-    served_model_names: Annotated[tuple[str, ...], NoDecode] = ()
-    openai_model_aliases: Annotated[tuple[str, ...], NoDecode] = _OPENAI_MODELS
+    served_model_names: Names = ()
+    openai_model_aliases: Names = _OPENAI_MODELS
     voice_aliases: Aliases = {}
     unknown_voice: Literal["auto", "error", "default"] = "auto"
     unknown_fields: Literal["ignore", "refuse"] = "ignore"
@@ -172,14 +183,6 @@ class Settings(BaseSettings):
     incomplete_lookahead: bool = True
     network_guard_ms: Annotated[int, Field(ge=0)] = 0
     trim_silence_ms: Annotated[int, Field(ge=0, le=2000)] = 100
-
-    @field_validator("openai_model_aliases", "served_model_names", mode="before")
-    @classmethod
-    def _split_names(cls, value: object) -> object:
-        """The environment has no lists: names with commas between them."""
-        if isinstance(value, str):
-            return tuple(name for part in value.split(",") if (name := part.strip()))
-        return value
 
     @model_validator(mode="after")
     def _check_talker(self) -> Self:

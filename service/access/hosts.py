@@ -31,25 +31,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def parse_hosts(value: object) -> object:
-    """The setting as it comes from a file (a list) or the environment (commas between them).
-
-    Raises ValueError; what is no list of texts is left to whoever checks the types.
-    """
-    entries = value.split(",") if isinstance(value, str) else value
-    if not isinstance(entries, list | tuple):
-        return entries
-    found = []
-    for entry in entries:
-        if not isinstance(entry, str):
-            return entries
-        if entry.strip():
-            name = host_name(entry)
-            misplaced = name != ANY and ANY in name.removeprefix("*.")
-            if not name or misplaced or "/" in entry or "@" in entry:
-                raise ValueError(f"not a host name like speech.example.org: {entry!r}")
-            found.append(name)
-    return tuple(found)
+def parse_host(entry: str) -> str:
+    """An entry of the setting ``allowed_hosts``. Raises ValueError."""
+    name = host_name(entry)
+    misplaced = name != ANY and ANY in name.removeprefix("*.")
+    if not name or misplaced or "/" in entry or "@" in entry:
+        raise ValueError(f"not a host name like speech.example.org: {entry!r}")
+    return name
 
 
 def host_name(host: str) -> str:
@@ -109,19 +97,6 @@ def parse_origin(text: str) -> str:
     if ANY in origin:
         raise ValueError(f"each origin is named whole, or {ANY} for all: {text!r}")
     return _joined(parts.scheme, parts.hostname, parts.port)
-
-
-def parse_origins(value: object) -> object:
-    """The allow-list as it comes from a file (a list) or the environment (commas between them).
-
-    Raises ValueError; what is no list of texts is left to whoever checks the types.
-    """
-    entries = (
-        [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-    )
-    if not isinstance(entries, list | tuple):
-        return entries
-    return tuple(parse_origin(entry) if isinstance(entry, str) else entry for entry in entries)
 
 
 def is_allowed(origins: Sequence[str], host: str | None, allowed: Collection[str]) -> bool:

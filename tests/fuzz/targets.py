@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 from codec import messages as codec_messages
 from embedded.text import normalise
 from ipc.framing import FramingError, MessageReader
-from service.access.hosts import is_allowed, parse_origins
+from service.access.hosts import is_allowed, parse_origin
 from service.dialects.cartesia.messages import ContextRequest, context_of
 from service.dialects.deepgram import joined
 from service.dialects.elevenlabs.messages import ClientMessage
@@ -198,7 +198,7 @@ def origin(data: bytes) -> None:
     name = host.strip().lower().rpartition(":")[0] or host.strip().lower()
     assert not allowed or "example.org" in first.lower() or name in first.lower()
     with contextlib.suppress(ValueError):
-        parse_origins(first)
+        parse_origin(first)
 
 
 def ipc(data: bytes) -> None:

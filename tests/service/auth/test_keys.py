@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.access.hosts import is_known, is_loopback, parse_hosts
+from service.access.hosts import is_known, is_loopback
 from service.auth.authenticator import Failures, answered_subprotocol, presented_key
 from service.auth.caller import Caller
 from service.auth.keys import (
@@ -31,7 +31,7 @@ from service.auth.keys import (
 from service.auth.limits import Accounts
 from service.cli import app
 from service.server import exposure_fault
-from service.settings import Settings
+from service.settings import Settings, SettingsError, load_settings
 from streaming.errors import CapacityError, ErrorCode
 from tests.service.auth.keyring import entry, write_keys
 
@@ -301,9 +301,10 @@ def test_is_known_host(host: str, bound: str, allowed: tuple[str, ...], known: b
 
 
 def test_hosts_are_read_as_people_write_them() -> None:
-    assert parse_hosts("Speech.Example.org:443, [::2],") == ("speech.example.org", "::2")
-    with pytest.raises(ValueError, match="not a host"):
-        parse_hosts("https://speech.example.org/")
+    settings = load_settings(allowed_hosts="Speech.Example.org:443, [::2],")
+    assert settings.allowed_hosts == ("speech.example.org", "::2")
+    with pytest.raises(SettingsError, match="not a host"):
+        load_settings(allowed_hosts="https://speech.example.org/")
     assert not is_loopback("128.0.0.1")
     assert is_loopback("127.9.9.9")
 
