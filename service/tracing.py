@@ -14,8 +14,8 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -46,40 +46,14 @@ log = logging.getLogger(__name__)
 Attributes = Mapping[str, str | int | float | bool]
 
 
-@dataclass(slots=True)
-class WindowTimes:
-    """A window that the codec was asked for, and its answer: the times in ``stats`` are the
-    worker's own.
-    """
+class Stage(NamedTuple):
+    """A span that is over. ``cut`` says why it did not come to its own end."""
 
-    window: DecodeWindow
-    asked_at: float
-    answered_at: float = 0.0
-    stats: DecodeStats | None = None
-
-
-@dataclass(slots=True)
-class UtteranceTimes:
-    """The times of an utterance that the talker was asked for. ``text_at``: its first text
-    came; ``queued_at``: its text was complete; ``started_at``: the talker was asked.
-    """
-
-    index: int
-    characters: int
-    text_at: float
-    queued_at: float
-    started_at: float
-    first_row_at: float | None = None
-    last_row_at: float = 0.0
-    rows: int = 0
-    is_generated: bool = False
-    is_empty: bool = False
-    decoding: WindowTimes | None = None
-    windows: list[WindowTimes] = field(default_factory=list)
-    window_count: int = 0
-    sent_from: float | None = None
-    sent_to: float = 0.0
-    samples: int = 0
+    name: str
+    start: float
+    end: float
+    attributes: Attributes | None = None
+    cut: str | None = None
 
 
 class Recorder:
@@ -88,26 +62,19 @@ class Recorder:
     def __init__(self, tracer: Tracer, root: Span, skew_ns: int) -> None:
         self._tracer, self._root, self._skew_ns = tracer, root, skew_ns
 
-    def span(
-        self,
-        name: str,
-        start: float,
-        end: float,
-        attributes: Attributes | None = None,
-        *,
-        parent: Span | None = None,
-        cut: str | None = None,
-    ) -> Span:
-        """A span that is over. ``cut`` says why it did not come to its own end."""
+    def write(self, stage: Stage, parent: Span | None = None) -> Span:
+        """Write a span, under the context's own where there is no ``parent``."""
         from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
-        context = set_span_in_context(parent or self._root)
         span = self._tracer.start_span(
-            name, context, attributes=attributes, start_time=self._ns(start)
+            stage.name,
+            set_span_in_context(parent or self._root),
+            attributes=stage.attributes,
+            start_time=self._ns(stage.start),
         )
-        if cut is not None:
-            span.set_status(Status(StatusCode.ERROR, cut))
-        span.end(self._ns(max(start, end)))
+        if stage.cut is not None:
+            span.set_status(Status(StatusCode.ERROR, stage.cut))
+        span.end(self._ns(max(stage.start, stage.end)))
         return span
 
     def finish(self, attributes: Attributes, fault: str | None, now: float) -> None:
@@ -124,58 +91,113 @@ class Recorder:
         return int(seconds * 1e9) + self._skew_ns
 
 
-def write_utterance(write: Recorder, done: UtteranceTimes, end: float, cut: str | None) -> None:
-    """The spans of an utterance that was over at ``end``, or was ``cut`` off then."""
-    figures = {
-        "tts.utterance": done.index,
-        "tts.characters": done.characters,
-        "tts.rows": done.rows,
-        "tts.windows": done.window_count,
-        "tts.samples": done.samples,
-    }
-    parent = write.span("tts.utterance", done.text_at, end, figures, cut=cut)
-    write.span("tts.segment", done.text_at, done.queued_at, parent=parent)
-    write.span("tts.talker.wait", done.queued_at, done.started_at, parent=parent)
-    if done.is_empty:
-        return
-    if done.first_row_at is None:
-        write.span("tts.talker.first_row", done.started_at, end, parent=parent, cut=cut)
-        return
-    write.span("tts.talker.first_row", done.started_at, done.first_row_at, parent=parent)
-    stopped = None if done.is_generated else cut
-    talked = done.last_row_at if stopped is None else end
-    rows = {"tts.rows": done.rows}
-    write.span("tts.talker.rows", done.first_row_at, talked, rows, parent=parent, cut=stopped)
-    for window in done.windows:
-        _write_window(write, window, parent, end, cut)
-    if done.sent_from is not None:
-        sent = {"tts.samples": done.samples}
-        write.span("tts.send", done.sent_from, done.sent_to, sent, parent=parent)
-
-
-def _write_window(
-    write: Recorder, asked: WindowTimes, parent: Span, end: float, cut: str | None
-) -> None:
-    """The worker says how long; when is reckoned back from its answer."""
-    window, stats, answered_at = asked.window, asked.stats, asked.answered_at
-    if stats is None:
-        write.span("tts.codec.queue", asked.asked_at, end, parent=parent, cut=cut)
-        return
-    begun = max(asked.asked_at, answered_at - stats.decode_s)
-    queued = max(asked.asked_at, begun - stats.queue_s)
-    write.span("tts.codec.queue", queued, begun, parent=parent)
-    figures = {
-        "tts.frames": window.codes.shape[1],
-        "tts.new_frames": window.new_frames,
-        "tts.batch": stats.batch,
-    }
-    write.span("tts.codec.decode", begun, answered_at, figures, parent=parent)
-
-
 #: Windows of an utterance that get spans of their own; the last is always among them.
 MAX_WINDOWS = 32
 #: Pieces of text whose times are kept while the utterances before them are being spoken.
 _MAX_TEXTS = 1024
+_FIRST_ROW = "tts.talker.first_row"
+
+
+class UtteranceTrace:
+    """The stages of an utterance that the talker was asked for at ``now``. ``text_at``: its first
+    text came; ``queued_at``: its text was complete.
+    """
+
+    def __init__(self, command: StartTalker, text_at: float, queued_at: float, now: float) -> None:
+        self._index, self._characters = command.utterance, len(command.text)
+        self._text_at = text_at
+        self._stages = [
+            Stage("tts.segment", text_at, queued_at),
+            Stage("tts.talker.wait", queued_at, now),
+        ]
+        #: What the talker is at, and since when.
+        self._talking: tuple[str, float] | None = (_FIRST_ROW, now)
+        self._rows, self._last_row_at = 0, now
+        #: The window that the codec was asked for, and when.
+        self._decoding: tuple[DecodeWindow, float] | None = None
+        self._windows: list[list[Stage]] = []
+        self._window_count = 0
+        self._sent_from: float | None = None
+        self._sent_to = 0.0
+        self._samples = 0
+
+    def on_rows(self, came: Sequence[Arrival], finish: str | None) -> None:
+        """The talker made rows."""
+        if self._talking is None:
+            return
+        name, since = self._talking
+        if name == _FIRST_ROW:
+            first_at = max(came[0].at, since)
+            self._stages.append(Stage(name, since, first_at))
+            self._talking = name, since = "tts.talker.rows", first_at
+        self._last_row_at = max(came[-1].at, since)
+        self._rows += sum(arrival.rows for arrival in came)
+        if finish is not None:
+            self._end_talking(self._last_row_at, None)
+
+    def on_nothing(self) -> None:
+        """The talker had nothing to say."""
+        self._talking = None
+
+    def on_decode(self, window: DecodeWindow, now: float) -> None:
+        """The codec is asked for a window."""
+        self._decoding = window, now
+
+    def on_audio(self, stats: DecodeStats | None, samples: int, now: float, done_at: float) -> None:
+        """The window came at ``now``, and so many of its samples had been sent at ``done_at``."""
+        self._end_window(stats, now, None)
+        self._sent_from = now if self._sent_from is None else self._sent_from
+        self._sent_to = done_at
+        self._samples += samples
+
+    def finish(self, recorder: Recorder, end: float, cut: str | None) -> None:
+        """Write the spans: it was over at ``end``, or was ``cut`` off then."""
+        self._end_talking(self._last_row_at if cut is None and self._rows else end, cut)
+        self._end_window(None, end, cut)
+        if self._sent_from is not None:
+            sent = {"tts.samples": self._samples}
+            self._stages.append(Stage("tts.send", self._sent_from, self._sent_to, sent))
+        figures = {
+            "tts.utterance": self._index,
+            "tts.characters": self._characters,
+            "tts.rows": self._rows,
+            "tts.windows": self._window_count,
+            "tts.samples": self._samples,
+        }
+        mine = recorder.write(Stage("tts.utterance", self._text_at, end, figures, cut))
+        for stage in chain(self._stages, *self._windows):
+            recorder.write(stage, mine)
+
+    def _end_talking(self, end: float, cut: str | None) -> None:
+        if self._talking is not None:
+            name, since = self._talking
+            rows = {"tts.rows": self._rows} if self._rows else None
+            self._stages.append(Stage(name, since, end, rows, cut))
+            self._talking = None
+
+    def _end_window(self, stats: DecodeStats | None, now: float, cut: str | None) -> None:
+        """The worker says how long a window took; when is reckoned back from its answer. ``stats``
+        is None where no answer has come.
+        """
+        if self._decoding is None:
+            return
+        (window, asked_at), self._decoding = self._decoding, None
+        if stats is None:
+            stages = [Stage("tts.codec.queue", asked_at, now, cut=cut)]
+        else:
+            begun = max(asked_at, now - stats.decode_s)
+            figures = {
+                "tts.frames": window.codes.shape[1],
+                "tts.new_frames": window.new_frames,
+                "tts.batch": stats.batch,
+            }
+            stages = [
+                Stage("tts.codec.queue", max(asked_at, begun - stats.queue_s), begun),
+                Stage("tts.codec.decode", begun, now, figures),
+            ]
+        del self._windows[MAX_WINDOWS - 1 :]
+        self._windows.append(stages)
+        self._window_count += 1
 
 
 class ContextTrace:
@@ -185,7 +207,7 @@ class ContextTrace:
 
     def __init__(self, recorder: Recorder, now: float) -> None:
         self._recorder = recorder
-        self._utterances: dict[int, UtteranceTimes] = {}
+        self._utterances: dict[int, UtteranceTrace] = {}
         self._texts: deque[float] = deque(maxlen=_MAX_TEXTS)
         self._complete_at = now  # the text of the utterance before
         self._count = 0
@@ -195,13 +217,15 @@ class ContextTrace:
         """An event came at ``now``; at ``done_at`` its commands had been carried out."""
         if self._is_over:
             return
+        known = self._utterances.get(getattr(event, "utterance", -1))
         match event:
             case TextAppended():
                 self._texts.append(now)
-            case RowsReceived(index, batch):
-                self._on_rows(index, batch.came or (Arrival(len(batch.rows), now),), batch.finish)
-            case NothingToSay(index):
-                self._on_nothing(index, now)
+            case RowsReceived(batch=batch) if known is not None:
+                known.on_rows(batch.came or (Arrival(len(batch.rows), now),), batch.finish)
+            case NothingToSay(index) if known is not None:
+                known.on_nothing()
+                self._finish(index, now)
         for command in commands:
             match command:
                 case StartTalker():
@@ -209,10 +233,12 @@ class ContextTrace:
                 case StopTalker(index):  # it starts again with more text
                     del self._utterances[index]
                     self._count -= 1
-                case Decode(index, window):
-                    self._on_decode(index, window, now)
-                case SendAudio() if isinstance(event, AudioDecoded):
-                    self._on_audio(event, command, now, done_at)
+                case Decode(index, window) if index in self._utterances:
+                    self._utterances[index].on_decode(window, now)
+                case SendAudio() if isinstance(event, AudioDecoded) and known is not None:
+                    known.on_audio(event.stats, len(command.samples), now, done_at)
+                    if command.ends_utterance:
+                        self._finish(event.utterance, done_at)
                 case Cancelled(report=report):
                     self._end("cancelled", report, None, "cancelled", done_at)
                 case Done(reason, report, error):
@@ -228,68 +254,19 @@ class ContextTrace:
             self._texts.popleft()
         text_at = min(self._texts[0] if self._texts else self._complete_at, queued_at)
         self._complete_at = queued_at
-        self._utterances[command.utterance] = UtteranceTimes(
-            command.utterance, len(command.text), text_at, queued_at, now
-        )
+        self._utterances[command.utterance] = UtteranceTrace(command, text_at, queued_at, now)
         self._count += 1
 
-    def _on_rows(self, index: int, came: Sequence[Arrival], finish: str | None) -> None:
-        utterance = self._utterances.get(index)
-        if utterance is None:
-            return
-        if utterance.first_row_at is None:
-            utterance.first_row_at = max(came[0].at, utterance.started_at)
-        utterance.last_row_at = max(came[-1].at, utterance.first_row_at)
-        utterance.rows += sum(arrival.rows for arrival in came)
-        utterance.is_generated = utterance.is_generated or finish is not None
-
-    def _on_nothing(self, index: int, now: float) -> None:
-        utterance = self._utterances.pop(index, None)
-        if utterance is not None:
-            utterance.is_empty = True
-            write_utterance(self._recorder, utterance, now, None)
-
-    def _on_decode(self, index: int, window: DecodeWindow, now: float) -> None:
-        utterance = self._utterances.get(index)
-        if utterance is not None:
-            utterance.decoding = WindowTimes(window, now)
-
-    def _on_audio(
-        self, decoded: AudioDecoded, audio: SendAudio, now: float, done_at: float
-    ) -> None:
-        index = decoded.utterance
-        utterance = self._utterances.get(index)
-        if utterance is None:
-            return
-        self._end_window(utterance, decoded.stats, now)
-        if utterance.sent_from is None:
-            utterance.sent_from = now
-        utterance.sent_to = done_at
-        utterance.samples += len(audio.samples)
-        if audio.ends_utterance:
-            del self._utterances[index]
-            write_utterance(self._recorder, utterance, done_at, None)
-
-    def _end_window(self, utterance: UtteranceTimes, stats: DecodeStats | None, now: float) -> None:
-        """``stats`` is None where no answer has come."""
-        decoding, utterance.decoding = utterance.decoding, None
-        if decoding is None:
-            return
-        decoding.stats, decoding.answered_at = stats, now
-        if len(utterance.windows) == MAX_WINDOWS:
-            utterance.windows.pop()
-        utterance.windows.append(decoding)
-        utterance.window_count += 1
+    def _finish(self, index: int, end: float, cut: str | None = None) -> None:
+        self._utterances.pop(index).finish(self._recorder, end, cut)
 
     def _end(
         self, outcome: str, report: ContextReport, fault: str | None, cut: str | None, now: float
     ) -> None:
         """``cut`` is what unfinished spans say of their end."""
         self._is_over = True
-        for utterance in self._utterances.values():
-            self._end_window(utterance, None, now)
-            write_utterance(self._recorder, utterance, now, cut)
-        self._utterances.clear()
+        for index in list(self._utterances):
+            self._finish(index, now, cut)
         figures: dict[str, str | int | float | None] = {
             "tts.outcome": outcome,
             "tts.characters": report.characters,
