@@ -10,14 +10,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.access.hosts import is_loopback, parse_host, parse_origin
 from talker.settings import TalkerSettings
@@ -42,9 +43,9 @@ def _split(value: object) -> object:
 
 _Split = BeforeValidator(_split)
 #: Names of any kind, web origins, and names that the service goes by.
-Names = Annotated[tuple[str, ...], NoDecode, _Split]
-Origins = Annotated[tuple[Annotated[str, AfterValidator(parse_origin)], ...], NoDecode, _Split]
-Hosts = Annotated[tuple[Annotated[str, AfterValidator(parse_host)], ...], NoDecode, _Split]
+Names = Annotated[tuple[str, ...], _Split]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(parse_origin)], ...], _Split]
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(parse_host)], ...], _Split]
 
 
 def parse_aliases(value: object) -> object:
@@ -57,7 +58,7 @@ def parse_aliases(value: object) -> object:
         raise ValueError('not a JSON object like {"their id": "our voice"}') from error
 
 
-Aliases = Annotated[dict[str, str], NoDecode, BeforeValidator(parse_aliases)]
+Aliases = Annotated[dict[str, str], BeforeValidator(parse_aliases)]
 
 
 #: How many of something there are.
@@ -80,10 +81,10 @@ class SettingsError(Exception):
     """A setting is unknown or out of range; the text says which."""
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Everything an operator can set. docs/reference/settings.md lists them with their meaning."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
@@ -247,22 +248,16 @@ class Settings(BaseSettings):
 
 def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
     """Read the settings. ``overrides`` that are None count as not given. Raises SettingsError."""
-    known = set(Settings.model_fields)
-    unknown = sorted(
-        name
-        for name in os.environ
-        if name.upper().startswith(PREFIX)
-        and name[len(PREFIX) :].lower() not in known
-        and name.upper() not in _CLIENTS_OWN
-    )
-    if unknown:
-        raise SettingsError(f"unknown settings in the environment: {', '.join(unknown)}")
-    values = _read_file(config) if config else {}
-    values |= {
-        field: os.environ[name]
-        for name in os.environ
-        if name.upper().startswith(PREFIX) and (field := name[len(PREFIX) :].lower()) in known
+    environment = {
+        name.upper().removeprefix(PREFIX).lower(): value
+        for name, value in os.environ.items()
+        if name.upper().startswith(PREFIX) and name.upper() not in _CLIENTS_OWN
     }
+    if unknown := sorted(environment.keys() - Settings.model_fields.keys()):
+        names = ", ".join(PREFIX + name.upper() for name in unknown)
+        raise SettingsError(f"unknown settings in the environment: {names}")
+    values = _read_file(config) if config else {}
+    values |= environment
     values |= {name: value for name, value in overrides.items() if value is not None}
     try:
         return Settings(**values)
