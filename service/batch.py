@@ -32,7 +32,6 @@ from pydantic import ValidationError
 
 from service.audio.pcm import tell_wav_length
 from service.build import build_runtime
-from service.contexts.options import Prepare
 from service.dialects.openai.request import SpeechBody, speech_plan
 from service.logs import set_up
 from service.runtime import Runtime
@@ -40,7 +39,6 @@ from service.server import start_failure
 from service.settings import Settings
 from service.transport.http_response import open_response, speak_whole
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError, TalkwireError
-from streaming.ports import Reference
 from talkwire_client import DEFAULT_URL
 
 _RESULTS = "results.jsonl"
@@ -320,53 +318,23 @@ async def _make(item: Item, options: BatchOptions, speaker: Speaker) -> Result:
 
 
 class EngineSpeaker:
-    """Speaks with engines of this process. ``prepare``: how to make the clip's reference."""
+    """Speaks with engines of this process."""
 
-    def __init__(
-        self, runtime: Runtime, options: BatchOptions, prepare: Prepare | None = None
-    ) -> None:
-        self._runtime, self._options, self._prepare = runtime, options, prepare
-
-    @classmethod
-    @asynccontextmanager
-    async def start(
-        cls, settings: Settings, options: BatchOptions, on_progress: Callable[[str, str], None]
-    ) -> AsyncIterator[EngineSpeaker]:
-        """Start the engines, without a socket, and stop them at the end.
-
-        Raises what starting them raises, and RequestError for a clip that cannot be used.
-        """
-        runtime = build_runtime(settings, lambda worker, phase, _: on_progress(worker, phase))
-        try:
-            await runtime.start()
-            yield await cls.of(runtime, options)
-        finally:
-            await runtime.stop()
+    def __init__(self, runtime: Runtime, options: BatchOptions) -> None:
+        self._runtime, self._options = runtime, options
 
     @classmethod
     async def of(cls, runtime: Runtime, options: BatchOptions) -> EngineSpeaker:
         """With engines that run. Raises RequestError for a clip that cannot be used."""
-        if options.ref_audio is None:
-            return cls(runtime, options)
-        runtime.cloner.require_able("ref_audio")
-        reference = await runtime.cloner.one_off(options.ref_audio, options.ref_text)
-
-        async def known() -> tuple[Reference, ...]:
-            return (reference,)
-
-        return cls(runtime, options, known)
+        if options.ref_audio is not None:
+            runtime.cloner.require_able("ref_audio")
+            await runtime.cloner.one_off(options.ref_audio, options.ref_text)  # it is remembered
+        return cls(runtime, options)
 
     async def speak(self, text: str, write: Write) -> None:
         """See Speaker."""
-        runtime = self._runtime
-        fields = {k: v for k, v in self._options.body(text).items() if not k.startswith("ref_")}
-        plan = speech_plan(
-            SpeechBody.model_validate(fields),
-            runtime,
-            uuid.uuid4().hex,
-            buffered=True,
-            prepare=lambda body, runtime: self._prepare,
-        )
+        runtime, body = self._runtime, SpeechBody.model_validate(self._options.body(text))
+        plan = speech_plan(body, runtime, uuid.uuid4().hex, buffered=True)
         lease = runtime.admission.acquire()
         failure: TalkwireError | None = None
         async with asyncio.TaskGroup() as tasks:  # which would wrap an error
@@ -521,16 +489,17 @@ async def _started(settings: Settings, options: BatchOptions) -> AsyncIterator[S
     log = set_up("error" if settings.log_level == "info" else settings.log_level, "auto")
     is_ready = False
 
-    def on_progress(worker: str, phase: str) -> None:
+    def on_progress(worker: str, phase: str, seconds: float) -> None:
         if not is_ready:
             log.write(f"  {worker}: {phase}")
 
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(log.close, _LAST_LINES_S)
         try:
-            speaker = await stack.enter_async_context(
-                EngineSpeaker.start(settings, options, on_progress)
-            )
+            runtime = build_runtime(settings, on_progress)
+            stack.push_async_callback(runtime.stop)
+            await runtime.start()
+            speaker = await EngineSpeaker.of(runtime, options)
         except Exception as error:
             raise BatchError(start_failure(error)) from error
         is_ready = True
