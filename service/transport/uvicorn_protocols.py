@@ -280,8 +280,7 @@ class ConnectionLimits:
         inner = partial(HttpProtocol, limits=self, **uvicorns)
         if self.tls is None:
             return inner()
-        connections = uvicorns["server_state"].connections
-        return TlsHandshake(self.tls, inner, self.head_s, connections, self.begin, self.end)
+        return TlsHandshake(self, self.tls, inner, uvicorns["server_state"].connections)
 
     def begin(self, connection: HttpProtocol | TlsHandshake) -> None:
         """It owes something from now on."""
@@ -443,22 +442,19 @@ def server_config(app: ASGIApp, settings: Settings, grace_s: int) -> ServerConfi
 class TlsHandshake(asyncio.Protocol):
     """A connection until its handshake is done, when the protocol that ``inner`` makes has it.
 
-    ``waits`` is called when the connection begins and ``ends`` when its handshake has ended;
-    who waits too long is given up by the caller (``give_up``), or after ``handshake_s``.
-    ``connections`` are those that are told to ``shutdown``, uvicorn's.
+    Who waits too long is given up by ``limits``, or after ``head_s``. ``connections`` are those
+    that are told to ``shutdown``, uvicorn's.
     """
 
     def __init__(
         self,
+        limits: ConnectionLimits,
         context: ssl.SSLContext,
         inner: Callable[[], asyncio.Protocol],
-        handshake_s: float,
         connections: MutableSet[Any],
-        waits: Callable[[TlsHandshake], None],
-        ends: Callable[[TlsHandshake], None],
     ) -> None:
-        self._context, self._inner, self._handshake_s = context, inner, handshake_s
-        self._connections, self._waits, self._ends = connections, waits, ends
+        self._limits, self._context, self._inner = limits, context, inner
+        self._connections = connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol. Nothing has been read yet, and nothing must be here: uvloop could
@@ -470,7 +466,7 @@ class TlsHandshake(asyncio.Protocol):
         self._connections.add(self)
         self._securing = asyncio.create_task(self._secure(kept))
         self._securing.add_done_callback(lambda done: self._forget(done, kept))
-        self._waits(self)
+        self._limits.begin(self)
 
     def give_up(self) -> None:
         """Time is up, or others came after."""
@@ -487,13 +483,13 @@ class TlsHandshake(asyncio.Protocol):
                 self._inner,
                 kept,
                 ssl=self._context,
-                ssl_handshake_timeout=self._handshake_s,
-                ssl_shutdown_timeout=self._handshake_s,
+                ssl_handshake_timeout=self._limits.head_s,
+                ssl_shutdown_timeout=self._limits.head_s,
             )
 
     def _forget(self, done: asyncio.Task[None], kept: socket.socket) -> None:
         """The task may never have begun, where many come at once."""
         self._connections.discard(self)
-        self._ends(self)
+        self._limits.end(self)
         if done.cancelled():
             kept.close()
