@@ -24,6 +24,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from talkwire_client import protocol as wire
 from talkwire_client.errors import (
     ClientError,
     ConnectionLostError,
@@ -33,29 +34,6 @@ from talkwire_client.errors import (
     ServerError,
     SlowReaderError,
 )
-from talkwire_client.protocol import (
-    HEADER_BYTES,
-    PATH,
-    SUBPROTOCOL,
-    Audio,
-    AudioFlags,
-    AudioHeader,
-    AudioStarted,
-    ClientMessage,
-    ContextCancelled,
-    ContextCreated,
-    ContextDone,
-    Error,
-    FlushDone,
-    GoingAway,
-    Metrics,
-    ServerMessage,
-    SessionConfigure,
-    SessionCreated,
-    Timestamps,
-    decode_server_message,
-    encode_message,
-)
 from talkwire_client.speech import (
     CANCEL_TIMEOUT_S,
     OnWords,
@@ -64,7 +42,7 @@ from talkwire_client.speech import (
     context_create,
 )
 
-DEFAULT_URL = f"ws://127.0.0.1:8000{PATH}"
+DEFAULT_URL = f"ws://127.0.0.1:8000{wire.PATH}"
 #: How long a speech that is not read may keep others of its connection waiting.
 SLOW_READER_TIMEOUT_S = 5.0
 #: A second of float32 audio at 48 kHz is 192 kB; a chunk is a few seconds at most.
@@ -104,14 +82,14 @@ class Client:
         open_timeout_s: float = 10.0,
         framing: Literal["header", "json"] = "header",
     ) -> None:
-        self.going_away: GoingAway | None = None
+        self.going_away: wire.GoingAway | None = None
         self._url, self._ssl, self._open_timeout_s = url, ssl_context, open_timeout_s
         self._headers = dict(headers or {})
         if api_key is not None:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._framing = framing
         self._socket: ClientConnection | None = None
-        self._server: SessionCreated | None = None
+        self._server: wire.SessionCreated | None = None
         self._reader: asyncio.Task[None] | None = None
         self._speeches: dict[str, Speech] = {}
         self._handles: dict[int, Speech] = {}
@@ -148,7 +126,7 @@ class Client:
         self._reader = asyncio.create_task(self._read(socket))
         if self._framing != "header":
             try:
-                await self.send(SessionConfigure(self._framing))
+                await self.send(wire.SessionConfigure(self._framing))
             except BaseException:
                 await self.close()
                 raise
@@ -171,7 +149,7 @@ class Client:
             raise fault
 
     @property
-    def server(self) -> SessionCreated:
+    def server(self) -> wire.SessionCreated:
         """The server's offer: voices, sample rates, limits."""
         if self._server is None:
             raise RuntimeError("not connected: async with Client(...) as client")
@@ -220,7 +198,7 @@ class Client:
 
     # -- for speeches
 
-    async def send(self, message: ClientMessage) -> None:
+    async def send(self, message: wire.ClientMessage) -> None:
         """Send a message of the protocol; ``Speech`` has a method for each.
 
         Raises:
@@ -229,7 +207,7 @@ class Client:
         if self._ended is not None:
             raise self._ended
         try:
-            await self._connected().send(encode_message(message))
+            await self._connected().send(wire.encode_message(message))
         except ConnectionClosed as error:
             raise self._lost(error) from error
 
@@ -282,12 +260,12 @@ class Client:
 
     async def _on_frame(self, frame: bytes, arrived_s: float) -> None:
         try:
-            header = AudioHeader.unpack(frame)
+            header = wire.AudioHeader.unpack(frame)
         except ValueError as error:
             raise ProtocolError(str(error)) from error
-        await self._on_audio(frame[HEADER_BYTES:], header, arrived_s)
+        await self._on_audio(frame[wire.HEADER_BYTES :], header, arrived_s)
 
-    async def _on_audio(self, data: bytes, header: AudioHeader, arrived_s: float) -> None:
+    async def _on_audio(self, data: bytes, header: wire.AudioHeader, arrived_s: float) -> None:
         speech = self._handles.get(header.handle)
         if speech is None:
             raise ProtocolError(f"audio for the unknown handle {header.handle}")
@@ -295,19 +273,21 @@ class Client:
             await _wait_for_room(speech, self._speeches.values(), self._connected())
         speech._on_audio(data, header, arrived_s)
 
-    async def _on_message(self, message: ServerMessage | None, arrived_s: float) -> None:
-        if isinstance(message, Audio):
-            flags = AudioFlags(message.flags)
-            header = AudioHeader(message.handle, message.sequence, message.sample_offset, flags)
+    async def _on_message(self, message: wire.ServerMessage | None, arrived_s: float) -> None:
+        if isinstance(message, wire.Audio):
+            flags = wire.AudioFlags(message.flags)
+            header = wire.AudioHeader(
+                message.handle, message.sequence, message.sample_offset, flags
+            )
             await self._on_audio(message.audio, header, arrived_s)
-        elif isinstance(message, GoingAway):
+        elif isinstance(message, wire.GoingAway):
             self.going_away = message
-        elif isinstance(message, Error):
+        elif isinstance(message, wire.Error):
             self._on_error(message)
         elif (speech := self._speeches.get(getattr(message, "context_id", ""))) is not None:
             self._on_speech_message(speech, message)
 
-    def _on_error(self, message: Error) -> None:
+    def _on_error(self, message: wire.Error) -> None:
         error = ServerError(message)
         if message.context_id is None:
             self._notice = error  # the reason, should the connection close now
@@ -316,25 +296,25 @@ class Client:
             if speech._handle is None:
                 self._forget(speech)
 
-    def _on_speech_message(self, speech: Speech, message: ServerMessage | None) -> None:
+    def _on_speech_message(self, speech: Speech, message: wire.ServerMessage | None) -> None:
         match message:
-            case ContextCreated(handle=handle, warning=warning):
+            case wire.ContextCreated(handle=handle, warning=warning):
                 self._handles[handle] = speech
                 speech._on_created(handle, warning)
-            case AudioStarted():
+            case wire.AudioStarted():
                 speech.started = message
-            case Timestamps(words=words):
+            case wire.Timestamps(words=words):
                 speech._on_timestamps(words)
-            case FlushDone(flush_id=flush_id):
+            case wire.FlushDone(flush_id=flush_id):
                 speech._on_flush_done(flush_id)
-            case Metrics():
+            case wire.Metrics():
                 speech.metrics = message
                 if speech.cancelled is not None:
                     self._forget(speech)
-            case ContextDone():
+            case wire.ContextDone():
                 speech._on_done(message)
                 self._forget(speech)
-            case ContextCancelled():  # its metrics are still to come
+            case wire.ContextCancelled():  # its metrics are still to come
                 speech._on_cancelled(message)
 
     def _forget(self, speech: Speech) -> None:
@@ -373,9 +353,9 @@ def _connection_lost(error: ConnectionClosed) -> ConnectionLostError:
     return ConnectionLostError(close.code if close else None, close.reason if close else "")
 
 
-def _decode(data: str) -> ServerMessage | None:
+def _decode(data: str) -> wire.ServerMessage | None:
     try:
-        return decode_server_message(data)
+        return wire.decode_server_message(data)
     except ValueError as error:
         raise ProtocolError(str(error)) from error
 
@@ -383,7 +363,7 @@ def _decode(data: str) -> ServerMessage | None:
 def _with_path(url: str) -> str:
     """The address of the protocol where ``url`` names a server alone."""
     parts = urlsplit(url)
-    return urlunsplit(parts._replace(path=PATH)) if parts.path in ("", "/") else url
+    return urlunsplit(parts._replace(path=wire.PATH)) if parts.path in ("", "/") else url
 
 
 async def _open_socket(
@@ -399,7 +379,7 @@ async def _open_socket(
     try:
         return await connect(
             address,
-            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
             additional_headers=headers,
             open_timeout=timeout_s,
             max_size=_MAX_MESSAGE_BYTES,
@@ -422,7 +402,7 @@ async def _open_socket(
         raise NoServerError(f"no server answers at {url}") from error
 
 
-async def _receive_greeting(socket: ClientConnection, timeout_s: float) -> SessionCreated:
+async def _receive_greeting(socket: ClientConnection, timeout_s: float) -> wire.SessionCreated:
     """The server's first message.
 
     Raises ServerError if it is an error, ConnectionLostError or ProtocolError.
@@ -435,8 +415,8 @@ async def _receive_greeting(socket: ClientConnection, timeout_s: float) -> Sessi
     except ConnectionClosed as error:
         raise _connection_lost(error) from error
     message = _decode(data) if isinstance(data, str) else None
-    if isinstance(message, Error):
+    if isinstance(message, wire.Error):
         raise ServerError(message)
-    if not isinstance(message, SessionCreated):
+    if not isinstance(message, wire.SessionCreated):
         raise ProtocolError("the server did not begin with session.created")
     return message

@@ -11,31 +11,10 @@ from typing import Any, Literal, Protocol, Self, TypedDict
 
 import msgspec
 
+from talkwire_client import protocol as wire
 from talkwire_client.audio import AudioChunk, count_samples
 from talkwire_client.bounded_queue import BoundedQueue
 from talkwire_client.errors import ClientError, ProtocolError, ServerError
-from talkwire_client.protocol import (
-    AudioHeader,
-    AudioOptions,
-    AudioStarted,
-    ChunkingOptions,
-    ClientMessage,
-    ContextCancel,
-    ContextCancelled,
-    ContextCreate,
-    ContextDone,
-    ContextEnd,
-    ContextFlush,
-    Encoding,
-    Limits,
-    Metrics,
-    Playback,
-    ReferenceOptions,
-    SamplingOptions,
-    SessionCreated,
-    TextAppend,
-    Word,
-)
 
 #: Chunks held for a reader that is late. When the queue is full the connection is not read, so
 #: that a slow reader slows the server down instead of filling memory.
@@ -47,7 +26,7 @@ _WRAP = 1 << 32
 _CHAR_BYTES, _ENVELOPE_BYTES = 6, 1024
 _TELEPHONE_RATE = 8000
 
-OnWords = Callable[[Sequence[Word]], None]
+OnWords = Callable[[Sequence[wire.Word]], None]
 
 
 class SpeechOptions(TypedDict, total=False):
@@ -85,7 +64,7 @@ class SpeechOptions(TypedDict, total=False):
     voice: str | None
     model: str | None
     language: str | None
-    encoding: Encoding | str
+    encoding: wire.Encoding | str
     sample_rate: int | None
     frame_ms: int
     bitrate: int | None
@@ -99,17 +78,17 @@ class SpeechOptions(TypedDict, total=False):
     ras_win_len: int | None
     ras_max_repeat: int | None
     mode: Literal["chunked", "whole"]
-    chunking: ChunkingOptions
+    chunking: wire.ChunkingOptions
     max_lead_ms: int | None
     timestamps: bool
     continuity: Literal["context", "none"] | None
-    reference: ReferenceOptions | None
-    references: list[ReferenceOptions]
+    reference: wire.ReferenceOptions | None
+    references: list[wire.ReferenceOptions]
     scene: str | None
     context_id: str
 
 
-def context_create(context_id: str, options: SpeechOptions) -> ContextCreate:
+def context_create(context_id: str, options: SpeechOptions) -> wire.ContextCreate:
     """Make the message that opens a speech.
 
     Args:
@@ -122,15 +101,17 @@ def context_create(context_id: str, options: SpeechOptions) -> ContextCreate:
     """
     given: dict[str, Any] = {"context_id": context_id, **options}
     if "encoding" in given:
-        given["encoding"] = Encoding(given["encoding"])
-    audio = {name: given.pop(name) for name in AudioOptions.__struct_fields__ if name in given}
-    sampling = {n: given.pop(n) for n in SamplingOptions.__struct_fields__ if n in given}
-    if unknown := given.keys() - set(ContextCreate.__struct_fields__):
+        given["encoding"] = wire.Encoding(given["encoding"])
+    audio = {n: given.pop(n) for n in wire.AudioOptions.__struct_fields__ if n in given}
+    sampling = {n: given.pop(n) for n in wire.SamplingOptions.__struct_fields__ if n in given}
+    if unknown := given.keys() - set(wire.ContextCreate.__struct_fields__):
         raise TypeError(f"no such option of a speech: {', '.join(sorted(unknown))}")
-    return ContextCreate(**given, audio=AudioOptions(**audio), sampling=SamplingOptions(**sampling))
+    return wire.ContextCreate(
+        **given, audio=wire.AudioOptions(**audio), sampling=wire.SamplingOptions(**sampling)
+    )
 
 
-def split_text(text: str, limits: Limits) -> list[str]:
+def split_text(text: str, limits: wire.Limits) -> list[str]:
     """Split a text into parts that each fit into a message.
 
     Raises:
@@ -157,10 +138,10 @@ class Connection(Protocol):
     """The connection that a speech is one context of."""
 
     @property
-    def server(self) -> SessionCreated:
+    def server(self) -> wire.SessionCreated:
         """The server's offer: voices, sample rates, limits."""
 
-    async def send(self, message: ClientMessage) -> None:
+    async def send(self, message: wire.ClientMessage) -> None:
         """Send a message. Raises ClientError if the connection is gone."""
 
     async def register(self, speech: Speech) -> None:
@@ -190,19 +171,19 @@ class Speech:
     def __init__(
         self,
         connection: Connection,
-        create: ContextCreate,
+        create: wire.ContextCreate,
         text: str | AsyncIterable[str] | None = None,
         on_words: OnWords | None = None,
     ) -> None:
         self.context_id = create.context_id
         self.encoding = create.audio.encoding
         self.warning: str | None = None
-        self.started: AudioStarted | None = None
-        self.words: list[Word] = []
+        self.started: wire.AudioStarted | None = None
+        self.words: list[wire.Word] = []
         self.errors: list[ServerError] = []
-        self.metrics: Metrics | None = None
-        self.done: ContextDone | None = None
-        self.cancelled: ContextCancelled | None = None
+        self.metrics: wire.Metrics | None = None
+        self.done: wire.ContextDone | None = None
+        self.cancelled: wire.ContextCancelled | None = None
         self.last_audio_s: float | None = None
         self._connection, self._create, self._text = connection, create, text
         self._on_words = on_words
@@ -276,7 +257,7 @@ class Speech:
             ValueError: It is not Unicode.
         """
         for part in split_text(text, self._connection.server.limits):
-            await self._connection.send(TextAppend(self.context_id, part))
+            await self._connection.send(wire.TextAppend(self.context_id, part))
 
     async def flush(self, flush_id: str | None = None) -> str:
         """Have the text so far spoken, even half a sentence.
@@ -289,7 +270,7 @@ class Speech:
         """
         flush_id = flush_id or f"f{next(self._flush_ids)}"
         self._flushes[flush_id] = asyncio.Event()
-        await self._connection.send(ContextFlush(self.context_id, flush_id))
+        await self._connection.send(wire.ContextFlush(self.context_id, flush_id))
         return flush_id
 
     async def wait_flushed(self, flush_id: str) -> bool:
@@ -315,7 +296,7 @@ class Speech:
         Raises:
             ConnectionLostError: The connection is gone.
         """
-        await self._connection.send(ContextEnd(self.context_id))
+        await self._connection.send(wire.ContextEnd(self.context_id))
 
     async def feed(self, text: str | AsyncIterable[str]) -> None:
         """Send a whole text, or the parts that an iterator yields as they come, and end.
@@ -339,9 +320,9 @@ class Speech:
         Raises:
             ConnectionLostError: The connection is gone.
         """
-        await self._connection.send(Playback(self.context_id, played_samples))
+        await self._connection.send(wire.Playback(self.context_id, played_samples))
 
-    async def cancel(self, played_ms: float | None = None) -> ContextCancelled | None:
+    async def cancel(self, played_ms: float | None = None) -> wire.ContextCancelled | None:
         """Stop the speech, and drop the audio that has not been read.
 
         Args:
@@ -390,7 +371,7 @@ class Speech:
         """Samples per second of the audio: as the server says, or before that as it will be."""
         if self.started is not None:
             return self.started.sample_rate
-        if self.encoding in (Encoding.PCM_MULAW, Encoding.PCM_ALAW):
+        if self.encoding in (wire.Encoding.PCM_MULAW, wire.Encoding.PCM_ALAW):
             return self._create.audio.sample_rate or _TELEPHONE_RATE
         return self._create.audio.sample_rate or self._connection.server.sample_rate
 
@@ -436,7 +417,7 @@ class Speech:
         else:
             self.errors.append(error)
 
-    def _on_audio(self, data: bytes, header: AudioHeader, arrived_s: float) -> None:
+    def _on_audio(self, data: bytes, header: wire.AudioHeader, arrived_s: float) -> None:
         """Raises ProtocolError if the frame does not continue the last one."""
         try:
             rate = self.started.sample_rate if self.started else None
@@ -455,7 +436,7 @@ class Speech:
         if not self._discards:
             self._chunks.put(AudioChunk(data, samples, header, arrived_s))
 
-    def _on_timestamps(self, words: Sequence[Word]) -> None:
+    def _on_timestamps(self, words: Sequence[wire.Word]) -> None:
         if self._discards:
             return
         self.words += words
@@ -469,13 +450,13 @@ class Speech:
     def _on_flush_done(self, flush_id: str) -> None:
         self._flushes.setdefault(flush_id, asyncio.Event()).set()
 
-    def _on_done(self, done: ContextDone) -> None:
+    def _on_done(self, done: wire.ContextDone) -> None:
         self.done = done
         self._over.set()
         failed = done.reason == "error" and self.errors
         self._chunks.end(self.errors[-1] if failed else None)
 
-    def _on_cancelled(self, cancelled: ContextCancelled) -> None:
+    def _on_cancelled(self, cancelled: wire.ContextCancelled) -> None:
         self.cancelled = cancelled
         self._over.set()
         self._discard()
@@ -517,7 +498,7 @@ class Speech:
     async def _send_cancel(self, played_ms: float | None) -> None:
         """Once: a second cancel would be refused."""
         if not self._cancel_sent:
-            await self._connection.send(ContextCancel(self.context_id, played_ms))
+            await self._connection.send(wire.ContextCancel(self.context_id, played_ms))
             self._cancel_sent = True
 
     async def _wait(self, event: asyncio.Event) -> None:

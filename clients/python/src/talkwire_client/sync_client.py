@@ -23,18 +23,10 @@ from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, Unpack
 
+from talkwire_client import protocol as wire
 from talkwire_client.audio import AudioChunk
 from talkwire_client.client import DEFAULT_URL, Client
 from talkwire_client.errors import ConnectionLostError, ServerError
-from talkwire_client.protocol import (
-    AudioStarted,
-    ContextCancelled,
-    ContextDone,
-    GoingAway,
-    Metrics,
-    SessionCreated,
-    Word,
-)
 from talkwire_client.speech import OnWords, Speech, SpeechOptions
 
 T = TypeVar("T")
@@ -93,12 +85,12 @@ class SyncClient:
                 self._loop.stop()
 
     @property
-    def server(self) -> SessionCreated:
+    def server(self) -> wire.SessionCreated:
         """The server's offer: voices, sample rates, limits."""
         return self._client.server
 
     @property
-    def going_away(self) -> GoingAway | None:
+    def going_away(self) -> wire.GoingAway | None:
         """The server's notice that it will close, once it came: open no more speeches."""
         return self._client.going_away
 
@@ -176,7 +168,7 @@ class SyncSpeech:
         """Report how many samples of this speech the listener has heard in all."""
         self._loop.run(self._speech.report_playback(played_samples))
 
-    def cancel(self, played_ms: float | None = None) -> ContextCancelled | None:
+    def cancel(self, played_ms: float | None = None) -> wire.ContextCancelled | None:
         """Stop the speech, and drop the audio that has not been read.
 
         Returns:
@@ -210,12 +202,12 @@ class SyncSpeech:
         return self._speech.warning
 
     @property
-    def started(self) -> AudioStarted | None:
+    def started(self) -> wire.AudioStarted | None:
         """The audio's format, once the first of it has come."""
         return self._speech.started
 
     @property
-    def words(self) -> list[Word]:
+    def words(self) -> list[wire.Word]:
         """Those whose times have come, where they were asked for."""
         return list(self._speech.words)
 
@@ -225,17 +217,17 @@ class SyncSpeech:
         return list(self._speech.errors)
 
     @property
-    def metrics(self) -> Metrics | None:
+    def metrics(self) -> wire.Metrics | None:
         """The server's figures, once the speech is over."""
         return self._speech.metrics
 
     @property
-    def done(self) -> ContextDone | None:
+    def done(self) -> wire.ContextDone | None:
         """How it ended, unless it was cancelled."""
         return self._speech.done
 
     @property
-    def cancelled(self) -> ContextCancelled | None:
+    def cancelled(self) -> wire.ContextCancelled | None:
         """How much was heard of it, once a cancel was answered."""
         return self._speech.cancelled
 
