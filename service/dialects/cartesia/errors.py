@@ -11,7 +11,10 @@ from service.dialects.errors import ErrorTable, Refusal
 from service.transport.http_routes import documented
 from streaming.errors import TalkwireError
 
-TABLE = ErrorTable("cartesia", fields={"text": "transcript", "sample_rate": "output_format"})
+_FORMAT = dict.fromkeys(("encoding", "sample_rate", "bitrate"), "output_format")
+TABLE = ErrorTable(
+    "cartesia", fields={"text": "transcript", "speed": "generation_config.speed", **_FORMAT}
+)
 
 
 def error_fields(error: TalkwireError, request_id: str) -> dict[str, Any]:

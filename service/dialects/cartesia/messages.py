@@ -63,13 +63,9 @@ class OutputFormat(BaseModel):
     def make_encoder(self, codec_rate: int, speed: float) -> AudioEncoder:
         """For one context. Raises RequestError (``unsupported``)."""
         bit_rate = self.bit_rate if self.container == "mp3" else None
-        try:
-            return make_stream_encoder(
-                self.name, codec_rate, self.sample_rate, bit_rate=bit_rate, speed=speed
-            )
-        except RequestError as error:
-            param = "generation_config.speed" if error.param == "speed" else "output_format"
-            raise RequestError(error.code, error.message, param=param) from error
+        return make_stream_encoder(
+            self.name, codec_rate, self.sample_rate, bit_rate=bit_rate, speed=speed
+        )
 
 
 class VoiceObject(BaseModel):

@@ -14,7 +14,11 @@ from streaming.errors import ErrorCode, TalkwireError
 TABLE = ErrorTable(
     "elevenlabs",
     {ErrorCode.INVALID_JSON: 422, ErrorCode.INVALID_MESSAGE: 422},
-    {"voice": "voice_id", "speed": "voice_settings.speed", "sample_rate": "output_format"},
+    {
+        "voice": "voice_id",
+        "speed": "voice_settings.speed",
+        **dict.fromkeys(("encoding", "sample_rate", "bitrate"), "output_format"),
+    },
 )
 
 

@@ -62,11 +62,7 @@ class OutputFormat:
                 self.encoding, codec_rate, self.sample_rate, bit_rate=self.bit_rate, speed=speed
             )
 
-        try:
-            return RestartingEncoder(make) if self.is_file else make()
-        except RequestError as error:
-            param = "speed" if error.param == "speed" else "output_format"
-            raise RequestError(error.code, error.message, param=param) from error
+        return RestartingEncoder(make) if self.is_file else make()
 
 
 def parse_format(name: str) -> OutputFormat:
