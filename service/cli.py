@@ -29,6 +29,18 @@ keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
 
 
+#: Options that several commands have.
+ApiKey = Annotated[
+    str | None, typer.Option(help="The service's API key.", envvar="TALKWIRE_API_KEY")
+]
+Voice = Annotated[str | None, typer.Option(help="The voice's name.")]
+Temperature = Annotated[float | None, typer.Option(help="0 is greedy.")]
+Seed = Annotated[int | None, typer.Option(help="The same seed says it the same way.")]
+Scene = Annotated[
+    str | None, typer.Option(help="Where and how it is spoken, for models that take a scene.")
+]
+
+
 class Exit(IntEnum):
     """Exit codes; 0 is success and 2, as everywhere, wrong usage."""
 
@@ -77,12 +89,10 @@ def say(
     url: Annotated[
         str, typer.Option(help="Where the service is.", envvar="TALKWIRE_URL")
     ] = "ws://127.0.0.1:8000/v1/tts/stream",
-    api_key: Annotated[
-        str | None, typer.Option(help="The service's API key.", envvar="TALKWIRE_API_KEY")
-    ] = None,
-    voice: Annotated[str | None, typer.Option(help="The voice's name.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed says it the same way.")] = None,
+    api_key: ApiKey = None,
+    voice: Voice = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
     mode: Annotated[str, typer.Option(help="'chunked' streams, 'whole' decodes once.")] = "chunked",
     lookahead: Annotated[
         int | None, typer.Option(help="Frames of lookahead; the receptive field is exact.")
@@ -91,9 +101,7 @@ def say(
         Path | None,
         typer.Option(help="Write when each word is spoken: to a .srt or .json file, or '-'."),
     ] = None,
-    scene: Annotated[
-        str | None, typer.Option(help="Where and how it is spoken, for models that take a scene.")
-    ] = None,
+    scene: Scene = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Say something through a running service, and print how it went."""
@@ -134,24 +142,20 @@ def say(
 def batch(
     texts: Annotated[Path, typer.Argument(help="A file with a text on each line; '-' is stdin.")],
     out: Annotated[Path, typer.Option(help="The folder for the audio and results.jsonl.")],
-    voice: Annotated[str | None, typer.Option(help="The voice's name.")] = None,
+    voice: Voice = None,
     ref_audio: Annotated[
         Path | None, typer.Option(help="A clip to speak like, instead of a voice.")
     ] = None,
     ref_text: Annotated[str | None, typer.Option(help="What is said in the clip.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed says it the same way.")] = None,
-    scene: Annotated[
-        str | None, typer.Option(help="Where and how it is spoken, for models that take a scene.")
-    ] = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    scene: Scene = None,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Texts at a time.")] = 4,
     url: Annotated[
         str | None,
         typer.Option(help="A running service; without it, engines are started for the batch."),
     ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(help="The service's API key.", envvar="TALKWIRE_API_KEY")
-    ] = None,
+    api_key: ApiKey = None,
     config: Annotated[Path | None, typer.Option(help="Settings of the engines: TOML.")] = None,
     model: Annotated[
         str | None, typer.Option(help="Of the engines: 'embedded', a folder, or a hub id.")
