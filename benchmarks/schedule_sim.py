@@ -147,7 +147,7 @@ def random_codec(kind: str, rng: np.random.Generator, learn: PaceEstimator | Non
     def decode(frames: int, at: float) -> float:
         wait, cost = rng.random() * queue_s, (fixed_s + frame_s * frames) * rng.uniform(0.9, 1)
         if learn is not None:
-            learn.observe_decode(frames, wait, cost)
+            learn.decode.observe(frames, wait, cost)
         return at + wait + cost
 
     return decode

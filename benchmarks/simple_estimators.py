@@ -34,7 +34,7 @@ class SlidingWindowPace(PaceEstimator):
 
     def bounds(self, settings: ScheduleSettings, windows: int = 0) -> PaceBounds:
         """See PaceEstimator."""
-        cost = self._among_others(self._decode.bounds(), settings, windows)
+        cost = self._among_others(self.decode.bounds(), settings, windows)
         newest = [
             (self._closed - 1 - back) % len(self._lateness_s)
             for back in range(min(self._closed, _WINDOW))

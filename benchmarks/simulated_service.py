@@ -222,7 +222,7 @@ class Service:
         frames = min(10, job.stream.emitted) + job.new + job.lookahead
         cost_s = self.machine.window_s + self.machine.frame_s * frames
         slack_s = job.deadline - job.asked_at
-        self.pace.observe_decode(frames, self.now - job.asked_at, cost_s, slack_s)
+        self.pace.decode.observe(frames, self.now - job.asked_at, cost_s, slack_s)
         self.capacity.codec.observe(job.new, cost_s, self.now)
         self._wake(job.stream, self.now + cost_s * self.neighbour, job)
 

@@ -99,7 +99,7 @@ class EnginePace:
             share_s = stats.decode_s / max(1, stats.batch)
             self.capacity.codec.observe(stats.new_frames, share_s, time.monotonic())
         if self._estimator is not None:
-            self._estimator.observe_decode(
+            self._estimator.decode.observe(
                 stats.frames, stats.queue_s, stats.decode_s, stats.slack_s, max(1, stats.batch)
             )
 

@@ -267,7 +267,8 @@ class PaceEstimator:
         self._lateness_s = np.zeros((_PACE_MEMORY, len(_GRID)))
         self._closed = 0
         self.now = 0.0  # when the latest row of any stream came
-        self._decode = DecodeCostEstimator(prior)
+        #: What windows cost in the codec.
+        self.decode = DecodeCostEstimator(prior)
         self._trimmed_s: deque[float] = deque(maxlen=_TRIM_MEMORY)
 
     @property
@@ -300,12 +301,6 @@ class PaceEstimator:
         if self._capacity is not None:
             self._capacity.talker.observe(rows, seconds, self.running, now)
 
-    def observe_decode(
-        self, frames: int, queue_s: float, decode_s: float, slack_s: float = 0.0, batch: int = 1
-    ) -> None:
-        """See ``DecodeCostEstimator.observe``."""
-        self._decode.observe(frames, queue_s, decode_s, slack_s, batch)
-
     def observe_trimmed(self, seconds: float) -> None:
         """So much silence was left out at the beginning of a context."""
         self._trimmed_s.append(seconds)
@@ -315,7 +310,7 @@ class PaceEstimator:
         which there are so many ``windows``.
         """
         lateness_s, row_s = self._resembling()
-        cost = self._among_others(self._decode.bounds(), settings, windows)
+        cost = self._among_others(self.decode.bounds(), settings, windows)
         trimmed_s = max(self._trimmed_s, default=0.0) * settings.frame_s / self._frame_s
         cost = replace(cost, trimmed_s=trimmed_s)
         if not len(lateness_s):
@@ -351,7 +346,7 @@ class PaceEstimator:
         begun will want their next chunks when a stream that begins now does, and all will be
         urgent: each may have to wait for the others'. Many windows take as long as usual ones.
         """
-        usual = self._decode.usual_share
+        usual = self.decode.usual_share
         cost = replace(cost, codec_share=_SHARED / ((1 + windows) * usual))
         others = sum(stream.rows < _BEGINNER_ROWS for stream in self._live.values()) - 1
         if others < 1:

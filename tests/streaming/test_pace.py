@@ -249,7 +249,7 @@ def test_the_codecs_time_is_shared_with_the_windows_in_it() -> None:
     estimator = PaceEstimator(FRAME_S, PRIOR)
     assert estimator.bounds(SETTINGS, windows=3).codec_share == pytest.approx(0.8 / 4)
     for number in range(300):  # one in ten takes half as long again
-        estimator.observe_decode(20, 0.0, 0.03 if number % 10 else 0.045)
+        estimator.decode.observe(20, 0.0, 0.03 if number % 10 else 0.045)
     bounds = estimator.bounds(SETTINGS, windows=3)
     usual_s = bounds.codec_share * bounds.decode_s(20) / 0.045
     assert usual_s == pytest.approx(0.2 * 1.4, rel=0.1), "bounds reckon with the slow ones"
@@ -265,7 +265,7 @@ def test_any_measurement_gives_usable_bounds(
     nothing = PaceBounds(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     estimator = PaceEstimator(FRAME_S, nothing if free else PRIOR)
     for frames, queue_s, decode_s in seen:
-        estimator.observe_decode(frames, queue_s, decode_s)
+        estimator.decode.observe(frames, queue_s, decode_s)
     hear(estimator, [decode_s for _, decode_s in sorted((f, d) for f, _, d in seen)])
     bounds = estimator.bounds(SETTINGS)  # PaceBounds checks itself
     assert start_frames(SETTINGS, bounds, left_frames=100) >= 1
