@@ -186,7 +186,8 @@ class ChunkSchedule:
     ) -> None:
         self._settings = settings
         self._bounds = bounds
-        self._dry_at = dry_at
+        #: When the client has played everything sent so far; -inf before anything was.
+        self.dry_at = dry_at
         self._expected = settings.horizon_frames if expected_frames is None else expected_frames
         self._is_trimmed = is_trimmed
         self._frames = 0
@@ -194,11 +195,6 @@ class ChunkSchedule:
         self._emitted = 0
         self._in_flight = 0
         self._last_chunk = 0
-
-    @property
-    def dry_at(self) -> float:
-        """When the client has played everything sent so far; -inf before anything was."""
-        return self._dry_at
 
     def update_bounds(self, bounds: PaceBounds) -> None:
         """Go on with newer bounds. Ask ``decide`` again."""
@@ -232,13 +228,13 @@ class ChunkSchedule:
         if not 0 < new_frames <= self._in_flight:
             raise ValueError(f"{new_frames} frames cannot have been sent")
         self._in_flight -= new_frames
-        self._dry_at = max(self._dry_at, now) + new_frames * self._settings.frame_s - trimmed_s
+        self.dry_at = max(self.dry_at, now) + new_frames * self._settings.frame_s - trimmed_s
 
     def decide(self, now: float) -> ChunkDecision:
         """Decide at ``now``. While a window is in the codec: wait."""
         if self._in_flight or self._frames == self._emitted:
             return _WAIT
-        lead_s = self._dry_at - now
+        lead_s = self.dry_at - now
         if lead_s < 0:
             return self._start(0.0)
         if self._emitted == 0 and self._bounds.row_s > self._settings.frame_s:
@@ -294,7 +290,7 @@ class ChunkSchedule:
         if self._finished and self._is_last_chunk(ready, target):
             smallest, target, most = min(smallest, ready), ready, ready
         left_context = min(settings.left_context_frames, self._emitted)
-        start_by = self._dry_at - settings.guard_s - bounds.wait_s - bounds.decode_s(left_context)
+        start_by = self.dry_at - settings.guard_s - bounds.wait_s - bounds.decode_s(left_context)
         for lookahead, complete in self._lookaheads:
             count = min(most, ready if self._finished else ready - complete)
             if count < smallest:
@@ -306,7 +302,7 @@ class ChunkSchedule:
                 if complete > self._narrowest:
                     continue
                 if self._emitted == 0 and not self._finished:
-                    return self._start(self._dry_at - now)
+                    return self._start(self.dry_at - now)
             full = complete == settings.lookahead_frames and count >= target
             if self._finished or full or due - now <= _EPS:
                 fit = min(fit, self._fair(left_context + lookahead, now))
@@ -323,7 +319,7 @@ class ChunkSchedule:
         bounds = self._bounds
         if not bounds.decode_frame_s:
             return self._frames
-        room_s = bounds.codec_share * (self._dry_at - now) - bounds.decode_s(context)
+        room_s = bounds.codec_share * (self.dry_at - now) - bounds.decode_s(context)
         least = sustainable_frames(self._settings, replace(bounds, queue_s=bounds.wait_s))
         return max(least, floor(min(room_s / bounds.decode_frame_s, self._frames)))
 

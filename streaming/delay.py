@@ -87,12 +87,8 @@ class WholeRows:
             raise ValueError("there must be codebooks, each of a positive size")
         self._sizes = np.array(codebook_sizes, np.int16)
         self._least = min(codebook_sizes)
-        self._ended = False
-
-    @property
-    def ended(self) -> bool:
-        """True once a row with a special code has come."""
-        return self._ended
+        #: Whether a row with a special code has come.
+        self.ended = False
 
     def incomplete(self, most: int) -> Codes:
         """No frame is ever incomplete: ``[0, K]``."""
@@ -103,12 +99,12 @@ class WholeRows:
         ignored. Raises ValueError for a wrong shape or type and for a negative code.
         """
         may_be_special = _check(rows, len(self._sizes), self._least)
-        if self._ended:
+        if self.ended:
             return rows[:0].copy()
         if may_be_special:
             special = (rows >= self._sizes).any(axis=1)
             if special.any():
-                self._ended = True
+                self.ended = True
                 rows = rows[: int(special.argmax())]
         return rows.copy()
 
@@ -135,22 +131,16 @@ class DelayReverter:
         # Rows, as far as they are heard, that hold codes of incomplete frames: at most K - 1.
         self._tail: Codes = np.empty((0, self._heard), np.int16)
         self._is_plain = True  # no special code among them
-        self._ended = False
-
-    @property
-    def ended(self) -> bool:
-        """True once the next frame is known to hold a special code: no frame follows.
-
-        That is known before the frame is complete, as a rule one row sooner.
-        """
-        return self._ended
+        #: Whether the next frame is known to hold a special code: no frame follows. That is known
+        #: before the frame is complete, as a rule one row sooner.
+        self.ended = False
 
     def incomplete(self, most: int) -> Codes:
         """The next frames ``[m, K]``, m <= ``most``, as far as their codes have come: what has not
         is UNKNOWN. There are at most K - 1, each with a code less, and none once the end is known.
         """
         rows, heard = self._tail, self._heard
-        count = 0 if self._ended else min(most, len(rows))
+        count = 0 if self.ended else min(most, len(rows))
         frames = np.full((count, self._num_codebooks), UNKNOWN, np.int16)
         frames[:, heard:] = 0
         for ahead in range(count):
@@ -177,7 +167,7 @@ class DelayReverter:
         Rows after the end are checked and ignored. Raises ValueError like ``push``.
         """
         has_special = _check(rows, self._num_codebooks, self._codebook_size)
-        if self._ended:
+        if self.ended:
             return rows[:0].copy()
         return self._padded(self._complete(rows[:, : self._heard], has_special))
 
@@ -195,13 +185,13 @@ class DelayReverter:
             return frames
         special = (frames >= self._codebook_size).any(axis=1)
         if special.any():
-            self._ended = True
+            self.ended = True
             frames = frames[: int(special.argmax())]
         else:
             self._tail = held[len(frames) :]
             self._is_plain = not (self._tail >= self._codebook_size).any()
             # The next frame's codes so far: the diagonal of what is left.
-            self._ended = bool((np.diagonal(self._tail) >= self._codebook_size).any())
+            self.ended = bool((np.diagonal(self._tail) >= self._codebook_size).any())
         return frames
 
 

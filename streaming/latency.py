@@ -260,7 +260,8 @@ class PaceEstimator:
         #: Streams that are open and not held back on purpose.
         self.running = 0
         self._prior = prior
-        self._grid_s = np.array(_GRID) * frame_s
+        #: The rates S that are tried, in seconds per row.
+        self.rates_s = np.array(_GRID) * frame_s
         self._live: dict[int, StreamPace] = {}
         # Columns: age reference (time), streams beside, mean seconds per row.
         self._about = np.zeros((_PACE_MEMORY, 3))
@@ -276,14 +277,9 @@ class PaceEstimator:
         """Streams that are open."""
         return len(self._live)
 
-    @property
-    def rates_s(self) -> Floats:
-        """The rates S that are tried, in seconds per row."""
-        return self._grid_s
-
     def open(self) -> StreamPace:
         """A stream of rows begins."""
-        stream = StreamPace(self, self._grid_s)
+        stream = StreamPace(self, self.rates_s)
         self._live[id(stream)] = stream
         return stream
 
@@ -319,7 +315,7 @@ class PaceEstimator:
         bursts_s = _upper_quantile(lateness_s, _FAST_QUANTILE if fast else _SLOW_QUANTILE)
         pairs = [
             _with_pace(cost, float(rate_s), float(burst_s))
-            for rate_s, burst_s in zip(self._grid_s, bursts_s, strict=True)
+            for rate_s, burst_s in zip(self.rates_s, bursts_s, strict=True)
         ]
         if len(lateness_s) < _WARM_STREAMS:
             # What little was seen can only make the prior worse.

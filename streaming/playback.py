@@ -32,7 +32,8 @@ class PlaybackClock:
         if sample_rate < 1:
             raise ValueError("sample_rate must be positive")
         self._sample_rate = sample_rate
-        self._sent = 0
+        #: Samples sent so far.
+        self.sent_samples = 0
         self._unread_slack_s = unread_slack_s
         self._is_lifted = False
         #: What the client has read, where that is known.
@@ -40,30 +41,16 @@ class PlaybackClock:
         self._reported = 0
         self._anchor_samples = 0
         self._anchor_s = -inf
-        self._underruns = 0
-        self._underrun_s = 0.0
-
-    @property
-    def sent_samples(self) -> int:
-        """Samples sent so far."""
-        return self._sent
-
-    @property
-    def underruns(self) -> int:
-        """How many sends came after the client had run dry."""
-        return self._underruns
-
-    @property
-    def underrun_s(self) -> float:
-        """Seconds of silence that those late sends caused."""
-        return self._underrun_s
+        #: How many sends came after the client had run dry, and the silence that they caused.
+        self.underruns = 0
+        self.underrun_s = 0.0
 
     @property
     def dry_at(self) -> float:
         """When everything sent will have been played; -inf before the first send."""
-        if not self._sent:
+        if not self.sent_samples:
             return -inf
-        return self._anchor_s + (self._sent - self._anchor_samples) / self._sample_rate
+        return self._anchor_s + (self.sent_samples - self._anchor_samples) / self._sample_rate
 
     def on_sent(self, samples: int, now: float, *, continues: bool = True) -> None:
         """``samples`` more were handed to the client.
@@ -75,14 +62,14 @@ class PlaybackClock:
             raise ValueError("samples must not be negative")
         if not samples:
             return
-        if not self._sent:
+        if not self.sent_samples:
             self._anchor_s = now
         elif now > (dry_at := self.dry_at):
             if continues and now - dry_at > _TOLERANCE_S:
-                self._underruns += 1
-                self._underrun_s += now - dry_at
-            self._anchor_samples, self._anchor_s = self._sent, now
-        self._sent += samples
+                self.underruns += 1
+                self.underrun_s += now - dry_at
+            self._anchor_samples, self._anchor_s = self.sent_samples, now
+        self.sent_samples += samples
 
     def on_report(self, played_samples: int, now: float, *, at_most: bool = False) -> None:
         """The client says that it has played ``played_samples`` in all; with ``at_most`` it is
@@ -91,15 +78,15 @@ class PlaybackClock:
         A report lower than an earlier one, or higher than what was sent, is clamped: a
         client's mistake must not stop its own audio, nor open the credit.
         """
-        if not self._sent or (at_most and self.played_samples(now) <= played_samples):
+        if not self.sent_samples or (at_most and self.played_samples(now) <= played_samples):
             return
-        self._reported = max(self._reported, min(played_samples, self._sent))
+        self._reported = max(self._reported, min(played_samples, self.sent_samples))
         self._anchor_samples = self._reported
         self._anchor_s = max(now, self._anchor_s)
 
     def on_read(self, read_samples: int) -> None:
         """The client has read ``read_samples`` in all."""
-        self._read = max(self._read or 0, min(read_samples, self._sent))
+        self._read = max(self._read or 0, min(read_samples, self.sent_samples))
 
     def lift(self) -> None:
         """Let audio run ahead of playback as far as the client reads it: only what was not read
@@ -110,18 +97,18 @@ class PlaybackClock:
     @property
     def unread_s(self) -> float:
         """Seconds of audio sent and not yet read, as far as is known."""
-        return 0.0 if self._read is None else (self._sent - self._read) / self._sample_rate
+        return 0.0 if self._read is None else (self.sent_samples - self._read) / self._sample_rate
 
     def played_samples(self, now: float) -> int:
         """Samples played by ``now``: the last report and the time since then."""
-        if not self._sent:
+        if not self.sent_samples:
             return 0
         elapsed = max(0.0, now - self._anchor_s)
-        return min(self._sent, self._anchor_samples + round(elapsed * self._sample_rate))
+        return min(self.sent_samples, self._anchor_samples + round(elapsed * self._sample_rate))
 
     def lead_s(self, now: float) -> float:
         """Seconds of audio sent and not yet played, at least 0."""
-        unplayed_s = self.dry_at - max(now, self._anchor_s) if self._sent else 0.0
+        unplayed_s = self.dry_at - max(now, self._anchor_s) if self.sent_samples else 0.0
         if self._is_lifted:
             unplayed_s = 0.0
         return max(0.0, unplayed_s, self.unread_s - self._unread_slack_s)

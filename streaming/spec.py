@@ -84,10 +84,6 @@ class CodecSpec:
         """Seconds of audio in one frame."""
         return self.hop_length / self.sample_rate
 
-    def seconds(self, samples: int) -> float:
-        """Seconds that ``samples`` last."""
-        return samples / self.sample_rate
-
 
 class Encoding(StrEnum):
     """How samples are laid out on the wire."""
@@ -97,17 +93,3 @@ class Encoding(StrEnum):
     PCM_MULAW = "pcm_mulaw"
     PCM_ALAW = "pcm_alaw"
     OPUS = "opus"
-
-    @property
-    def sample_bytes(self) -> int:
-        """Bytes of one sample, mono; 0 for Opus, whose packets have no fixed number."""
-        return _SAMPLE_BYTES[self]
-
-
-_SAMPLE_BYTES = {
-    Encoding.PCM_S16LE: 2,
-    Encoding.PCM_F32LE: 4,
-    Encoding.PCM_MULAW: 1,
-    Encoding.PCM_ALAW: 1,
-    Encoding.OPUS: 0,
-}

@@ -21,24 +21,19 @@ class Transcript:
 
     def __init__(self, sample_rate: int) -> None:
         self._rate = sample_rate
-        self._pieces: list[str] = []
-        self._text = ""
+        #: Everything that was appended.
+        self.text = ""
         self._located = 0
         #: (samples sent, characters of text) at the end of each utterance or word.
         self._marks: list[tuple[int, int]] = [(0, 0)]
 
-    @property
-    def text(self) -> str:
-        """Everything that was appended."""
-        return self._text
-
     def append(self, text: str) -> None:
         """More text."""
-        self._text += text
+        self.text += text
 
     def locate(self, utterance: str) -> int:
         """Where the next utterance ends in the text."""
-        at = self._text.find(utterance, self._located)
+        at = self.text.find(utterance, self._located)
         self._located = (at if at >= 0 else self._located) + len(utterance)
         return self._located
 
@@ -50,10 +45,10 @@ class Transcript:
         """The text from the first to the last of ``pieces``, which come next in it."""
         if len(pieces) == 1:
             return pieces[0]
-        begin = at = self._text.find(pieces[0], self._located)
+        begin = at = self.text.find(pieces[0], self._located)
         for piece in pieces:
-            at = self._text.find(piece, at) + len(piece)
-        return self._text[begin:at]
+            at = self.text.find(piece, at) + len(piece)
+        return self.text[begin:at]
 
     def on_sent(self, text_end: int, samples: int) -> None:
         """An utterance, or a word of it, reaching to ``text_end`` ended at ``samples``."""
@@ -75,11 +70,11 @@ class Transcript:
                 cut = stop
             elif played > start:
                 cut = begin + (stop - begin) * (played - start) // (end - start)
-                cut = begin + self._word_end(self._text[begin:cut], self._text[cut : cut + 1])
+                cut = begin + self._word_end(self.text[begin:cut], self.text[cut : cut + 1])
                 break
             else:
                 break
-        return self._text[:cut], self._text[cut:]
+        return self.text[:cut], self.text[cut:]
 
     @staticmethod
     def _word_end(before: str, after: str) -> int:

@@ -109,7 +109,8 @@ class UtteranceQueue:
         #: The text that was asked for last, and the number of its first utterance.
         self._asked: list[Piece] = []
         self._asked_from = 0
-        self._queued = 0
+        #: How many pieces of text have been added in all.
+        self.queued = 0
         self._talking: Utterance | None = None
         #: Of the talker's present utterance.
         self._is_paused, self._rows_at_once = False, 1
@@ -126,11 +127,6 @@ class UtteranceQueue:
         return len(self._utterances) + len(self._pieces)
 
     @property
-    def queued(self) -> int:
-        """How many pieces of text have been added in all."""
-        return self._queued
-
-    @property
     def head_text_end(self) -> int | None:
         """Where in the context's text the utterance being sent ends, if there is one."""
         return self._utterances[0].text_end if self._utterances else None
@@ -140,7 +136,7 @@ class UtteranceQueue:
     def add(self, text: str, now: float) -> None:
         """A piece of text is complete."""
         self._pieces.add(text, now)
-        self._queued += 1
+        self.queued += 1
         self.stopwatch.on_text(now)
 
     def end_turn(self) -> list[Command]:

@@ -83,30 +83,22 @@ class SlidingWindowChunker:
         self._left_context_frames, self._history_frames = left_context_frames, history_frames
         self._frames: Codes | None = None  # [emitted and kept + pending, K]
         self._kept = 0
-        self._emitted = 0
-        self._finished = False
+        #: Frames that left as some window's new frames.
+        self.emitted = 0
+        #: Whether ``finish`` was called: ``pending`` is all that is left.
+        self.finished = False
 
     @property
     def pending(self) -> int:
         """Frames that were pushed and not yet emitted."""
         return 0 if self._frames is None else len(self._frames) - self._kept
 
-    @property
-    def emitted(self) -> int:
-        """Frames that left as some window's new frames."""
-        return self._emitted
-
-    @property
-    def finished(self) -> bool:
-        """True once ``finish`` was called: ``pending`` is all that is left."""
-        return self._finished
-
     def push(self, frames: Codes) -> None:
         """Add frames ``[m, K]`` int16, m >= 0.
 
         Raises ValueError for a wrong shape or type, RuntimeError after ``finish``.
         """
-        if self._finished:
+        if self.finished:
             raise RuntimeError("the stream of frames has finished")
         if frames.ndim != 2 or frames.dtype != np.int16:
             raise ValueError("frames must be int16 of shape [m, K]")
@@ -119,7 +111,7 @@ class SlidingWindowChunker:
 
     def finish(self) -> None:
         """Say that no more frames come. Safe to call again."""
-        self._finished = True
+        self.finished = True
 
     def take(
         self, new_frames: int, lookahead: int, incomplete: Codes | None = None
@@ -133,7 +125,7 @@ class SlidingWindowChunker:
         """
         if new_frames < 1 or lookahead < 0:
             raise ValueError("a window needs at least one new frame and no negative lookahead")
-        if self._finished:
+        if self.finished:
             lookahead = min(lookahead, max(0, self.pending - new_frames))
         if self._frames is None or new_frames + lookahead > self.pending:
             raise ValueError(f"{new_frames} + {lookahead} frames asked for, {self.pending} pending")
@@ -150,12 +142,12 @@ class SlidingWindowChunker:
             left_context=context,
             new_frames=new_frames,
             lookahead=lookahead,
-            first_frame=self._emitted,
-            is_last=self._finished and new_frames == self.pending,
+            first_frame=self.emitted,
+            is_last=self.finished and new_frames == self.pending,
             history=np.ascontiguousarray(self._frames[:history].T) if history else None,
         )
-        self._emitted += new_frames
-        kept = min(self._emitted, self._left_context_frames + self._history_frames)
+        self.emitted += new_frames
+        kept = min(self.emitted, self._left_context_frames + self._history_frames)
         # A copy, so that the old and larger array is freed.
         self._frames = self._frames[self._kept + new_frames - kept :].copy()
         self._kept = kept

@@ -226,23 +226,10 @@ class RestartingEncoder:
     """
 
     def __init__(self, make: Callable[[], AudioEncoder]) -> None:
-        self._make, self._encoder = make, make()
+        encoder = make()
+        self._make, self._encoder, self.inline = make, encoder, encoder.inline
+        self.sample_rate, self.delay_samples = encoder.sample_rate, encoder.delay_samples
         self._is_empty = True
-
-    @property
-    def delay_samples(self) -> int:
-        """See AudioEncoder."""
-        return self._encoder.delay_samples
-
-    @property
-    def sample_rate(self) -> int:
-        """See AudioEncoder."""
-        return self._encoder.sample_rate
-
-    @property
-    def inline(self) -> bool:
-        """See AudioEncoder."""
-        return self._encoder.inline
 
     def encode(self, samples: Samples) -> list[Packet]:
         """See AudioEncoder."""

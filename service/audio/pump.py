@@ -48,7 +48,9 @@ class EncoderPump:
         self._jobs: deque[_Audio | Callable[[], None]] = deque()
         self._waiting_samples = 0
         self._encoded = asyncio.Event()
-        self._running = self._is_dropped = False
+        #: Whether audio is being encoded, or messages wait behind it.
+        self.is_busy = False
+        self._is_dropped = False
         #: Why audio is dropped since then.
         self.failure: TalkwireError | None = None
 
@@ -72,15 +74,10 @@ class EncoderPump:
 
     def after(self, then: Callable[[], None]) -> None:
         """Call ``then`` when all audio so far has been handed on; at once if it has been."""
-        if self._running:
+        if self.is_busy:
             self._put(then)
         else:
             then()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether audio is being encoded, or messages wait behind it."""
-        return self._running
 
     async def room(self) -> None:
         """Until no more than half of what may wait is waiting."""
@@ -95,8 +92,8 @@ class EncoderPump:
 
     def _put(self, job: _Audio | Callable[[], None]) -> None:
         self._jobs.append(job)
-        if not self._running:
-            self._running = True
+        if not self.is_busy:
+            self.is_busy = True
             self._tasks.create_task(self._run())
 
     async def _run(self) -> None:
@@ -116,7 +113,7 @@ class EncoderPump:
             self._encoded.set()
             if not self._is_dropped:
                 job.then(packets)
-        self._running = False
+        self.is_busy = False
 
     def _encode(self, job: _Audio) -> list[Packet]:
         packets = self._encoder.encode(job.samples)

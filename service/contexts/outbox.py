@@ -27,15 +27,12 @@ class Outbox:
     def __init__(self, max_bytes: int, acks: AckTracker | None = None) -> None:
         self.acks = acks or AckTracker()
         self._items: deque[Item] = deque()
-        self._bytes, self._max_bytes = 0, max_bytes
+        #: Bytes that wait.
+        self.queued_bytes = 0
+        self._max_bytes = max_bytes
         self._changed = asyncio.Event()
         self._closed = False
         self.overflowed = asyncio.Event()
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes that wait."""
-        return self._bytes
 
     @property
     def is_empty(self) -> bool:
@@ -48,13 +45,13 @@ class Outbox:
         """
         if self._closed or self.overflowed.is_set():
             return
-        if self._bytes + len(item.data) > self._max_bytes:
+        if self.queued_bytes + len(item.data) > self._max_bytes:
             self._items.clear()
-            self._bytes = 0
+            self.queued_bytes = 0
             self.overflowed.set()
             return
         self._items.append(item)
-        self._bytes += len(item.data)
+        self.queued_bytes += len(item.data)
         self._changed.set()
 
     def drop_audio(self, handle: int) -> int:
@@ -64,14 +61,14 @@ class Outbox:
         kept = [item for item in self._items if item.handle != handle]
         dropped = sum(item.samples for item in self._items if item.handle == handle)
         self._items = deque(kept)
-        self._bytes = sum(len(item.data) for item in kept)
+        self.queued_bytes = sum(len(item.data) for item in kept)
         return dropped
 
     def close(self, last_words: Item | None = None) -> None:
         """Let the reader have what is there, ``last_words``, and then the end."""
         if last_words is not None:
             self._items.append(last_words)
-            self._bytes += len(last_words.data)
+            self.queued_bytes += len(last_words.data)
         self._closed = True
         self._changed.set()
 
@@ -83,5 +80,5 @@ class Outbox:
             self._changed.clear()
             await self._changed.wait()
         item = self._items.popleft()
-        self._bytes -= len(item.data)
+        self.queued_bytes -= len(item.data)
         return item

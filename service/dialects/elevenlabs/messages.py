@@ -61,13 +61,10 @@ class Aligner:
 
     def __init__(self, *, lends: bool = True) -> None:
         self._text: str = ""
-        self._at = self._clock_ms = 0
+        self._at = 0
+        #: Where the characters that were given end.
+        self.clock_ms = 0
         self._lends, self._has_lent, self._has_words = lends, False, False
-
-    @property
-    def clock_ms(self) -> int:
-        """Where the characters that were given end."""
-        return self._clock_ms
 
     def append(self, text: str) -> None:
         """More text."""
@@ -76,7 +73,7 @@ class Aligner:
     def take(self, words: Sequence[WordTiming]) -> CharTimes | None:
         """The characters up to and with ``words``; None if there are none."""
         chars: list[str] = []
-        edges = [self._clock_ms]
+        edges = [self.clock_ms]
         for word in words:
             self._skip_lent()
             begin, end = max(self._at, word.start), max(self._at, word.end)
@@ -86,7 +83,7 @@ class Aligner:
             self._at = end
             self._add_space(chars, edges)
             self._has_words = True
-        self._clock_ms = edges[-1]
+        self.clock_ms = edges[-1]
         return CharTimes(tuple(chars), tuple(edges)) if chars else None
 
     def finish(self) -> CharTimes | None:
@@ -101,7 +98,7 @@ class Aligner:
         chars = [" " if char.isspace() else char for char in rest]
         if self._lends and chars[-1] != " ":
             chars.append(" ")
-        return CharTimes(tuple(chars), (self._clock_ms,) * (len(chars) + 1))
+        return CharTimes(tuple(chars), (self.clock_ms,) * (len(chars) + 1))
 
     def _spread(self, chars: list[str], edges: list[int], text: str, until_ms: float) -> None:
         begin = edges[-1]

@@ -84,7 +84,7 @@ async def test_waiting_for_the_client_is_no_underrun_of_ours(reports: bool) -> N
         if len(listener.audio) != 1 or held_at:
             return None
         held_at.append(codec.decoded)
-        await asyncio.sleep(3.0 * SPEC.seconds(len(listener.audio[0].samples)))
+        await asyncio.sleep(3.0 * len(listener.audio[0].samples) / SPEC.sample_rate)
         assert codec.decoded == held_at[0]  # nothing is decoded meanwhile
         return 0 if reports else None
 
@@ -94,5 +94,5 @@ async def test_waiting_for_the_client_is_no_underrun_of_ours(reports: bool) -> N
     assert (done.report.underruns == 0) is reports
     left_s = codec.left_s[held_at[0]]
     # Two chunks too late, by the clock alone; by the client's report as urgent as others at most.
-    assert (left_s > -SPEC.seconds(len(listener.audio[0].samples))) is reports
+    assert (left_s > -len(listener.audio[0].samples) / SPEC.sample_rate) is reports
     assert sum(len(audio.samples) for audio in listener.audio) == 22 * SPEC.hop_length
