@@ -151,20 +151,11 @@ class DelayReverter:
             frames[ahead, :known] = codes
         return frames
 
-    def push(self, row: Codes) -> Codes | None:
-        """Take one row ``[K]``; return the frame ``[K]`` that it completes, if any.
-
-        Raises ValueError for a wrong shape or type and for a negative code.
-        """
-        if row.ndim != 1:
-            raise ValueError(f"a row has one dimension, not {row.ndim}")
-        frames = self.push_rows(row[np.newaxis])
-        return frames[0] if len(frames) else None
-
     def push_rows(self, rows: Codes) -> Codes:
         """Take rows ``[n, K]``; return the frames ``[m, K]`` that they complete, m <= n.
 
-        Rows after the end are checked and ignored. Raises ValueError like ``push``.
+        Rows after the end are checked and ignored. Raises ValueError for a wrong shape or type and
+        for a negative code.
         """
         has_special = _check(rows, self._num_codebooks, self._codebook_size)
         if self.ended:

@@ -231,11 +231,11 @@ def rows(data: bytes) -> None:
     reverter = DelayReverter(4, 1024)
     for row in codes:
         try:
-            frame = reverter.push(row)
+            frames = reverter.push_rows(row[np.newaxis])
         except ValueError:
             assert row.min() < 0
             return
-        assert frame is None or (frame.max() < 1024 and frame.min() >= 0)
+        assert not len(frames) or (frames.max() < 1024 and frames.min() >= 0)
 
 
 def wav(data: bytes) -> None:

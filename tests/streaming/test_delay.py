@@ -51,7 +51,7 @@ def test_any_split_gives_the_frames_of_the_definition(case: tuple[int, Codes, li
     parts = [split.push_rows(part) for part in np.split(rows, cuts)]
     assert np.concatenate(parts).tolist() == frames
     assert split.ended is ended
-    one_by_one = [frame for row in rows if (frame := single.push(row)) is not None]
+    one_by_one = [frame for row in rows for frame in single.push_rows(row[np.newaxis])]
     assert [frame.tolist() for frame in one_by_one] == frames
     assert single.ended is ended
 
@@ -118,9 +118,9 @@ def test_the_drawing_in_the_docstring() -> None:
 def test_the_end_is_known_with_the_last_frame_and_later_rows_are_ignored() -> None:
     reverter = DelayReverter(3, SIZE)
     rows = apply_delay(codes([[1, 2, 3], [4, 5, 6]]), BOC, EOC)
-    assert [reverter.push(row) is not None for row in rows] == [False, False, True, True]
+    assert [len(reverter.push_rows(row[np.newaxis])) for row in rows] == [0, 0, 1, 1]
     assert reverter.ended
-    assert reverter.push(codes([7, 8, 9])) is None
+    assert not len(reverter.push_rows(codes([[7, 8, 9]])))
     assert reverter.push_rows(codes([[7, 8, 9]] * 5)).shape == (0, 3)
 
 
@@ -173,7 +173,7 @@ def test_delay_refuses_wrong_arguments() -> None:
         with pytest.raises(ValueError, match="heard"):
             DelayReverter(3, SIZE, inert)
     with pytest.raises(ValueError):
-        DelayReverter(3, SIZE).push(codes([[1, 2, 3]]))
+        DelayReverter(3, SIZE).push_rows(codes([1, 2, 3]))
     with pytest.raises(ValueError):
         apply_delay(codes([[1, -2]]), BOC, EOC)
     with pytest.raises(ValueError):
@@ -185,7 +185,7 @@ def test_delay_refuses_wrong_arguments() -> None:
 def test_memory_stays_below_one_pattern(pushes: int) -> None:
     reverter = DelayReverter(4, SIZE)
     for _ in range(pushes):
-        reverter.push(codes([1, 2, 3, 4]))
+        reverter.push_rows(codes([[1, 2, 3, 4]]))
     assert len(reverter._tail) == min(pushes, 3)
 
 
