@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Protocol
@@ -61,7 +61,8 @@ log = logging.getLogger(__name__)
 class TalkerRequests:
     """The talker's requests of one context, one for each utterance: ``template`` with its text.
 
-    What comes of them goes to ``post``. They wait for the reference that ``prepare`` makes.
+    What comes of them goes to ``post``, but for errors. They wait for the reference that
+    ``prepare`` makes.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class TalkerRequests:
             self._preparing.cancel()
 
     async def speak(self, utterance: int, text: str, delivery: str = "") -> None:
-        """Have one utterance spoken; all that comes of it is posted."""
+        """Have one utterance spoken. Raises TalkwireError."""
         request = dataclasses.replace(
             self._template,
             request_id=f"{self._template.request_id}-{utterance}",
@@ -112,21 +113,16 @@ class TalkerRequests:
         if self._preparing is not None:
             prepared = await asyncio.shield(self._preparing)  # others may still want it
             if isinstance(prepared, TalkwireError):
-                self._post(Failed(prepared))
-                return
+                raise prepared
             first, *others = prepared
             request = dataclasses.replace(request, reference=first, other_references=tuple(others))
             self._post(TalkerAsked(utterance))
         try:
             await self._take_rows_when_up(utterance, request)
-        except TalkwireError as error:
-            if isinstance(error, RequestError) and error.code is ErrorCode.INVALID_TEXT:
-                self._post(NothingToSay(utterance))
-            else:
-                self._post(Failed(error))
-        except Exception:
-            log.exception("talker request broke", extra={"request_id": request.request_id})
-            self._post(Failed(internal()))
+        except RequestError as error:
+            if error.code is not ErrorCode.INVALID_TEXT:
+                raise
+            self._post(NothingToSay(utterance))
 
     async def _take_rows_when_up(self, utterance: int, request: SpeechRequest) -> None:
         """Take them from a talker that has been started again, too, where nothing of the context
@@ -347,7 +343,7 @@ class ContextDriver:
     def _carry_out(self, command: Command) -> None:
         match command:
             case StartTalker(utterance, text, delivery=delivery):
-                self._speaking = self._work(self._talker.speak(utterance, text, delivery))
+                self._speaking = self._work(partial(self._talker.speak, utterance, text, delivery))
             case StopTalker():
                 if self._speaking is not None:
                     self._speaking.cancel()
@@ -358,7 +354,7 @@ class ContextDriver:
             case ResumeTalker():
                 self._talker.resume()
             case Decode():
-                self._work(self._decode(command))
+                self._work(partial(self._decode, command))
             case SetTimer(at):
                 self._set_timer(at)
             case StopWork():
@@ -396,23 +392,27 @@ class ContextDriver:
             task.cancel()
         self._talker.stop()
 
-    def _work(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = self._tasks.create_task(work)
+    def _work(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        task = self._tasks.create_task(self._guarded(work))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
         return task
 
-    async def _decode(self, command: Decode) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Work for the context, which fails with it."""
         try:
-            deadline = await self._when_wanted(command.deadline)
-            samples, stats = await self._runtime.codec.decode(command.window, deadline)
-            self._runtime.on_decoded(stats)
-            self.post(AudioDecoded(command.utterance, samples, stats))
+            await work()
         except TalkwireError as error:
             self.post(Failed(error))
         except Exception:
-            log.exception("decoding broke", extra={"request_id": self._request.request_id})
+            log.exception("a context broke", extra={"request_id": self._request.request_id})
             self.post(Failed(internal()))
+
+    async def _decode(self, command: Decode) -> None:
+        deadline = await self._when_wanted(command.deadline)
+        samples, stats = await self._runtime.codec.decode(command.window, deadline)
+        self._runtime.on_decoded(stats)
+        self.post(AudioDecoded(command.utterance, samples, stats))
 
     async def _when_wanted(self, deadline: float) -> float:
         """Wait for room. A client that made us wait has played no more than it has taken, and

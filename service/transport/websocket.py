@@ -14,7 +14,7 @@ import math
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -240,21 +240,29 @@ class Socket:
         """Give a message to the dialect, unless the socket is over."""
         if self._over.done() or self._is_closing:
             return
+        self.heard_at = time.monotonic()
+        with self._serving():
+            if isinstance(data, str):
+                dialect.on_text(data)
+            else:
+                message = "Send JSON text, not binary messages."
+                dialect.on_binary(RequestError(ErrorCode.INVALID_MESSAGE, message))
+        if self._errors.is_spent:
+            self._end(POLICY)
+
+    @contextlib.contextmanager
+    def _serving(self) -> Iterator[None]:
+        """Let the dialect act for the caller in the block, and end the socket as it wants, or
+        where it fails.
+        """
         try:
             with serving(self._caller), self._errors.applied():
-                self.heard_at = time.monotonic()
-                if isinstance(data, str):
-                    dialect.on_text(data)
-                else:
-                    message = "Send JSON text, not binary messages."
-                    dialect.on_binary(RequestError(ErrorCode.INVALID_MESSAGE, message))
+                yield
         except SocketClosing as closing:
             self._end(closing.code)
         except Exception:
             log.exception("connection broke")
             self._end(INTERNAL)
-        if self._errors.is_spent:
-            self._end(POLICY)
 
     def _end(self, code: int) -> None:
         """The socket is over."""
@@ -279,16 +287,11 @@ class Socket:
 
     def _look(self, dialect: Dialect, now: float) -> float:
         """See TimerWheel. What was noticed when the socket was over stays as it is."""
-        try:
-            if not self._over.done():
-                with serving(self._caller), self._errors.applied():
-                    return self._keep(dialect, now)
-        except SocketClosing as closing:
-            self._end(closing.code)
-        except Exception:
-            log.exception("connection broke")
-            self._end(INTERNAL)
-        return _HOUSEKEEPING_S
+        wait_s = _HOUSEKEEPING_S
+        if not self._over.done():
+            with self._serving():
+                wait_s = self._keep(dialect, now)
+        return wait_s
 
     def _keep(self, dialect: Dialect, now: float) -> float:
         """Notice what no message tells: a writer that does not get on, idle contexts, a key that
