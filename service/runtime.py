@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from service.admission import Admission
 from service.auth.authenticator import Authority
@@ -27,9 +27,12 @@ from service.voices.cloning import Cloner, Transcriber
 from service.voices.registry import VoiceLibrary
 from service.voices.shipped import ShippedVoicesError, encode_shipped
 from streaming.errors import BackendError, CapacityError, ErrorCode
-from streaming.events import Event, Failed, LeadLifted
+from streaming.events import Failed, LeadLifted
 from streaming.latency import PaceEstimator
 from streaming.ports import DecodeStats
+
+if TYPE_CHECKING:
+    from service.contexts.driver import ContextDriver
 
 log = logging.getLogger(__name__)
 #: At once on the whole server, and the share of one client.
@@ -47,13 +50,6 @@ class Phase(StrEnum):
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
-
-
-class OpenContext(Protocol):
-    """A context as the service sees it, whatever its dialect."""
-
-    def post(self, event: Event) -> None:
-        """Let something happen to it."""
 
 
 class Runtime:
@@ -99,7 +95,7 @@ class Runtime:
         self._draining_since = 0.0
         self.connections = 0
         #: Contexts whose audio has not all been handed on.
-        self.open_contexts: set[OpenContext] = set()
+        self.open_contexts: set[ContextDriver] = set()
         self._ending: asyncio.Task[None] | None = None
         #: Housekeeping of the sockets.
         self.timers = TimerWheel()
