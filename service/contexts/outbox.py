@@ -6,8 +6,6 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
-from service.contexts.ack_tracker import AckTracker
-
 
 class Item(NamedTuple):
     """One WebSocket message. Audio has its context's handle and its number of samples; what
@@ -20,12 +18,9 @@ class Item(NamedTuple):
 
 
 class Outbox:
-    """A queue with a bound in bytes; writers put without waiting, one reader takes. ``acks``
-    tracks what the client has read of what was taken.
-    """
+    """A queue with a bound in bytes; writers put without waiting, one reader takes."""
 
-    def __init__(self, max_bytes: int, acks: AckTracker | None = None) -> None:
-        self.acks = acks or AckTracker()
+    def __init__(self, max_bytes: int) -> None:
         self._items: deque[Item] = deque()
         #: Bytes that wait.
         self.queued_bytes = 0

@@ -110,9 +110,6 @@ class OutputSink(Protocol):
     def revoke(self) -> int:
         """Take back all audio that has not been written; return how many samples were, as sent."""
 
-    def close(self) -> None:
-        """The context is over."""
-
 
 class SpeechContext(ContextSink):
     """Speaks what it is given until its end, which releases ``lease`` and calls ``closed``.
@@ -359,7 +356,6 @@ class SpeechContext(ContextSink):
 
     def _end(self, outcome: str, report: ContextReport, cancelled: Cancelled | None = None) -> None:
         self._is_over = True
-        self._sink.close()
         metrics = self._runtime.metrics
         metrics.on_context_closed(self._plan.protocol, outcome, report, cancelled)
         self._lease.release()
@@ -406,10 +402,6 @@ class SocketOutput:
     def revoke(self) -> int:
         """See OutputSink."""
         return self._put_samples - self._outbox.drop_audio(self._handle)
-
-    def close(self) -> None:
-        """See OutputSink."""
-        self._outbox.acks.forget(self._handle)
 
 
 #: Audio in one text message, in whole samples of any size.

@@ -51,9 +51,6 @@ class OutputQueue:
         """See OutputSink. The writer has sent what it has taken."""
         return self._sent_samples
 
-    def close(self) -> None:
-        """See OutputSink."""
-
     async def get(self) -> Output:
         """The next output."""
         while not self._outputs:

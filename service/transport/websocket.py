@@ -115,7 +115,7 @@ class Socket:
         protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
         self._protocol: WebSocketProtocol | None = protocol
         self._acks = AckTracker(protocol)
-        self._outbox = Outbox(runtime.settings.max_outbox_bytes, self._acks)
+        self._outbox = Outbox(runtime.settings.max_outbox_bytes)
         self._writing_since: float | None = None
         self._code = NORMAL
         self._too_slow = self._is_closing = False
@@ -165,6 +165,7 @@ class Socket:
 
         def over() -> None:
             del self._contexts[handle]
+            self._acks.forget(handle)
             self.heard_at = time.monotonic()
             closed()
 
