@@ -28,7 +28,6 @@ from service.voices.registry import VoiceLibrary
 from service.voices.shipped import ShippedVoicesError, encode_shipped
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.events import Failed, LeadLifted
-from streaming.latency import PaceEstimator
 from streaming.ports import DecodeStats
 
 if TYPE_CHECKING:
@@ -86,7 +85,6 @@ class Runtime:
             max_share=settings.max_client_share,
             rest_s=settings.slot_rest_s,
         )
-        self.phase = Phase.STARTING
         #: Set once, when the service has first become ready.
         self.ready = asyncio.Event()
         #: Set while no new work is taken.
@@ -142,7 +140,6 @@ class Runtime:
         await self.engine_pace.learn(self.voices[0])
         self.admission.ceiling = self.engine_pace.ceiling
         self.admission.measured = self.engine_pace.capacity
-        self.phase = Phase.DRAINING if self.draining.is_set() else Phase.READY
         self.ready.set()
         log.info(
             "ready",
@@ -190,7 +187,6 @@ class Runtime:
     def begin_drain(self) -> None:
         """Take no new work from here on; ``end_drain`` undoes it."""
         if not self.draining.is_set():
-            self.phase = Phase.DRAINING
             self._draining_since = time.monotonic()
             self.draining.set()
             self.timers.soon()
@@ -222,7 +218,6 @@ class Runtime:
         if self._is_ending:
             return False
         if self.draining.is_set():
-            self.phase = Phase.READY if self.ready.is_set() else Phase.STARTING
             self.draining.clear()
             if self._ending is not None:
                 self._ending.cancel()
@@ -231,7 +226,7 @@ class Runtime:
 
     async def stop(self) -> None:
         """End both engines."""
-        self.phase = Phase.DRAINING
+        self._is_ending = True
         for task in (*self._background, self._ending):
             if task is not None:
                 task.cancel()
@@ -253,11 +248,6 @@ class Runtime:
         if self._cloner is None:
             raise CapacityError(ErrorCode.NOT_READY, "The server is not ready yet.")
         return self._cloner
-
-    @property
-    def pace(self) -> PaceEstimator:
-        """The estimator of the engines' pace. RuntimeError before ``start`` has come to it."""
-        return self.engine_pace.estimator
 
     def on_decoded(self, stats: DecodeStats) -> None:
         """The codec answered a window."""
@@ -289,7 +279,14 @@ class Runtime:
     @property
     def is_draining(self) -> bool:
         """Whether no new work is taken because the server, or its operator, is about to end it."""
-        return self.phase is Phase.DRAINING
+        return self.draining.is_set() or self._is_ending
+
+    @property
+    def phase(self) -> Phase:
+        """Where the service is in its life."""
+        if self.is_draining:
+            return Phase.DRAINING
+        return Phase.READY if self.ready.is_set() else Phase.STARTING
 
     @property
     def voices(self) -> Sequence[str]:

@@ -139,7 +139,7 @@ class TalkerRequests:
 
     async def _take_rows(self, utterance: int, request: SpeechRequest) -> None:
         """Raises TalkwireError."""
-        pace = self._runtime.pace.open()
+        pace = self._runtime.engine_pace.estimator.open()
         self.resume()
         try:
             self._runtime.talker.check(request)

@@ -77,4 +77,4 @@ async def test_engines_that_cannot_start_are_reported_once() -> None:
         assert runtime.phase is Phase.STARTING
     assert len(failures) == 1
     with pytest.raises(RuntimeError, match="not started"):
-        _ = runtime.pace
+        _ = runtime.engine_pace.estimator

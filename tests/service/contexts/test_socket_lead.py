@@ -92,7 +92,7 @@ async def test_a_stream_that_is_as_far_ahead_as_it_may_be_does_not_run() -> None
             "text.append", context_id="c", text="Forty characters of text or some more.. "
         )
         await talk.until("audio.started")
-        pace = server.runtime.pace
+        pace = server.runtime.engine_pace.estimator
         async with asyncio.timeout(30):
             while pace.running:
                 await asyncio.sleep(0.005)
