@@ -6,6 +6,7 @@ Run as a program it also lets promtool check and test the rules, where there is 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -17,11 +18,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
+from prometheus_client import Metric
 
-from service.auth.authenticator import Authority
+from codec.fake import FakeCodecEngine
 from service.auth.keys import Scope, issue
-from service.metrics import Metrics, Snapshot, Worker
-from streaming.chunk_schedule import PaceBounds
+from service.metrics import Metrics
+from service.runtime import Runtime
+from service.settings import Settings
+from streaming.spec import CodecSpec
+from talker.fake import FakeTalker
 
 HERE = Path(__file__).resolve().parent
 OPERATIONS = HERE.parents[1] / "docs" / "guides" / "operations.md"
@@ -37,14 +42,8 @@ Exported = dict[str, dict[str, set[str]]]
 
 def exported() -> Exported:
     """Every sample that a started service with one tenant exports."""
-    metrics = Metrics("check", "check")
-    metrics.watch(_snapshot)
-    with TemporaryDirectory() as folder:
-        keys = Path(folder) / "keys.json"
-        issue(keys, "tenant", [Scope.SPEAK])
-        metrics.watch_tenants(Authority(keys))
     found: Exported = {}
-    for family in metrics.registry.collect():
+    for family in asyncio.run(_families()):
         for sample in family.samples:
             labels = found.setdefault(sample.name, {})
             for label, value in sample.labels.items():
@@ -52,9 +51,18 @@ def exported() -> Exported:
     return found
 
 
-def _snapshot() -> Snapshot:
-    workers = {name: Worker(True, 0) for name in ("talker", "codec")}
-    return Snapshot(True, False, 0, 0, 1, workers, 0, 0, 0, PaceBounds(0, 0, 0, 0, 0), 0.04)
+async def _families() -> list[Metric]:
+    metrics = Metrics("check", "check")
+    codec = FakeCodecEngine(CodecSpec(24_000, 960, (1024,) * 8, 0, 0), 0.0)
+    with TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys.json"
+        issue(keys, "tenant", [Scope.SPEAK])
+        runtime = Runtime(Settings(api_keys_file=keys), FakeTalker(), codec, metrics)
+        await runtime.start()
+        try:
+            return list(metrics.registry.collect())
+        finally:
+            await runtime.stop()
 
 
 def rules() -> list[dict[str, Any]]:

@@ -32,6 +32,7 @@ from service.transport.websocket import (
     Dialect,
     Socket,
     SocketClosing,
+    binary_refused,
     serve_socket,
 )
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
@@ -321,9 +322,9 @@ class SpeakDialect(Dialect):
             self.tell(error)
             raise SocketClosing(close_code(error)) from error
 
-    def on_binary(self, error: RequestError) -> None:
+    def on_bytes(self, data: bytes) -> None:
         """See Dialect: it closes the socket."""
-        self.tell(error)
+        self.tell(binary_refused())
         raise SocketClosing(_BINARY_REFUSED)
 
     def on_tick(self, now: float) -> None:

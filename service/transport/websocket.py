@@ -57,6 +57,11 @@ class SocketClosing(Exception):
         self.code = code
 
 
+def binary_refused() -> RequestError:
+    """The error about a binary message."""
+    return RequestError(ErrorCode.INVALID_MESSAGE, "Send JSON text, not binary messages.")
+
+
 class Dialect(ABC):
     """One wire protocol on one socket. Methods are synchronous; the ``on_`` ones may raise
     SocketClosing.
@@ -72,9 +77,9 @@ class Dialect(ABC):
     def on_text(self, text: str) -> None:
         """A text message came."""
 
-    def on_binary(self, error: RequestError) -> None:
-        """A binary message came, of which no protocol has any; ``error`` says so."""
-        self.tell(error)
+    def on_bytes(self, data: bytes) -> None:
+        """A binary message came. No protocol has any."""
+        self.tell(binary_refused())
 
     @abstractmethod
     def on_tick(self, now: float) -> None:
@@ -246,8 +251,7 @@ class Socket:
             if isinstance(data, str):
                 dialect.on_text(data)
             else:
-                message = "Send JSON text, not binary messages."
-                dialect.on_binary(RequestError(ErrorCode.INVALID_MESSAGE, message))
+                dialect.on_bytes(data)
         if self._errors.is_spent:
             self._end(POLICY)
 

@@ -16,7 +16,7 @@ from service.dialects.elevenlabs.messages import (
 )
 from service.dialects.elevenlabs.request import NAME, StreamOptions, refuse_dictionaries
 from service.dialects.errors import count_error, parse_message
-from service.transport.websocket import NORMAL, Dialect, Socket, SocketClosing
+from service.transport.websocket import NORMAL, Dialect, Socket, SocketClosing, binary_refused
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 
 _FLUSH = "flush"
@@ -107,9 +107,9 @@ class StreamDialect(Dialect):
         super().__init__(socket)
         self._options = options
 
-    def on_binary(self, error: RequestError) -> None:
+    def on_bytes(self, data: bytes) -> None:
         """See Dialect: it closes the socket."""
-        self._give_up(error)
+        self._give_up(binary_refused())
 
     def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
         """An error message; without ``context_id`` it is about the socket."""
