@@ -110,8 +110,10 @@ class RequestState:
     since: int | None = None
     stretch: int = 0
     paused: bool = False
-    #: How many rows at a time the gateway wants, and those that are held back until there are.
+    #: How many rows at a time the gateway wants, how many it was given or is given now, and those
+    #: that are held back until there are enough.
     gathered: int = 1
+    given: int = 0
     held: list[NewRows] = field(default_factory=list)
     #: Whether the conversation wants to go on from it.
     is_kept: bool = False
@@ -151,13 +153,16 @@ class RequestState:
                 self.since = made
 
     def gather(self, new: NewRows) -> NewRows | None:
-        """Rows came. Returns all that are held back when they are enough or the last, else None."""
+        """Rows came, whose frames are noted. Returns all that are held back when they are enough
+        or the last, else None. vLLM may give several rows at once, so frames are counted.
+        """
         self.held.append(new)
-        return self.release() if new.finish or len(self.held) >= self.gathered else None
+        waiting = len(self.frame_ids) - self.given
+        return self.release() if new.finish or waiting >= self.gathered else None
 
     def release(self) -> NewRows | None:
         """All rows that are held back, as one; None if there are none."""
-        held, self.held = self.held, []
+        held, self.held, self.given = self.held, [], len(self.frame_ids)
         if len(held) < 2:
             return held[0] if held else None
         rows = b"".join(new.rows for new in held)

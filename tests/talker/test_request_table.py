@@ -106,15 +106,18 @@ class Rows:
     def __init__(self, requests: RequestTable, handle: int = 1) -> None:
         self.requests, self._handle, self._made = requests, handle, 0
         self.heard: list[NewRows] = []
-        ask(requests, handle)
+        self._state = ask(requests, handle)
 
-    def make(self, count: int = 1, finish: str = "") -> None:
+    def make(self, count: int = 1, finish: str = "", together: int = 1) -> None:
+        """So many times ``together`` rows in one piece."""
         for _ in range(count):
-            row, at = np.int16(self._made), np.float32(self._made)
-            new = NewRows(self._handle, row.tobytes(), finish, at.tobytes())
+            made = np.arange(self._made, self._made + together)
+            self.requests.note(self._state, (FRAME_BASE + made).tolist())
+            rows, spoken = made.astype(np.int16), made.astype(np.float32)
+            new = NewRows(self._handle, rows.tobytes(), finish, spoken.tobytes())
             if ready := self.requests.collect(new):
                 self.heard.append(ready)
-            self._made += 1
+            self._made += together
 
     def want(self, rows: int) -> None:
         self.requests.gather(self._handle, rows)
@@ -137,6 +140,14 @@ def test_rows_come_as_many_at_a_time_as_were_asked_for(requests: RequestTable) -
     rows.want(1)  # none is held back: at once
     rows.make(2)
     assert rows.sizes == [1, 1, 1, 4, 4, 1, 1]
+
+
+def test_rows_that_come_in_one_piece_count_as_rows(requests: RequestTable) -> None:
+    rows = Rows(requests)
+    rows.want(4)
+    rows.make(2, together=3)
+    rows.make(1, together=5)
+    assert rows.sizes == [6, 5]
 
 
 def test_what_is_held_back_comes_with_the_next_and_then_singly(requests: RequestTable) -> None:
