@@ -311,8 +311,8 @@ def draw_of(params: Sequence[Any], codebook_rows: int, watches_repetition: bool)
     """Read the draw of a batch from its requests' own SamplingParams; on a CPU.
 
     Not from the runner's metadata: V1's clips top-k to the *text* vocabulary, which is smaller
-    than a codebook in small checkpoints. The requests with which vLLM warms itself up have neither
-    a top-k nor a seed: they draw from all codes, with any seed.
+    than a codebook in small checkpoints. The requests with which V2 warms itself up have neither a
+    top-k nor a seed: they draw from all codes, with any seed.
     """
     # vLLM forgets top_k where the temperature is 0; such a row needs its best code alone
     top_k = [(p.top_k if p.top_k > 0 else codebook_rows) if p.temperature else 1 for p in params]

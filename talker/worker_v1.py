@@ -61,6 +61,9 @@ class TalkerSampler:
         if sampling_metadata is not self._metadata or self._draw is None:
             self._metadata = sampling_metadata  # replaced whenever the batch changes
             params = [runner.requests[name].sampling_params for name in names]
+            # the warm-up's requests, which have neither, do not come so far under this runner
+            if any(p.seed is None or (p.temperature and p.top_k < 1) for p in params):
+                raise ValueError("a talker request needs a top_k and a seed")
             width, watches = self._model.codebook_rows, bool(self._model.table.look_back_rows)
             self._draw, self._spans = draw_of(params, width, watches), spans_of(params)
         ends = runner.query_start_loc.gpu[: batch + 1]
