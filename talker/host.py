@@ -1,4 +1,4 @@
-"""What the hosts of vLLM's engines share: requests begin, pause and end as the gateway says."""
+"""What both hosts of vLLM's engines share: requests begin, pause and end as the gateway says."""
 
 from __future__ import annotations
 
@@ -26,7 +26,14 @@ from talker.vllm_setup import Totals
 
 
 class Host(ABC):
-    """Answers the gateway's messages with an engine of vLLM's, which a subclass runs."""
+    """Answers the gateway's messages with an engine of vLLM's, which a subclass starts and runs.
+
+    Args:
+        arguments: the engine's.
+        checkpoint: what the engine has loaded.
+        stop_id: the token id that ends a request.
+        requests: where requests are kept, from their first message to their last row.
+    """
 
     def __init__(
         self,
@@ -39,14 +46,19 @@ class Host(ABC):
         self._max_positions = arguments["max_model_len"]
         self._requests, self._totals = requests, Totals()
         self._link: ChildLink[FromGateway] | None = None
+        self._start_engine(arguments)
+
+    @abstractmethod
+    def _start_engine(self, arguments: dict[str, Any]) -> None:
+        """Start the engine; its statistics go to ``_totals``."""
 
     @abstractmethod
     def _begin(self, state: RequestState) -> None:
         """Hand a request's present stretch to the engine."""
 
     @abstractmethod
-    def _let_go(self, state: RequestState) -> None:
-        """Take a request's present stretch from the engine."""
+    def _abort(self, state: RequestState) -> None:
+        """Abort a request's present stretch in the engine."""
 
     def _handle(self, message: FromGateway) -> None:
         match message:
@@ -61,7 +73,7 @@ class Host(ABC):
             case Pause(handle):
                 held = None
                 if state := self._requests.pause(handle):
-                    self._let_go(state)
+                    self._abort(state)
                     held = state.release()
                 self._send_step([held] if held else [])
             case Abort(handle):
@@ -78,7 +90,9 @@ class Host(ABC):
         return prompt, sampling_params(state, self._shape.num_codebooks, self._stop_id)
 
     def _read(self, outputs: Sequence[Any]) -> list[NewRows]:
-        """The rows to send of vLLM's outputs. Requests that failed alone are told of."""
+        """The rows to send of vLLM's outputs. Requests that have failed are dropped, and the
+        gateway is told.
+        """
         outcome = read_outputs(outputs, self._shape, self._requests)
         rows = [self._requests.collect(new) for new in outcome.rows]
         for handle in outcome.lost:
@@ -98,7 +112,7 @@ class Host(ABC):
     def _drop(self, handle: int) -> None:
         state = self._requests.drop(handle)
         if state is not None and not state.paused:
-            self._let_go(state)
+            self._abort(state)
 
     def _send_step(self, rows: list[NewRows]) -> None:
         totals = self._totals

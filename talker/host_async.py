@@ -36,17 +36,10 @@ class EngineGone(Exception):
 class AsyncHost(Host):
     """One task per request; what the tasks of one turn of the loop have is sent together."""
 
-    def __init__(
-        self,
-        arguments: dict[str, Any],
-        checkpoint: Checkpoint,
-        stop_id: int,
-        requests: RequestTable,
-    ) -> None:
+    def _start_engine(self, arguments: dict[str, Any]) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        super().__init__(arguments, checkpoint, stop_id, requests)
         loggers = [logger_factory(self._totals)] if not arguments["disable_log_stats"] else None
         given = AsyncEngineArgs(**arguments)
         try:
@@ -91,7 +84,7 @@ class AsyncHost(Host):
         task = self._tasks[engine_id] = asyncio.create_task(self._speak(state))
         task.add_done_callback(lambda _: self._tasks.pop(engine_id, None))
 
-    def _let_go(self, state: RequestState) -> None:
+    def _abort(self, state: RequestState) -> None:
         task = self._tasks.pop(state.engine_id, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()

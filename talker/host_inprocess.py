@@ -6,10 +6,9 @@ import logging
 from typing import Any
 
 from ipc.child import ChildLink
-from talker.checkpoint import Checkpoint
 from talker.host import Host
 from talker.messages import FromGateway, Generate
-from talker.request_table import RequestState, RequestTable
+from talker.request_table import RequestState
 from talker.vllm_requests import Refused
 from talker.vllm_setup import logger_factory
 
@@ -24,17 +23,10 @@ class InProcessHost(Host):
     starts a new one. What can be known to be bad is refused before it gets that far.
     """
 
-    def __init__(
-        self,
-        arguments: dict[str, Any],
-        checkpoint: Checkpoint,
-        stop_id: int,
-        requests: RequestTable,
-    ) -> None:
+    def _start_engine(self, arguments: dict[str, Any]) -> None:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        super().__init__(arguments, checkpoint, stop_id, requests)
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(**arguments), stat_loggers=[logger_factory(self._totals)]
         )
@@ -68,5 +60,5 @@ class InProcessHost(Host):
     def _add(self, state: RequestState) -> None:
         self._engine.add_request(state.engine_id, *self._inputs(state))
 
-    def _let_go(self, state: RequestState) -> None:
+    def _abort(self, state: RequestState) -> None:
         self._engine.abort_request([state.engine_id])
