@@ -28,8 +28,8 @@ def schedule_settings(
     ``layout`` is how the talker lays frames out in rows. Raises RequestError where the client sets
     the size of chunks twice.
 
-    A causal codec sees nothing ahead, so nobody waits for it; one with state needs all that it
-    reaches back to, so that there is no choice of a left context.
+    Nobody waits for more lookahead than the codec's decoder sees, which of a causal one is none. A
+    codec with state needs all that it reaches back to, so that there is no choice of a left context.
     """
     theirs = chunking or ChunkingOptions()
 
@@ -43,14 +43,15 @@ def schedule_settings(
         theirs.first_lookahead_frames, lookahead if asked else mine.first_lookahead_frames
     )
     first_lookahead = min(first_lookahead, lookahead)
-    if not spec.right_frames:
-        first_lookahead = lookahead = 0
     # Likewise where all windows are to have the same.
     is_complete = (
         not mine.incomplete_lookahead
         or asked
         or theirs.first_lookahead_frames is not None
         or first_lookahead == lookahead
+    )
+    first_lookahead, lookahead = (
+        min(frames, spec.right_frames) for frames in (first_lookahead, lookahead)
     )
     left = pick(theirs.left_context_frames, pick(mine.left_context_frames, spec.left_frames))
     delay_rows = layout.delay_rows(spec)

@@ -98,3 +98,16 @@ def test_schedule_settings_of_a_causal_codec_wait_for_nothing() -> None:
         assert (made.first_lookahead_frames, made.lookahead_frames) == (0, 0)
         assert (made.delay_rows, made.incomplete_frames) == (0, 0)
         assert made.left_context_frames == 10
+
+
+@pytest.mark.parametrize(("sees", "first", "later"), [(0, 0, 0), (1, 1, 1), (3, 2, 3), (10, 2, 4)])
+def test_nobody_waits_for_frames_that_the_decoder_does_not_see(
+    sees: int, first: int, later: int
+) -> None:
+    made = schedule_settings(Settings(), CodecSpec(24_000, 960, (1024,) * 8, 10, sees))
+    assert (made.first_lookahead_frames, made.lookahead_frames) == (first, later)
+    assert made.incomplete_frames == first, "the first chunk is as early as with any other codec"
+    exact = ChunkingOptions(lookahead_frames=10)
+    made = schedule_settings(Settings(), CodecSpec(24_000, 960, (1024,) * 8, 10, sees), exact)
+    assert (made.first_lookahead_frames, made.lookahead_frames) == (sees, sees)
+    assert made.incomplete_frames == 0
