@@ -29,7 +29,7 @@ def schedule_settings(
     the size of chunks twice.
 
     Nobody waits for more lookahead than the codec's decoder sees, which of a causal one is none. A
-    codec with state needs all that it reaches back to, so that there is no choice of a left context.
+    codec with state needs all that it reaches back to, so a left context is not to be chosen.
     """
     theirs = chunking or ChunkingOptions()
 
