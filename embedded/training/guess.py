@@ -95,8 +95,14 @@ class Pair:
 
 
 def pair(features: Features, wanted: Tensor) -> Pair:
-    """What the front says, and the spectra ``[T, SUBFRAMES * CEPSTRA]`` of what was spoken."""
-    x = torch.from_numpy(inputs(features, len(wanted))).half()
+    """What the front says, and the spectra ``[T, SUBFRAMES * CEPSTRA]`` of what was spoken.
+
+    What was cut from a recording's end is silence as its last frame is. The network has to meet
+    it, since codes go on to the end of the span.
+    """
+    frames = max(len(wanted), features.span()[1])
+    wanted = torch.cat([wanted, wanted[-1:].expand(frames - len(wanted), -1)])
+    x = torch.from_numpy(inputs(features, frames)).half()
     style = torch.from_numpy(features.style[:VOCODER_STYLE].copy())
     return Pair(x, style, wanted.reshape(-1, CEPSTRA))
 

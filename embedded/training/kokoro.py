@@ -37,7 +37,10 @@ UNIT = 2 * F0_STEP
 #: Numbers of a style that the vocoder sees; the others are the front's.
 VOCODER_STYLE = 128
 _LONGEST = 508
-_LEAD_S, _TAIL_S = 0.06, 0.12  # silence that is kept
+#: A symbol is heard so many units before its duration begins, as Kokoro's own word times have it
+#: (``pred_dur[0] - 3`` in its ``pipeline.py``); a forced aligner finds words 89 ms before (median).
+_LATE = 3
+_LEAD_S, _TAIL_S = 0.02, 0.12  # silence that is kept
 _AUDIBLE = 0.01
 
 
@@ -100,15 +103,15 @@ class Features:
     def span(self) -> tuple[int, int]:
         """(first sample kept, frames kept): silence at both ends is cut to a little."""
         total = int(self.durations.sum()) * UNIT
-        first = int(self.durations[0]) * UNIT - round(_LEAD_S * RATE)
+        first = (int(self.durations[0]) - _LATE) * UNIT - round(_LEAD_S * RATE)
         begin = max(0, first) // F0_STEP * F0_STEP
-        end = min(total, total - int(self.durations[-1]) * UNIT + round(_TAIL_S * RATE))
-        return begin, (end - begin) // HOP
+        last = total - (int(self.durations[-1]) + _LATE) * UNIT + round(_TAIL_S * RATE)
+        return begin, (min(total, last) - begin) // HOP
 
     def starts_s(self) -> npt.NDArray[np.float64]:
         """Seconds, from the first sample kept, at which each symbol begins, and the last's end."""
-        ends = np.append(0, np.cumsum(self.durations)) * UNIT - self.span()[0]
-        return np.asarray(ends / RATE)
+        ends = (np.append(0, np.cumsum(self.durations)) - _LATE) * UNIT - self.span()[0]
+        return np.asarray(np.maximum(ends, 0) / RATE)
 
 
 class Teacher:

@@ -13,6 +13,7 @@ from embedded.training.scripts import NOTHING, Utterance, delayed, scripts_of, w
 from embedded.training.spectra import WIDTH
 from embedded.training.talker import BOC, BOOKS, EOC, VOCABULARY
 from streaming.delay import apply_delay
+from tests.embedded.fake_teacher import FakeTeacher
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +161,15 @@ def test_ends_of_utterances_are_guessed_as_often_as_their_middles() -> None:
     )
     assert min(first, last) > 0.12
     assert middle > 0.2
+
+
+def test_what_was_cut_from_a_recording_is_silence_to_the_guess() -> None:
+    """Codes go on to the end of the span: the network was not to be asked for what it never met."""
+    features = FakeTeacher().features("so", "af_heart")
+    frames = features.span()[1]
+    heard = torch.arange((frames - 2) * WIDTH).reshape(frames - 2, WIDTH).float()
+    pair = guess.pair(features, heard)
+    whole = pair.y.reshape(frames, WIDTH)
+    assert len(pair.x) == len(pair.y)
+    assert torch.equal(whole[:-2], heard)
+    assert torch.equal(whole[-2:], heard[-1:].expand(2, -1))

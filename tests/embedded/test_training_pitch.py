@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from embedded.training.kokoro import UNIT
 from embedded.training.pitch import (
     F0_STEP,
     HOP,
@@ -118,9 +119,24 @@ def test_places_follow_the_durations() -> None:
     assert len(samples) == len(codes) * HOP
     found = places(reading, features, len(text), len(codes))
     assert (np.diff(found) >= 0).all()
-    # each symbol lasts 50 ms; 60 ms of silence are kept before the first
+    # each symbol lasts 50 ms; 20 ms of silence are kept before the first
     for character in (0, 4, 7):
-        second = 0.06 + 0.05 * character
+        second = 0.02 + 0.05 * character
         frame = int(second / 0.04)
         assert found[frame] == pytest.approx(character, abs=1.5)
     assert found[-1] == pytest.approx(len(text), abs=1)
+
+
+def test_symbols_are_heard_75_ms_before_their_durations_begin() -> None:
+    features = FakeTeacher().features("tea", "af_heart")
+    begin, _ = features.span()
+    first = int(features.durations[0]) * UNIT
+    assert first - begin == pytest.approx(0.095 * RATE, abs=F0_STEP)
+    assert features.starts_s()[1] == pytest.approx((first - begin) / RATE - 0.075)
+
+
+def test_a_symbol_that_begins_at_once_is_not_before_the_first_sample() -> None:
+    features = FakeTeacher().features("tea", "af_heart")
+    features.durations[0] = 1
+    assert features.span()[0] == 0
+    assert (features.starts_s() >= 0).all()
