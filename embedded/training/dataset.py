@@ -13,6 +13,7 @@ from random import Random
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from embedded.training.guess import SpectrumGuess
 from embedded.training.kokoro import Teacher
@@ -26,6 +27,8 @@ GROUPS = 50
 PART = GROUP * GROUPS
 #: The share of texts that are passages, of up to so many characters.
 _PASSAGES, LONGEST = 0.2, 300
+#: Quieter than this is silence (it has -5.8), of which so many frames are kept at the end.
+_QUIET, _TAIL = -4.9, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,16 @@ def make(text: str, voice: str, teacher: Teacher, guess: SpectrumGuess, table: Q
     pitch = codes_of(features.f0[begin // F0_STEP :], frames)
     codes = table.encode(guess.spectra(features, frames), torch.from_numpy(pitch))
     place = places(reading, features, len(text), frames)
-    return Item(text, voice, 0, codes[:, :ACTIVE].numpy(), place)
+    kept = ending(codes, table)
+    return Item(text, voice, 0, codes[:kept, :ACTIVE].numpy(), place[:kept])
+
+
+def ending(codes: Tensor, table: Quantiser) -> int:
+    """How many frames of ``[T, 8]`` to keep: Kokoro's full stop is a third of a second of silence,
+    which nobody waits for at the end.
+    """
+    loud = (table.levels(codes) > _QUIET).any(1).nonzero()
+    return min(len(codes), int(loud[-1]) + 1 + _TAIL) if len(loud) else len(codes)
 
 
 def write_part(

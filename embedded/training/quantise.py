@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from embedded.training.pitch import PITCH, PITCH_CODES, pitch_table
-from embedded.training.spectra import WIDTH
+from embedded.training.spectra import BANDS, CEPSTRA, SUBFRAMES, WIDTH
 
 COMPONENTS = 56
 LATENT = COMPONENTS + PITCH
@@ -58,6 +58,15 @@ class Quantiser:
     def latents(self, codes: Tensor) -> Tensor:
         """``[n, 8]`` -> ``[n, LATENT]``."""
         return sum((self.books[i][codes[:, i]] for i in range(ACTIVE)), torch.zeros(()))
+
+    def levels(self, codes: Tensor) -> Tensor:
+        """Of codes ``[n, 8]`` how loud each quarter of a frame is: ``[n, SUBFRAMES]``, the mean of
+        its mel bands' log amplitudes.
+        """
+        said = self.latents(codes)[:, :COMPONENTS]
+        spectra = said * self.scale @ self.basis.T + self.mean
+        levels: Tensor = spectra.reshape(len(codes), SUBFRAMES, CEPSTRA)[..., 0] / BANDS**0.5
+        return levels
 
     def exact(self, spectra: Tensor, pitch: Tensor) -> Tensor:
         """The latents ``[n, LATENT]`` if spectra were not quantised."""

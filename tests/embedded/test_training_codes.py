@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from embedded.training import guess
+from embedded.training import dataset, guess
 from embedded.training.pitch import PITCH_CODES
 from embedded.training.quantise import ACTIVE, COMPONENTS, LATENT, Quantiser, fit
 from embedded.training.scripts import NOTHING, Utterance, delayed, scripts_of, write
-from embedded.training.spectra import WIDTH
+from embedded.training.spectra import BANDS, CEPSTRA, SUBFRAMES, WIDTH
 from embedded.training.talker import BOC, BOOKS, EOC, VOCABULARY
 from streaming.delay import apply_delay
 from tests.embedded.fake_teacher import FakeTeacher
@@ -173,3 +173,26 @@ def test_what_was_cut_from_a_recording_is_silence_to_the_guess() -> None:
     assert len(pair.x) == len(pair.y)
     assert torch.equal(whole[:-2], heard)
     assert torch.equal(whole[-2:], heard[-1:].expand(2, -1))
+
+
+def test_levels_of_codes_are_those_of_what_they_say(
+    points: torch.Tensor, quantiser: Quantiser
+) -> None:
+    """Of spectra that the codebooks hold exactly."""
+    codes = quantiser.encode(points[:200], torch.zeros(200, dtype=torch.long))
+    said = quantiser.latents(codes)[:, :COMPONENTS] * quantiser.scale @ quantiser.basis.T
+    first = (said + quantiser.mean).reshape(200, SUBFRAMES, CEPSTRA)[:, :, 0]
+    assert torch.allclose(quantiser.levels(codes), first / BANDS**0.5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("loud", "silent", "kept"), [(9, 20, 13), (9, 2, 11), (0, 6, 6)])
+def test_little_of_the_silence_at_the_end_is_kept(loud: int, silent: int, kept: int) -> None:
+    """A full stop of Kokoro's is a third of a second."""
+
+    class Levels:
+        def levels(self, codes: torch.Tensor) -> torch.Tensor:
+            return torch.where(codes[:, :1] > 0, -2.0, -5.7).expand(-1, SUBFRAMES)
+
+    codes = torch.cat([torch.ones(loud, BOOKS), torch.zeros(silent, BOOKS)]).long()
+    codes[:3] = 0  # what is silent before speech stays
+    assert dataset.ending(codes, Levels()) == kept  # type: ignore[arg-type]
