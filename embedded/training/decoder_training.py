@@ -34,7 +34,8 @@ _USUAL_HZ = 150.0  # of a piece without pitch
 #: Speech has 30 dB less at 6 kHz than at 300 Hz: spectra are compared after a filter that raises
 #: the highs (each sample less so much of the one before).
 _EMPHASIS = 0.9
-#: A difference of phases counts by the size of so many bins about it, and by no less than this.
+#: A phase counts by how loud its bin is among so many about it, and what is fainter than this
+#: hardly.
 _AROUND, _FAINT = 9, 0.03
 _LOWEST_BIN = 2
 _TESTED = 16
@@ -135,9 +136,8 @@ def bright(samples: Tensor) -> Tensor:
 def losses(made: Tensor, wanted: Wanted) -> dict[str, Tensor]:
     """Distances of waveforms ``[B, n]``, each about 1 at first.
 
-    ``wave``: of samples, below ``low_hz``. ``phase``: of the complex spectra of voiced speech, each
-    bin by how loud its surroundings are. ``spectral``: of the teacher's magnitudes at four
-    resolutions. ``mel``: of mel spectra.
+    ``wave``: of samples, below ``low_hz``. ``phase``: of the phases of voiced speech. ``spectral``:
+    of the teacher's magnitudes at four resolutions. ``mel``: of mel spectra.
     """
     raised, right = bright(made), bright(wanted.samples)
     bands = _tables(made.device)[1]
@@ -161,12 +161,16 @@ def losses(made: Tensor, wanted: Wanted) -> dict[str, Tensor]:
 
 
 def _phase_error(made: Tensor, wanted: Wanted) -> Tensor:
+    """1 less the cosine of how far phases are apart. It says nothing of magnitudes: a difference
+    of complex spectra makes quiet whatever the decoder does not know the phase of yet.
+    """
     bins = slice(_LOWEST_BIN, int(HIGHEST_HZ * SIZE / RATE))
     a, b = transform(made)[:, bins], transform(wanted.aligned)[:, bins]
     around = F.avg_pool2d(b.abs(), (_AROUND, 1), 1, (_AROUND // 2, 0), count_include_pad=False)
-    off = (a - b).abs() / (around + _FAINT)
-    counted = voiced_columns(wanted.voiced, b.shape[-1])[:, None].expand_as(off)
-    return (off * counted).sum() / counted.sum().clamp(min=1)
+    counted = voiced_columns(wanted.voiced, b.shape[-1])[:, None]
+    weight = b.abs() / (around + _FAINT) * counted
+    cosine = (a * b.conj()).real / (a.abs() * b.abs() + _FAINT**2)
+    return ((1 - cosine) * weight).sum() / weight.sum().clamp(min=1)
 
 
 def decode(model: Any, latents: Tensor) -> Tensor:
