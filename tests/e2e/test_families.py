@@ -140,14 +140,15 @@ def test_family_speaks_to_the_openai_client(voice: Voice) -> None:
 def test_family_speaks_with_the_shipped_voices(voice: Voice) -> None:
     with SyncClient(voice.own.url) as client:
         assert client.server.voices == ["default", *SHIPPED_NAMES, "smart_voice"]
-    default = voice.http()
-    assert alike(default, voice.http(voice="woman"))
-    assert not alike(default, voice.http(voice="man"))
-    assert not alike(default, voice.http(voice="smart_voice"))
+    # drawn, since the best codes of random weights may be the same after any clip
+    default = voice.http(temperature=1)
+    assert alike(default, voice.http(temperature=1, voice="woman"))
+    assert not alike(default, voice.http(temperature=1, voice="man"))
+    assert not alike(default, voice.http(temperature=1, voice="smart_voice"))
     # the shipped clip itself, sent by a client
     clip = read_list()[0]
     audio = base64.b64encode((SHIPPED / clip.file).read_bytes()).decode()
-    assert alike(default, voice.http(ref_audio=audio, ref_text=clip.text))
+    assert alike(default, voice.http(temperature=1, ref_audio=audio, ref_text=clip.text))
 
 
 def refused(ask: Callable[[], object]) -> str:
