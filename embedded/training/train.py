@@ -173,12 +173,12 @@ def new_codec(plan: Plan) -> Any:
     """The codec before a part of it is trained."""
     torch.manual_seed(0)
     model = tokenizer_model.new_model(plan.hidden, _ENCODER_HIDDEN)
+    if plan.start:
+        warm.fill_codec(model, plan.start)
     if plan.decoder_from:
         warm.fill_decoder(model, plan.decoder_from, quantiser(plan))
     if plan.encoder_from:
         warm.fill_encoder(model, plan.encoder_from)
-    if plan.start:
-        warm.fill_codec(model, plan.start)
     tokenizer_model.set_books(model, quantiser(plan))
     return model.to(plan.device)
 

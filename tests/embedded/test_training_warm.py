@@ -87,6 +87,28 @@ def test_one_part_is_trained_and_all_else_stays_bit_for_bit(plan: train.Plan, ol
         assert torch.equal(tensor, load_file(plan.out / ANALYSIS)[name])
 
 
+def test_decoder_of_another_folder_goes_before_that_of_the_checkpoint(
+    plan: train.Plan, old: Path, tmp_path: Path
+) -> None:
+    """It needs no talker there: a decoder that is still being trained is kept so."""
+    train.decoder(plan)
+    train.write(plan)
+    tensors = load_file(plan.out / "model.safetensors")
+    codec = {name: t for name, t in tensors.items() if name.startswith(export.CODEC)}
+    save_file(codec, plan.out / "model.safetensors")
+    (tmp_path / "other").mkdir()
+    both = replace(plan, work=tmp_path / "other", decoder_from=plan.out)
+    theirs, ours, mixed = (
+        train.new_codec(p).state_dict()
+        for p in (replace(both, start=plan.out), replace(both, decoder_from=None), both)
+    )
+    for name, tensor in mixed.items():
+        decoder = name.startswith(("acoustic_decoder.", "fc2."))
+        wanted = (theirs if decoder else ours)[name]
+        assert torch.allclose(tensor, wanted, atol=1e-4), name
+    assert any(not torch.allclose(mixed[name], ours[name], atol=1e-4) for name in mixed)
+
+
 def test_it_begins_where_the_checkpoint_ended(plan: train.Plan) -> None:
     """A step of no length leaves the checkpoint's own error; a new codec has another."""
     pool = examples(SAID[:2], train.quantiser(plan))
