@@ -1,8 +1,4 @@
-"""Teaches the codec's decoder: the waveforms that codes stand for.
-
-Magnitudes are the teacher's. Samples, and the phases of voiced speech up to 4 kHz, are compared
-with what the codes say of them (:mod:`~embedded.training.phases`).
-"""
+"""Teaches the codec's decoder: the waveforms that codes stand for."""
 
 from __future__ import annotations
 
@@ -15,10 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from embedded.training.codec_training import Way, learn, parts
-from embedded.training.phases import HIGHEST_HZ, SIZE, aligned, transform, voiced_columns
 from embedded.training.pitch import HOP, RATE, Ints, periods_of
 from embedded.training.precision import autocast
 from embedded.training.progress import Progress
@@ -28,61 +22,24 @@ from embedded.training.speech import Spoken
 
 _FFTS = (256, 512, 1024, 2048)
 _MELS = ((512, 40), (2048, 100))
-#: Samples are compared up to this harmonic, scaled by their usual size.
+#: Samples are compared up to this harmonic, scaled by their usual size; above it, spectra alone.
 _HARMONICS, _SLOPE_HZ, _LEVEL = 3.5, 100.0, 0.02
 _USUAL_HZ = 150.0  # of a piece without pitch
 #: Speech has 30 dB less at 6 kHz than at 300 Hz: spectra are compared after a filter that raises
 #: the highs (each sample less so much of the one before).
 _EMPHASIS = 0.9
-#: A phase counts by how loud its bin is among so many about it, and what is fainter than this
-#: hardly.
-_AROUND, _FAINT = 9, 0.03
-_LOWEST_BIN = 2
 _TESTED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An utterance: ``latents`` ``[T, LATENT]``, the teacher's ``samples`` ``[T * HOP]`` and the
-    same ``aligned`` with what its codes say, all float16; which frames are ``voiced`` ``[T]``, and
-    the frequency up to which samples are to be compared.
+    """An utterance's latents ``[T, LATENT]`` and samples ``[T * HOP]``, both float16, and the
+    frequency up to which samples are to be compared.
     """
 
     latents: Tensor
     samples: Tensor
-    aligned: Tensor
-    voiced: Tensor
     low_hz: float = _HARMONICS * _USUAL_HZ
-
-    def cut(self, start: int, frames: int) -> Example:
-        """Some of its frames."""
-        here, heard = slice(start, start + frames), slice(start * HOP, (start + frames) * HOP)
-        return Example(
-            self.latents[here], self.samples[heard], self.aligned[heard], self.voiced[here],
-            self.low_hz,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a batch of pieces should be: ``samples`` and ``aligned`` ``[B, n]``, ``voiced``
-    ``[B, n / HOP]``, ``low_hz`` ``[B]``.
-    """
-
-    samples: Tensor
-    aligned: Tensor
-    voiced: Tensor
-    low_hz: Tensor
-
-    @classmethod
-    def of(cls, pieces: Sequence[Example], device: torch.device) -> Wanted:
-        """Of pieces of one length."""
-        return cls(
-            torch.stack([piece.samples for piece in pieces]).float().to(device),
-            torch.stack([piece.aligned for piece in pieces]).float().to(device),
-            torch.stack([piece.voiced for piece in pieces]).to(device),
-            torch.tensor([piece.low_hz for piece in pieces], device=device),
-        )
 
 
 def examples(said: Iterable[Spoken], quantiser: Quantiser) -> list[Example]:
@@ -91,13 +48,7 @@ def examples(said: Iterable[Spoken], quantiser: Quantiser) -> list[Example]:
     for one in said:
         samples = torch.from_numpy(one.samples)
         codes = quantiser.encode(spectra(samples), torch.from_numpy(one.pitch))
-        likewise = torch.from_numpy(aligned(one.samples, one.pitch))
-        made.append(
-            Example(
-                quantiser.latents(codes).half(), samples.half(), likewise.half(),
-                torch.from_numpy(one.pitch > 0), _low_hz(one.pitch),
-            )
-        )  # fmt: skip
+        made.append(Example(quantiser.latents(codes).half(), samples.half(), _low_hz(one.pitch)))
     return made
 
 
@@ -133,44 +84,28 @@ def bright(samples: Tensor) -> Tensor:
     return samples[..., 1:] - _EMPHASIS * samples[..., :-1]
 
 
-def losses(made: Tensor, wanted: Wanted) -> dict[str, Tensor]:
+def losses(made: Tensor, wanted: Tensor, low_hz: Tensor) -> dict[str, Tensor]:
     """Distances of waveforms ``[B, n]``, each about 1 at first.
 
-    ``wave``: of samples, below ``low_hz``. ``phase``: of the phases of voiced speech. ``spectral``:
-    of the teacher's magnitudes at four resolutions. ``mel``: of mel spectra.
+    ``wave``: of samples, below ``low_hz`` ``[B]``. The teacher's first three harmonics follow the
+    phase of its source and thus the codes, higher ones hardly: compared there, samples would only
+    teach the decoder to be quiet. ``spectral``: of magnitudes at four resolutions. ``mel``: of mel
+    spectra.
     """
-    raised, right = bright(made), bright(wanted.samples)
+    raised, right = bright(made), bright(wanted)
     bands = _tables(made.device)[1]
     spectral = mel = torch.zeros((), device=made.device)
     for size in _FFTS:
         a, b = _spectrum(raised, size), _spectrum(right, size)
         spectral = spectral + 0.5 * ((a - b).pow(2).sum() / b.pow(2).sum().clamp(min=1e-3)).sqrt()
-        a, b = _spectrum(made, size), _spectrum(wanted.samples, size)
+        a, b = _spectrum(made, size), _spectrum(wanted, size)
         floor = 1e-2 * size / 512
         spectral = spectral + ((a + floor).log() - (b + floor).log()).abs().mean()
         if size in bands:
             a, b = bands[size] @ a, bands[size] @ b
             mel = mel + ((a + floor).log() - (b + floor).log()).abs().mean()
-    off = _low(made, wanted.low_hz) - _low(wanted.aligned, wanted.low_hz)
-    return {
-        "wave": off.abs().mean() / _LEVEL,
-        "phase": _phase_error(made, wanted),
-        "spectral": spectral / len(_FFTS),
-        "mel": mel / len(_MELS),
-    }
-
-
-def _phase_error(made: Tensor, wanted: Wanted) -> Tensor:
-    """1 less the cosine of how far phases are apart. It says nothing of magnitudes: a difference
-    of complex spectra makes quiet whatever the decoder does not know the phase of yet.
-    """
-    bins = slice(_LOWEST_BIN, int(HIGHEST_HZ * SIZE / RATE))
-    a, b = transform(made)[:, bins], transform(wanted.aligned)[:, bins]
-    around = F.avg_pool2d(b.abs(), (_AROUND, 1), 1, (_AROUND // 2, 0), count_include_pad=False)
-    counted = voiced_columns(wanted.voiced, b.shape[-1])[:, None]
-    weight = b.abs() / (around + _FAINT) * counted
-    cosine = (a * b.conj()).real / (a.abs() * b.abs() + _FAINT**2)
-    return ((1 - cosine) * weight).sum() / weight.sum().clamp(min=1)
+    wave = (_low(made, low_hz) - _low(wanted, low_hz)).abs().mean() / _LEVEL
+    return {"wave": wave, "spectral": spectral / len(_FFTS), "mel": mel / len(_MELS)}
 
 
 def decode(model: Any, latents: Tensor) -> Tensor:
@@ -181,29 +116,24 @@ def decode(model: Any, latents: Tensor) -> Tensor:
 
 def batch(
     pool: Sequence[Example], random: np.random.Generator, size: int, frames: int
-) -> tuple[list[Example], int]:
+) -> tuple[Tensor, Tensor, Tensor, slice]:
     """Draw pieces from anywhere, but for their first frame, before which nothing is known; or
     from the beginnings or the ends of utterances, where silence must be silent.
 
     Returns:
-        Pieces of ``frames``, and how many frames of each cannot be known.
+        Latents, samples, ``low_hz``, and those samples that can be known.
     """
-    pieces, place = [], int(random.integers(4))
+    latents, samples, low_hz, place = [], [], [], int(random.integers(4))
     lengths = np.array([len(example.latents) for example in pool], float)
     for i in random.choice(len(pool), size, p=lengths / lengths.sum()):
         last = len(pool[i].latents) - frames
         start = (0, last)[place] if place < 2 else int(random.integers(last + 1))
-        pieces.append(pool[i].cut(start, frames))
-    return pieces, 1 if place else 0
-
-
-def task(
-    pieces: Sequence[Example], unknown: int, device: torch.device
-) -> tuple[Tensor, slice, Wanted]:
-    """(latents ``[B, T, LATENT]``, those samples that can be known, what they should be)."""
-    latents = torch.stack([piece.latents for piece in pieces]).float().to(device)
-    known = [piece.cut(unknown, len(piece.latents) - unknown) for piece in pieces]
-    return latents, slice(unknown * HOP, None), Wanted.of(known, device)
+        latents.append(pool[i].latents[start : start + frames])
+        samples.append(pool[i].samples[start * HOP : (start + frames) * HOP])
+        low_hz.append(pool[i].low_hz)
+    known = slice(HOP if place else 0, None)
+    heard = torch.stack(samples).float()
+    return torch.stack(latents).float(), heard, torch.tensor(low_hz), known
 
 
 @torch.no_grad()
@@ -211,11 +141,12 @@ def decoder_error(model: Any, pool: Sequence[Example]) -> dict[str, float]:
     """The losses and the SNR below ``low_hz`` in dB, mean over whole utterances."""
     found = []
     for example in pool:
-        latents, _, wanted = task([example], 0, model.device)
-        made = decode(model, latents)
-        right = _low(wanted.aligned, wanted.low_hz)
-        ratio = right.pow(2).mean() / (_low(made, wanted.low_hz) - right).pow(2).mean()
-        row = {name: float(loss) for name, loss in losses(made, wanted).items()}
+        wanted = example.samples.float()[None].to(model.device)
+        made = decode(model, example.latents.float()[None].to(model.device))
+        hz = torch.tensor([example.low_hz], device=model.device)
+        right = _low(wanted, hz)
+        ratio = right.pow(2).mean() / (_low(made, hz) - right).pow(2).mean()
+        row = {name: float(loss) for name, loss in losses(made, wanted, hz).items()}
         found.append(row | {"low_snr_db": 10 * math.log10(float(ratio))})
     return {name: float(np.mean([row[name] for row in found])) for name in found[0]}
 
@@ -231,10 +162,10 @@ def train_decoder(
     usable = [e for e in pool[_TESTED:] if len(e.latents) >= frames]
 
     def lose(random: np.random.Generator) -> dict[str, Tensor]:
-        latents, known, wanted = task(*batch(usable, random, size, frames), device)
+        latents, samples, low_hz, known = batch(usable, random, size, frames)
         with autocast(device.type):
-            made = spoken(latents)
-        return losses(made.float()[:, known], wanted)
+            made = spoken(latents.to(device))
+        return losses(made.float()[:, known], samples.to(device)[:, known], low_hz.to(device))
 
     def test() -> str:
         found = decoder_error(model, tested)

@@ -85,8 +85,7 @@ def pitch_table() -> Floats:
 def contour(codes: Ints) -> npt.NDArray[np.float64]:
     """The fundamental's phase at every sample ``[T * HOP]``, in periods, growing.
 
-    Between two frames' phases it is a cubic: a frame begins with the pitch of the one before and
-    comes to its own, so that a decoder that does not look ahead can know it all. Where a frame's
+    Between two frames' phases it is the cubic whose slope is the pitch there. Where a frame's
     pitch does not lead to the next one's phase (a sampled sequence may hold that), the pitch
     gives way by the least.
     """
@@ -94,14 +93,15 @@ def contour(codes: Ints) -> npt.NDArray[np.float64]:
     count, following = len(codes), np.append(phase[1:], 0)
     joined = np.append(periods[1:] > 0, False) & (periods > 0)
     step = periods + np.where(joined, (following - phase - periods + 0.5) % 1 - 0.5, 0)
+    slope = np.where(joined, (step + np.append(step[1:], 0)) / 2, step)  # at the frame's end
     before = np.append(False, joined[:-1])
-    first = np.where(before, np.append(0, step[:-1]), step)
+    first = np.where(before, np.append(0, slope[:-1]), step)
     start = phase.copy()
     for t in range(1, count):  # whole periods go on counting
         start[t] += np.rint(start[t - 1] + step[t - 1] - phase[t])
     x = (np.arange(HOP) / HOP)[None]
-    a, d = first[:, None], step[:, None]
-    inside = a * x + 2 * (d - a) * x**2 + (a - d) * x**3
+    a, b, d = first[:, None], slope[:, None], step[:, None]
+    inside = a * x + (3 * d - 2 * a - b) * x**2 + (a + b - 2 * d) * x**3
     return np.asarray(start[:, None] + inside).reshape(count * HOP)
 
 

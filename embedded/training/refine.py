@@ -24,7 +24,6 @@ from embedded.training.decoder_training import (
     decode,
     decoder_error,
     losses,
-    task,
 )
 from embedded.training.precision import autocast
 from embedded.training.progress import Progress
@@ -127,22 +126,23 @@ def train_refined(
         for optimiser, rate in ((ours, _RATE), (theirs, _JUDGES_RATE)):
             for group in optimiser.param_groups:
                 group["lr"] = rate * progress.slope(50)
-        pieces = batch(usable, np.random.default_rng((4, step)), size, frames)
-        latents, known, wanted = task(*pieces, model.device)
+        latents, samples, low_hz, known = batch(
+            usable, np.random.default_rng((4, step)), size, frames
+        )
+        wanted = samples.to(model.device)[:, known]
         with autocast(model.device.type):
-            made = decode(model, latents)
+            made = decode(model, latents.to(model.device))
         made = made.float()[:, known]
-        telling = _telling(discriminators, wanted.samples, made)
+        telling = _telling(discriminators, wanted, made)
         telling.backward()
         theirs.step()
         theirs.zero_grad(set_to_none=True)
         progress.note(telling=telling.item())
         if step >= _ALONE:
-            told, apart = _likeness(discriminators, wanted.samples, made)
-            found = losses(made, wanted)
+            told, apart = _likeness(discriminators, wanted, made)
+            found = losses(made, wanted, low_hz.to(model.device))
             weight = min(1.0, (step - _ALONE + 1) / _RAMP)
-            total = found["spectral"] + _MEL * found["mel"]
-            total = total + _WAVE * (found["wave"] + found["phase"])
+            total = _WAVE * found["wave"] + found["spectral"] + _MEL * found["mel"]
             (total + weight * (_FOOL * told + _MATCH * apart)).backward()
             nn.utils.clip_grad_norm_(part.parameters(), _CLIP)
             ours.step()

@@ -65,7 +65,6 @@ def test_images_are_built_from_named_versions_and_the_locked_list(dockerfile: st
 def test_images_get_the_service_and_the_voice_and_nothing_private(tmp_path: Path) -> None:
     stage(tmp_path)
     assert (tmp_path / "embedded" / "checkpoint" / "model.safetensors").is_file()
-    assert not (tmp_path / "embedded" / "next").exists()
     assert all((tmp_path / folder / name).is_file() for folder, name, _ in PAGES.values())
     assert {p.name for p in tmp_path.iterdir()} == {
         *("LICENSE", "README.md", "pyproject.toml", "requirements", "setup.py"),

@@ -143,11 +143,6 @@ def test_progress_stops_a_run_that_diverges(tmp_path: Path) -> None:
         progress.note(loss=60.0)
 
 
-def example(latents: torch.Tensor, sound: torch.Tensor) -> Example:
-    """All of it voiced, its phases as they are."""
-    return Example(latents, sound, sound, torch.ones(len(latents), dtype=torch.bool))
-
-
 def test_codec_training_improves_encoder_and_decoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +154,7 @@ def test_codec_training_improves_encoder_and_decoder(
     random = np.random.default_rng(0)
     latents = torch.from_numpy(random.standard_normal((24, LATENT))).half()
     sound = torch.from_numpy(random.standard_normal(24 * HOP) * 0.05).half()
-    said, heard = example(latents, sound), Heard(sound, latents)
+    said, heard = Example(latents, sound), Heard(sound, latents)
 
     def errors() -> tuple[float, float]:
         found = decoder_error(model, [said])
@@ -186,7 +181,7 @@ def test_decoder_hears_no_later_frame(tmp_path: Path) -> None:
     }
     model.acoustic_decoder.load_state_dict(ahead)
     latents = torch.from_numpy(random.standard_normal((24, LATENT))).half()
-    said = example(latents, torch.from_numpy(random.standard_normal(24 * HOP) * 0.05).half())
+    said = Example(latents, torch.from_numpy(random.standard_normal(24 * HOP) * 0.05).half())
     train_decoder(model, [said] * 17, Progress("decoder", tmp_path, 2), size=2, frames=8)
     plain, others = latents.float(), latents.float()
     others[13:] = torch.from_numpy(random.standard_normal((11, LATENT)))
@@ -284,7 +279,7 @@ def test_adversary_learns_to_tell_and_the_decoder_to_fool(
     model = new_model(decoder_hidden=32, encoder_hidden=4)
     random = np.random.default_rng(0)
     latents = torch.from_numpy(random.standard_normal((24, LATENT))).half()
-    said = example(latents, torch.from_numpy(random.standard_normal(24 * HOP) * 0.05).half())
+    said = Example(latents, torch.from_numpy(random.standard_normal(24 * HOP) * 0.05).half())
     before = {name: t.clone() for name, t in model.acoustic_decoder.state_dict().items()}
     small = {"size": 2, "frames": 8}
     for steps, moved in ((8, False), (12, True)):

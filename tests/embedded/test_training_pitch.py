@@ -89,15 +89,9 @@ def test_quantised_f0_sums_to_the_codes_phase(begin: int) -> None:
     off = (phase[voiced] - theta[at[voiced]] + 0.5) % 1 - 0.5
     assert len(voiced) > 110
     assert np.abs(off - np.median(off)).max() < 1e-3
-    # neighbours differ by rounding to an eighth of a period, and a quarter of their step
+    # neighbours differ by rounding to an eighth of a period alone
     near = np.abs(said - meant)[voiced[8:60]] / meant[voiced[8:60]]
-    assert near.max() < 1.25 / (120 * 0.04 * PHASES)
-
-
-def test_contour_of_a_frame_needs_no_later_frame() -> None:
-    codes = codes_of(f0_of(list(np.linspace(110, 180, 12))), 12)
-    cut = 7 * HOP
-    assert np.array_equal(contour(codes)[:cut], contour(codes[:8])[:cut])
+    assert near.max() < 1 / (120 * 0.04 * PHASES)
 
 
 def test_spectra_see_a_tone_in_its_band() -> None:

@@ -215,9 +215,9 @@ def test_what_cannot_be_gone_on_from_says_why(old: Path, tmp_path: Path) -> None
         warm.quantiser_of(tmp_path)
 
 
-def test_next_voice_can_be_gone_on_from() -> None:
+def test_voice_that_ships_can_be_gone_on_from() -> None:
     """Its networks are this recipe's, and its codebooks are those that its talker says."""
-    folder = Path(__file__).parents[2] / "embedded" / "next"
+    folder = Path(__file__).parents[2] / "embedded" / "checkpoint"
     table = warm.quantiser_of(folder)
     assert table.books.shape == (8, 1024, LATENT)
     assert not table.books[4:].any()
