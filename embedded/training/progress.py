@@ -18,8 +18,8 @@ _SMOOTHING = 0.97
 _FLOOR = 0.02
 #: The share of the steps in which the rate falls.
 _FALL = 0.25
-#: A loss so many times its mean is a bad batch; in so many steps on end, the run has diverged.
-_DIVERGED, _ON_END = 20.0, 3
+#: A loss so many times its mean is no bad batch: the run has diverged.
+_DIVERGED = 20.0
 #: Losses below this are as good as nothing, and jump by more than that.
 _LEAST = 0.05
 
@@ -50,7 +50,6 @@ class Progress:
         self._steady = folder / f"{name}.steady.safetensors"
         self._steps, self._every, self._report, self._rate = steps, every, report, rate
         self._means: dict[str, float] = {}
-        self._large = 0
         self._kept: dict[str, torch.Tensor] = {}
         self.step = 0
         if self._file.exists():
@@ -93,21 +92,17 @@ class Progress:
     def note(self, **values: float) -> None:
         """Remember losses for the report.
 
-        Raises ArithmeticError when one is not finite, or so large for several steps that the run
-        has diverged: what was kept last is from before, and a run goes on from it at a lower rate.
+        Raises ArithmeticError when one is not finite, or so large that the run has diverged: what
+        was kept last is from before, and a run goes on from it at a lower rate.
         """
-        large = ""
         for name, value in values.items():
             before = self._means.get(name, value)
             if not math.isfinite(value) or abs(value) > _DIVERGED * max(abs(before), _LEAST):
-                large = f"{name} is {value:.3g} at step {self.step}, after {before:.3g}"
-                if not math.isfinite(value):
-                    self._large = _ON_END
-                continue
+                raise ArithmeticError(
+                    f"{self._name}: {name} is {value:.3g} at step {self.step}, after {before:.3g}; "
+                    "go on at a lower rate"
+                )
             self._means[name] = _SMOOTHING * before + (1 - _SMOOTHING) * value
-        self._large = self._large + 1 if large else 0
-        if self._large >= _ON_END:
-            raise ArithmeticError(f"{self._name}: {large}; go on at a lower rate")
 
     @property
     def due(self) -> bool:
