@@ -13,6 +13,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from benchmarks.seam import SPEECH
 from codec.families.higgs.checkpoint import BUNDLED_PREFIX, open_higgs
 from codec.families.higgs.config import CodecConfig, EncoderConfig, parse_encoder_config
 from codec.families.higgs.decoder import HiggsDecoder
@@ -24,7 +25,6 @@ from tests.codec.encoder_oracle import resample as resample_by_definition
 
 HOP = 960
 ORACLE = Path(__file__).with_name("encoder_oracle.py")
-SPEECH = Path(__file__).parent / "data" / "speech_codes.npz"
 
 
 @pytest.fixture(scope="module")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.seam import LOOKAHEADS, Seam, measure
+from benchmarks.seam import LOOKAHEADS, SPEECH, Seam, measure
 from codec.families.higgs.decoder import HiggsDecoder
 from streaming.spec import Codes
 
-CODES = Path(__file__).parent / "data" / "speech_codes.npz"
 #: Least signal-to-noise in dB, over all samples and in the worst chunk, of random weights that
 #: look ten frames ahead.
 PROMISED = {0: (17, 17), 1: (21, 20), 2: (25, 24), 3: (32, 31), 4: (52, 51), 6: (63, 62)}
@@ -21,7 +19,7 @@ PROMISED = {0: (17, 17), 1: (21, 20), 2: (25, 24), 3: (32, 31), 4: (52, 51), 6: 
 @pytest.fixture(scope="module")
 def utterances() -> list[Codes]:
     """Two of the eight: ``python -m benchmarks.seam`` measures all."""
-    with np.load(CODES, allow_pickle=False) as file:
+    with np.load(SPEECH, allow_pickle=False) as file:
         return [file[name] for name in ("utterance_0", "utterance_1")]
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from embedded.training import dataset, guess
-from embedded.training.pitch import PITCH_CODES
+from embedded.training.pitch import HOP, PITCH_CODES
 from embedded.training.quantise import ACTIVE, COMPONENTS, LATENT, Quantiser, fit
 from embedded.training.scripts import NOTHING, Utterance, delayed, scripts_of, write
-from embedded.training.spectra import BANDS, CEPSTRA, SUBFRAMES, WIDTH
+from embedded.training.spectra import SUBFRAMES, WIDTH, spectra
 from embedded.training.talker import BOC, BOOKS, EOC, VOCABULARY
 from streaming.delay import apply_delay
 from tests.embedded.fake_teacher import FakeTeacher
@@ -175,14 +175,19 @@ def test_what_was_cut_from_a_recording_is_silence_to_the_guess() -> None:
     assert torch.equal(whole[-2:], heard[-1:].expand(2, -1))
 
 
-def test_levels_of_codes_are_those_of_what_they_say(
-    points: torch.Tensor, quantiser: Quantiser
-) -> None:
-    """Of spectra that the codebooks hold exactly."""
-    codes = quantiser.encode(points[:200], torch.zeros(200, dtype=torch.long))
-    said = quantiser.latents(codes)[:, :COMPONENTS] * quantiser.scale @ quantiser.basis.T
-    first = (said + quantiser.mean).reshape(200, SUBFRAMES, CEPSTRA)[:, :, 0]
-    assert torch.allclose(quantiser.levels(codes), first / BANDS**0.5, atol=1e-5)
+def test_levels_of_codes_are_those_of_the_sound_that_became_them() -> None:
+    """Hiss, whose mel bands all have about one amplitude; silence has that of the floor."""
+    random = np.random.default_rng(4)
+    heights = np.repeat(random.uniform(-7, 0, 300), 4 * HOP)
+    hiss = np.exp(heights) * random.standard_normal(len(heights))
+    heard = spectra(torch.from_numpy(np.append(hiss, np.zeros(100 * HOP)).astype(np.float32)))
+    table, _ = fit(heard, seed=0, rounds=3)
+    levels = table.levels(table.encode(heard, torch.zeros(len(heard), dtype=torch.long)))
+    steady = levels[:1200].reshape(300, 4, SUBFRAMES)[:, 1:3].mean((1, 2)).numpy()
+    loud = heights[:: 4 * HOP] > -4
+    offset = steady[loud] - heights[:: 4 * HOP][loud]
+    assert np.abs(offset - np.median(offset)).max() < 0.3
+    assert np.abs(levels[1210:].numpy() - 0.5 * np.log(1e-5)).max() < 0.3
 
 
 @pytest.mark.parametrize(("loud", "silent", "kept"), [(9, 20, 13), (9, 2, 11), (0, 6, 6)])

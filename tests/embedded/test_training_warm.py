@@ -88,9 +88,9 @@ def test_one_part_is_trained_and_all_else_stays_bit_for_bit(plan: train.Plan, ol
 
 
 def test_decoder_of_another_folder_goes_before_that_of_the_checkpoint(
-    plan: train.Plan, old: Path, tmp_path: Path
+    plan: train.Plan, tmp_path: Path
 ) -> None:
-    """It needs no talker there: a decoder that is still being trained is kept so."""
+    """The folder needs no talker."""
     train.decoder(plan)
     train.write(plan)
     tensors = load_file(plan.out / "model.safetensors")
