@@ -17,8 +17,9 @@ from tests.e2e.sentences import SENTENCES
 from tests.service.audio.audio_signal import RATE, pitch_hz
 
 SPEEDS = (1.0, 0.5, 0.75, 1.5, 2.0)
-#: Letters. The recogniser misses .3 at twice the speed, and .6 and more of a sentence backwards.
-MOST_WRONG = 0.4
+#: Letters misheard beyond those at speed 1. At twice the speed .22 are, and .12 where sox stretches
+#: the same speech (``tempo -s``).
+MORE_WRONG = dict.fromkeys(SPEEDS, 0.2) | {2.0: 0.25}
 
 
 async def spoken(client: Client, text: str, speed: float) -> Samples:
@@ -35,7 +36,7 @@ async def test_other_speeds_are_the_same_voice_and_the_same_words(
     heard: dict[float, list[str]] = {speed: [] for speed in SPEEDS}
     pitches: dict[float, list[float]] = {speed: [] for speed in SPEEDS}
     async with Client(speaking.url) as client:
-        for text in SENTENCES[:5]:
+        for text in SENTENCES:
             lengths = {}
             for speed in SPEEDS:
                 samples = await spoken(client, text, speed)
@@ -45,10 +46,10 @@ async def test_other_speeds_are_the_same_voice_and_the_same_words(
             for speed in SPEEDS:
                 assert lengths[speed] == ceil(lengths[1.0] / speed)
     errors = {
-        speed: fmean(map(letter_error_rate, SENTENCES[:5], words)) for speed, words in heard.items()
+        speed: fmean(map(letter_error_rate, SENTENCES, words)) for speed, words in heard.items()
     }
     print(errors, {speed: np.round(found, 1) for speed, found in pitches.items()})
     for speed in SPEEDS:
         assert np.median(pitches[speed]) == pytest.approx(np.median(pitches[1.0]), rel=0.03)
-        assert errors[speed] <= MOST_WRONG, heard[speed]
+        assert errors[speed] <= errors[1.0] + MORE_WRONG[speed], heard[speed]
     assert errors[1.0] <= 0.1, heard[1.0]
