@@ -17,9 +17,8 @@ from tests.e2e.sentences import SENTENCES
 from tests.service.audio.audio_signal import RATE, pitch_hz
 
 SPEEDS = (1.0, 0.5, 0.75, 1.5, 2.0)
-#: Letters misheard beyond those at speed 1. At twice the speed .22 are, and .12 where sox stretches
-#: the same speech (``tempo -s``).
-MORE_WRONG = dict.fromkeys(SPEEDS, 0.2) | {2.0: 0.25}
+#: Letters misheard beyond those at speed 1: at twice the speed .13.
+MORE_WRONG = 0.2
 
 
 async def spoken(client: Client, text: str, speed: float) -> Samples:
@@ -51,5 +50,5 @@ async def test_other_speeds_are_the_same_voice_and_the_same_words(
     print(errors, {speed: np.round(found, 1) for speed, found in pitches.items()})
     for speed in SPEEDS:
         assert np.median(pitches[speed]) == pytest.approx(np.median(pitches[1.0]), rel=0.03)
-        assert errors[speed] <= errors[1.0] + MORE_WRONG[speed], heard[speed]
+        assert errors[speed] <= errors[1.0] + MORE_WRONG, heard[speed]
     assert errors[1.0] <= 0.1, heard[1.0]
