@@ -231,14 +231,17 @@ class SegmentSettings:
     No utterance is longer than ``max_chars``; only a single written character longer than
     that would be cut. A sentence shorter than ``min_chars`` waits for the next one, which
     costs nothing while audio plays; for the first one, at the beginning and after each
-    flush, ``first_min_chars`` holds instead. With ``spoken_lengths`` no utterance is longer
-    than ``max_chars`` in words either, as far as text can be parted (see ``streaming.segmenter``).
+    flush, ``first_min_chars`` holds instead. The first one of more than ``first_max_chars``
+    ends with a clause, if there is one: somebody waits for it to begin. With
+    ``spoken_lengths`` no utterance is longer than ``max_chars`` in words either, as far as
+    text can be parted (see ``streaming.segmenter``).
     """
 
     max_chars: int = 300
     min_chars: int = 12
     first_min_chars: int = 1
     spoken_lengths: SpokenLengths | None = None
+    first_max_chars: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_chars < 2 or min(self.min_chars, self.first_min_chars) < 1:
@@ -323,6 +326,13 @@ class Segmenter:
             self._read(char)
         if len(self._text) > self._settings.max_chars:
             self._emit(self._cut())
+        elif self._first and self._may_end_early():
+            self._emit(self._clause_cut)
+
+    def _may_end_early(self) -> bool:
+        """Whether the first utterance is long, and has a clause that is not too short."""
+        most = self._settings.first_max_chars
+        return most is not None and len(self._text) > most and self._clause_cut * 3 >= most
 
     def _least(self) -> int:
         settings = self._settings

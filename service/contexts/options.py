@@ -25,6 +25,8 @@ from streaming.utterance_queue import QueueSettings
 
 #: What a text that cannot be spoken is heard as, where that is no error.
 _SILENCE_S = 0.2
+#: A sentence longer than this that nothing is spoken before begins with its first clauses.
+_FIRST_CHARS = 90
 #: Protocols whose clients take such a text for a reason to give up.
 _LENIENT = frozenset(("openai", "elevenlabs", "cartesia", "deepgram"))
 
@@ -127,7 +129,11 @@ def session_settings(
         layout=layout,
         trim_samples=mine.trim_silence_ms * spec.sample_rate // 1000,
     )
-    segments = SegmentSettings(runtime.segment_chars, spoken_lengths=runtime.talker.spoken_lengths)
+    segments = SegmentSettings(
+        runtime.segment_chars,
+        spoken_lengths=runtime.talker.spoken_lengths,
+        first_max_chars=_FIRST_CHARS,
+    )
     is_lenient = protocol in _LENIENT and mine.unspeakable_text == "silence"
     silence_s = _SILENCE_S if is_lenient else 0.0
     turns = turn_settings(runtime, create.sampling.max_frames)

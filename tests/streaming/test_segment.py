@@ -31,10 +31,13 @@ TEXTS = st.lists(st.tuples(PIECES | st.text(max_size=4), SPACES), max_size=30).m
     lambda parts: "".join(piece + space for piece, space in parts)
 )
 SETTINGS = st.builds(
-    lambda least, first, more: SegmentSettings(max(2, least, first) + more, least, first),
+    lambda least, first, more, early: SegmentSettings(
+        max(2, least, first) + more, least, first, first_max_chars=early
+    ),
     st.integers(1, 20),
     st.integers(1, 20),
     st.integers(0, 60),
+    st.none() | st.integers(3, 40),
 )
 
 
@@ -209,6 +212,20 @@ def test_short_sentences_wait_unless_they_come_first() -> None:
     assert segmenter.push("Ok. ") == ["Ok."]
     eager = Segmenter(SegmentSettings(min_chars=1, first_min_chars=5))
     assert eager.push("Oh. Oh no. Ah. ") == ["Oh. Oh no.", "Ah."]
+
+
+def test_a_long_sentence_that_comes_first_begins_with_its_clauses() -> None:
+    settings = SegmentSettings(60, 1, 1, first_max_chars=20)
+    segmenter = Segmenter(settings)
+    assert segmenter.push("well, let me see, what") == ["well, let me see,"]
+    assert segmenter.push(" there is for you, and what not. ") == [
+        "what there is for you, and what not."
+    ]
+    assert segmenter.push("so") == []
+    assert segmenter.flush() == ["so"]
+    assert segmenter.push("one two three four five six, seven") == ["one two three four five six,"]
+    assert segmenter.flush() == ["seven"]
+    assert segment("x, two three four five six", settings) == ["x, two three four five six"]
 
 
 def test_a_long_sentence_is_cut_at_the_best_weaker_boundary() -> None:
