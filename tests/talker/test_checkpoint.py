@@ -327,5 +327,5 @@ def test_a_length_that_is_none_is_refused(folder: Path, name: str, odd: str) -> 
         open_checkpoint(str(folder))
 
 
-def test_the_embedded_voice_is_given_short_texts() -> None:
-    assert open_checkpoint(str(EMBEDDED)).segment_chars == 90
+def test_the_embedded_voice_is_given_long_texts() -> None:
+    assert open_checkpoint(str(EMBEDDED)).segment_chars == 200
