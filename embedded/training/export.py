@@ -45,14 +45,14 @@ class NamedVoice:
     description: str
 
 
+_HELLO = "hello, it's good to hear from you."
 _MORNING = "good morning, how can i help you today?"
-_WEATHER = "the weather will be fine in the north this morning."
 #: The first is what speaks when none is asked for. Their texts: see ``embedded.training.clips``.
 VOICES = (
-    NamedVoice("heart", "af_heart", _WEATHER, "Female, American; the default."),
-    NamedVoice("michael", "am_michael", _WEATHER, "Male, American, low."),
-    NamedVoice("emma", "bf_emma", _WEATHER, "Female, British."),
-    NamedVoice("fenrir", "am_fenrir", _MORNING, "Male, American."),
+    NamedVoice("heart", "af_heart", _HELLO, "Female, American; the default."),
+    NamedVoice("michael", "am_michael", _HELLO, "Male, American, low."),
+    NamedVoice("emma", "bf_emma", _MORNING, "Female, British."),
+    NamedVoice("fenrir", "am_fenrir", _HELLO, "Male, American."),
     NamedVoice("george", "bm_george", _MORNING, "Male, British."),
 )
 
