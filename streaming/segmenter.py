@@ -231,10 +231,10 @@ class SegmentSettings:
     No utterance is longer than ``max_chars``; only a single written character longer than
     that would be cut. A sentence shorter than ``min_chars`` waits for the next one, which
     costs nothing while audio plays; for the first one, at the beginning and after each
-    flush, ``first_min_chars`` holds instead. The first one of more than ``first_max_chars``
-    ends with a clause, if there is one: somebody waits for it to begin. With
-    ``spoken_lengths`` no utterance is longer than ``max_chars`` in words either, as far as
-    text can be parted (see ``streaming.segmenter``).
+    flush, ``first_min_chars`` holds instead. If the first one
+    exceeds ``first_max_chars`` it ends with its last clause, so that speech begins before the
+    sentence is complete. With ``spoken_lengths`` no utterance is longer than ``max_chars`` in
+    words either, as far as text can be parted (see ``streaming.segmenter``).
     """
 
     max_chars: int = 300
@@ -326,13 +326,8 @@ class Segmenter:
             self._read(char)
         if len(self._text) > self._settings.max_chars:
             self._emit(self._cut())
-        elif self._first and self._may_end_early():
-            self._emit(self._clause_cut)
-
-    def _may_end_early(self) -> bool:
-        """Whether the first utterance is long, and has a clause that is not too short."""
-        most = self._settings.first_max_chars
-        return most is not None and len(self._text) > most and self._clause_cut * 3 >= most
+        elif end := self._early_end():
+            self._emit(end)
 
     def _least(self) -> int:
         settings = self._settings
@@ -435,12 +430,24 @@ class Segmenter:
         if char.isspace() and not self._text[-1].isspace():
             self._space_cut = here
 
+    def _early_end(self) -> int:
+        """Where the first utterance ends before its sentence does; 0 if nowhere yet."""
+        most = self._settings.first_max_chars
+        if not self._first or most is None or len(self._text) <= most:
+            return 0
+        return self._clause_end(most)
+
+    def _clause_end(self, most: int) -> int:
+        """Where the last clause ended; 0 if that is early for an utterance of ``most`` characters:
+        it would be a short one, and reading the rest again dear.
+        """
+        return self._clause_cut if self._clause_cut * 3 >= most else 0
+
     def _cut(self) -> int:
         """How much of a text of ``max_chars + 1`` becomes an utterance: at least 1 character."""
         most = self._settings.max_chars
-        # An early clause mark would make a short utterance, and reading the rest again dear.
-        if self._clause_cut * 3 >= most:
-            return self._clause_cut
+        if end := self._clause_end(most):
+            return end
         if self._space_cut:
             return self._space_cut
         tags = [self._last_tag] if self._tag is None else [(self._tag, most + 1)]

@@ -119,3 +119,17 @@ async def test_a_client_that_wants_few_frames_gets_each_sentence_alone() -> None
         answer = await http.post(f"{server.http}/v1/audio/speech", json=body, timeout=60)
         assert answer.status_code == 200
         assert len(talker.spoken) == 3
+
+
+async def test_a_long_sentence_begins_to_be_spoken_while_it_arrives() -> None:
+    talker = Asked()
+    async with gateway(talker) as server, client(server.url) as talk:
+        talker.spoken.clear()  # what the service said to warm up
+        await talk.create()
+        begun = "This is where a sentence begins that goes on for a long time,"
+        rest = "since whoever writes it has not come to the end of it yet"
+        await talk.send("text.append", context_id="c", text=f"{begun} {rest}")
+        await talk.until("audio.started")
+        await talk.send("context.end", context_id="c")
+        await talk.until("context.done")
+        assert [text for _, text in talker.spoken] == [begun, rest]
