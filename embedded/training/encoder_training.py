@@ -50,10 +50,15 @@ class Heard:
 
 
 def recordings(said: Iterable[Spoken], quantiser: Quantiser, seed: int) -> list[Heard]:
-    """Utterances of the teacher, each at a loudness of its own, before any quantising."""
+    """Utterances of the teacher, each at a loudness of its own, before any quantising. None is
+    louder than full scale, as no file is: Snake may answer that with numbers a hundred times as
+    large, and training would end.
+    """
     random, made = np.random.default_rng(seed), []
     for one in said:
-        samples = torch.from_numpy(one.samples) * float(np.exp(random.uniform(*_LOUDER)))
+        loudest = float(np.abs(one.samples).max(initial=1e-6))
+        factor = min(float(np.exp(random.uniform(*_LOUDER))), 1 / loudest)
+        samples = torch.from_numpy(one.samples) * factor
         latents = quantiser.exact(spectra(samples), torch.from_numpy(one.pitch))
         made.append(Heard(samples.half(), latents.half()))
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -242,6 +243,14 @@ def test_passages_are_sentences_in_their_order() -> None:
     assert len(texts) % speech.GROUP == 0
     assert max(map(len, texts)) <= dataset.LONGEST
     assert 0.1 < sum(len(text) > 100 for text in texts) / len(texts) < 0.3
+
+
+def test_no_recording_is_louder_than_full_scale(made: train.Plan) -> None:
+    table, said = train.quantiser(made), next(train.spoken(made))
+    loud = replace(said, samples=said.samples / np.abs(said.samples).max())
+    peaks = [float(r.samples.abs().max()) for r in recordings([loud] * 8, table, 3)]
+    assert max(peaks) == pytest.approx(1, abs=1e-3)
+    assert min(peaks) < 0.9
 
 
 def test_recordings_say_how_loud_they_are(made: train.Plan) -> None:
