@@ -21,7 +21,7 @@ from embedded.evaluation.metrics import intelligibility, mel_distance_db
 from embedded.evaluation.recogniser import MosPredictor, Recogniser, write_wav
 from embedded.evaluation.source import file_of
 from embedded.text import normalise
-from embedded.training import codec_training, refine, speech, train
+from embedded.training import codec_training, speech, train
 from embedded.training.decoder_training import decode, examples
 from embedded.training.pitch import RATE, Floats
 from embedded.training.progress import restore_weights
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--voices", default="kokoro-voices", help="kokoro-js' folder of styles")
     parser.add_argument("--hidden", default="256", help="as the decoder was trained with")
     parser.add_argument("--speech-parts", default="120", help="likewise")
-    parser.add_argument("--refined", action="store_true", help="after stage refine")
+    parser.add_argument("--sharpened", action="store_true", help="after stage sharpen")
     parser.add_argument("--count", type=int, default=20, help="sentences by each voice")
     parser.add_argument("--ears", type=Path, help="an interpreter that has moonshine-voice")
     parser.add_argument("--mos-python", type=Path, help="an interpreter that has distillmos")
@@ -73,10 +73,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     lines = plan.held_out.read_text(encoding="utf-8").splitlines()
     texts = [lines[at * len(lines) // options.count] for at in range(options.count)]
     model = train.new_codec(plan)
-    steps = restore_weights("decoder", plan.work, codec_training.parts(model)["decoder"])
-    if options.refined:
-        both = refine.taught(model, refine.new_discriminators())
-        steps = restore_weights("refine", plan.work, both)
+    stage = "sharpen" if options.sharpened else "decoder"
+    steps = restore_weights(stage, plan.work, codec_training.parts(model)["decoder"])
     said = list(recited(plan, texts))
     made = rendered(model, plan, said)
     rows = []
@@ -92,12 +90,12 @@ def main(argv: Sequence[str] | None = None) -> None:
                 spread = stdev(scores) / len(scores) ** 0.5
                 rows.append([voice, kind, f"{found.word_error_rate:.3f}",
                              f"{fmean(scores):.2f} ± {spread:.2f}", f"{mel:.2f}"])  # fmt: skip
-    folder = plan.work / _SAMPLES / f"step-{steps}"
+    folder = plan.work / _SAMPLES / f"{stage}-{steps}"
     for one, samples in zip(said, made, strict=True):
         file = file_of(folder, one.voice, one.text)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_wav(file, samples, RATE)
-    print(f"decoder after {steps} steps, {options.count} sentences a voice\n")
+    print(f"{stage} after {steps} steps, {options.count} sentences a voice\n")
     print(markdown_table(["voice", "", "words wrong", "MOS", "mel distance dB"], rows))
 
 

@@ -48,12 +48,12 @@ def examples(said: Iterable[Spoken], quantiser: Quantiser) -> list[Example]:
     for one in said:
         samples = torch.from_numpy(one.samples)
         codes = quantiser.encode(spectra(samples), torch.from_numpy(one.pitch))
-        made.append(Example(quantiser.latents(codes).half(), samples.half(), _low_hz(one.pitch)))
+        made.append(Example(quantiser.latents(codes).half(), samples.half(), low_hz(one.pitch)))
     return made
 
 
-def _low_hz(pitch: Ints) -> float:
-    """So many times the median pitch."""
+def low_hz(pitch: Ints) -> float:
+    """The frequency up to which samples of such pitch codes are to be compared."""
     periods, _ = periods_of(pitch)
     voiced = periods[periods > 0] * (RATE / HOP)
     return _HARMONICS * float(np.median(voiced) if len(voiced) else _USUAL_HZ)

@@ -1,9 +1,10 @@
 """Makes the embedded voice: ``python -m embedded.training.train all --out folder``.
 
 Stages: ``teacher`` (Kokoro, cut in two), ``speech`` (sentences spoken), ``quantiser`` (codebooks),
-``decoder``, ``refine`` (it, against an adversary), ``encoder``, ``guess`` (a network that spares
-the vocoder), ``codes`` (sentences as codes), ``talker``, ``clips`` (candidates for the voices'
-clips) and ``export``. Each keeps what it made in the work folder, and goes on where it stood.
+``decoder``, ``sharpen`` (it, with its formants brought out), ``encoder``, ``guess`` (a network that
+spares the vocoder), ``codes`` (sentences as codes), ``talker``, ``clips`` (candidates for the
+voices' clips) and ``export``. Each keeps what it made in the work folder, and goes on where it
+stood.
 ``--from`` a checkpoint keeps that one's codebooks and begins with its weights. The numbers of
 steps are fixed, as are all seeds: a run's length depends on the machine, its result does not but
 for rounding.
@@ -34,7 +35,7 @@ from embedded.training import (
     guess,
     kokoro,
     quantise,
-    refine,
+    sharpen,
     speech,
     talker_training,
     tokenizer_model,
@@ -55,7 +56,7 @@ _LEAST_FRAMES = 4
 #: How loud each voice was made, in a checkpoint: codes of a run that goes on from it mean the same.
 _GAINS = "training/gains.json"
 STAGES = (
-    "teacher", "speech", "quantiser", "decoder", "refine", "encoder", "guess", "codes", "talker",
+    "teacher", "speech", "quantiser", "decoder", "sharpen", "encoder", "guess", "codes", "talker",
     "clips", "export",
 )  # fmt: skip
 GENERATION = {
@@ -85,7 +86,7 @@ class Plan:
     codes_parts: int
     hidden: int
     decoder_steps: int
-    refine_steps: int
+    sharpen_steps: int
     encoder_steps: int
     guess_steps: int
     talker_steps: int
@@ -190,15 +191,20 @@ def decoder(plan: Plan) -> None:
     decoder_training.train_decoder(new_codec(plan), pool, progress, compiled=plan.compiled)
 
 
-def refined(plan: Plan) -> None:
-    """The decoder, against an adversary."""
-    if not plan.refine_steps:
+def sharpened(plan: Plan) -> None:
+    """The decoder, with its formants brought out.
+
+    Raises LookupError if the decoder was not taught in this work folder: the one of a checkpoint
+    may be sharpened already, and twice is too much.
+    """
+    if not plan.sharpen_steps:
         return
-    progress = Progress("refine", plan.work, plan.refine_steps)
-    model = new_codec(plan)
-    restore_weights("decoder", plan.work, codec_training.parts(model)["decoder"])
-    pool = decoder_training.examples(spoken(plan), quantiser(plan))
-    refine.train_refined(model, pool, progress)
+    model, part = new_codec(plan), "decoder"
+    if not restore_weights(part, plan.work, codec_training.parts(model)[part]):
+        raise LookupError(f"nothing to sharpen: stage `decoder` has kept no state in {plan.work}")
+    progress = Progress("sharpen", plan.work, plan.sharpen_steps, rate=plan.rate)
+    pool = sharpen.examples(model, spoken(plan), quantiser(plan))
+    decoder_training.train_decoder(model, pool, progress, compiled=plan.compiled)
 
 
 def encoder(plan: Plan) -> None:
@@ -278,9 +284,8 @@ def write(plan: Plan) -> None:
     """The checkpoint, of whatever has been learned so far."""
     model, net = new_codec(plan), _new_talker(plan)
     parts = codec_training.parts(model)
-    for name in ("decoder", "encoder"):
-        restore_weights(name, plan.work, parts[name])
-    restore_weights("refine", plan.work, refine.taught(model, refine.new_discriminators()))
+    for name, part in (("decoder", "decoder"), ("sharpen", "decoder"), ("encoder", "encoder")):
+        restore_weights(name, plan.work, parts[part])
     restore_weights("talker", plan.work, net)
     table = quantiser(plan)
     export.write(plan.out, net.cpu(), model.cpu(), table, GENERATION, _clips(plan, table))
@@ -311,7 +316,7 @@ def _clip(plan: Plan, table: Quantiser, voice: export.NamedVoice) -> torch.Tenso
 
 _RUN = {
     "teacher": teacher, "speech": speak, "quantiser": quantiser, "decoder": decoder,
-    "refine": refined, "encoder": encoder, "guess": guesser, "codes": codes, "talker": talker,
+    "sharpen": sharpened, "encoder": encoder, "guess": guesser, "codes": codes, "talker": talker,
     "clips": candidates, "export": write,
 }  # fmt: skip
 
@@ -337,7 +342,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--codes-parts", type=int, default=150, help="of two hundred texts, for the talker")
     add("--hidden", type=int, default=256, help="of the decoder; 512 costs 2.4 times the CPU")
     add("--decoder-steps", type=int, default=20_000)
-    add("--refine-steps", type=int, default=0, help="of the decoder, against an adversary")
+    add("--sharpen-steps", type=int, default=6000, help="of the decoder, as it is sharpened")
     add("--encoder-steps", type=int, default=4000)
     add("--guess-steps", type=int, default=4000)
     add("--talker-steps", type=int, default=16_000)

@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from codec.families.higgs.checkpoint import open_higgs
 from embedded.pronunciation import sounds
 from embedded.text import normalise
-from embedded.training import decoder_training, encoder_training, export, refine
+from embedded.training import decoder_training, encoder_training, export
 from embedded.training.codec_training import parts
 from embedded.training.decoder_training import Example, decode, decoder_error, train_decoder
 from embedded.training.encoder_training import Heard, encoder_error, train_encoder
 from embedded.training.pitch import HOP
-from embedded.training.progress import Progress, restore_weights
+from embedded.training.progress import Progress
 from embedded.training.quantise import LATENT
 from embedded.training.scripts import Script, Utterance, sounded, write
 from embedded.training.talker import VOCABULARY, Shape, TalkerNet
@@ -266,31 +266,3 @@ def test_the_service_loads_what_is_exported(tmp_path: Path) -> None:
     written = load_file(tmp_path / "model.safetensors")
     assert "body.layers.1.mlp.up_proj.weight" in written
     assert all(tensor.dtype != torch.float32 for tensor in written.values())
-
-
-def test_adversary_learns_to_tell_and_the_decoder_to_fool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Alone at first: the decoder stays as it is until the discriminators know something."""
-    monkeypatch.setattr(refine, "_TESTED", 1)
-    monkeypatch.setattr(refine, "_ALONE", 8)
-    monkeypatch.setattr(refine, "_RAMP", 1)
-    torch.manual_seed(0)
-    model = new_model(decoder_hidden=32, encoder_hidden=4)
-    random = np.random.default_rng(0)
-    latents = torch.from_numpy(random.standard_normal((24, LATENT))).half()
-    said = Example(latents, torch.from_numpy(random.standard_normal(24 * HOP) * 0.05).half())
-    before = {name: t.clone() for name, t in model.acoustic_decoder.state_dict().items()}
-    small = {"size": 2, "frames": 8}
-    for steps, moved in ((8, False), (12, True)):
-        progress = Progress("refine", tmp_path, steps, every=4)
-        refine.train_refined(model, [said] * 3, progress, **small)
-        now = model.acoustic_decoder.state_dict()
-        assert any(not torch.equal(before[name], now[name]) for name in before) == moved
-    discriminators = refine.new_discriminators()
-    wanted = said.samples.float()[None, : 8 * HOP]
-    made = decode(model, latents.float()[None, :8]).detach()
-    with torch.no_grad():
-        fresh = refine._telling(discriminators, wanted, made)
-        restore_weights("refine", tmp_path, refine.taught(model, discriminators))
-        assert refine._telling(discriminators, wanted, made) < fresh

@@ -22,7 +22,6 @@ from embedded.training import (
     encoder_training,
     export,
     guess,
-    refine,
     speech,
     train,
     warm,
@@ -62,8 +61,6 @@ def _small() -> Iterator[None]:
         patch.setattr(guess, "_UNSEEN", 2)
         patch.setattr(decoder_training, "_TESTED", 2)
         patch.setattr(encoder_training, "_TESTED", 2)
-        patch.setattr(refine, "_TESTED", 2)
-        patch.setattr(refine, "_ALONE", 2)
         yield
 
 
@@ -71,7 +68,7 @@ def plan(work: Path, *more: str) -> train.Plan:
     """Everything in a few steps."""
     steps = {
         "--speech-parts": 2, "--codes-parts": 2, "--hidden": 32, "--decoder-steps": STEPS,
-        "--refine-steps": STEPS,
+        "--sharpen-steps": STEPS,
         "--encoder-steps": STEPS, "--guess-steps": STEPS, "--talker-steps": STEPS, "--workers": 1,
     }  # fmt: skip
     options = [str(value) for pair in steps.items() for value in pair]
@@ -120,7 +117,24 @@ def test_pipeline_writes_a_checkpoint_that_can_be_trained_further(
     assert train.gains(elsewhere) == train.gains(made)
 
 
-@pytest.mark.parametrize("stage", ["speech", "codes", "guess", "decoder", "refine", "talker"])
+def test_only_a_decoder_of_this_work_folder_is_sharpened(made: train.Plan, tmp_path: Path) -> None:
+    """A checkpoint's may be sharpened already."""
+    elsewhere = replace(made, work=tmp_path, start=made.out)
+    for name in ("speech", "quantiser.safetensors", "gains.json"):
+        (tmp_path / name).symlink_to(made.work / name)
+    with pytest.raises(LookupError, match="nothing to sharpen"):
+        train.run("sharpen", elsewhere)
+    plain, sharp = (
+        load_file(made.work / f"{name}.state.safetensors") for name in ("decoder", "sharpen")
+    )
+    shipped = load_file(made.out / "model.safetensors")
+    name = "fc2.weight"
+    kept = shipped[f"{export.CODEC}{name}"].float()
+    assert torch.equal(kept, sharp[f"model.{name}"].bfloat16().float())
+    assert not torch.equal(kept, plain[f"model.{name}"].bfloat16().float())
+
+
+@pytest.mark.parametrize("stage", ["speech", "codes", "guess", "decoder", "sharpen", "talker"])
 def test_stage_broken_off_ends_the_same(
     made: train.Plan, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,97 @@
+"""Sharpens the decoder: it learns to say what it says with its formants brought out.
+
+Plain distances leave the decoder with the mean of what codes may stand for, and means are smooth:
+the teacher's voiced spectra vary 1.3 to 1.8 times as much from formant to formant. Speech codecs
+and statistical synthesis know this, and bring formants out by a filter behind the decoder. Here
+the decoder itself learns what such a filter would make of its speech, so nothing is to be done,
+and nothing waited for, when it speaks. Codes, and thus talker and encoder, stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embedded.training.decoder_training import Example, decode, low_hz
+from embedded.training.pitch import HOP, RATE, Ints
+from embedded.training.quantise import Quantiser
+from embedded.training.spectra import spectra
+from embedded.training.speech import Spoken
+
+_SIZE, _STEP = 1024, 256
+_FLOOR, _MOST = 1e-4, 6.0
+#: (quefrency in samples, what the cepstrum there is multiplied by), linear in between on a
+#: logarithmic scale: formants are at 8 to 44, harmonics of the highest voice from 56 on.
+_GAINS = (
+    (1, 1.0), (2, 0.95), (4, 1.05), (8, 1.3), (12, 1.7), (16, 2.1), (22, 2.25), (28, 2.05),
+    (36, 1.55), (44, 1.25), (56, 1.0),
+)  # fmt: skip
+#: How much brighter: nepers from the lowest frequencies to the highest, in standard deviations of
+#: the bins' log frequency: 1.25 dB an octave.
+_BRIGHTER, _LOWEST_HZ = 0.2, 100.0
+#: Voices that the decoder has learned least of; each of their utterances counts twice.
+_TWICE = ("am_michael", "am_fenrir", "bm_george")
+
+
+def _gains() -> Tensor:
+    """``[_SIZE]``, by quefrency, of which the second half is the first's mirror image."""
+    quefrency, gain = zip(*_GAINS, strict=True)
+    at = np.arange(_SIZE)
+    at = np.log2(np.maximum(np.minimum(at, _SIZE - at), 1))
+    return torch.from_numpy(np.interp(at, np.log2(quefrency), gain).astype(np.float32))
+
+
+def _brightness() -> Tensor:
+    """``[_SIZE // 2 + 1]``, by frequency: nepers."""
+    log = (torch.arange(_SIZE // 2 + 1) * RATE / _SIZE).clamp(min=_LOWEST_HZ).log()
+    return _BRIGHTER * (log - log.mean()) / log.std()
+
+
+def sharpened(samples: Tensor, pitch: Ints) -> Tensor:
+    """Speech with its voiced frames' formants brought out, and as loud as it was.
+
+    Args:
+        samples: ``[T * HOP]`` at 24 kHz.
+        pitch: pitch codes ``[T]``; frames of code 0 are unvoiced, and stay as they are.
+
+    Returns:
+        ``[T * HOP]``.
+    """
+    window = torch.hann_window(_SIZE)
+    found = torch.stft(samples, _SIZE, _STEP, window=window, return_complex=True)
+    log = (found.abs() + _FLOOR).log()
+    cepstrum = torch.fft.irfft(log, n=_SIZE, dim=0)
+    more = torch.fft.rfft((_gains() - 1)[:, None] * cepstrum, dim=0).real
+    more = (more + _brightness()[:, None]).clamp(-_MOST, _MOST)
+    voiced = _voiced(pitch, found.shape[1])
+    power = found.abs().square().sum(0) @ voiced
+    louder = (found.abs() * more.exp()).square().sum(0) @ voiced
+    level = 0.5 * (power.clamp(min=_FLOOR) / louder.clamp(min=_FLOOR)).log()
+    found = found * (voiced * (more + level)).exp()
+    return torch.istft(found, _SIZE, _STEP, window=window, length=len(samples))
+
+
+def _voiced(pitch: Ints, count: int) -> Tensor:
+    """``[count]``, each spectrum's: 1 in voiced frames' middles, 0 in unvoiced ones'."""
+    at = np.arange(count) * _STEP / HOP - 0.5
+    share = np.interp(at, np.arange(len(pitch)), pitch > 0)
+    return torch.from_numpy(share.astype(np.float32))
+
+
+@torch.no_grad()
+def examples(model: Any, said: Iterable[Spoken], quantiser: Quantiser) -> list[Example]:
+    """What the decoder learns: the latents of the teacher's speech, and what the decoder itself
+    makes of them, sharpened. ``model`` is as ``decoder`` left it.
+    """
+    made = []
+    for one in said:
+        pitch = torch.from_numpy(one.pitch)
+        latents = quantiser.latents(quantiser.encode(spectra(torch.from_numpy(one.samples)), pitch))
+        own = decode(model, latents[None].to(model.device))[0].cpu()
+        example = Example(latents.half(), sharpened(own, one.pitch).half(), low_hz(one.pitch))
+        made += [example] * (1 + (one.voice in _TWICE))
+    return made

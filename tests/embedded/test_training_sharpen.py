@@ -1,0 +1,103 @@
+"""The decoder's speech with its formants brought out, and the decoder that learns to say it so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from embedded.training import decoder_training, sharpen
+from embedded.training.codec_training import parts
+from embedded.training.decoder_training import decode, train_decoder
+from embedded.training.pitch import HOP, RATE, codes_of
+from embedded.training.progress import Progress
+from embedded.training.quantise import ACTIVE, BOOKS, CODES, LATENT, Quantiser
+from embedded.training.spectra import WIDTH
+from embedded.training.speech import Spoken
+from embedded.training.tokenizer_model import new_model
+
+FRAMES = 40
+VOICED, UNVOICED = np.full(FRAMES, 300), np.zeros(FRAMES, np.int64)
+
+
+def hum(contrast: float = 0.4) -> torch.Tensor:
+    """A tone of 125 Hz whose harmonics rise and fall by ``contrast`` nepers every 1,200 Hz: a
+    ripple at quefrency 20 alone.
+    """
+    t = np.arange(FRAMES * HOP) / RATE
+    heights = 125.0 * np.arange(1, 90)
+    levels = np.exp(contrast * np.cos(2 * np.pi * heights / 1200))
+    random = np.random.default_rng(0)
+    phases = random.uniform(0, 2 * np.pi, len(heights))
+    tone = sum(
+        level * np.sin(2 * np.pi * hz * t + phase)
+        for hz, level, phase in zip(heights, levels, phases, strict=True)
+    )
+    return torch.from_numpy((0.01 * tone).astype(np.float32))
+
+
+def ripple(samples: torch.Tensor) -> float:
+    """How far the harmonics rise and fall every 1,200 Hz, by a transform of a whole second."""
+    middle = samples[HOP * 6 :][:RATE].double().numpy()
+    heights = 125 * np.arange(4, 85)
+    log = np.log(np.abs(np.fft.rfft(middle))[heights])
+    wave = np.cos(2 * np.pi * heights / 1200)
+    wave, trend = (
+        wave - wave.mean(),
+        np.polyval(np.polyfit(np.log(heights), log, 1), np.log(heights)),
+    )
+    return float(wave @ (log - trend) / (wave @ wave))
+
+
+def test_formants_of_voiced_speech_are_brought_out_and_loudness_stays() -> None:
+    """At quefrency 20 by 2.2, whatever the phases."""
+    plain = hum()
+    made = sharpen.sharpened(plain, VOICED)
+    assert ripple(plain) == pytest.approx(0.4, abs=0.02)
+    assert ripple(made) / ripple(plain) == pytest.approx(2.2, abs=0.15)
+    assert float(made.square().mean() / plain.square().mean()) == pytest.approx(1, abs=0.05)
+
+
+def test_unvoiced_speech_stays_as_it_is() -> None:
+    hiss = torch.from_numpy(np.random.default_rng(0).standard_normal(FRAMES * HOP)).float() * 0.05
+    torch.testing.assert_close(sharpen.sharpened(hiss, UNVOICED), hiss, atol=1e-5, rtol=0)
+    half = np.where(np.arange(FRAMES) < FRAMES // 2, VOICED, UNVOICED)
+    made = sharpen.sharpened(hiss, half)
+    later = (FRAMES // 2 + 2) * HOP
+    torch.testing.assert_close(made[later:], hiss[later:], atol=1e-5, rtol=0)
+    assert not torch.allclose(made[:later], hiss[:later], atol=1e-3)
+
+
+def test_silence_stays_silent() -> None:
+    made = sharpen.sharpened(torch.zeros(FRAMES * HOP), VOICED)
+    assert float(made.abs().max()) < 1e-6
+
+
+def test_decoder_learns_to_say_what_it_said_sharpened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the latents of the same codes; some voices count twice."""
+    torch.set_num_threads(1)
+    monkeypatch.setattr(decoder_training, "_TESTED", 1)
+    torch.manual_seed(0)
+    model = new_model(decoder_hidden=32, encoder_hidden=4)
+    books = torch.zeros(BOOKS, CODES, LATENT)
+    books[:ACTIVE] = torch.randn(ACTIVE, CODES, LATENT) * 0.3
+    table = Quantiser(torch.zeros(WIDTH), torch.eye(WIDTH)[:, :56], torch.ones(()), books)
+    pitch = codes_of(np.full(FRAMES * 32, 125.0, np.float32), FRAMES)
+    said = [
+        Spoken("oh", voice, hum().numpy(), pitch, np.zeros(FRAMES, np.float32))
+        for voice in ("af_heart", "am_michael")
+    ]
+    pool = sharpen.examples(model, said, table)
+    assert len(pool) == 3
+    own = decode(model, pool[0].latents.float()[None])[0].detach()
+    wanted = sharpen.sharpened(own, pitch)
+    torch.testing.assert_close(pool[0].samples.float(), wanted, atol=1e-3, rtol=1e-2)
+    before = decoder_training.decoder_error(model, pool)
+    train_decoder(model, pool, Progress("sharpen", tmp_path, 40), size=2, frames=8)
+    after = decoder_training.decoder_error(model, pool)
+    assert after["mel"] < before["mel"]
+    assert parts(model)["decoder"] is not None
