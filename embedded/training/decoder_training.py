@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -29,6 +29,7 @@ _USUAL_HZ = 150.0  # of a piece without pitch
 #: the highs (each sample less so much of the one before).
 _EMPHASIS = 0.9
 _TESTED = 16
+EVEN: Mapping[str, float] = {"wave": 1.0, "spectral": 1.0, "mel": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +154,11 @@ def decoder_error(model: Any, pool: Sequence[Example]) -> dict[str, float]:
 
 def train_decoder(
     model: Any, pool: Sequence[Example], progress: Progress, *, size: int = 8, frames: int = 16,
-    compiled: bool = False,
+    weights: Mapping[str, float] = EVEN, compiled: bool = False,
 ) -> None:  # fmt: skip
-    """Teach ``acoustic_decoder`` and ``fc2``; ``progress`` says how many steps and keeps them."""
+    """Teach ``acoustic_decoder`` and ``fc2``; ``progress`` says how many steps and keeps them.
+    ``weights``: of the ``losses``.
+    """
     part, device = parts(model)["decoder"], model.device
     spoken = torch.compile(partial(decode, model), disable=not compiled)
     tested = list(pool[:_TESTED])
@@ -165,7 +168,8 @@ def train_decoder(
         latents, samples, low_hz, known = batch(usable, random, size, frames)
         with autocast(device.type):
             made = spoken(latents.to(device))
-        return losses(made.float()[:, known], samples.to(device)[:, known], low_hz.to(device))
+        apart = losses(made.float()[:, known], samples.to(device)[:, known], low_hz.to(device))
+        return {name: weights[name] * loss for name, loss in apart.items()}
 
     def test() -> str:
         found = decoder_error(model, tested)

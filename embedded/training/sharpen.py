@@ -33,6 +33,8 @@ _GAINS = (
 #: How much brighter: nepers from the lowest frequencies to the highest, in standard deviations of
 #: the bins' log frequency: 1.25 dB an octave.
 _BRIGHTER, _LOWEST_HZ = 0.2, 100.0
+#: Of the decoder's losses: it is the spectra that have to change.
+WEIGHTS = {"wave": 0.4, "spectral": 1.0, "mel": 2.0}
 #: Voices that the decoder has learned least of; each of their utterances counts twice.
 _TWICE = ("am_michael", "am_fenrir", "bm_george")
 

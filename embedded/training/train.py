@@ -204,7 +204,9 @@ def sharpened(plan: Plan) -> None:
         raise LookupError(f"nothing to sharpen: stage `decoder` has kept no state in {plan.work}")
     progress = Progress("sharpen", plan.work, plan.sharpen_steps, rate=plan.rate)
     pool = sharpen.examples(model, spoken(plan), quantiser(plan))
-    decoder_training.train_decoder(model, pool, progress, compiled=plan.compiled)
+    decoder_training.train_decoder(
+        model, pool, progress, weights=sharpen.WEIGHTS, compiled=plan.compiled
+    )
 
 
 def encoder(plan: Plan) -> None:
