@@ -29,6 +29,7 @@ _USUAL_HZ = 150.0  # of a piece without pitch
 #: the highs (each sample less so much of the one before).
 _EMPHASIS = 0.9
 _TESTED = 16
+#: Weights of the losses, by their names.
 EVEN: Mapping[str, float] = {"wave": 1.0, "spectral": 1.0, "mel": 1.0}
 
 
@@ -49,11 +50,11 @@ def examples(said: Iterable[Spoken], quantiser: Quantiser) -> list[Example]:
     for one in said:
         samples = torch.from_numpy(one.samples)
         codes = quantiser.encode(spectra(samples), torch.from_numpy(one.pitch))
-        made.append(Example(quantiser.latents(codes).half(), samples.half(), low_hz(one.pitch)))
+        made.append(Example(quantiser.latents(codes).half(), samples.half(), _low_hz(one.pitch)))
     return made
 
 
-def low_hz(pitch: Ints) -> float:
+def _low_hz(pitch: Ints) -> float:
     """The frequency up to which samples of such pitch codes are to be compared."""
     periods, _ = periods_of(pitch)
     voiced = periods[periods > 0] * (RATE / HOP)

@@ -1,7 +1,7 @@
 """Sharpens the decoder: it learns to say what it says with its formants brought out.
 
 Plain distances leave the decoder with the mean of what codes may stand for, and means are smooth:
-the teacher's voiced spectra vary 1.3 to 1.8 times as much from formant to formant. Speech codecs
+the teacher's spectra rise and fall 1.3 to 1.8 times as far from formant to formant. Speech codecs
 and statistical synthesis know this, and bring formants out by a filter behind the decoder. Here
 the decoder itself learns what such a filter would make of its speech, so nothing is to be done,
 and nothing waited for, when it speaks. Codes, and thus talker and encoder, stay as they are.
@@ -10,19 +10,21 @@ and nothing waited for, when it speaks. Codes, and thus talker and encoder, stay
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from embedded.training.decoder_training import Example, decode, low_hz
+from embedded.training import decoder_training
+from embedded.training.decoder_training import Example, decode
 from embedded.training.pitch import HOP, RATE, Ints
 from embedded.training.quantise import Quantiser
-from embedded.training.spectra import spectra
 from embedded.training.speech import Spoken
 
 _SIZE, _STEP = 1024, 256
+#: The least amplitude or power that is told from silence; the most that a bin changes (nepers).
 _FLOOR, _MOST = 1e-4, 6.0
 #: (quefrency in samples, what the cepstrum there is multiplied by), linear in between on a
 #: logarithmic scale: formants are at 8 to 44, harmonics of the highest voice from 56 on.
@@ -30,12 +32,14 @@ _GAINS = (
     (1, 1.0), (2, 0.95), (4, 1.05), (8, 1.3), (12, 1.7), (16, 2.1), (22, 2.25), (28, 2.05),
     (36, 1.55), (44, 1.25), (56, 1.0),
 )  # fmt: skip
-#: How much brighter: nepers from the lowest frequencies to the highest, in standard deviations of
-#: the bins' log frequency: 1.25 dB an octave.
+#: How much brighter: nepers for each standard deviation of the bins' log frequencies, which are
+#: those below ``_LOWEST_HZ`` taken together. That is 1.25 dB an octave.
 _BRIGHTER, _LOWEST_HZ = 0.2, 100.0
 #: Of the decoder's losses: it is the spectra that have to change.
 WEIGHTS = {"wave": 0.4, "spectral": 1.0, "mel": 2.0}
-#: Voices that the decoder has learned least of; each of their utterances counts twice.
+#: Of the decoder's usual learning rate, since it is taught already.
+RATE_SHARE = 0.4
+#: Voices that sounded least natural before; each of their utterances counts twice.
 _TWICE = ("am_michael", "am_fenrir", "bm_george")
 
 
@@ -91,9 +95,8 @@ def examples(model: Any, said: Iterable[Spoken], quantiser: Quantiser) -> list[E
     """
     made = []
     for one in said:
-        pitch = torch.from_numpy(one.pitch)
-        latents = quantiser.latents(quantiser.encode(spectra(torch.from_numpy(one.samples)), pitch))
-        own = decode(model, latents[None].to(model.device))[0].cpu()
-        example = Example(latents.half(), sharpened(own, one.pitch).half(), low_hz(one.pitch))
-        made += [example] * (1 + (one.voice in _TWICE))
+        (plain,) = decoder_training.examples([one], quantiser)
+        own = decode(model, plain.latents.float()[None].to(model.device))[0].cpu()
+        example = replace(plain, samples=sharpened(own, one.pitch).half())
+        made += [example] * (2 if one.voice in _TWICE else 1)
     return made

@@ -199,10 +199,11 @@ def sharpened(plan: Plan) -> None:
     """
     if not plan.sharpen_steps:
         return
-    model, part = new_codec(plan), "decoder"
-    if not restore_weights(part, plan.work, codec_training.parts(model)[part]):
+    model = new_codec(plan)
+    if not restore_weights("decoder", plan.work, codec_training.parts(model)["decoder"]):
         raise LookupError(f"nothing to sharpen: stage `decoder` has kept no state in {plan.work}")
-    progress = Progress("sharpen", plan.work, plan.sharpen_steps, rate=plan.rate)
+    rate = sharpen.RATE_SHARE * plan.rate
+    progress = Progress("sharpen", plan.work, plan.sharpen_steps, rate=rate)
     pool = sharpen.examples(model, spoken(plan), quantiser(plan))
     decoder_training.train_decoder(
         model, pool, progress, weights=sharpen.WEIGHTS, compiled=plan.compiled

@@ -12,7 +12,7 @@ from embedded.training import decoder_training, sharpen
 from embedded.training.decoder_training import decode, train_decoder
 from embedded.training.pitch import HOP, RATE, codes_of
 from embedded.training.progress import Progress
-from embedded.training.quantise import ACTIVE, BOOKS, CODES, LATENT, Quantiser
+from embedded.training.quantise import ACTIVE, BOOKS, CODES, COMPONENTS, LATENT, Quantiser
 from embedded.training.spectra import WIDTH
 from embedded.training.speech import Spoken
 from embedded.training.tokenizer_model import new_model
@@ -42,11 +42,9 @@ def ripple(samples: torch.Tensor) -> float:
     middle = samples[HOP * 6 :][:RATE].double().numpy()
     heights = 125 * np.arange(4, 85)
     log = np.log(np.abs(np.fft.rfft(middle))[heights])
+    trend = np.polyval(np.polyfit(np.log(heights), log, 1), np.log(heights))
     wave = np.cos(2 * np.pi * heights / 1200)
-    wave, trend = (
-        wave - wave.mean(),
-        np.polyval(np.polyfit(np.log(heights), log, 1), np.log(heights)),
-    )
+    wave -= wave.mean()
     return float(wave @ (log - trend) / (wave @ wave))
 
 
@@ -84,7 +82,7 @@ def test_decoder_learns_to_say_what_it_said_sharpened(
     model = new_model(decoder_hidden=32, encoder_hidden=4)
     books = torch.zeros(BOOKS, CODES, LATENT)
     books[:ACTIVE] = torch.randn(ACTIVE, CODES, LATENT) * 0.3
-    table = Quantiser(torch.zeros(WIDTH), torch.eye(WIDTH)[:, :56], torch.ones(()), books)
+    table = Quantiser(torch.zeros(WIDTH), torch.eye(WIDTH)[:, :COMPONENTS], torch.ones(()), books)
     pitch = codes_of(np.full(FRAMES * 32, 125.0, np.float32), FRAMES)
     said = [
         Spoken("oh", voice, hum().numpy(), pitch, np.zeros(FRAMES, np.float32))
