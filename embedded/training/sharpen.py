@@ -32,8 +32,8 @@ _GAINS = (
     (1, 1.0), (2, 0.95), (4, 1.05), (8, 1.3), (12, 1.7), (16, 2.1), (22, 2.25), (28, 2.05),
     (36, 1.55), (44, 1.25), (56, 1.0),
 )  # fmt: skip
-#: How much brighter: nepers for each standard deviation of the bins' log frequencies, which are
-#: those below ``_LOWEST_HZ`` taken together. That is 1.25 dB an octave.
+#: How much brighter: nepers for each standard deviation of the bins' log frequencies. That is
+#: 1.25 dB an octave. Frequencies below ``_LOWEST_HZ`` count as that.
 _BRIGHTER, _LOWEST_HZ = 0.2, 100.0
 #: Of the decoder's losses: it is the spectra that have to change.
 WEIGHTS = {"wave": 0.4, "spectral": 1.0, "mel": 2.0}
