@@ -17,6 +17,7 @@ import numpy.typing as npt
 from streaming.delay import RowLayout
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import Arrival, RowGenerator, SpeechRequest, TalkerRows
+from streaming.protocol.field_errors import unsupported
 from streaming.segmenter import SpokenLengths
 from streaming.spec import Codes
 from talker.request_builder import VoiceSource
@@ -148,13 +149,9 @@ class FakeTalker:
     def check_options(self, request: SpeechRequest) -> None:
         """Any sampling will do; the only voice is ``default``."""
         if request.scene is not None and not self.takes_scene:
-            raise RequestError(ErrorCode.UNSUPPORTED, "A fake takes no scene.", param="scene")
+            raise unsupported("scene", "A fake takes no scene.")
         if request.sampling.ras_win_len is not None and not self.watches_repetition:
-            raise RequestError(
-                ErrorCode.UNSUPPORTED,
-                "A fake does not watch repetition.",
-                param="sampling.ras_win_len",
-            )
+            raise unsupported("sampling.ras_win_len", "A fake does not watch repetition.")
         known = self.source is not None and self.source.get(request.voice) is not None
         if request.voice not in self.voices and not known:
             raise RequestError(

@@ -24,6 +24,7 @@ from tokenizers import Encoding, Tokenizer
 
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import MAX_REFERENCES
+from streaming.protocol.field_errors import invalid_parameter
 from streaming.spec import Codes
 from talker.shape import CheckpointError, TalkerShape
 from talker.text_front_end import TextFrontEnd
@@ -222,11 +223,7 @@ class PromptBuilder(ABC):
         _check_unicode(scene, "scene")
         scene = scene.strip()
         if not scene or 4 * len(self.encode(scene)) > self._max_positions:
-            raise RequestError(
-                ErrorCode.INVALID_PARAMETER,
-                "scene must have words, and leave room for a text.",
-                param="scene",
-            )
+            raise invalid_parameter("scene", "scene must have words, and leave room for a text.")
         return scene
 
     def encode_transcript(self, text: str) -> list[int]:
@@ -326,9 +323,7 @@ class PromptBuilder(ABC):
         )
         rows = self.clip_rows(np.ascontiguousarray(frames, np.int16)) if fits else None
         if rows is None or len(rows) > MAX_VOICE_ROWS:
-            raise RequestError(
-                ErrorCode.INVALID_PARAMETER, "This model cannot speak in that voice.", param="voice"
-            )
+            raise invalid_parameter("voice", "This model cannot speak in that voice.")
         return rows
 
     def required(self, name: str) -> int:

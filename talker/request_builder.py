@@ -11,6 +11,7 @@ import numpy as np
 
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import SpeechRequest
+from streaming.protocol.field_errors import invalid_parameter, unsupported
 from streaming.spec import Codes
 from talker.checkpoint import Checkpoint
 from talker.conversation import Conversation, Order, continued
@@ -120,7 +121,7 @@ class RequestBuilder:
             return None
         if not self._prompts.takes_scene:
             title = self._checkpoint.family.title
-            raise RequestError(ErrorCode.UNSUPPORTED, f"{title} takes no scene.", param="scene")
+            raise unsupported("scene", f"{title} takes no scene.")
         return self._prompts.read_scene(request.scene)
 
     @property
@@ -132,7 +133,7 @@ class RequestBuilder:
         if len(request.other_references) >= (most := self.max_references):
             title = self._checkpoint.family.title
             message = f"{title} takes {most} reference{'s' * (most > 1)} at most."
-            raise RequestError(ErrorCode.UNSUPPORTED, message, param="references")
+            raise unsupported("references", message)
         return [ReferenceVoice(one.codes.T, one.text) for one in request.other_references]
 
     def _voice(self, request: SpeechRequest) -> ReferenceVoice | None:
@@ -155,7 +156,5 @@ def _max_frames(asked: int | None, default: int) -> int:
     if asked is None:
         return default
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
-        raise RequestError(
-            ErrorCode.INVALID_PARAMETER, "max_frames must be at least 1.", param="max_frames"
-        )
+        raise invalid_parameter("max_frames", "max_frames must be at least 1.")
     return min(asked, default)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from streaming.errors import ErrorCode, RequestError
+from streaming.errors import RequestError
 from streaming.ports import Sampling
+from streaming.protocol.field_errors import invalid_parameter, unsupported
 from talker.checkpoint import MIN_TEMPERATURE
 from talker.families.family import SamplingDefaults
 
@@ -59,10 +60,9 @@ def _repetition(asked: Sampling, defaults: SamplingDefaults) -> tuple[int, int]:
     if not longest:
         for name, value in given.items():
             if value is not None:
-                raise RequestError(
-                    ErrorCode.UNSUPPORTED,
+                raise unsupported(
+                    f"sampling.{name}",
                     f"This model has no repetition-aware sampling, so no {name}.",
-                    param=f"sampling.{name}",
                 )
     window = _whole("ras_win_len", asked.ras_win_len, defaults.ras_win_len)
     if not 0 <= window <= longest:
@@ -89,6 +89,4 @@ def _whole(name: str, asked: int | None, default: int) -> int:
 
 
 def _invalid(name: str, rule: str) -> RequestError:
-    return RequestError(
-        ErrorCode.INVALID_PARAMETER, f"{name} must be {rule}.", param=f"sampling.{name}"
-    )
+    return invalid_parameter(f"sampling.{name}", f"{name} must be {rule}.")

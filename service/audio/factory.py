@@ -38,7 +38,7 @@ from service.audio.pcm import (
 )
 from service.audio.resample import Resampler
 from service.audio.stretch import FASTEST, SLOWEST, TimeStretch
-from streaming.errors import ErrorCode, RequestError
+from streaming.protocol.field_errors import unsupported
 from streaming.spec import Samples
 
 #: Rates that any format may be asked for, in Hz, beside the codec's own.
@@ -112,10 +112,6 @@ _FORMATS: dict[str, _Format] = {
 }
 
 
-def _unsupported(param: str, message: str) -> RequestError:
-    return RequestError(ErrorCode.UNSUPPORTED, message, param=param)
-
-
 def make_stream_encoder(
     name: str,
     codec_rate: int,
@@ -136,19 +132,19 @@ def make_stream_encoder(
     """
     format_ = _FORMATS.get(name)
     if format_ is None:
-        raise _unsupported("encoding", f"The encodings are {', '.join(_FORMATS)}.")
+        raise unsupported("encoding", f"The encodings are {', '.join(_FORMATS)}.")
     default_rate = format_.default_rate or codec_rate
     rate = default_rate if sample_rate is None else sample_rate
     rates = format_.rates or (*SAMPLE_RATES, codec_rate)
     if rate not in rates:
         listed = ", ".join(map(str, sorted(set(rates))))
-        raise _unsupported("sample_rate", f"The sample rates of {name} are {listed}.")
+        raise unsupported("sample_rate", f"The sample rates of {name} are {listed}.")
     if format_.frame_ms is not None and frame_ms not in format_.frame_ms:
         listed = ", ".join(map(str, format_.frame_ms))
-        raise _unsupported("frame_ms", f"{name} takes a frame_ms of {listed}.")
+        raise unsupported("frame_ms", f"{name} takes a frame_ms of {listed}.")
     _check_bit_rate(name, format_, rate, bit_rate)
     if not SLOWEST <= speed <= FASTEST:
-        raise _unsupported("speed", f"The speed is from {SLOWEST} to {FASTEST}.")
+        raise unsupported("speed", f"The speed is from {SLOWEST} to {FASTEST}.")
     encoder = format_.make(rate, frame_ms, bit_rate)
     if rate != codec_rate:
         encoder = FilteringEncoder(Resampler(codec_rate, rate), encoder)
@@ -162,9 +158,9 @@ def _check_bit_rate(name: str, format_: _Format, rate: int, bit_rate: int | None
     if bit_rate is None:
         return
     if format_.bit_rates is None:
-        raise _unsupported("bitrate", f"{name} has no bit rate to choose.")
+        raise unsupported("bitrate", f"{name} has no bit rate to choose.")
     choice = format_.bit_rates(rate)
     if bit_rate not in choice:
-        raise _unsupported(
+        raise unsupported(
             "bitrate", f"The bit rates of {name} are {describe_choice(choice)} at this rate."
         )

@@ -8,7 +8,7 @@ from service.audio.stretch import held_back_s
 from service.settings import Settings
 from streaming.chunk_schedule import ScheduleSettings
 from streaming.delay import RowLayout
-from streaming.errors import ErrorCode, RequestError
+from streaming.protocol.field_errors import invalid_parameter
 from streaming.protocol.messages import ChunkingOptions
 from streaming.spec import CodecSpec
 
@@ -77,9 +77,8 @@ def _chunk_frames(theirs: ChunkingOptions, frame_s: float) -> int | None:
     if theirs.chunk_ms is None:
         return None
     if theirs.max_chunk_frames is not None:
-        raise RequestError(
-            ErrorCode.INVALID_PARAMETER,
+        raise invalid_parameter(
+            "chunking.chunk_ms",
             "chunk_ms and max_chunk_frames both set the size of chunks; give one of them.",
-            param="chunking.chunk_ms",
         )
     return max(1, floor(theirs.chunk_ms / 1000 / frame_s + _ROUNDING))

@@ -14,9 +14,9 @@ from service.auth.caller import current_caller
 from service.contexts.chunking import schedule_settings
 from service.dialects.voice_aliases import resolve_voice
 from service.runtime import Runtime
-from streaming.errors import ErrorCode, RequestError
+from streaming.errors import ErrorCode
 from streaming.ports import Reference, Sampling, SpeechRequest
-from streaming.protocol.field_errors import unknown_choice
+from streaming.protocol.field_errors import invalid_parameter, unknown_choice, unsupported
 from streaming.protocol.messages import ContextCreate
 from streaming.segmenter import SegmentSettings
 from streaming.session import Session, SessionSettings
@@ -109,15 +109,9 @@ def session_settings(
     mine, spec, speed = runtime.settings, runtime.codec.spec, create.audio.speed
     lead_ms = create.max_lead_ms or min(mine.default_lead_ms, mine.max_lead_ms)
     if lead_ms > mine.max_lead_ms:
-        raise RequestError(
-            ErrorCode.INVALID_PARAMETER,
-            f"max_lead_ms may be {mine.max_lead_ms} at most.",
-            param="max_lead_ms",
-        )
+        raise invalid_parameter("max_lead_ms", f"max_lead_ms may be {mine.max_lead_ms} at most.")
     if create.mode == "whole" and create.chunking.chunk_ms is not None:
-        raise RequestError(
-            ErrorCode.INVALID_PARAMETER, "chunk_ms needs the mode chunked.", param="mode"
-        )
+        raise invalid_parameter("mode", "chunk_ms needs the mode chunked.")
     layout = runtime.talker.row_layout
     queue = QueueSettings(
         codec=spec,
@@ -162,11 +156,7 @@ def speech_request(runtime: Runtime, create: ContextCreate, request_id: str) -> 
     """The template of a context's talker requests. Raises RequestError."""
     require_model(runtime, create.model)
     if create.language is not None:  # no family has a place for it in its prompts
-        raise RequestError(
-            ErrorCode.UNSUPPORTED,
-            "No served model takes a language: they follow the text's.",
-            param="language",
-        )
+        raise unsupported("language", "No served model takes a language: they follow the text's.")
     sampling, voice = create.sampling, resolve_voice(create.voice, runtime)
     most = sampling.max_frames
     return SpeechRequest(
@@ -197,9 +187,5 @@ def _conversation(runtime: Runtime, create: ContextCreate) -> str | None:
     possible = continuity(runtime)
     asked = create.continuity or possible[0]
     if asked not in possible:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED,
-            "This model cannot go on from what it said before.",
-            param="continuity",
-        )
+        raise unsupported("continuity", "This model cannot go on from what it said before.")
     return uuid.uuid4().hex if asked == "context" else None

@@ -43,6 +43,7 @@ from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireErr
 from streaming.events import Cancelled, Done, Flushed
 from streaming.protocol import messages as wire
 from streaming.protocol.binary import AudioFlags, AudioHeader, encode_message, parse_client_message
+from streaming.protocol.field_errors import invalid_parameter, unsupported
 from streaming.protocol.messages import ContextCreate
 from streaming.report import ContextReport
 from streaming.spec import Encoding
@@ -246,11 +247,7 @@ class NativeContexts:
         field = "reference" if create.references is None else "references"
         given = (create.voice, create.reference, create.references)
         if sum(one is not None for one in given) > 1:
-            raise RequestError(
-                ErrorCode.INVALID_PARAMETER,
-                "Give a voice, a reference or references, one of them.",
-                param=field,
-            )
+            raise invalid_parameter(field, "Give a voice, a reference or references, one of them.")
         if create.references is None:
             return cloner.prepare(clips[0].audio, clips[0].text, "reference.audio")
         cloner.require_count(len(clips), field)
@@ -274,9 +271,7 @@ class NativeContexts:
                 ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
             )
         if create.timestamps and not self._runtime.talker.has_word_timings:
-            raise RequestError(
-                ErrorCode.UNSUPPORTED, "This model has no word timings.", param="timestamps"
-            )
+            raise unsupported("timestamps", "This model has no word timings.")
         self._runtime.require_slot()
 
     def _on_closed(self, context_id: str) -> None:

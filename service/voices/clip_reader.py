@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
+from streaming.protocol.field_errors import unsupported
 from streaming.spec import Samples
 
 log = logging.getLogger(__name__)
@@ -167,10 +168,8 @@ def decode_base64(text: str, max_bytes: int, param: str) -> bytes:
                 ErrorCode.INVALID_AUDIO, "The data address has no data.", param=param
             )
     elif "://" in scheme or scheme.startswith("file:"):
-        raise RequestError(
-            ErrorCode.UNSUPPORTED,
-            "This server fetches no clips from addresses; send the clip itself in base64.",
-            param=param,
+        raise unsupported(
+            param, "This server fetches no clips from addresses; send the clip itself in base64."
         )
     if len(text) > 4 * (max_bytes + 3) // 3 + 4:
         raise _refusal("too_large", param)

@@ -16,6 +16,7 @@ from service.voices.registry import VoiceLibrary
 from service.voices.store import Consent, Voice
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.ports import Reference, SpeechRequest
+from streaming.protocol.field_errors import unsupported
 from streaming.spec import Samples
 
 log = logging.getLogger(__name__)
@@ -87,9 +88,7 @@ class Cloner:
     def require_able(self, param: str) -> None:
         """Raise RequestError (``unsupported``) if this model's codec has no encoder."""
         if not self._codec.can_encode:
-            raise RequestError(
-                ErrorCode.UNSUPPORTED, "The served model cannot clone voices.", param=param
-            )
+            raise unsupported(param, "The served model cannot clone voices.")
 
     def text_warning(self, text: str | None) -> str | None:
         """A warning for a client whose clip comes with that text; None where all is well."""
@@ -101,7 +100,7 @@ class Cloner:
         if count > most:
             several = "one reference" if most == 1 else f"{most} references at most"
             message = f"The served model takes {several}, not {count}."
-            raise RequestError(ErrorCode.UNSUPPORTED, message, param=param)
+            raise unsupported(param, message)
 
     def prepare(
         self, audio: str, text: str | None, param: str

@@ -23,6 +23,7 @@ from service.voices.store import (
     unpack_built_in,
 )
 from streaming.errors import BackendError, ErrorCode, RequestError
+from streaming.protocol.field_errors import unsupported
 from streaming.spec import CodecSpec
 from talker.prompts import ReferenceVoice
 from talker.request_builder import DEFAULT_VOICE, SMART_VOICE
@@ -267,9 +268,7 @@ class VoiceLibrary(VoiceCatalogue):
     def _removable(self, key: str, tenant: str | None, everybodys: bool) -> Voice:
         voice = self.find(key, tenant)
         if voice.id not in self._added:
-            raise RequestError(
-                ErrorCode.UNSUPPORTED, "A voice of the checkpoint cannot be deleted.", param="id"
-            )
+            raise unsupported("id", "A voice of the checkpoint cannot be deleted.")
         if voice.tenant is None and not everybodys:
             raise RequestError(
                 ErrorCode.FORBIDDEN, "This voice is everybody's: it takes an admin's key."

@@ -88,6 +88,16 @@ def invalid_field(
     return FieldError(code, message, param=name, kind=kind_of(value))
 
 
+def unsupported(param: str, message: str) -> RequestError:
+    """A field, by the core's name for it, or a value of it that is not served here."""
+    return RequestError(ErrorCode.UNSUPPORTED, message, param=param)
+
+
+def invalid_parameter(param: str, message: str) -> RequestError:
+    """A value that is out of range, or contradicts another; ``param`` is the core's name for it."""
+    return RequestError(ErrorCode.INVALID_PARAMETER, message, param=param)
+
+
 def missing_field(name: str) -> FieldError:
     """A field without which a request means nothing."""
     return FieldError(

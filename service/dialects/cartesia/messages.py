@@ -18,7 +18,7 @@ from service.dialects.cartesia.errors import error_event
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.protocol import messages as wire
-from streaming.protocol.field_errors import invalid_field, missing_field
+from streaming.protocol.field_errors import invalid_field, missing_field, unsupported
 from streaming.word_timing import WordTiming
 
 NAME = "cartesia"
@@ -156,7 +156,7 @@ def context_create(
 def _voice(voice: str | VoiceObject | None) -> str:
     if isinstance(voice, VoiceObject):
         if voice.mode != "id":
-            raise _unsupported("voice", "A voice is named by its id.")
+            raise unsupported("voice", "A voice is named by its id.")
         voice = voice.id
     if not voice:
         raise missing_field("voice")
@@ -166,21 +166,17 @@ def _voice(voice: str | VoiceObject | None) -> str:
 def _refuse_what_is_not_served(body: SpeechBody) -> None:
     config = body.generation_config
     if body.speed not in _SPEED_WORDS:
-        raise _unsupported("speed", "The speed is set in generation_config.")
+        raise unsupported("speed", "The speed is set in generation_config.")
     if config is not None and config.volume not in (None, 1):
-        raise _unsupported("generation_config.volume", "This server speaks at one volume.")
+        raise unsupported("generation_config.volume", "This server speaks at one volume.")
     if config is not None and config.emotion not in _CALM:
-        raise _unsupported("generation_config.emotion", "This server's voices have no emotions.")
+        raise unsupported("generation_config.emotion", "This server's voices have no emotions.")
     if body.pronunciation_dict_id:
-        raise _unsupported("pronunciation_dict_id", "This server has no dictionaries.")
+        raise unsupported("pronunciation_dict_id", "This server has no dictionaries.")
     if body.add_phoneme_timestamps:
-        raise _unsupported("add_phoneme_timestamps", "This server has no phonemes.")
+        raise unsupported("add_phoneme_timestamps", "This server has no phonemes.")
     if body.save:
-        raise _unsupported("save", "This server keeps no audio.")
-
-
-def _unsupported(param: str, message: str) -> RequestError:
-    return RequestError(ErrorCode.UNSUPPORTED, message, param=param)
+        raise unsupported("save", "This server keeps no audio.")
 
 
 #: Flushes that the client did not ask for are not told.

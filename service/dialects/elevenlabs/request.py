@@ -14,9 +14,9 @@ from service.audio.encoder import AudioEncoder
 from service.audio.factory import MEDIA_TYPES, make_stream_encoder
 from service.contexts.options import speech_request
 from service.runtime import Runtime
-from streaming.errors import ErrorCode, RequestError
+from streaming.errors import ErrorCode
 from streaming.protocol import messages as wire
-from streaming.protocol.field_errors import invalid_field
+from streaming.protocol.field_errors import invalid_field, unsupported
 
 NAME = "elevenlabs"
 #: What their clients call ``output_format``, without one.
@@ -117,7 +117,7 @@ def speech_create(
     """Translate ``body`` to a context. Raises RequestError."""
     refuse_dictionaries(body.pronunciation_dictionary_locators)
     if body.audio_effects:
-        raise _unsupported("audio_effects", "This server has no audio effects.")
+        raise unsupported("audio_effects", "This server has no audio effects.")
     speed = body.voice_settings.speed if body.voice_settings else None
     return wire.ContextCreate(
         context_id,
@@ -154,7 +154,7 @@ class StreamOptions:
 def stream_options(voice: str, query: Mapping[str, str], runtime: Runtime) -> StreamOptions:
     """Read a socket's address. Raises RequestError for what no context on it could be served."""
     if _is_true(query, "enable_ssml_parsing"):
-        raise _unsupported("enable_ssml_parsing", "This server reads no SSML.")
+        raise unsupported("enable_ssml_parsing", "This server reads no SSML.")
     options = StreamOptions(
         voice,
         parse_format(query.get("output_format", DEFAULT_FORMAT)),
@@ -164,7 +164,7 @@ def stream_options(voice: str, query: Mapping[str, str], runtime: Runtime) -> St
         min(_MAX_TIMEOUT_S, _whole(query, "inactivity_timeout") or _TIMEOUT_S),
     )
     if options.format.encoding == "wav":
-        raise _unsupported("output_format", "A socket has no WAV files.")
+        raise unsupported("output_format", "A socket has no WAV files.")
     options.format.make_encoder(runtime.codec.spec.sample_rate, 1.0)
     runtime.talker.check_options(speech_request(runtime, options.create("", runtime, 1.0), ""))
     return options
@@ -173,7 +173,7 @@ def stream_options(voice: str, query: Mapping[str, str], runtime: Runtime) -> St
 def refuse_dictionaries(locators: list[Any] | None) -> None:
     """Raise RequestError unless there are none."""
     if locators:
-        raise _unsupported(
+        raise unsupported(
             "pronunciation_dictionary_locators", "This server has no pronunciation dictionaries."
         )
 
@@ -189,7 +189,3 @@ def _whole(query: Mapping[str, str], name: str) -> int | None:
     if not (value.isascii() and value.isdigit() and len(value) <= 10):
         raise invalid_field(name, value, "a whole number", ErrorCode.INVALID_PARAMETER)
     return int(value)
-
-
-def _unsupported(param: str, message: str) -> RequestError:
-    return RequestError(ErrorCode.UNSUPPORTED, message, param=param)

@@ -21,7 +21,7 @@ from service.runtime import Runtime
 from service.transport.http_routes import ignored_header
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.ports import Reference
-from streaming.protocol.field_errors import unknown_field
+from streaming.protocol.field_errors import invalid_parameter, unknown_field
 
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _DEFAULT_FORMAT = "wav"
@@ -81,11 +81,7 @@ def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBa
     """The answer to a batch. Raises RequestError, CapacityError for what concerns all of it."""
     settings = runtime.settings
     if len(body.items) > settings.max_batch_items:
-        raise RequestError(
-            ErrorCode.INVALID_PARAMETER,
-            f"A batch takes {settings.max_batch_items} items at most.",
-            param="items",
-        )
+        raise invalid_parameter("items", f"A batch takes {settings.max_batch_items} items at most.")
     if sum(len(item.input) for item in body.items) > settings.max_text_chars:
         raise RequestError(
             ErrorCode.TEXT_TOO_LONG,

@@ -13,6 +13,7 @@ from service.contexts.options import Prepare
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import Reference
+from streaming.protocol.field_errors import invalid_parameter, unsupported
 
 #: vLLM-Omni's.
 TaskType = Literal["CustomVoice", "Base"]
@@ -35,10 +36,8 @@ class ReferenceClip(BaseModel):
 def check_task_type(task_type: TaskType | None, ref_audio: str | None) -> None:
     """Raise RequestError if vLLM-Omni's ``task_type`` contradicts the rest."""
     if task_type is not None and (task_type == "Base") != (ref_audio is not None):
-        raise RequestError(
-            ErrorCode.INVALID_PARAMETER,
-            "The task_type Base goes with ref_audio, CustomVoice with a voice.",
-            param="task_type",
+        raise invalid_parameter(
+            "task_type", "The task_type Base goes with ref_audio, CustomVoice with a voice."
         )
 
 
@@ -52,14 +51,10 @@ def prepare_ref_audio(
     """
     if ref_audio is None:
         if ref_text is not None:
-            raise RequestError(
-                ErrorCode.INVALID_PARAMETER, "ref_text goes with ref_audio.", param="ref_text"
-            )
+            raise invalid_parameter("ref_text", "ref_text goes with ref_audio.")
         return None
     if voice is not None:
-        raise RequestError(
-            ErrorCode.INVALID_PARAMETER, "Give a voice or ref_audio, not both.", param="ref_audio"
-        )
+        raise invalid_parameter("ref_audio", "Give a voice or ref_audio, not both.")
     return runtime.cloner.prepare(ref_audio, ref_text, "ref_audio")
 
 
@@ -72,19 +67,15 @@ def prepare_clips(clips: Sequence[ReferenceClip], runtime: Runtime) -> Prepare:
 
 def _prepare_clip(clip: ReferenceClip, param: str, runtime: Runtime) -> Prepare:
     if (clip.audio is None) == (clip.audio_path is None):
-        raise RequestError(
-            ErrorCode.INVALID_PARAMETER, f"{param} has either audio or audio_path.", param=param
-        )
+        raise invalid_parameter(param, f"{param} has either audio or audio_path.")
     if clip.audio is not None:
         return runtime.cloner.prepare(clip.audio, clip.text, f"{param}.audio")
     param = f"{param}.audio_path"
     runtime.cloner.require_able(param)
     folder = runtime.settings.references_dir
     if folder is None:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED,
-            "This server reads no files of its own for a client; send the clip as audio.",
-            param=param,
+        raise unsupported(
+            param, "This server reads no files of its own for a client; send the clip as audio."
         )
     path, text = Path(clip.audio_path or ""), (clip.text or "").strip() or None
 
@@ -102,10 +93,8 @@ def read_under(folder: Path, path: Path, max_bytes: int, param: str) -> bytes:
     Raises RequestError, the same for a file that is elsewhere, is none or is not there, so that
     nobody learns what this machine has.
     """
-    wrong = RequestError(
-        ErrorCode.INVALID_PARAMETER,
-        "audio_path must be a clip under the server's folder of references.",
-        param=param,
+    wrong = invalid_parameter(
+        param, "audio_path must be a clip under the server's folder of references."
     )
     root = folder.resolve()
     try:

@@ -18,10 +18,9 @@ from service.dialects.openai.references import (
 )
 from service.dialects.voice_aliases import is_replaced
 from service.runtime import Runtime
-from streaming.errors import ErrorCode, RequestError
 from streaming.ports import MAX_REFERENCES
 from streaming.protocol import messages as wire
-from streaming.protocol.field_errors import unknown_field
+from streaming.protocol.field_errors import invalid_parameter, unknown_field, unsupported
 
 NAME = "openai"
 #: Names that OpenAI's clients must choose from; here each is the default voice, unless this
@@ -202,11 +201,7 @@ def prepare_reference(body: SpeechBody, runtime: Runtime) -> Prepare | None:
     if not body.references:
         return prepare_ref_audio(body.ref_audio, body.ref_text, body.voice, runtime)
     if body.ref_audio is not None or body.ref_text is not None:
-        raise RequestError(
-            ErrorCode.INVALID_PARAMETER,
-            "Give references or ref_audio, not both.",
-            param="references",
-        )
+        raise invalid_parameter("references", "Give references or ref_audio, not both.")
     return prepare_clips(body.references, runtime)
 
 
@@ -274,17 +269,15 @@ def _refuse_ignored(body: SpeechBody) -> None:
         raise unknown_field(min(body.model_extra), sorted(SpeechBody.model_fields))
     for name in _WITHOUT_EFFECT:
         if getattr(body, name):
-            raise _unsupported(name, f"This server's voices take no {name}.")
+            raise unsupported(name, f"This server's voices take no {name}.")
 
 
 def _check_vllm_omni(body: SpeechBody) -> None:
     """Raise RequestError if what its clients add contradicts the rest."""
     check_task_type(body.task_type, body.ref_audio)
     if body.max_new_tokens is not None and body.max_frames is not None:
-        raise RequestError(
-            ErrorCode.INVALID_PARAMETER,
-            "max_new_tokens is another name for max_frames; give one of them.",
-            param="max_new_tokens",
+        raise invalid_parameter(
+            "max_new_tokens", "max_new_tokens is another name for max_frames; give one of them."
         )
 
 
@@ -308,7 +301,3 @@ def _voice(voice: str | VoiceId | None, runtime: Runtime) -> str | None:
     name = voice.id if isinstance(voice, VoiceId) else voice
     known = (*runtime.voices, *runtime.settings.voice_aliases)
     return None if name in OPENAI_VOICES and name not in known else name
-
-
-def _unsupported(param: str, message: str) -> RequestError:
-    return RequestError(ErrorCode.UNSUPPORTED, message, param=param)

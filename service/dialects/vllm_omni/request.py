@@ -14,8 +14,8 @@ from service.dialects.errors import validation_error
 from service.dialects.openai.references import check_task_type, prepare_ref_audio
 from service.dialects.openai.request import FORMATS, SpeechOptions
 from service.runtime import Runtime
-from streaming.errors import ErrorCode, RequestError
 from streaming.protocol import messages as wire
+from streaming.protocol.field_errors import unsupported
 
 NAME = "vllm-omni"
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -82,23 +82,19 @@ def parse_config(message: dict[str, Any], runtime: Runtime) -> SessionConfig:
     fields = {name: value for name, value in message.items() if name != "type"}
     for name in _UNSERVED:
         if fields.pop(name, None):
-            raise _unsupported(name, f"{name} is not served here.")
+            raise unsupported(name, f"{name} is not served here.")
     fields = {name: value for name, value in fields.items() if value or name not in _CLIP}
     if fields.get("split_granularity") == "clause":
-        raise _unsupported("split_granularity", "Text is split at sentences, or not at all.")
+        raise unsupported("split_granularity", "Text is split at sentences, or not at all.")
     try:
         config = SessionConfig.model_validate(fields)
     except ValidationError as error:
         raise validation_error(error.errors(), SessionConfig.model_fields, rooted=False) from None
     if config.stream_audio and config.response_format != "pcm":
-        raise _unsupported("response_format", "stream_audio needs the response_format pcm.")
+        raise unsupported("response_format", "stream_audio needs the response_format pcm.")
     require_model(runtime, config.model)
     config.encoder(runtime.codec.spec.sample_rate)
     request = speech_request(runtime, config.create("probe"), "probe")
     runtime.talker.check_options(request)
     config.prepare(runtime)
     return config
-
-
-def _unsupported(param: str, message: str) -> RequestError:
-    return RequestError(ErrorCode.UNSUPPORTED, message, param=param)
