@@ -105,7 +105,8 @@ def say(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Say something through a running service, and print how it went."""
-    from service.say import SayError, SayOptions, run_say
+    from service.say import SayError, run_say
+    from talkwire_client import ChunkingOptions, SpeechOptions
     from talkwire_client.captions import as_lines
 
     if text == "-":
@@ -113,22 +114,19 @@ def say(
             text = sys.stdin.read()
         except UnicodeDecodeError as error:
             raise fail("the text is not UTF-8", Exit.USAGE) from error
-    options = SayOptions(
-        text=text,
-        url=url,
-        api_key=api_key,
-        out=out,
-        play=play,
-        voice=voice,
-        temperature=temperature,
-        seed=seed,
-        mode=mode,
-        lookahead_frames=lookahead,
-        timestamps=timestamps,
-        scene=scene,
+    options: SpeechOptions = {
+        "voice": voice,
+        "temperature": temperature,
+        "seed": seed,
+        "mode": mode,  # type: ignore[typeddict-item]  # run_say checks it
+        "chunking": ChunkingOptions(first_lookahead_frames=lookahead, lookahead_frames=lookahead),
+        "scene": scene,
+    }
+    saying = run_say(
+        text, url, out, play=play, timestamps=timestamps, api_key=api_key, speech=options
     )
     try:
-        result = asyncio.run(run_say(options))
+        result = asyncio.run(saying)
     except SayError as error:
         raise fail(error, Exit(error.exit_code)) from error
     except KeyboardInterrupt:

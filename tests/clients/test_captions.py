@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.say import SayError, SayOptions, run_say
+from service.say import SayError, run_say
 from talker.fake import FakeTalker
 from talkwire_client.captions import as_json, as_lines, as_srt, captions
 from talkwire_client.client import Client
@@ -82,22 +82,22 @@ async def test_say_writes_subtitles_or_gives_the_words(tmp_path: Path) -> None:
     async with gateway(FakeTalker(has_word_timings=True)) as server:
         for name, begins in (("words.srt", "1\n00:00:00,"), ("words.json", "[\n {")):
             file = tmp_path / name
-            result = await run_say(SayOptions(TEXT, server.url, timestamps=file))
+            result = await run_say(TEXT, server.url, timestamps=file)
             assert file.read_text().startswith(begins)
             assert result.words is not None
             assert result.as_dict()["words"][0]["text"] == "Hello"
-        lines = await run_say(SayOptions(TEXT, server.url, timestamps=Path("-")))
+        lines = await run_say(TEXT, server.url, timestamps=Path("-"))
         assert lines.words == result.words
-        assert (await run_say(SayOptions(TEXT, server.url))).words is None
+        assert (await run_say(TEXT, server.url)).words is None
         with pytest.raises(SayError) as wrong:
-            await run_say(SayOptions(TEXT, server.url, timestamps=tmp_path / "words.txt"))
+            await run_say(TEXT, server.url, timestamps=tmp_path / "words.txt")
         assert wrong.value.exit_code == 2
         with pytest.raises(SayError, match="cannot write"):
-            await run_say(SayOptions(TEXT, server.url, timestamps=tmp_path / "no" / "x.srt"))
+            await run_say(TEXT, server.url, timestamps=tmp_path / "no" / "x.srt")
 
 
 async def test_say_reports_a_model_without_word_timings(tmp_path: Path) -> None:
     async with gateway() as server:
         with pytest.raises(SayError) as refused:
-            await run_say(SayOptions(TEXT, server.url, timestamps=tmp_path / "words.srt"))
+            await run_say(TEXT, server.url, timestamps=tmp_path / "words.srt")
         assert refused.value.exit_code == 4

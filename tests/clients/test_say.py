@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.say import SayError, SayOptions, run_say
+from service.say import SayError, run_say
 from talkwire_client import Client, play, protocol
 from talkwire_client.audio import WavWriter
 from talkwire_client.player import player_command
@@ -50,16 +50,16 @@ async def test_say_writes_the_file_and_reports(tmp_path: Path) -> None:
     out = tmp_path / "out.wav"
     async with fake_server(script) as url:
         result = await run_say(
-            SayOptions(
-                "Hi.",
-                url,
-                out,
-                voice="narrator",
-                temperature=0.5,
-                seed=9,
-                mode="whole",
-                lookahead_frames=3,
-            )
+            "Hi.",
+            url,
+            out,
+            speech={
+                "voice": "narrator",
+                "temperature": 0.5,
+                "seed": 9,
+                "mode": "whole",
+                "chunking": protocol.ChunkingOptions(first_lookahead_frames=3, lookahead_frames=3),
+            },
         )
     assert _read(out) == (1, 2, 24_000, SPEECH * 2)
     assert (result.audio_s, result.chunks, result.path) == (0.04, 2, str(out))
@@ -89,7 +89,7 @@ def _played(kept: Path) -> tuple[str, bytes]:
 
 async def test_say_plays_and_waits_for_the_player(fake_player: Path) -> None:
     async with fake_server(_speak) as url:
-        result = await run_say(SayOptions("Hi.", url, play=True))
+        result = await run_say("Hi.", url, play=True)
     assert _played(fake_player) == ("-q -t raw -f S16_LE -c 1 -r 24000\n", SPEECH * 2)
     assert result.path is None
 
@@ -108,7 +108,7 @@ async def test_say_reports_a_player_that_dies(fake_player: Path) -> None:
     program.write_text("#!/bin/sh\nexit 0\n")
     async with fake_server(script) as url:
         with pytest.raises(SayError, match="player stopped") as caught:
-            await run_say(SayOptions("Hi.", url, play=True))
+            await run_say("Hi.", url, play=True)
     assert caught.value.exit_code == 1
 
 
@@ -144,7 +144,7 @@ async def test_say_without_a_player(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     async with fake_server(script) as url:
         with pytest.raises(SayError, match="no player found"):
-            await run_say(SayOptions("Hi.", url, play=True))
+            await run_say("Hi.", url, play=True)
 
 
 async def test_say_exit_codes(tmp_path: Path) -> None:
@@ -160,16 +160,16 @@ async def test_say_exit_codes(tmp_path: Path) -> None:
 
     out = tmp_path / "out.wav"
     with pytest.raises(SayError, match="talkwire serve") as caught:
-        await run_say(SayOptions("Hi.", "ws://127.0.0.1:1/"))
+        await run_say("Hi.", "ws://127.0.0.1:1/")
     assert caught.value.exit_code == 3
     async with fake_server(refuse) as url:
         with pytest.raises(SayError, match="unknown_voice: No such voice") as caught:
-            await run_say(SayOptions("Hi.", url, out))
+            await run_say("Hi.", url, out)
     assert caught.value.exit_code == 4
     assert not out.exists()
     async with fake_server(drop) as url:
         with pytest.raises(SayError, match="1011") as caught:
-            await run_say(SayOptions("Hi.", url, out))
+            await run_say("Hi.", url, out)
     assert caught.value.exit_code == 1
     assert _read(out)[3] == SPEECH  # what came is kept
 
@@ -182,7 +182,7 @@ async def test_say_reports_an_unwritable_file_first(
 
     async with fake_server(script) as url:
         with pytest.raises(SayError, match="cannot write"):
-            await run_say(SayOptions("Hi.", url, tmp_path / "no" / "folder.wav"))
+            await run_say("Hi.", url, tmp_path / "no" / "folder.wav")
 
 
 async def test_say_refuses_an_unknown_mode() -> None:
@@ -191,7 +191,7 @@ async def test_say_refuses_an_unknown_mode() -> None:
 
     async with fake_server(script) as url:
         with pytest.raises(SayError, match="mode") as caught:
-            await run_say(SayOptions("Hi.", url, mode="loud"))
+            await run_say("Hi.", url, speech={"mode": "loud"})
     assert caught.value.exit_code == 2
 
 

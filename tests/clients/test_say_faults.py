@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.say import SayError, SayOptions, run_say
+from service.say import SayError, run_say
 from talkwire_client import protocol
 from talkwire_client.audio import WavWriter
 from tests.clients.fake_server import Peer, fake_server
@@ -35,7 +35,7 @@ async def _ask_nothing(peer: Peer) -> None:
 async def test_say_reports_a_full_disk() -> None:
     async with fake_server(_ask_nothing) as url:
         with pytest.raises(SayError, match="cannot write /dev/full: No space left") as caught:
-            await run_say(SayOptions("Hi.", url, FULL))
+            await run_say("Hi.", url, FULL)
     assert caught.value.exit_code == 1
 
 
@@ -60,7 +60,7 @@ async def test_say_refuses_a_pipe() -> None:
     try:
         async with fake_server(_ask_nothing) as url:
             with pytest.raises(SayError, match="a WAV file cannot go into a pipe"):
-                await run_say(SayOptions("Hi.", url, Path(f"/dev/fd/{writing}")))
+                await run_say("Hi.", url, Path(f"/dev/fd/{writing}"))
     finally:
         os.close(reading)
         os.close(writing)
@@ -68,7 +68,7 @@ async def test_say_refuses_a_pipe() -> None:
 
 async def test_say_refuses_text_that_is_not_utf8() -> None:
     with pytest.raises(SayError, match="not UTF-8") as caught:
-        await run_say(SayOptions("caf\udce9", "ws://127.0.0.1:1/"))
+        await run_say("caf\udce9", "ws://127.0.0.1:1/")
     assert caught.value.exit_code == 2
 
 
@@ -89,5 +89,5 @@ async def test_say_reports_a_player_that_fails(
     script = _speak if "cat" in program else _ask_nothing
     async with fake_server(script) as url:
         with pytest.raises(SayError, match=told) as caught:
-            await run_say(SayOptions("Hi.", url, play=True))
+            await run_say("Hi.", url, play=True)
     assert caught.value.exit_code == 1
