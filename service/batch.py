@@ -19,7 +19,7 @@ import socket
 import ssl
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +52,8 @@ _LAST_LINES_S = 1.0
 #: A service that is full or starting: worth another try.
 _LATER = (429, 503)
 _MAX_ERROR_BYTES = 64 * 1024
+#: What can be said of the speech on the command line.
+_SPEECH_FIELDS = ("voice", "ref_audio", "ref_text", "temperature", "seed", "scene")
 #: Takes pieces of a WAV file whose header does not tell its length.
 Write = Callable[[bytes], None]
 
@@ -66,44 +68,27 @@ class BatchOptions:
 
     Attributes:
         out: The folder for the audio and the results; it is made if need be.
-        ref_audio: A clip to speak like, instead of a voice.
-        ref_text: What is said in it.
+        speech: Fields of ``POST /v1/audio/speech`` beside the text; those that are None are left
+            out.
         concurrency: Texts spoken at a time.
         model: Whose voice it is, for telling whether a result still holds.
-        scene: Where and how it is spoken, for models that take a scene.
     """
 
     out: Path
-    voice: str | None = None
-    ref_audio: bytes | None = field(default=None, repr=False)
-    ref_text: str | None = None
-    temperature: float | None = None
-    seed: int | None = None
+    speech: Mapping[str, Any] = field(default_factory=dict, repr=False)
     concurrency: int = 4
     model: str | None = None
-    scene: str | None = None
 
     def body(self, text: str) -> dict[str, Any]:
         """The request for one text, as ``POST /v1/audio/speech`` takes it."""
-        clip = self.ref_audio
-        fields = {
-            "input": text,
-            "voice": self.voice,
-            "ref_audio": None if clip is None else base64.b64encode(clip).decode(),
-            "ref_text": self.ref_text,
-            "temperature": self.temperature,
-            "seed": self.seed,
-            "scene": self.scene,
-            "response_format": "wav",
-            "mode": "whole",
-        }
+        fields = {"input": text, **self.speech, "response_format": "wav", "mode": "whole"}
         return {name: value for name, value in fields.items() if value is not None}
 
     def digest(self, text: str) -> str:
         """A digest that tells a text spoken with these options from any other."""
-        clip = None if self.ref_audio is None else hashlib.sha256(self.ref_audio).hexdigest()
-        said = [text, self.voice, clip, self.ref_text, self.temperature, self.seed, self.model]
-        said.append(self.scene)
+        voice, clip, ref_text, temperature, seed, scene = map(self.speech.get, _SPEECH_FIELDS)
+        clip = None if clip is None else hashlib.sha256(base64.b64decode(clip)).hexdigest()
+        said = [text, voice, clip, ref_text, temperature, seed, self.model, scene]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
 
 
@@ -326,9 +311,9 @@ class EngineSpeaker:
     @classmethod
     async def of(cls, runtime: Runtime, options: BatchOptions) -> EngineSpeaker:
         """With engines that run. Raises RequestError for a clip that cannot be used."""
-        if options.ref_audio is not None:
-            runtime.cloner.require_able("ref_audio")
-            await runtime.cloner.one_off(options.ref_audio, options.ref_text)  # it is remembered
+        if (clip := options.speech.get("ref_audio")) is not None:
+            remember = runtime.cloner.prepare(clip, options.speech.get("ref_text"), "ref_audio")
+            await remember()
         return cls(runtime, options)
 
     async def speak(self, text: str, write: Write) -> None:
@@ -450,36 +435,28 @@ def run_command(
         fault = error.errors()[0]
         raise BatchError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
     with Results.open(options.out) as results:
-        if settings is not None and all(
-            results.kept(item, options.digest(item.text)) for item in items
-        ):
-            settings = None  # nothing is left to be spoken: no engines are needed
-        return asyncio.run(_command(items, options, settings, url, api_key, results))
 
+        def is_complete() -> bool:
+            return all(results.kept(item, options.digest(item.text)) for item in items)
 
-async def _command(
-    items: Sequence[Item],
-    options: BatchOptions,
-    settings: Settings | None,
-    url: str | None,
-    api_key: str | None,
-    results: Results,
-) -> int:
-    async with contextlib.AsyncExitStack() as stack:
-        if settings is None:
-            speaker: Speaker = ServerSpeaker(url or DEFAULT_URL, api_key, options)
-        else:
-            speaker = await stack.enter_async_context(_started(settings, options))
-        bar = stack.enter_context(
-            typer.progressbar(length=len(items), label="Speaking", file=sys.stderr)
-        )
+        async def command() -> int:
+            async with contextlib.AsyncExitStack() as stack:
+                if settings is None or is_complete():  # then no engines are needed
+                    speaker: Speaker = ServerSpeaker(url or DEFAULT_URL, api_key, options)
+                else:
+                    speaker = await stack.enter_async_context(_started(settings, options))
+                bar = stack.enter_context(
+                    typer.progressbar(length=len(items), label="Speaking", file=sys.stderr)
+                )
 
-        def on_result(result: Result) -> None:
-            sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
-            sys.stdout.flush()
-            bar.update(1)
+                def on_result(result: Result) -> None:
+                    sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+                    sys.stdout.flush()
+                    bar.update(1)
 
-        return await run_batch(items, options, speaker, results, on_result)
+                return await run_batch(items, options, speaker, results, on_result)
+
+        return asyncio.run(command())
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ Results go to stdout, everything else to stderr.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import sys
 from enum import IntEnum
@@ -170,25 +171,22 @@ def batch(
         raise fail("--config and --model are of engines, and --url has its own", Exit.USAGE)
     try:
         data = sys.stdin.buffer.read() if str(texts) == "-" else texts.read_bytes()
-        clip = None if ref_audio is None else ref_audio.read_bytes()
+        clip = None if ref_audio is None else base64.b64encode(ref_audio.read_bytes()).decode()
     except OSError as error:
         raise fail(f"cannot read {error.filename}: {error.strerror}", Exit.USAGE) from error
     # nobody else asks for anything, so nothing need be kept for them
     alone: dict[str, Any] = {"admission": "fixed", "max_contexts": concurrency}
     try:
         settings = None if url else load_settings(config, model=model, **alone)
-        served = settings.model if settings is not None else None
-        options = BatchOptions(
-            out,
-            voice,
-            clip,
-            ref_text,
-            temperature,
-            seed,
-            concurrency,
-            model=served,
-            scene=scene,
-        )
+        speech = {
+            "voice": voice,
+            "ref_audio": clip,
+            "ref_text": ref_text,
+            "temperature": temperature,
+            "seed": seed,
+            "scene": scene,
+        }
+        options = BatchOptions(out, speech, concurrency, settings.model if settings else None)
         failed = run_command(read_items(data), options, settings, url, api_key)
     except (SettingsError, BatchError) as error:
         raise fail(error, Exit.FAILED) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -43,6 +44,7 @@ from tests.service.voices.voice_server import samples_of
 TEXTS = ["The first text.", "Another one, which is longer.", "Third."]
 ITEMS = read_items("\n".join(TEXTS).encode())
 CLIP = clips.encoded("flac", clips.tone(1.5))
+CLIP_BASE64 = base64.b64encode(CLIP).decode()
 ROOT = Path(__file__).parents[2]
 
 
@@ -75,19 +77,14 @@ async def spoken(
 
 async def speakers(server: Gateway, options: BatchOptions) -> list[tuple[BatchOptions, Speaker]]:
     """Engines and service, each with a folder of its own."""
-    one, two = (
-        BatchOptions(
-            **{f: getattr(options, f) for f in options.__slots__} | {"out": options.out / d}
-        )
-        for d in ("engines", "service")
-    )
+    one, two = (replace(options, out=options.out / folder) for folder in ("engines", "service"))
     engines = await EngineSpeaker.of(server.runtime, one)
     return [(one, engines), (two, ServerSpeaker(server.url, None, two))]
 
 
 async def test_batch_by_engines_and_by_a_service_gives_the_same_audio(tmp_path: Path) -> None:
     async with gateway() as server:
-        for options, speaker in await speakers(server, BatchOptions(tmp_path, seed=5)):
+        for options, speaker in await speakers(server, BatchOptions(tmp_path, {"seed": 5})):
             results = await spoken(options, speaker)
             for item in ITEMS:
                 result, path = results[item.line], options.out / item.file
@@ -103,7 +100,7 @@ async def test_batch_by_engines_and_by_a_service_gives_the_same_audio(tmp_path: 
 async def test_batch_clones(tmp_path: Path) -> None:
     reference = Reference(FakeDecoder(SPEC).encode(await samples_of(CLIP)), "A tone.")
     async with gateway() as server:
-        asked = BatchOptions(tmp_path, seed=5, ref_audio=CLIP, ref_text="A tone.")
+        asked = BatchOptions(tmp_path, {"seed": 5, "ref_audio": CLIP_BASE64, "ref_text": "A tone."})
         for options, speaker in await speakers(server, asked):
             await spoken(options, speaker)
             for item in ITEMS:
@@ -111,14 +108,16 @@ async def test_batch_clones(tmp_path: Path) -> None:
                 assert np.array_equal(read_wav(options.out / item.file), wanted)
         assert server.codec.encoded == 1
         with pytest.raises(RequestError, match="invalid_audio"):
-            await EngineSpeaker.of(server.runtime, BatchOptions(tmp_path, ref_audio=b"RIFF"))
+            await EngineSpeaker.of(
+                server.runtime, BatchOptions(tmp_path, {"ref_audio": "UklGRg=="})
+            )
 
 
 async def test_batch_makes_only_what_is_not_complete(tmp_path: Path) -> None:
     async with gateway() as server:
-        options = BatchOptions(tmp_path, seed=5, concurrency=1)
+        options = BatchOptions(tmp_path, {"seed": 5}, concurrency=1)
         speaker = await EngineSpeaker.of(server.runtime, options)
-        other = replace(options, seed=6)
+        other = replace(options, speech={"seed": 6})
 
         async def statuses(items: list[Item] = ITEMS, asked: BatchOptions = options) -> list[str]:
             results = await spoken(asked, speaker, items)
