@@ -23,7 +23,7 @@ from service.dialects.elevenlabs.routes import elevenlabs_router
 from service.dialects.native import native_router, refusal
 from service.dialects.openai.errors import no_route
 from service.dialects.openai.routes import openai_router
-from service.dialects.vllm_omni.socket import vllm_omni_router
+from service.dialects.vllm_omni import vllm_omni_router
 from service.dialects.voices import voices_router
 from service.page.routes import page_router
 from service.runtime import Runtime

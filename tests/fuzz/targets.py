@@ -31,8 +31,8 @@ from service.dialects.elevenlabs.request import SpeechBody as ElevenLabsBody
 from service.dialects.errors import parse_message, validation_error
 from service.dialects.openai.batch import BatchBody
 from service.dialects.openai.request import SpeechBody as OpenAiBody
-from service.dialects.vllm_omni.request import SessionConfig
-from service.dialects.vllm_omni.socket import _parsed as parse_vllm_omni
+from service.dialects.vllm_omni import SessionConfig
+from service.dialects.vllm_omni import _parsed as parse_vllm_omni
 from service.dialects.voices import read_new_voice
 from service.settings import SettingsError, load_settings
 from service.voices.clip_reader import decode_base64

@@ -1,4 +1,4 @@
-"""The queue of texts that vLLM-Omni's socket speaks one after another.
+"""vLLM-Omni's ``WS /v1/audio/speech/stream`` (docs/reference/dialects.md).
 
 A *flush* is the text up to an ``input.done``; it is spoken in *sentences*, one if the text is
 not split. Each sentence is framed by ``audio.start`` and ``audio.done``, each flush ended by
@@ -12,15 +12,125 @@ import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from service.audio.containers import tell_length
-from service.contexts.options import FlushEncoder, plan_speech
+from fastapi import WebSocket
+from pydantic import AliasChoices, ConfigDict, Field, StrictBool, StrictInt, ValidationError
+
+from service.access.rules import GuardedRouter, Rule
+from service.audio.containers import RestartingEncoder, tell_length
+from service.audio.encoder import AudioEncoder
+from service.audio.factory import make_stream_encoder
+from service.auth.keys import Scope
+from service.contexts.options import (
+    FlushEncoder,
+    Prepare,
+    plan_speech,
+    require_model,
+    speech_request,
+)
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
-from service.dialects.errors import ErrorTable, count_error
-from service.dialects.vllm_omni.request import NAME, SessionConfig
-from service.transport.websocket import Socket
+from service.dialects.errors import ErrorTable, Refusal, count_error, validation_error
+from service.dialects.openai.references import check_task_type, prepare_ref_audio
+from service.dialects.openai.request import FORMATS, SpeechOptions
+from service.runtime import Runtime
+from service.transport.websocket import (
+    GOING_AWAY,
+    NORMAL,
+    POLICY,
+    Dialect,
+    Socket,
+    SocketClosing,
+    serve_socket,
+)
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done, Flushed
+from streaming.protocol import messages as wire
+from streaming.protocol.field_errors import invalid_field, unsupported
+from streaming.segmenter import Segmenter, SegmentSettings
+
+NAME = "vllm-omni"
+_Name = Annotated[str, Field(min_length=1, max_length=256)]
+#: Fields that vLLM-Omni knows and this server does not serve unless they say nothing.
+_UNSERVED = (
+    "instructions", "x_vector_only_mode", "speaker_embedding", "word_timestamps", "extra_params",
+)  # fmt: skip
+#: Fields that its clients send empty where they mean nothing by them.
+_CLIP = ("ref_audio", "ref_text")
+
+
+class SessionConfig(SpeechOptions):
+    """What holds for the texts that follow. Fields that are not listed are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: _Name | None = None
+    voice: _Name | None = Field(None, validation_alias=AliasChoices("voice", "speaker"))
+    response_format: Literal["wav", "pcm", "flac", "mp3", "opus", "aac"] = "wav"
+    sample_rate: StrictInt | None = None
+    max_new_tokens: StrictInt | None = Field(None, ge=1)
+    initial_codec_chunk_frames: StrictInt | None = Field(None, ge=0)
+    #: About the prompt of another model; without effect.
+    non_streaming_mode: StrictBool | None = None
+    stream_audio: StrictBool = False
+    split_granularity: Literal["none", "sentence"] = "none"
+
+    def encoder(self, codec_rate: int) -> AudioEncoder:
+        """Samples as they come, or a file for each sentence. Raises RequestError."""
+
+        def make() -> AudioEncoder:
+            return make_stream_encoder(
+                FORMATS[self.response_format], codec_rate, self.sample_rate, speed=self.pace
+            )
+
+        return make() if self.response_format == "pcm" else RestartingEncoder(make)
+
+    def prepare(self, runtime: Runtime) -> Prepare | None:
+        """How to make the reference of the clip, if there is one. Raises RequestError."""
+        check_task_type(self.task_type, self.ref_audio)
+        return prepare_ref_audio(self.ref_audio, self.ref_text, self.voice, runtime)
+
+    def warning(self, runtime: Runtime) -> str | None:
+        """A warning: why the likeness will be poorer than it could be."""
+        return None if self.ref_audio is None else runtime.cloner.text_warning(self.ref_text)
+
+    def create(self, context_id: str) -> wire.ContextCreate:
+        """A context in the core's words. A token of vLLM-Omni's is a frame here."""
+        first = self.initial_codec_chunk_frames or None
+        return wire.ContextCreate(
+            context_id,
+            voice=self.voice,
+            language=None if self.language in (None, "Auto") else self.language,
+            audio=wire.AudioOptions(speed=self.pace),
+            sampling=self.sampling(self.max_new_tokens),
+            mode="chunked" if self.stream_audio else "whole",
+            chunking=wire.ChunkingOptions(first_chunk_frames=first and min(first, 4096)),
+            scene=self.scene,
+        )
+
+
+def parse_config(message: dict[str, Any], runtime: Runtime) -> SessionConfig:
+    """Read a ``session.config`` and check that it can be served. Raises RequestError."""
+    fields = {name: value for name, value in message.items() if name != "type"}
+    for name in _UNSERVED:
+        if fields.pop(name, None):
+            raise unsupported(name, f"{name} is not served here.")
+    fields = {name: value for name, value in fields.items() if value or name not in _CLIP}
+    if fields.get("split_granularity") == "clause":
+        raise unsupported("split_granularity", "Text is split at sentences, or not at all.")
+    try:
+        config = SessionConfig.model_validate(fields)
+    except ValidationError as error:
+        raise validation_error(error.errors(), SessionConfig.model_fields, rooted=False) from None
+    if config.stream_audio and config.response_format != "pcm":
+        raise unsupported("response_format", "stream_audio needs the response_format pcm.")
+    require_model(runtime, config.model)
+    config.encoder(runtime.codec.spec.sample_rate)
+    request = speech_request(runtime, config.create("probe"), "probe")
+    runtime.talker.check_options(request)
+    config.prepare(runtime)
+    return config
+
 
 Messages = list[Message]
 TABLE = ErrorTable(NAME)
@@ -337,3 +447,185 @@ class Speaker:
         for message in messages:
             data = message.data if isinstance(message, Revocable) else message
             self._socket.send(data)
+
+
+refusal = Refusal(TABLE, lambda error, _: error_fields(error))
+#: Messages that may wait for a session.config to hold.
+_MAX_HELD = 64
+
+
+class StreamDialect(Dialect):
+    """See Dialect."""
+
+    def __init__(self, socket: Socket) -> None:
+        super().__init__(socket)
+        self._config: SessionConfig | None = None
+        self._speaker = Speaker(socket, self._go_on)
+        self._flush_index = self._sentences = self._chars = 0
+        self._segmenter = self._new_segmenter()
+        self._text = ""
+        self._held: deque[str] = deque()
+
+    # -- the socket
+
+    def on_text(self, text: str) -> None:
+        """A message came."""
+        if self._held:
+            self._hold(text)
+            return
+        try:
+            self._dispatch(text)
+        except TalkwireError as error:
+            self.tell(error)
+            if self._config is None:  # there is nothing to go on with
+                raise SocketClosing(POLICY) from error
+
+    def on_tick(self, now: float) -> None:
+        """Close what has been idle for too long."""
+        is_idle = self.socket.idle_s(now) > self.runtime.settings.session_idle_s
+        if is_idle and not self._speaker.is_busy:
+            self.tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "No message came."))
+            raise SocketClosing(GOING_AWAY)
+
+    def is_settled(self, now: float) -> bool:
+        """See Dialect."""
+        return not (self._speaker.has_sentence or self._chars)
+
+    def render_error(self, error: TalkwireError) -> str:
+        """An ``error`` message."""
+        count_error(self.runtime, error, self.socket.session_id, NAME)
+        return error_message(error)
+
+    def close(self) -> None:
+        """Drop what waits."""
+        self._held.clear()
+        self._speaker.close()
+
+    # -- messages
+
+    def _dispatch(self, text: str) -> None:
+        message = _parsed(text)
+        kind = message.get("type")
+        if kind == "session.config":
+            self._configure(text, message)
+        elif self._config is None:
+            raise _invalid("The first message is a session.config.", "type")
+        elif kind == "input.text":
+            self._speaker.require_room()
+            self._take(message.get("text", ""))
+        elif kind == "input.done":
+            self._speaker.require_room()
+            self._flush()
+        elif kind == "session.close":
+            raise SocketClosing(NORMAL)
+        else:
+            raise RequestError(
+                ErrorCode.UNKNOWN_MESSAGE, "This message type is not known.", param="type"
+            )
+
+    def _configure(self, text: str, message: dict[str, Any]) -> None:
+        if self._chars:
+            raise _invalid("Send input.done before another session.config.", "type")
+        if self._speaker.is_busy:
+            self._hold(text)
+            return
+        self._config = parse_config(message, self.runtime)
+
+    def _hold(self, text: str) -> None:
+        """Keep a message until what is being spoken is over; a close does not wait."""
+        if _parsed_kind(text) == "session.close":
+            raise SocketClosing(NORMAL)
+        if len(self._held) >= _MAX_HELD:
+            self.tell(_invalid("Too many messages wait for a session.config."))
+            raise SocketClosing(POLICY)
+        self._held.append(text)
+
+    def _take(self, text: object) -> None:
+        if not isinstance(text, str):
+            raise invalid_field("text", text, "a string")
+        limit = self.runtime.settings.max_text_chars
+        if self._chars + len(text) > limit:
+            raise RequestError(
+                ErrorCode.TEXT_TOO_LONG,
+                f"A flush takes {limit} characters at most; this text was not added.",
+                param="text",
+            )
+        self._chars += len(text)
+        assert self._config is not None
+        if self._config.split_granularity == "none":
+            self._text += text
+            return
+        for sentence in self._segmenter.push(text):
+            self._speak(sentence)
+
+    def _flush(self) -> None:
+        whole, self._text = self._text.strip(), ""
+        for sentence in [whole] if whole else self._segmenter.flush():
+            self._speak(sentence)
+        self._speaker.end_flush(self._flush_index, self._sentences)
+        self._flush_index += 1
+        self._sentences = self._chars = 0
+        self._segmenter = self._new_segmenter()
+
+    def _speak(self, text: str) -> None:
+        config = self._config
+        assert config is not None
+        sentence = Sentence(
+            self._flush_index,
+            self._sentences,
+            text,
+            config.response_format,
+            config.encoder(self.runtime.codec.spec.sample_rate).sample_rate,
+            config.stream_audio,
+            config.warning(self.runtime),
+        )
+        self._sentences += 1
+        self._speaker.speak(sentence, config)
+
+    def _new_segmenter(self) -> Segmenter:
+        return Segmenter(SegmentSettings(max_chars=self.runtime.segment_chars))
+
+    def _go_on(self) -> None:
+        """Take up the messages that waited, up to the next one that must."""
+        held, self._held = self._held, deque()
+        while held:
+            text = held.popleft()
+            if self._held:
+                self._held.append(text)
+                continue
+            try:
+                self._dispatch(text)
+            except TalkwireError as error:
+                self.tell(error)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(ErrorCode.INVALID_JSON, "The message is not JSON.") from error
+    if not isinstance(message, dict):
+        raise _invalid("A message is an object.")
+    return message
+
+
+def _parsed_kind(text: str) -> object:
+    try:
+        return _parsed(text).get("type")
+    except RequestError:
+        return None
+
+
+def _invalid(message: str, param: str | None = None) -> RequestError:
+    return RequestError(ErrorCode.INVALID_MESSAGE, message, param=param)
+
+
+def vllm_omni_router(runtime: Runtime) -> GuardedRouter:
+    """The route of this dialect."""
+    router = GuardedRouter(Rule(Scope.SPEAK, refusal))
+
+    @router.websocket("/v1/audio/speech/stream")
+    async def stream(websocket: WebSocket) -> None:
+        await serve_socket(websocket, runtime, StreamDialect, refusal)
+
+    return router

@@ -1,1 +1,0 @@
-"""vLLM-Omni's WebSocket protocol."""
