@@ -146,9 +146,8 @@ class Sentence:
     flush: int
     index: int
     text: str
-    format: str
+    config: SessionConfig
     sample_rate: int
-    streams: bool
     #: Told when its audio begins.
     warning: str | None = None
     failure: TalkwireError | None = None
@@ -192,7 +191,7 @@ class Units:
     def audio(self, data: bytes, samples: int) -> Messages:
         """Audio of the first sentence."""
         sentence = self._first()
-        if not sentence.streams:
+        if not sentence.config.stream_audio:
             self._hold(sentence, data, samples)
             return []
         sentence.sent_bytes += len(data)
@@ -217,7 +216,7 @@ class Units:
             return self.settled()
         messages = self._start(sentence)
         if sentence.held:
-            tell_length(sentence.format, sentence.held, sentence.held_samples)
+            tell_length(sentence.config.response_format, sentence.held, sentence.held_samples)
             sentence.sent_bytes += len(sentence.held)
             messages.append(Revocable(bytes(sentence.held)))
         return [*messages, self._over(sentence, failed=False), *self.settled()]
@@ -241,7 +240,8 @@ class Units:
         if sentence.started:
             return []
         sentence.started = True
-        told = {"format": sentence.format, "sample_rate": sentence.sample_rate, "channels": 1}
+        format_, rate = sentence.config.response_format, sentence.sample_rate
+        told: dict[str, object] = {"format": format_, "sample_rate": rate, "channels": 1}
         if sentence.warning is not None:
             told["warning"] = sentence.warning
         return [_message("audio.start", sentence, sentence_text=sentence.text, **told)]
@@ -309,7 +309,7 @@ class Speaker:
     def __init__(self, socket: Socket, freed: Callable[[], None]) -> None:
         self._socket, self._runtime, self._freed = socket, socket.runtime, freed
         self._units = Units(self._runtime.settings.max_outbox_bytes // 2)
-        self._waiting: deque[tuple[Sentence, SessionConfig]] = deque()
+        self._waiting: deque[Sentence] = deque()
         self._context: SpeechContext | None = None
         self._handle = self._chars = 0
         self._is_full = False
@@ -332,10 +332,10 @@ class Speaker:
                 ErrorCode.OVERLOADED, "Too much waits to be spoken; this message was dropped."
             )
 
-    def speak(self, sentence: Sentence, config: SessionConfig) -> None:
+    def speak(self, sentence: Sentence) -> None:
         """Say it after all that came before."""
         self._say(self._units.add(sentence))
-        self._waiting.append((sentence, config))
+        self._waiting.append(sentence)
         self._give()
 
     def end_flush(self, flush: int, sentences: int) -> None:
@@ -352,19 +352,17 @@ class Speaker:
         """Hand on what waits, as far as there is room."""
         most = self._runtime.settings.max_text_chars
         while self._waiting:
-            sentence, config = self._waiting[0]
             context = self._context
-            if context is not None and self._chars + len(sentence.text) > most:
+            if context is not None and self._chars + len(self._waiting[0].text) > most:
                 if not self._is_full:
                     self._is_full = True
                     context.end()
                 return
-            self._waiting.popleft()
-            self._hand_on(sentence, config)
+            self._hand_on(self._waiting.popleft())
 
-    def _hand_on(self, sentence: Sentence, config: SessionConfig) -> None:
+    def _hand_on(self, sentence: Sentence) -> None:
         try:
-            context = self._context or self._begin(config)
+            context = self._context or self._begin(sentence.config)
             context.append(sentence.text)
         except TalkwireError as error:
             count_error(self._runtime, error, self._socket.session_id, NAME)
@@ -416,11 +414,8 @@ class Speaker:
     def render(self, output: Output) -> Messages:
         """See service.contexts.speech_context.Renderer."""
         match output:
-            case Audio():
-                packets = output.packets
-                return [
-                    m for packet in packets for m in self._units.audio(packet.data, packet.samples)
-                ]
+            case Audio(packets):
+                return [m for p in packets for m in self._units.audio(p.data, p.samples)]
             case Flushed():
                 return self._flushed()
             case Done(error=error) if error is not None:
@@ -574,13 +569,12 @@ class StreamDialect(Dialect):
             self._flush_index,
             self._sentences,
             text,
-            config.response_format,
+            config,
             config.encoder(self.runtime.codec.spec.sample_rate).sample_rate,
-            config.stream_audio,
             config.warning(self.runtime),
         )
         self._sentences += 1
-        self._speaker.speak(sentence, config)
+        self._speaker.speak(sentence)
 
     def _new_segmenter(self) -> Segmenter:
         return Segmenter(SegmentSettings(max_chars=self.runtime.segment_chars))
