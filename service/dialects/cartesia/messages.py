@@ -1,4 +1,4 @@
-"""Cartesia's requests and messages, checked and translated to and from the core's terms."""
+"""Cartesia's requests, messages and errors, checked and translated to and from the core's terms."""
 
 from __future__ import annotations
 
@@ -14,14 +14,68 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import MEDIA_TYPES, make_stream_encoder
 from service.contexts.speech_context import TextRenderer
-from service.dialects.cartesia.errors import error_event
+from service.dialects.errors import ErrorTable, Refusal
 from service.runtime import Runtime
+from service.transport.http_routes import documented
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.protocol import messages as wire
 from streaming.protocol.field_errors import invalid_field, missing_field, unsupported
 from streaming.word_timing import WordTiming
 
 NAME = "cartesia"
+_FORMAT = dict.fromkeys(("encoding", "sample_rate", "bitrate"), "output_format")
+TABLE = ErrorTable(
+    NAME, fields={"text": "transcript", "speed": "generation_config.speed", **_FORMAT}
+)
+
+
+def error_fields(error: TalkwireError, request_id: str) -> dict[str, Any]:
+    """The fields that every shape of an error has."""
+    return {
+        "title": error.code.value.replace("_", " ").capitalize(),
+        "message": TABLE.message(error),
+        "error_code": error.code.value,
+        "status_code": TABLE.status(error),
+        "request_id": request_id,
+    }
+
+
+refusal = Refusal(TABLE, error_fields)
+
+
+def error_event(
+    error: TalkwireError, context_id: str | None, request_id: str, *, done: bool = True
+) -> dict[str, Any]:
+    """An ``error`` message. ``context_id`` is always there, if only as null: clients index it."""
+    return {
+        "type": "error",
+        "context_id": context_id,
+        "done": done,
+        **error_fields(error, request_id),
+    }
+
+
+def error_message(
+    error: TalkwireError, context_id: str | None, request_id: str, *, done: bool = True
+) -> str:
+    """The same as text."""
+    return json.dumps(error_event(error, context_id, request_id, done=done))
+
+
+class CartesiaErrorBody(BaseModel):
+    """The body of a refusal."""
+
+    title: str
+    message: str
+    error_code: str
+    status_code: int
+    request_id: str
+
+
+#: For OpenAPI.
+ERRORS = documented(CartesiaErrorBody)
+
+
 _WAV = {
     "pcm_s16le": "wav",
     "pcm_f32le": "wav_f32le",

@@ -17,13 +17,14 @@ from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.auth.tokens import MAX_TTL_S
 from service.contexts.options import SpeechPlan, plan_speech
-from service.dialects.cartesia.errors import ERRORS, refusal
 from service.dialects.cartesia.messages import (
+    ERRORS,
     LANGUAGE_FIELDS,
     NAME,
     EventRenderer,
     SpeechBody,
     context_create,
+    refusal,
 )
 from service.dialects.cartesia.socket import CartesiaDialect
 from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, page_after

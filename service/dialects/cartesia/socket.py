@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from service.contexts.options import plan_speech
-from service.dialects.cartesia.errors import error_message
 from service.dialects.cartesia.messages import (
     AFRESH,
     NAME,
@@ -21,6 +20,7 @@ from service.dialects.cartesia.messages import (
     context_create,
     context_of,
     done_message,
+    error_message,
     flush_message,
 )
 from service.dialects.errors import count_error, parse_message

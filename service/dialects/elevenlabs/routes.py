@@ -15,8 +15,7 @@ from service.audio.timeline import later
 from service.auth.keys import Scope
 from service.contexts.options import SpeechPlan, plan_speech
 from service.dialects.elevenlabs.account import add_account
-from service.dialects.elevenlabs.errors import ERRORS, refusal
-from service.dialects.elevenlabs.messages import Aligner, CharTimes
+from service.dialects.elevenlabs.messages import ERRORS, Aligner, CharTimes, refusal
 from service.dialects.elevenlabs.request import (
     DEFAULT_FORMAT,
     NAME,

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from service.contexts.options import FlushEncoder, plan_speech
-from service.dialects.elevenlabs.errors import close_code, error_message
 from service.dialects.elevenlabs.messages import (
     ClientMessage,
     SingleRenderer,
     StreamRenderer,
+    close_code,
+    error_message,
     final_message,
 )
 from service.dialects.elevenlabs.request import NAME, StreamOptions, refuse_dictionaries

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from service.dialects import deepgram, native
-from service.dialects.cartesia import errors as cartesia
-from service.dialects.elevenlabs import errors as elevenlabs
+from service.dialects.cartesia import messages as cartesia
+from service.dialects.elevenlabs import messages as elevenlabs
 from service.dialects.errors import STATUS, validation_error
 from service.dialects.openai import errors as openai
 from streaming.errors import ErrorCode, RequestError
