@@ -15,7 +15,7 @@ import pytest
 
 from service.admission import Lease
 from service.auth.caller import Caller
-from service.dialects.openai import batch_response
+from service.dialects.openai import batch
 from service.dialects.openai.batch import BatchBody, BatchItem
 from service.dialects.openai.request import SpeechBody
 from streaming.errors import BackendError, CapacityError, ErrorCode
@@ -107,7 +107,7 @@ async def test_audio_is_put_into_base64_piece_by_piece() -> None:
 async def test_batch_takes_a_slot_that_comes_free_before_the_hint_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batch_response, "_MOST_WAIT_S", 0.01)
+    monkeypatch.setattr(batch, "_MOST_WAIT_S", 0.01)
     async with gateway(max_batch_contexts=1) as server, asyncio.timeout(60):
         acquire, asked = server.runtime.admission.acquire, 0
 

@@ -9,7 +9,7 @@ import socket
 import httpx
 import pytest
 
-from service.dialects.openai import batch_response
+from service.dialects.openai import batch
 from talker.fake import FakeTalker
 from tests.service.dialects.openai.talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
 from tests.service.live import client, gateway
@@ -18,7 +18,7 @@ from tests.service.live import client, gateway
 async def test_batch_item_that_finds_no_slot_is_told_so_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batch_response, "_SLOT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(batch, "_SLOT_TIMEOUT_S", 0.3)
     talker = FakeTalker(frames_per_character=10)
     limits = {"max_contexts": 2, "max_batch_contexts": 2}
     async with gateway(talker, **limits) as server, client(server.url) as talk:
