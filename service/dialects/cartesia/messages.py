@@ -17,7 +17,7 @@ from service.contexts.speech_context import TextRenderer
 from service.dialects.errors import ErrorTable, Refusal
 from service.runtime import Runtime
 from service.transport.http_routes import documented
-from streaming.errors import ErrorCode, RequestError, TalkwireError
+from streaming.errors import ErrorCode, TalkwireError
 from streaming.protocol import messages as wire
 from streaming.protocol.field_errors import invalid_field, missing_field, unsupported
 from streaming.word_timing import WordTiming
@@ -53,13 +53,6 @@ def error_event(
         "done": done,
         **error_fields(error, request_id),
     }
-
-
-def error_message(
-    error: TalkwireError, context_id: str | None, request_id: str, *, done: bool = True
-) -> str:
-    """The same as text."""
-    return json.dumps(error_event(error, context_id, request_id, done=done))
 
 
 class CartesiaErrorBody(BaseModel):
@@ -194,7 +187,12 @@ class ContextRequest(SpeechBody):
 
 
 def context_create(
-    body: SpeechBody, runtime: Runtime, context_id: str, max_lead_ms: int | None = None
+    body: SpeechBody,
+    runtime: Runtime,
+    context_id: str,
+    max_lead_ms: int | None = None,
+    *,
+    timestamps: bool = True,
 ) -> wire.ContextCreate:
     """Translate ``body`` to a context. Raises RequestError."""
     _refuse_what_is_not_served(body)
@@ -203,7 +201,7 @@ def context_create(
         voice=_voice(body.voice),
         audio=wire.AudioOptions(speed=body.pace),
         max_lead_ms=max_lead_ms,
-        timestamps=bool(body.add_timestamps) and runtime.talker.has_word_timings,
+        timestamps=timestamps and bool(body.add_timestamps) and runtime.talker.has_word_timings,
     )
 
 
@@ -310,33 +308,28 @@ class SocketRenderer(TextRenderer):
     """See TextRenderer."""
 
     def __init__(self, context_id: str, request_id: str, began: Standing) -> None:
-        self._events = EventRenderer(context_id, request_id, began)
+        self.events = EventRenderer(context_id, request_id, began)
         #: Whether the context ends without a word: it has only expired.
         self.is_quiet = False
 
-    @property
-    def flush_id(self) -> int:
-        """How many flushes were told, and one."""
-        return self._events.flush_id
-
     def speech(self, audio: bytes, words: Sequence[WordTiming]) -> list[str]:
         """Words before the audio that they are in: clients lay them over what comes next."""
-        events, flush_id = [], self._events.flush_id
+        events, flush_id = [], self.events.flush_id
         if words:
-            events.append(self._events.timestamps(words))
+            events.append(self.events.timestamps(words))
         if audio:
-            events.append(self._events.chunk(audio))
-        return [_encoded({**event, "flush_id": flush_id}) for event in events]
+            events.append(self.events.chunk(audio))
+        return [encoded({**event, "flush_id": flush_id}) for event in events]
 
     def flushed(self, flush_id: str) -> list[str]:
         """``flush_done``, for a flush that the client has asked for."""
-        return [] if flush_id == OWN_FLUSH else [_encoded(self._events.flush_done())]
+        return [] if flush_id == OWN_FLUSH else [encoded(self.events.flush_done())]
 
     def done(self, error: TalkwireError | None) -> list[str]:
         """The context's last message."""
         if self.is_quiet:
             return []
-        return [_encoded(self._events.end() if error is None else self._events.error(error))]
+        return [encoded(self.events.end() if error is None else self.events.error(error))]
 
     def cancelled(self) -> list[str]:
         """Nothing: a cancelled context says no more, and clients take a ``done`` of a context
@@ -345,22 +338,6 @@ class SocketRenderer(TextRenderer):
         return []
 
 
-def done_message(context_id: str) -> str:
-    """For a context that has nothing to say."""
-    return _encoded(EventRenderer(context_id, "").end())
-
-
-def flush_message(context_id: str, began: Standing) -> str:
-    """For a context that has nothing to say, of a flush."""
-    return _encoded(EventRenderer(context_id, "", began).flush_done())
-
-
-def _encoded(event: dict[str, Any]) -> str:
+def encoded(event: dict[str, Any]) -> str:
+    """A message as text."""
     return json.dumps(event, separators=(",", ":"))
-
-
-def closed_error() -> RequestError:
-    """The context was ended by its client."""
-    return RequestError(
-        ErrorCode.CONTEXT_CLOSED, "The context was ended; it takes no more transcripts."
-    )

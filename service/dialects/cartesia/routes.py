@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,14 +15,16 @@ from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.auth.tokens import MAX_TTL_S
-from service.contexts.options import SpeechPlan, plan_speech
+from service.contexts.options import plan_speech
 from service.dialects.cartesia.messages import (
     ERRORS,
     LANGUAGE_FIELDS,
     NAME,
     EventRenderer,
+    OutputFormat,
     SpeechBody,
     context_create,
+    encoded,
     refusal,
 )
 from service.dialects.cartesia.socket import CartesiaDialect
@@ -105,7 +106,7 @@ class SpeechEvents(BodyRenderer):
 
 
 def _sse(event: dict[str, Any]) -> bytes:
-    return f"event: {event['type']}\ndata: {json.dumps(event, separators=(',', ':'))}\n\n".encode()
+    return f"event: {event['type']}\ndata: {encoded(event)}\n\n".encode()
 
 
 def cartesia_router(runtime: Runtime) -> GuardedRouter:
@@ -137,33 +138,33 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text. The audio is sent while it is made."""
         format_ = body.require_format("raw", "wav", "mp3")
-        plan = _plan(body, runtime, request, timestamps=False)
-        return _response(plan, body, BodyRenderer(format_.media_type))
+        renderer = BodyRenderer(format_.media_type)
+        return spoken(body, request, format_, renderer, timestamps=False)
 
     @router.post("/tts/sse", response_class=Response)
     @speaks
     async def events(body: SpeechBody, request: Request) -> Response:
         """The same as server-sent events, with words where the model has them."""
-        body.require_format("raw")
-        plan = _plan(body, runtime, request, timestamps=True)
-        events = EventRenderer(body.context_id, request.state.request_id)
-        return _response(plan, body, SpeechEvents(events))
+        format_ = body.require_format("raw")
+        renderer = SpeechEvents(EventRenderer(body.context_id, request.state.request_id))
+        return spoken(body, request, format_, renderer, timestamps=True)
 
-    def _response(plan: SpeechPlan, body: SpeechBody, renderer: BodyRenderer) -> Response:
+    def spoken(
+        body: SpeechBody,
+        request: Request,
+        format_: OutputFormat,
+        renderer: BodyRenderer,
+        *,
+        timestamps: bool,
+    ) -> Response:
+        """Raises RequestError, CapacityError."""
+        runtime.require_ready()
+        request_id, lead_ms = request.state.request_id, runtime.settings.max_lead_ms
+        create = context_create(body, runtime, request_id, lead_ms, timestamps=timestamps)
+        encoder = format_.make_encoder(runtime.codec.spec.sample_rate, body.pace)
+        plan = plan_speech(runtime, NAME, request_id, create, encoder)
         ignored = [name for name in LANGUAGE_FIELDS if getattr(body, name)]
         return HttpSpeech(runtime, plan, body.transcript, refusal, renderer, ignored)
-
-
-def _plan(body: SpeechBody, runtime: Runtime, request: Request, *, timestamps: bool) -> SpeechPlan:
-    """Raises RequestError, CapacityError."""
-    runtime.require_ready()
-    request_id = request.state.request_id
-    if not timestamps:
-        body = body.model_copy(update={"add_timestamps": False})
-    create = context_create(body, runtime, request_id, runtime.settings.max_lead_ms)
-    format_ = body.require_format("raw", "wav", "mp3")
-    encoder = format_.make_encoder(runtime.codec.spec.sample_rate, body.pace)
-    return plan_speech(runtime, NAME, request_id, create, encoder)
 
 
 def _add_voices(router: APIRouter, runtime: Runtime) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,14 +15,13 @@ from service.dialects.cartesia.messages import (
     NAME,
     OWN_FLUSH,
     ContextRequest,
+    EventRenderer,
     SocketRenderer,
     Standing,
-    closed_error,
     context_create,
     context_of,
-    done_message,
-    error_message,
-    flush_message,
+    encoded,
+    error_event,
 )
 from service.dialects.errors import count_error, parse_message
 from service.transport.websocket import GOING_AWAY, Dialect, Socket, SocketClosing
@@ -44,13 +44,12 @@ class CartesiaContext:
         self,
         socket: Socket,
         first: ContextRequest,
-        handle: int,
         context_id: str,
-        request_id: str,
         began: Standing,
         closed: Callable[[], None],
     ) -> None:
-        runtime = socket.runtime
+        runtime, handle = socket.runtime, socket.new_handle()
+        request_id = f"{socket.session_id}-{handle}"
         codec_rate = runtime.codec.spec.sample_rate
         plan = plan_speech(
             runtime,
@@ -76,12 +75,14 @@ class CartesiaContext:
     @property
     def standing(self) -> Standing:
         """Where one of its id would go on."""
-        return Standing(self._began_s + self.speech.audio_s, self._renderer.flush_id)
+        return Standing(self._began_s + self.speech.audio_s, self._renderer.events.flush_id)
 
     def take(self, request: ContextRequest) -> None:
         """Text, a flush, the end: whatever is in it. Raises RequestError."""
         if self._is_ended:
-            raise closed_error()
+            raise RequestError(
+                ErrorCode.CONTEXT_CLOSED, "The context was ended; it takes no more transcripts."
+            )
         self.speech.touch()
         if request.transcript:
             self.speech.append(request.transcript)
@@ -90,7 +91,7 @@ class CartesiaContext:
             self._delay_ms = request.max_buffer_delay_ms
         if not request.continue_:
             self._end()
-        elif request.flush or (not self._delay_ms and not _is_blank(request)):
+        elif request.flush or (not self._delay_ms and request.transcript.strip()):
             self.speech.flush(_ASKED_FLUSH)
         else:
             self._start_timer()
@@ -140,10 +141,6 @@ class CartesiaContext:
         self._closed()
 
 
-def _is_blank(request: ContextRequest) -> bool:
-    return not request.transcript.strip()
-
-
 _REMEMBERED = 256
 
 
@@ -184,10 +181,10 @@ class CartesiaDialect(Dialect):
             self._open(context_id, request).take(request)
         elif not request.continue_:  # the end of what has expired, or never was
             self._expired.pop(context_id, None)
-            self.socket.send(done_message(context_id))
+            self.socket.send(encoded(EventRenderer(context_id, "").end()))
         elif request.flush:
             began = self._expired.get(context_id, AFRESH)
-            self.socket.send(flush_message(context_id, began))
+            self.socket.send(encoded(EventRenderer(context_id, "", began).flush_done()))
             self._remember(context_id, replace(began, flush_id=began.flush_id + 1))
 
     def _open(self, context_id: str, request: ContextRequest) -> CartesiaContext:
@@ -197,15 +194,9 @@ class CartesiaDialect(Dialect):
                 ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
             )
         self.runtime.require_slot()
-        handle = self.socket.new_handle()
+        began = self._expired.get(context_id, AFRESH)
         context = CartesiaContext(
-            self.socket,
-            request,
-            handle,
-            context_id,
-            f"{self.socket.session_id}-{handle}",
-            self._expired.get(context_id, AFRESH),
-            lambda: self._on_closed(context_id),
+            self.socket, request, context_id, began, lambda: self._on_closed(context_id)
         )
         self._contexts[context_id] = context
         return context
@@ -235,7 +226,7 @@ class CartesiaDialect(Dialect):
         """An ``error`` message; its request id finds it in the logs."""
         request_id = uuid.uuid4().hex
         count_error(self.runtime, error, request_id, NAME)
-        return error_message(error, context_id, request_id, done=done)
+        return json.dumps(error_event(error, context_id, request_id, done=done))
 
     def _tell(self, error: TalkwireError, context_id: str | None, *, done: bool = True) -> None:
         self.socket.send(self.render_error(error, context_id, done=done))
