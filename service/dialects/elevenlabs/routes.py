@@ -166,8 +166,8 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
     ) -> Response:
         """Speak a text. The audio is sent while it is made."""
         format_ = parse_format(output_format)
-        plan = _plan(body, voice_id, format_, runtime, request, timestamps=False)
-        return _response(plan, body, BodyRenderer(format_.media_type))
+        plan = planned(voice_id, body, request, format_, timestamps=False)
+        return spoken(plan, body, BodyRenderer(format_.media_type))
 
     @router.post(_SPEECH + "/stream/with-timestamps", response_class=Response)
     @speaks
@@ -175,7 +175,8 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
         """The same in lines of JSON, with the times of characters where the model has them."""
-        return _timed(voice_id, body, request, output_format, is_whole=False)
+        plan = planned(voice_id, body, request, parse_format(output_format), timestamps=True)
+        return spoken(plan, body, TimedLines(*_alignment(plan, body)))
 
     @router.post(_SPEECH + "/with-timestamps", response_class=Response)
     @speaks
@@ -183,41 +184,34 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
         """The same in one piece of JSON."""
-        return _timed(voice_id, body, request, output_format, is_whole=True)
+        format_ = parse_format(output_format)
+        plan = planned(voice_id, body, request, format_, timestamps=True, buffered=True)
+        is_wav = format_.encoding == "wav"
+        return spoken(plan, body, TimedWhole(*_alignment(plan, body), is_wav=is_wav))
 
-    def _timed(
-        voice_id: str, body: SpeechBody, request: Request, name: str, *, is_whole: bool
-    ) -> Response:
-        format_ = parse_format(name)
-        plan = _plan(body, voice_id, format_, runtime, request, timestamps=True, buffered=is_whole)
-        aligner = Aligner(lends=False)
-        aligner.append(body.text)
-        late_ms = 1000 * plan.encoder.delay_samples / plan.encoder.sample_rate
-        renderer = (
-            TimedWhole(aligner, late_ms, is_wav=format_.encoding == "wav")
-            if is_whole
-            else TimedLines(aligner, late_ms)
-        )
-        return _response(plan, body, renderer)
+    def planned(
+        voice_id: str,
+        body: SpeechBody,
+        request: Request,
+        format_: OutputFormat,
+        *,
+        timestamps: bool,
+        buffered: bool = False,
+    ) -> SpeechPlan:
+        """Raises RequestError, CapacityError."""
+        runtime.require_ready()
+        request_id = request.state.request_id
+        create = speech_create(body, voice_id, runtime, request_id, timestamps=timestamps)
+        encoder = format_.make_encoder(runtime.codec.spec.sample_rate, create.audio.speed)
+        return plan_speech(runtime, NAME, request_id, create, encoder, buffered=buffered)
 
-    def _response(plan: SpeechPlan, body: SpeechBody, renderer: BodyRenderer) -> Response:
+    def spoken(plan: SpeechPlan, body: SpeechBody, renderer: BodyRenderer) -> Response:
         ignored = ignored_fields(body.language_code)
         return HttpSpeech(runtime, plan, body.text, refusal, renderer, ignored)
 
 
-def _plan(
-    body: SpeechBody,
-    voice_id: str,
-    format_: OutputFormat,
-    runtime: Runtime,
-    request: Request,
-    *,
-    timestamps: bool,
-    buffered: bool = False,
-) -> SpeechPlan:
-    """Raises RequestError, CapacityError."""
-    runtime.require_ready()
-    request_id = request.state.request_id
-    create = speech_create(body, voice_id, runtime, request_id, timestamps=timestamps)
-    encoder = format_.make_encoder(runtime.codec.spec.sample_rate, create.audio.speed)
-    return plan_speech(runtime, NAME, request_id, create, encoder, buffered=buffered)
+def _alignment(plan: SpeechPlan, body: SpeechBody) -> tuple[Aligner, float]:
+    """The aligner of a whole text, and by how many milliseconds its audio is late."""
+    aligner = Aligner(lends=False)
+    aligner.append(body.text)
+    return aligner, 1000 * plan.encoder.delay_samples / plan.encoder.sample_rate
