@@ -31,17 +31,9 @@ class AudioEncoder(Protocol):
     ``delay_samples`` is by how much what a decoder makes of it lags behind, at ``sample_rate``.
     """
 
-    @property
-    def delay_samples(self) -> int:
-        """Samples that a decoder gives before the first of the audio."""
-
-    @property
-    def sample_rate(self) -> int:
-        """Hz of what comes out."""
-
-    @property
-    def inline(self) -> bool:
-        """Whether ``encode`` is quick enough for the event loop."""
+    sample_rate: int
+    inline: bool
+    delay_samples: int
 
     def encode(self, samples: Samples) -> list[Packet]:
         """Take mono float32 samples within [-1, 1]; return the packets that are full."""

@@ -22,11 +22,11 @@ _PRE_SKIP_AT, _CLOCK = 10, 48_000
 
 
 class OpusFrames(Protocol):
-    """An Opus stream. ``delay_samples``: how far a decoder's output lags behind the input."""
+    """An Opus stream. ``delay_samples``: how far a decoder's output lags behind the input, in
+    samples at the encoder's rate (pre-skip, in 48ths of a millisecond elsewhere).
+    """
 
-    @property
-    def delay_samples(self) -> int:
-        """Samples at the encoder's rate (pre-skip, in 48ths of a millisecond elsewhere)."""
+    delay_samples: int
 
     def encode(self, frame: Samples) -> bytes:
         """One frame of the length that the encoder was made for, within [-1, 1]."""
