@@ -183,104 +183,6 @@ class NativeRenderer:
 _REMEMBERED_CLOSED = 256
 
 
-class NativeContexts:
-    """The contexts of one socket. ``render_error`` makes the message about an error of a context;
-    ``framing`` is that of the contexts to come.
-    """
-
-    def __init__(self, socket: Socket, render_error: Callable[[TalkwireError, str], str]) -> None:
-        self._socket, self._runtime = socket, socket.runtime
-        self._render_error = render_error
-        #: Those that are open or have more to send, by their ids.
-        self._contexts: dict[str, SpeechContext] = {}
-        self._closed: OrderedDict[str, None] = OrderedDict()
-        self.framing: Framing = "header"
-
-    def __len__(self) -> int:
-        return len(self._contexts)
-
-    def find(self, context_id: str) -> SpeechContext:
-        """An open context. Raises RequestError."""
-        context = self._contexts.get(context_id)
-        if context is not None and not context.is_closed:
-            return context
-        if context is not None or context_id in self._closed:
-            raise RequestError(ErrorCode.CONTEXT_CLOSED, "The context is closed.")
-        raise RequestError(
-            ErrorCode.UNKNOWN_CONTEXT, "There is no context of this id.", param="context_id"
-        )
-
-    def open(self, create: ContextCreate) -> int:
-        """Open a context; returns the handle that stands for it in binary headers.
-
-        Raises RequestError, CapacityError, BackendError: then nothing has changed.
-        """
-        self._check(create)
-        context_id, handle = create.context_id, self._socket.new_handle()
-        encoder = make_context_encoder(create.audio, self._runtime.codec.spec.sample_rate)
-        plan = plan_speech(
-            self._runtime,
-            NAME,
-            f"{self._socket.session_id}-{handle}",
-            create,
-            encoder,
-            prepare=self._clone(create),
-            is_lenient=False,
-        )
-        renderer = NativeRenderer(create, handle, self.framing, self._render_error)
-        self._contexts[context_id] = self._socket.open_context(
-            plan, handle, renderer, lambda: self._on_closed(context_id)
-        )
-        self._closed.pop(context_id, None)
-        return handle
-
-    def warning(self, create: ContextCreate) -> str | None:
-        """A warning for a context that was opened: why it will be worse than it could be."""
-        warnings = (self._runtime.cloner.text_warning(clip.text) for clip in _clips(create))
-        return next(filter(None, warnings), None)
-
-    def _clone(self, create: ContextCreate) -> Prepare | None:
-        """How to make the references that the context brings, if it brings any."""
-        clips, cloner = _clips(create), self._runtime.cloner
-        if not clips:
-            return None
-        field = "reference" if create.references is None else "references"
-        given = (create.voice, create.reference, create.references)
-        if sum(one is not None for one in given) > 1:
-            raise invalid_parameter(field, "Give a voice, a reference or references, one of them.")
-        if create.references is None:
-            return cloner.prepare(clips[0].audio, clips[0].text, "reference.audio")
-        cloner.require_count(len(clips), field)
-        return cloner.prepare_together(
-            [
-                cloner.prepare(clip.audio, clip.text, f"{field}.{at}.audio")
-                for at, clip in enumerate(clips)
-            ]
-        )
-
-    def _check(self, create: ContextCreate) -> None:
-        limit = 1 if self.framing == "raw" else self._runtime.settings.max_contexts_per_session
-        if create.context_id in self._contexts:
-            raise RequestError(
-                ErrorCode.CONTEXT_EXISTS,
-                "This context is open already; it goes on undisturbed.",
-                param="context_id",
-            )
-        if len(self._contexts) >= limit:
-            raise RequestError(
-                ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
-            )
-        if create.timestamps and not self._runtime.talker.has_word_timings:
-            raise unsupported("timestamps", "This model has no word timings.")
-        self._runtime.require_slot()
-
-    def _on_closed(self, context_id: str) -> None:
-        del self._contexts[context_id]
-        self._closed[context_id] = None
-        while len(self._closed) > _REMEMBERED_CLOSED:
-            self._closed.popitem(last=False)
-
-
 def _or_unset(value: T | None) -> T | UnsetType:
     return UNSET if value is None else value
 
@@ -290,7 +192,11 @@ class NativeDialect(Dialect):
 
     def __init__(self, socket: Socket) -> None:
         super().__init__(socket)
-        self._contexts = NativeContexts(socket, self.render_error)
+        #: Those that are open or have more to send, by their ids.
+        self._contexts: dict[str, SpeechContext] = {}
+        self._closed: OrderedDict[str, None] = OrderedDict()
+        #: Of the contexts to come.
+        self._framing: Framing = "header"
 
     # -- the socket
 
@@ -374,19 +280,19 @@ class NativeDialect(Dialect):
     def _dispatch(self, message: wire.ClientMessage) -> None:
         match message:
             case wire.ContextCreate():
-                handle = self._contexts.open(message)
-                warning = self._contexts.warning(message)
+                handle = self._open(message)
+                warning = self._warning(message)
                 self._say(wire.ContextCreated(message.context_id, handle, warning))
             case wire.TextAppend(context_id, text):
-                self._contexts.find(context_id).append(text)
+                self._find(context_id).append(text)
             case wire.ContextFlush(context_id, flush_id):
-                self._contexts.find(context_id).flush(flush_id)
+                self._find(context_id).flush(flush_id)
             case wire.ContextEnd(context_id):
-                self._contexts.find(context_id).end()
+                self._find(context_id).end()
             case wire.ContextCancel(context_id, played_ms):
-                self._contexts.find(context_id).cancel(played_ms)
+                self._find(context_id).cancel(played_ms)
             case wire.Playback(context_id, played_samples):
-                self._contexts.find(context_id).on_played(played_samples)
+                self._find(context_id).on_played(played_samples)
             case wire.SessionConfigure(framing):
                 self._configure(framing)
             case wire.Ping(id):
@@ -399,7 +305,90 @@ class NativeDialect(Dialect):
             raise RequestError(
                 ErrorCode.INVALID_MESSAGE, "Configure the session before its first context."
             )
-        self._contexts.framing = framing
+        self._framing = framing
+
+    # -- contexts
+
+    def _find(self, context_id: str) -> SpeechContext:
+        """An open context. Raises RequestError."""
+        context = self._contexts.get(context_id)
+        if context is not None and not context.is_closed:
+            return context
+        if context is not None or context_id in self._closed:
+            raise RequestError(ErrorCode.CONTEXT_CLOSED, "The context is closed.")
+        raise RequestError(
+            ErrorCode.UNKNOWN_CONTEXT, "There is no context of this id.", param="context_id"
+        )
+
+    def _open(self, create: ContextCreate) -> int:
+        """Open a context; returns the handle that stands for it in binary headers.
+
+        Raises RequestError, CapacityError, BackendError: then nothing has changed.
+        """
+        self._check(create)
+        context_id, handle = create.context_id, self.socket.new_handle()
+        encoder = make_context_encoder(create.audio, self.runtime.codec.spec.sample_rate)
+        plan = plan_speech(
+            self.runtime,
+            NAME,
+            f"{self.socket.session_id}-{handle}",
+            create,
+            encoder,
+            prepare=self._clone(create),
+            is_lenient=False,
+        )
+        renderer = NativeRenderer(create, handle, self._framing, self.render_error)
+        self._contexts[context_id] = self.socket.open_context(
+            plan, handle, renderer, lambda: self._on_closed(context_id)
+        )
+        self._closed.pop(context_id, None)
+        return handle
+
+    def _warning(self, create: ContextCreate) -> str | None:
+        """A warning for a context that was opened: why it will be worse than it could be."""
+        warnings = (self.runtime.cloner.text_warning(clip.text) for clip in _clips(create))
+        return next(filter(None, warnings), None)
+
+    def _clone(self, create: ContextCreate) -> Prepare | None:
+        """How to make the references that the context brings, if it brings any."""
+        clips, cloner = _clips(create), self.runtime.cloner
+        if not clips:
+            return None
+        field = "reference" if create.references is None else "references"
+        given = (create.voice, create.reference, create.references)
+        if sum(one is not None for one in given) > 1:
+            raise invalid_parameter(field, "Give a voice, a reference or references, one of them.")
+        if create.references is None:
+            return cloner.prepare(clips[0].audio, clips[0].text, "reference.audio")
+        cloner.require_count(len(clips), field)
+        return cloner.prepare_together(
+            [
+                cloner.prepare(clip.audio, clip.text, f"{field}.{at}.audio")
+                for at, clip in enumerate(clips)
+            ]
+        )
+
+    def _check(self, create: ContextCreate) -> None:
+        limit = 1 if self._framing == "raw" else self.runtime.settings.max_contexts_per_session
+        if create.context_id in self._contexts:
+            raise RequestError(
+                ErrorCode.CONTEXT_EXISTS,
+                "This context is open already; it goes on undisturbed.",
+                param="context_id",
+            )
+        if len(self._contexts) >= limit:
+            raise RequestError(
+                ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
+            )
+        if create.timestamps and not self.runtime.talker.has_word_timings:
+            raise unsupported("timestamps", "This model has no word timings.")
+        self.runtime.require_slot()
+
+    def _on_closed(self, context_id: str) -> None:
+        del self._contexts[context_id]
+        self._closed[context_id] = None
+        while len(self._closed) > _REMEMBERED_CLOSED:
+            self._closed.popitem(last=False)
 
 
 def native_router(runtime: Runtime) -> GuardedRouter:
