@@ -7,6 +7,7 @@ counted as it happens; the collector reads the rest whenever the metrics are scr
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -72,24 +73,21 @@ class Metrics:
 
     def _add_experience(self) -> None:
         """Add the metrics that a listener notices."""
-        protocol = ("protocol",)
-        self.ttfa = self._histogram(
+        self.ttfa = self._by_protocol(
             "tts_time_to_first_audio_seconds",
             "From complete text to the first audible sample sent.",
             _TTFA,
-            protocol,
         )
-        self.queue = self._histogram(
-            "tts_queue_seconds", "From complete text to the talker's start.", _SHORT, protocol
+        self.queue = self._by_protocol(
+            "tts_queue_seconds", "From complete text to the talker's start.", _SHORT
         )
-        self._gap = self._histogram(
-            "tts_inter_chunk_gap_seconds", "Between two chunks of one context.", _TTFA, protocol
+        self._gap = self._by_protocol(
+            "tts_inter_chunk_gap_seconds", "Between two chunks of one context.", _TTFA
         )
-        self.underrun = self._histogram(
+        self.underrun = self._by_protocol(
             "tts_underrun_seconds",
             "Per context that spoke: how long its listener was without audio.",
             _SHORT,
-            protocol,
         )
         self.underruns = self._counter(
             "tts_underruns_total", "Times that a listener ran dry.", protocol=PROTOCOLS
@@ -99,17 +97,11 @@ class Metrics:
             "Contexts that spoke without one underrun.",
             protocol=PROTOCOLS,
         )
-        self.cancel = self._histogram(
-            "tts_cancel_ack_seconds",
-            "From a cancel's arrival to its answer's writing.",
-            _SHORT,
-            protocol,
+        self.cancel = self._by_protocol(
+            "tts_cancel_ack_seconds", "From a cancel's arrival to its answer's writing.", _SHORT
         )
-        self.errors = self._counter(
-            "tts_errors_total",
-            "Errors told to clients.",
-            code=tuple(code.value for code in ErrorCode),
-        )
+        codes = tuple(code.value for code in ErrorCode)
+        self.errors = self._counter("tts_errors_total", "Errors told to clients.", code=codes)
 
     def _add_work(self) -> None:
         """Add the metrics of what was done for clients."""
@@ -141,11 +133,8 @@ class Metrics:
 
     def _add_engines(self) -> None:
         """How talker, codec and event loop do."""
-        self.rtf = self._histogram(
-            "tts_real_time_factor",
-            "Talker seconds per second of audio, per context.",
-            _RTF,
-            ("protocol",),
+        self.rtf = self._by_protocol(
+            "tts_real_time_factor", "Talker seconds per second of audio, per context.", _RTF
         )
         self.codec_batch = self._histogram(
             "tts_codec_batch_size", "Windows decoded together.", _BATCH
@@ -166,18 +155,19 @@ class Metrics:
     def _histogram(
         self, name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()
     ) -> Histogram:
-        histogram = Histogram(name, text, labels, buckets=buckets, registry=self.registry)
-        for protocol in PROTOCOLS if labels else ():
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+    def _by_protocol(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        """Every series is there from the start; see ``_counter``."""
+        histogram = self._histogram(name, text, buckets, ("protocol",))
+        for protocol in PROTOCOLS:
             histogram.labels(protocol)
         return histogram
 
     def _counter(self, name: str, text: str, **values: Sequence[str]) -> Counter:
         """Every series is there from the start, so that its first increase is seen."""
         counter = Counter(name, text, tuple(values), registry=self.registry)
-        combined: list[tuple[str, ...]] = [()]
-        for allowed in values.values():
-            combined = [(*head, value) for head in combined for value in allowed]
-        for series in combined if values else ():
+        for series in itertools.product(*values.values()) if values else ():
             counter.labels(*series)
         return counter
 
@@ -248,25 +238,16 @@ class RuntimeCollector(Collector):
 
     def _work(self) -> Iterator[Metric]:
         runtime, talker = self._runtime, self._runtime.talker
-        working = min(talker.live, talker.outstanding)
+        working, admission = min(talker.live, talker.outstanding), runtime.admission
         yield _gauge("tts_ready", "1 while new contexts are served.", runtime.is_ready)
         yield _gauge("tts_draining", "1 once the server is shutting down.", runtime.is_draining)
-        yield _gauge(
-            "tts_connections_active",
-            "Open WebSockets and HTTP speech responses.",
-            runtime.connections,
-        )
-        yield _gauge("tts_contexts_active", "Open contexts.", runtime.admission.active)
-        yield _gauge(
-            "tts_capacity_contexts",
-            "Contexts that this server admits.",
-            runtime.admission.capacity,
-        )
-        yield _gauges(
-            "tts_talker_requests",
-            "Utterances that the talker has.",
-            state={"working": working, "waiting": talker.outstanding - working},
-        )
+        sockets = "Open WebSockets and HTTP speech responses."
+        yield _gauge("tts_connections_active", sockets, runtime.connections)
+        yield _gauge("tts_contexts_active", "Open contexts.", admission.active)
+        admitted = "Contexts that this server admits."
+        yield _gauge("tts_capacity_contexts", admitted, admission.capacity)
+        states = {"working": working, "waiting": talker.outstanding - working}
+        yield _gauges("tts_talker_requests", "Utterances that the talker has.", "state", states)
         yield _gauge("tts_codec_windows", "Windows that the codec has.", runtime.codec.outstanding)
         yield _gauge("tts_event_loop_tasks", "Tasks of the gateway's event loop.", _tasks())
 
@@ -275,12 +256,10 @@ class RuntimeCollector(Collector):
         up = {"talker": talker.is_ready, "codec": codec.is_ready}
         if codec.has_spare_ready is not None:
             up["codec_spare"] = codec.has_spare_ready
-        yield _gauges("tts_worker_up", "1 while the worker takes work.", worker=up)
-        yield _counters(
-            "tts_worker_restarts",
-            "How often the worker was started again.",
-            worker={"talker": talker.restarts, "codec": codec.restarts},
-        )
+        yield _gauges("tts_worker_up", "1 while the worker takes work.", "worker", up)
+        restarts = {"talker": talker.restarts, "codec": codec.restarts}
+        again = "How often the worker was started again."
+        yield _counters("tts_worker_restarts", again, "worker", restarts)
         yield CounterMetricFamily(
             "tts_codec_takeovers",
             "How often a spare codec worker went on where one had died.",
@@ -291,22 +270,23 @@ class RuntimeCollector(Collector):
         """The bounds that the chunk schedule reckons with; see streaming.chunk_schedule."""
         pace = self._runtime.engine_pace.bounds()
         frame_s = self._runtime.codec.spec.frame_s
-        yield _gauge("tts_frame_seconds", "Audio per frame, and so per row.", frame_s)
-        yield _gauge("tts_pace_row_seconds", "Seconds per row of one stream.", pace.row_s)
-        yield _gauge(
-            "tts_pace_burst_seconds", "How late its rows may be beside that.", pace.burst_s
-        )
-        yield _gauge("tts_pace_codec_queue_seconds", "A window's wait for the codec.", pace.wait_s)
-        yield _gauge(
-            "tts_pace_decode_fixed_seconds",
-            "A window's decoding, however long.",
-            pace.decode_fixed_s,
-        )
-        yield _gauge(
-            "tts_pace_decode_frame_seconds",
-            "Its decoding per frame, beside that.",
-            pace.decode_frame_s,
-        )
+        for name, text, seconds in (
+            ("tts_frame_seconds", "Audio per frame, and so per row.", frame_s),
+            ("tts_pace_row_seconds", "Seconds per row of one stream.", pace.row_s),
+            ("tts_pace_burst_seconds", "How late its rows may be beside that.", pace.burst_s),
+            ("tts_pace_codec_queue_seconds", "A window's wait for the codec.", pace.wait_s),
+            (
+                "tts_pace_decode_fixed_seconds",
+                "A window's decoding, however long.",
+                pace.decode_fixed_s,
+            ),
+            (
+                "tts_pace_decode_frame_seconds",
+                "Its decoding per frame, beside that.",
+                pace.decode_frame_s,
+            ),
+        ):
+            yield _gauge(name, text, seconds)
 
     def _tenants(self) -> Iterator[Metric]:
         authority = self._runtime.authority
@@ -317,26 +297,14 @@ class RuntimeCollector(Collector):
             "1 unless the file of keys could not be used when it was read last.",
             authority.is_current,
         )
-        yield _gauges(
-            "tts_tenant_contexts_active",
-            "A tenant's open contexts.",
-            tenant={name: account.contexts for name, account in tenants.items()},
-        )
-        yield _gauges(
-            "tts_tenant_connections_active",
-            "A tenant's open WebSockets.",
-            tenant={name: account.connections for name, account in tenants.items()},
-        )
-        yield _counters(
-            "tts_tenant_characters",
-            "A tenant's text taken.",
-            tenant={name: account.characters for name, account in tenants.items()},
-        )
-        yield _counters(
-            "tts_tenant_refusals",
-            "Refusals by a tenant's limits.",
-            tenant={name: account.refusals for name, account in tenants.items()},
-        )
+        for labelled, name, text, figure in (
+            (_gauges, "contexts_active", "A tenant's open contexts.", "contexts"),
+            (_gauges, "connections_active", "A tenant's open WebSockets.", "connections"),
+            (_counters, "characters", "A tenant's text taken.", "characters"),
+            (_counters, "refusals", "Refusals by a tenant's limits.", "refusals"),
+        ):
+            series = {tenant: getattr(account, figure) for tenant, account in tenants.items()}
+            yield labelled(f"tts_tenant_{name}", text, "tenant", series)
 
 
 def _tasks() -> int:
@@ -351,19 +319,18 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=float(value))
 
 
-def _gauges(name: str, text: str, **series: Mapping[str, float]) -> Metric:
+def _gauges(name: str, text: str, label: str, series: Mapping[str, float]) -> Metric:
     """One value for each value of the label."""
-    return _labelled(GaugeMetricFamily(name, text, labels=tuple(series)), series)
+    return _with_series(GaugeMetricFamily(name, text, labels=(label,)), series)
 
 
-def _counters(name: str, text: str, **series: Mapping[str, float]) -> Metric:
-    return _labelled(CounterMetricFamily(name, text, labels=tuple(series)), series)
+def _counters(name: str, text: str, label: str, series: Mapping[str, float]) -> Metric:
+    return _with_series(CounterMetricFamily(name, text, labels=(label,)), series)
 
 
-def _labelled(
-    family: GaugeMetricFamily | CounterMetricFamily, series: Mapping[str, Mapping[str, float]]
+def _with_series(
+    family: GaugeMetricFamily | CounterMetricFamily, series: Mapping[str, float]
 ) -> Metric:
-    for values in series.values():
-        for label, value in values.items():
-            family.add_metric([label], value)
+    for value, figure in series.items():
+        family.add_metric([value], figure)
     return family
