@@ -29,13 +29,22 @@ from talker.prompts import ReferenceVoice
 from talker.request_builder import DEFAULT_VOICE, SMART_VOICE
 
 log = logging.getLogger(__name__)
+#: Folders may be shared among servers: what others did is seen after so long at the latest.
+REFRESH_S = 5.0
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class VoiceCatalogue:
-    """Implements ``talker.request_builder.VoiceSource``. ``spec`` is set before the first voice."""
+class VoiceLibrary:
+    """The voices that there are, kept in a folder; a ``talker.request_builder.VoiceSource``.
 
-    def __init__(self, max_voices: int) -> None:
-        self._max_voices = max_voices
+    All methods belong to one event loop. ``folder`` None: added voices last as long as the service
+    runs.
+    """
+
+    def __init__(self, folder: Path | None, max_voices: int, refresh_s: float = REFRESH_S) -> None:
+        self._folder = None if folder is None else VoiceFolder(folder)
+        self._max_voices, self._refresh_s = max_voices, refresh_s
         self._built_in: dict[str, Voice] = {}
         self._added: dict[str, Voice] = {}
         #: Of added voices, by whose they are and their name.
@@ -45,6 +54,12 @@ class VoiceCatalogue:
         #: Whether ``smart_voice`` is a name: the default is a shipped clip, and the model has a
         #: choice of its own.
         self._offers_smart_voice = False
+        #: Ids in the folder that are of no use here, told of once.
+        self._foreign: set[str] = set()
+        self._unused: set[str] = set()
+        self._codec = ""
+        self._lock = asyncio.Lock()
+        self._refreshing: asyncio.Task[None] | None = None
 
     # -- speaking
 
@@ -155,29 +170,7 @@ class VoiceCatalogue:
     def _reference(self, voice: Voice) -> ReferenceVoice:
         return ReferenceVoice(voice.codes.T, voice.text)
 
-
-#: Folders may be shared among servers: what others did is seen after so long at the latest.
-REFRESH_S = 5.0
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class VoiceLibrary(VoiceCatalogue):
-    """A catalogue that is kept in a folder. All methods belong to one event loop.
-
-    ``folder`` None: added voices last as long as the service runs.
-    """
-
-    def __init__(self, folder: Path | None, max_voices: int, refresh_s: float = REFRESH_S) -> None:
-        super().__init__(max_voices)
-        self._folder = None if folder is None else VoiceFolder(folder)
-        self._refresh_s = refresh_s
-        #: Ids in the folder that are of no use here, told of once.
-        self._foreign: set[str] = set()
-        self._unused: set[str] = set()
-        self._codec = ""
-        self._lock = asyncio.Lock()
-        self._refreshing: asyncio.Task[None] | None = None
+    # -- as a whole
 
     async def open(self, spec: CodecSpec, codec: str, checkpoint: Path | None) -> None:
         """Load everything. ``codec`` is its fingerprint: voices of other codecs are passed
