@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,6 +59,15 @@ def fail(message: object, code: Exit) -> typer.Exit:
     return typer.Exit(code)
 
 
+@contextlib.contextmanager
+def failing(code: Exit, *kinds: type[Exception]) -> Iterator[None]:
+    """End the program with ``code`` where the block raises one of ``kinds``."""
+    try:
+        yield
+    except kinds as error:
+        raise fail(error, code) from error
+
+
 @app.command()
 def serve(
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
@@ -72,14 +83,10 @@ def serve(
     from service.server import Unable, serve_until_stopped
     from service.settings import SettingsError, load_settings
 
-    try:
+    with failing(Exit.USAGE, SettingsError):
         settings = load_settings(config, host=host, port=port, model=model, log_level=log_level)
-    except SettingsError as error:
-        raise fail(error, Exit.USAGE) from error
-    try:
+    with failing(Exit.FAILED, Unable):
         serve_until_stopped(settings)
-    except Unable as error:
-        raise fail(error, Exit.FAILED) from error
 
 
 @app.command()
@@ -208,10 +215,8 @@ def convert(
     from codec.convert import ConversionError
     from codec.convert import convert as convert_folder
 
-    try:
+    with failing(Exit.FAILED, ConversionError):
         done = convert_folder(folder, out, overwrite=overwrite)
-    except ConversionError as error:
-        raise fail(error, Exit.FAILED) from error
     if done.family.licence:
         typer.echo(done.family.licence, err=True)
     typer.echo(f"{done.file}: {done.tensors} tensors ({done.left_out} not needed, left out)")
@@ -245,7 +250,7 @@ def create(
     """Make a key and print it, this once: only its digest is kept."""
     from service.auth.keys import KeyFileError, issue
 
-    try:
+    with failing(Exit.FAILED, KeyFileError), failing(Exit.USAGE, ValueError):
         key_id, secret = issue(
             file,
             tenant,
@@ -255,10 +260,6 @@ def create(
             max_connections=max_connections,
             characters_per_minute=characters_per_minute,
         )
-    except KeyFileError as error:
-        raise fail(error, Exit.FAILED) from error
-    except ValueError as error:
-        raise fail(error, Exit.USAGE) from error
     typer.echo(f"{key_id} for {tenant}; it cannot be shown again:", err=True)
     typer.echo(secret)
 
@@ -270,10 +271,8 @@ def list_keys(
     """List the keys, without anything that would open a door."""
     from service.auth.keys import KeyFileError, listed
 
-    try:
+    with failing(Exit.FAILED, KeyFileError):
         rows = listed(file)
-    except KeyFileError as error:
-        raise fail(error, Exit.FAILED) from error
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
@@ -292,10 +291,8 @@ def revoke(
     from service.auth.keys import KeyFileError
     from service.auth.keys import revoke as revoke_key
 
-    try:
+    with failing(Exit.FAILED, KeyFileError):
         revoke_key(file, key_id)
-    except KeyFileError as error:
-        raise fail(error, Exit.FAILED) from error
     typer.echo(f"{key_id} is revoked.", err=True)
 
 
