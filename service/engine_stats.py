@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from streaming.capacity import Capacity, CapacitySettings
 from streaming.chunk_schedule import PaceBounds
 from streaming.errors import BackendError, ErrorCode
 from streaming.latency import PaceEstimator
-from streaming.ports import CodecEngine, DecodeStats, Sampling, SpeechRequest
+from streaming.ports import DecodeStats, Sampling, SpeechRequest
 from streaming.report import QUIET, leading_silence
 from streaming.window import SlidingWindowChunker
 
@@ -31,6 +29,10 @@ _TOGETHER = 8
 #: For so long after the first audio that a restarted worker made, its gaps are not counted.
 _RESTART_S = 5.0
 _PRIOR_RHO, _PRIOR_BURST_S, _PRIOR_QUEUE_S = 0.5, 0.1, 0.005
+_UNHURRIED_S = 60.0
+_TEXT = "Hello there, this is a first sentence."
+#: How much of it: the cold time is long enough for the codec's windows to have their usual size.
+_FRAMES_COLD, _FRAMES, _FRAMES_TOGETHER = 30, 75, 40
 
 
 class EnginePace:
@@ -61,10 +63,7 @@ class EnginePace:
             self.capacity = Capacity(CapacitySettings(self._codec.spec.frame_s, self.ceiling))
         self.begin()
         together = 1 if self.capacity is None else min(_TOGETHER, self.ceiling)
-        spoken = await warm_up(
-            self._talker, self._codec, self.estimator, voice, together, self.on_decoded
-        )
-        silence_s = spoken.silence / self._codec.spec.sample_rate
+        silence_s = await self._warm_up(voice, together) / self._codec.spec.sample_rate
         self.on_trimmed(min(silence_s, self._settings.trim_silence_ms / 1000))
         if self.capacity is not None:
             self.capacity.settle()
@@ -136,85 +135,56 @@ class EnginePace:
             self._bounds[speed] = bounds, now, live
         return bounds
 
+    # -- warming up
 
-_UNHURRIED_S = 60.0
-_TEXT = "Hello there, this is a first sentence."
-#: How much of it: the cold time is long enough for the codec's windows to have their usual size.
-_FRAMES_COLD, _FRAMES, _FRAMES_TOGETHER = 30, 75, 40
+    async def _warm_up(self, voice: str, together: int) -> int:
+        """Speak twice through talker and codec; the first time is cold and teaches nothing. Then
+        speak ``together`` times at once, if that is more than once: what several streams cost
+        cannot be known from one. Returns how many samples the second utterance begins with in
+        which nothing is heard.
 
+        Raises BackendError if no audio comes of it: a service that cannot speak is not ready.
+        """
+        await self._speak(voice, "warm-up-1", _FRAMES_COLD, is_cold=True)
+        silence = await self._speak(voice, "warm-up-2", _FRAMES)
+        if together > 1:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(together):
+                    name = f"warm-up-3-{number}"
+                    tasks.create_task(self._speak(voice, name, _FRAMES_TOGETHER))
+        return silence
 
-@dataclass(frozen=True, slots=True)
-class WarmUp:
-    """Figures of the first utterance; ``silence`` is how many samples it begins with in which
-    nothing is heard.
-    """
-
-    frames: int
-    seconds: float
-    silence: int
-
-
-async def warm_up(
-    talker: RunningTalker,
-    codec: CodecEngine,
-    pace: PaceEstimator,
-    voice: str,
-    together: int = 1,
-    on_decoded: Callable[[DecodeStats], None] = lambda stats: None,
-) -> WarmUp:
-    """Speak twice through talker and codec; the first time is cold and teaches nothing. Then
-    speak ``together`` times at once, if that is more than once: what several streams cost
-    cannot be known from one. ``on_decoded`` is told what each window took.
-
-    Raises BackendError if no audio comes of it: a service that cannot speak is not ready.
-    """
-    await _speak(talker, codec, None, voice, "warm-up-1", on_decoded, _FRAMES_COLD)
-    alone = await _speak(talker, codec, pace, voice, "warm-up-2", on_decoded, _FRAMES)
-    if together > 1:
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(together):
-                name = f"warm-up-3-{number}"
-                one = _speak(talker, codec, pace, voice, name, on_decoded, _FRAMES_TOGETHER)
-                tasks.create_task(one)
-    return alone
-
-
-async def _speak(
-    talker: RunningTalker,
-    codec: CodecEngine,
-    pace: PaceEstimator | None,
-    voice: str,
-    request_id: str,
-    on_decoded: Callable[[DecodeStats], None],
-    frames: int,
-) -> WarmUp:
-    began = time.monotonic()
-    spec = codec.spec
-    reader = talker.row_layout.reader(spec)
-    chunker = SlidingWindowChunker(spec.left_frames, spec.history_frames)
-    observer = pace.open() if pace is not None else None
-    request = SpeechRequest(
-        request_id, _TEXT, voice, sampling=Sampling(temperature=0.0), max_frames=frames
-    )
-    async with aclosing(talker.generate(request)) as batches:
-        async for batch in batches:
-            if observer is not None:
-                observer.observe(len(batch.rows), time.monotonic())
-            chunker.push(reader.push_rows(batch.rows))
-    if observer is not None:
-        observer.close()
-    chunker.finish()
-    samples = silence = 0
-    while chunker.pending:
-        window = chunker.take(min(10, chunker.pending), 4)
-        # nobody listens: what these windows wait for each other harms nobody
-        pcm, stats = await codec.decode(window, time.monotonic() + _UNHURRIED_S)
-        on_decoded(stats)
-        if not np.isfinite(pcm).all():
-            raise BackendError(ErrorCode.CODEC_FAILED, "The codec made something else than audio.")
-        if silence == samples:
-            silence += leading_silence(pcm, QUIET)
-        samples += len(pcm)
-    if not samples:
-        raise BackendError(ErrorCode.ENGINE_FAILED, "The talker did not speak.")
-    return WarmUp(samples // spec.hop_length, time.monotonic() - began, silence)
+    async def _speak(
+        self, voice: str, request_id: str, frames: int, *, is_cold: bool = False
+    ) -> int:
+        """Returns the samples of silence at the beginning."""
+        codec, spec = self._codec, self._codec.spec
+        reader = self._talker.row_layout.reader(spec)
+        chunker = SlidingWindowChunker(spec.left_frames, spec.history_frames)
+        observer = None if is_cold else self.estimator.open()
+        request = SpeechRequest(
+            request_id, _TEXT, voice, sampling=Sampling(temperature=0.0), max_frames=frames
+        )
+        async with aclosing(self._talker.generate(request)) as batches:
+            async for batch in batches:
+                if observer is not None:
+                    observer.observe(len(batch.rows), time.monotonic())
+                chunker.push(reader.push_rows(batch.rows))
+        if observer is not None:
+            observer.close()
+        chunker.finish()
+        samples = silence = 0
+        while chunker.pending:
+            window = chunker.take(min(10, chunker.pending), 4)
+            # nobody listens: what these windows wait for each other harms nobody
+            pcm, stats = await codec.decode(window, time.monotonic() + _UNHURRIED_S)
+            self.on_decoded(stats)
+            if not np.isfinite(pcm).all():
+                message = "The codec made something else than audio."
+                raise BackendError(ErrorCode.CODEC_FAILED, message)
+            if silence == samples:
+                silence += leading_silence(pcm, QUIET)
+            samples += len(pcm)
+        if not samples:
+            raise BackendError(ErrorCode.ENGINE_FAILED, "The talker did not speak.")
+        return silence
