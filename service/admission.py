@@ -145,9 +145,9 @@ class Admission:
         """How many contexts may be open just now, with those that are."""
         return self._slots([lease.speed for lease in self._leases] or [1.0], time.monotonic())
 
-    def require(self, caller: Caller = ANYBODY, speed: float = 1.0) -> None:
+    def require(self, caller: Caller) -> None:
         """Raise what ``acquire`` would. Asked first, a refusal costs no more than this."""
-        self._find(caller, speed, time.monotonic())
+        self._find(caller, 1.0, time.monotonic())
 
     def acquire(self, caller: Caller = ANYBODY, speed: float = 1.0) -> Lease:
         """Take a slot for audio heard ``speed`` times as fast.

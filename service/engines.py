@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from codec.batching import DecodeCost
 from streaming.delay import RowLayout
 from streaming.ports import CodecEngine, TalkerEngine
 from streaming.segmenter import SpokenLengths
@@ -85,23 +86,11 @@ class RunningTalker(Running, TalkerEngine, Protocol):
         """Whether it can go on from what a conversation has said so far."""
 
 
-class DecodeSeconds(Protocol):
-    """A window of w frames takes ``fixed_s + frame_s * w``."""
-
-    @property
-    def fixed_s(self) -> float:
-        """Seconds, whatever the window's length."""
-
-    @property
-    def frame_s(self) -> float:
-        """Seconds for each frame, context included."""
-
-
 class RunningCodec(Running, CodecEngine, Protocol):
     """A codec that runs."""
 
     @property
-    def cost(self) -> DecodeSeconds:
+    def cost(self) -> DecodeCost:
         """The cost of a window, measured at the start."""
 
     @property

@@ -87,7 +87,7 @@ class Failures:
 
 
 #: A changed file is noticed after so long at the latest; SIGHUP does not wait.
-RELOAD_S = 2.0
+_RELOAD_S = 2.0
 #: What tells a file from another: of a Kubernetes volume the inode changes, of others the time.
 _State = tuple[int, int, int]
 
@@ -103,10 +103,9 @@ class Authority:
         self,
         path: Path | None,
         failures_per_minute: int = 30,
-        reload_s: float = RELOAD_S,
         tokens: TokenSigner | None = None,
     ) -> None:
-        self._path, self._reload_s = path, reload_s
+        self._path = path
         self._tokens = tokens or TokenSigner()
         self._state = None if path is None else _state(path)
         self._ring = KeyRing() if path is None else read_keys(path).ring()
@@ -184,7 +183,7 @@ class Authority:
         """Read the file again whenever it changes, for ever."""
         while self._path is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), self._reload_s)
+                await asyncio.wait_for(self._asked.wait(), _RELOAD_S)
             was_asked = self._asked.is_set()
             self._asked.clear()
             state = await asyncio.to_thread(_state, self._path)
