@@ -251,19 +251,10 @@ class Runtime:
 
     def on_decoded(self, stats: DecodeStats) -> None:
         """The codec answered a window."""
-        queue_s, decode_s, batch = stats.queue_s, stats.decode_s, stats.batch
         self.engine_pace.on_decoded(stats)
-        self.metrics.codec_queue.observe(queue_s)
-        self.metrics.codec_decode.observe(decode_s)
-        self.metrics.codec_batch.observe(batch)
-
-    def on_sent(self, context: int, audio_s: float, gap_s: float) -> None:
-        """A context was sent audio, after its listener had been without for ``gap_s``."""
-        self.engine_pace.on_sent(context, audio_s, gap_s, self.admission.active)
-
-    def on_trimmed(self, samples: int) -> None:
-        """So many of the codec's samples were left out at the beginning of a context."""
-        self.engine_pace.on_trimmed(samples / self.codec.spec.sample_rate)
+        self.metrics.codec_queue.observe(stats.queue_s)
+        self.metrics.codec_decode.observe(stats.decode_s)
+        self.metrics.codec_batch.observe(stats.batch)
 
     def on_error(self, code: ErrorCode) -> None:
         """The caller is told of an error."""

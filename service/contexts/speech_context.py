@@ -269,13 +269,14 @@ class SpeechContext(ContextSink):
         # what the client says of its playback is not believed here: others would pay for it
         gap_s = min(audio.gap_s, now - self._clock.dry_at) if self._clock.sent_samples else 0.0
         audio_s = len(audio.samples) / self._heard_rate
-        self._runtime.on_sent(id(self), audio_s, gap_s)
+        pace = self._runtime.engine_pace
+        pace.on_sent(id(self), audio_s, gap_s, self._runtime.admission.active)
         self._clock.on_sent(len(audio.samples), now)
         self.given_samples += len(audio.samples)
         if audio.is_first:
             encoder = self._plan.encoder
             self._sink.put(Started(encoder.sample_rate, encoder.delay_samples))
-            self._runtime.on_trimmed(audio.trimmed)
+            pace.on_trimmed(audio.trimmed / self._runtime.codec.spec.sample_rate)
         flush = audio.ends_utterance and self._is_flushed_now()
         self._encode(audio.samples, words, flush=flush, is_last=audio.is_last, late=audio.late)
 
