@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -258,9 +258,23 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
     path, library = "/v1/audio/voices", runtime.library
 
     def info(voice: Voice) -> VoiceInfo:
+        consent = voice.consent
         # a checkpoint's own voices are what they are
-        warning = None if voice.consent is None else runtime.cloner.text_warning(voice.text)
-        return _info(voice, runtime.codec.spec.frame_s, warning)
+        warning = None if consent is None else runtime.cloner.text_warning(voice.text)
+        return VoiceInfo(
+            id=voice.id,
+            name=voice.name,
+            built_in=consent is None,
+            default=voice.is_default,
+            language=voice.language,
+            description=voice.description,
+            text=voice.text,
+            text_source=voice.text_source,
+            warning=warning,
+            duration_s=round(voice.codes.shape[1] * runtime.codec.spec.frame_s, 2),
+            created_at=voice.created_at,
+            consent=None if consent is None else ConsentInfo(**asdict(consent)),
+        )
 
     @router.get(path)
     async def voices() -> VoiceList:
@@ -301,24 +315,3 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
 
     router.take_routes(changes)
     return router
-
-
-def _info(voice: Voice, frame_s: float, warning: str | None) -> VoiceInfo:
-    consent = voice.consent
-    record = None
-    if consent is not None:
-        record = ConsentInfo(by=consent.by, statement=consent.statement, at=consent.at)
-    return VoiceInfo(
-        id=voice.id,
-        name=voice.name,
-        built_in=consent is None,
-        default=voice.is_default,
-        language=voice.language,
-        description=voice.description,
-        text=voice.text,
-        text_source=voice.text_source,
-        warning=warning,
-        duration_s=round(voice.codes.shape[1] * frame_s, 2),
-        created_at=voice.created_at,
-        consent=record,
-    )
