@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import Request, Response, WebSocket
@@ -87,19 +88,8 @@ class SpeakOptions:
     voice: str
     speed: float
     media_type: str
-    _choice: _Choice
-    _sample_rate: int | None
-    _bit_rate: int | None
-
-    def encoder(self, codec_rate: int) -> AudioEncoder:
-        """A new one. Raises RequestError (``unsupported``)."""
-        return make_stream_encoder(
-            self._choice.name,
-            codec_rate,
-            self._sample_rate,
-            bit_rate=self._bit_rate,
-            speed=self.speed,
-        )
+    #: Makes a new one. Raises RequestError (``unsupported``).
+    encoder: Callable[[], AudioEncoder]
 
     def create(self, context_id: str, max_lead_ms: int | None = None) -> wire.ContextCreate:
         """The context in the core's words."""
@@ -142,29 +132,21 @@ def _options(query: Mapping[str, str], choice: _Choice, runtime: Runtime) -> Spe
         if name not in _KNOWN | _IGNORED:
             known = sorted(_KNOWN | _IGNORED)
             raise unknown_field(name, known, "parameter", code=_UNSUPPORTED)
-    rate = _whole(query, "sample_rate", choice.sample_rate)
-    model = query.get("model", "")
-    voice = runtime.voices[0] if model in ("", *runtime.settings.model_names) else model
-    options = SpeakOptions(
-        model=model or voice,
-        voice=voice,
-        speed=_speed(query),
-        media_type=choice.media_type.format(rate=rate),
-        _choice=choice,
-        _sample_rate=rate,
-        _bit_rate=_whole(query, "bit_rate", choice.bit_rate),
-    )
-    # A handshake or a request is the time to refuse what cannot be served.
-    options.encoder(runtime.codec.spec.sample_rate)
-    runtime.talker.check_options(speech_request(runtime, options.create("probe"), "probe"))
-    return options
-
-
-def _speed(query: Mapping[str, str]) -> float:
-    speed = _number(query, "speed", 1.0)
+    rate, speed = _whole(query, "sample_rate", choice.sample_rate), _number(query, "speed", 1.0)
     if not _SLOWEST <= speed <= _FASTEST:
         raise _invalid("speed", speed, f"from {_SLOWEST} to {_FASTEST}")
-    return speed
+    bit_rate = _whole(query, "bit_rate", choice.bit_rate)
+    model = query.get("model", "")
+    voice = runtime.voices[0] if model in ("", *runtime.settings.model_names) else model
+    codec_rate, media_type = runtime.codec.spec.sample_rate, choice.media_type.format(rate=rate)
+    encoder = partial(
+        make_stream_encoder, choice.name, codec_rate, rate, bit_rate=bit_rate, speed=speed
+    )
+    options = SpeakOptions(model or voice, voice, speed, media_type, encoder)
+    # A handshake or a request is the time to refuse what cannot be served.
+    options.encoder()
+    runtime.talker.check_options(speech_request(runtime, options.create("probe"), "probe"))
+    return options
 
 
 def _whole(query: Mapping[str, str], name: str, default: int | None) -> int | None:
@@ -396,13 +378,8 @@ class SpeakDialect(Dialect):
         runtime, handle = self.runtime, self.socket.new_handle()
         runtime.require_slot()
         request_id = f"{self._request_id}-{handle}"
-        plan = plan_speech(
-            runtime,
-            NAME,
-            request_id,
-            self._options.create(request_id),
-            self._options.encoder(runtime.codec.spec.sample_rate),
-        )
+        create, encoder = self._options.create(request_id), self._options.encoder()
+        plan = plan_speech(runtime, NAME, request_id, create, encoder)
         self._turn = self.socket.open_context(plan, handle, self, lambda: self._on_closed(handle))
         self._handle, self._tail, self._flushes = handle, "", 0
         return self._turn
@@ -516,8 +493,7 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
         request_id = request.state.request_id
         options = http_options(request.query_params, runtime)
         create = options.create(request_id, runtime.settings.max_lead_ms)
-        encoder = options.encoder(runtime.codec.spec.sample_rate)
-        plan = plan_speech(runtime, NAME, request_id, create, encoder)
+        plan = plan_speech(runtime, NAME, request_id, create, options.encoder())
         renderer = BodyRenderer(options.media_type)
         response = HttpSpeech(runtime, plan, body.text, refusal, renderer)
         response.headers["dg-request-id"] = request_id

@@ -12,6 +12,7 @@ import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import WebSocket
@@ -77,12 +78,8 @@ class SessionConfig(SpeechOptions):
 
     def encoder(self, codec_rate: int) -> AudioEncoder:
         """Samples as they come, or a file for each sentence. Raises RequestError."""
-
-        def make() -> AudioEncoder:
-            return make_stream_encoder(
-                FORMATS[self.response_format], codec_rate, self.sample_rate, speed=self.pace
-            )
-
+        name, rate = FORMATS[self.response_format], self.sample_rate
+        make = partial(make_stream_encoder, name, codec_rate, rate, speed=self.pace)
         return make() if self.response_format == "pcm" else RestartingEncoder(make)
 
     def prepare(self, runtime: Runtime) -> Prepare | None:

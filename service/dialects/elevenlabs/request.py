@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -56,12 +57,8 @@ class OutputFormat:
 
     def make_encoder(self, codec_rate: int, speed: float) -> AudioEncoder:
         """For one context. Raises RequestError (``unsupported``)."""
-
-        def make() -> AudioEncoder:
-            return make_stream_encoder(
-                self.encoding, codec_rate, self.sample_rate, bit_rate=self.bit_rate, speed=speed
-            )
-
+        name, rate, bit_rate = self.encoding, self.sample_rate, self.bit_rate
+        make = partial(make_stream_encoder, name, codec_rate, rate, bit_rate=bit_rate, speed=speed)
         return RestartingEncoder(make) if self.is_file else make()
 
 
