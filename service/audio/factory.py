@@ -19,6 +19,7 @@ from service.audio.containers import (
     opus_bit_rates,
 )
 from service.audio.encoder import AudioEncoder, Fade, FilteringEncoder
+from service.audio.filters import FASTEST, SLOWEST, Resampler, TimeStretch
 from service.audio.opus import (
     DEFAULT_FRAME_MS,
     OPUS_BIT_RATE,
@@ -36,8 +37,6 @@ from service.audio.pcm import (
     pack_mulaw,
     pack_s16,
 )
-from service.audio.resample import Resampler
-from service.audio.stretch import FASTEST, SLOWEST, TimeStretch
 from streaming.protocol.field_errors import unsupported
 from streaming.spec import Samples
 

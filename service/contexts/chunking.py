@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import floor
 
-from service.audio.stretch import held_back_s
+from service.audio.filters import held_back_s
 from service.settings import Settings
 from streaming.chunk_schedule import ScheduleSettings
 from streaming.delay import RowLayout

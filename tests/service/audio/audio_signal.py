@@ -9,7 +9,7 @@ import av
 import numpy as np
 
 from service.audio.encoder import AudioEncoder, Packet
-from service.audio.stretch import TimeStretch
+from service.audio.filters import TimeStretch
 from streaming.spec import Samples
 
 RATE = 24_000

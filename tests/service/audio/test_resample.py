@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.audio.factory import SAMPLE_RATES, make_stream_encoder
-from service.audio.resample import Resampler
+from service.audio.filters import Resampler
 from streaming.spec import Samples
 from tests.service.audio.audio_signal import RATE, joined, run, snr_db, spectrum_error_db, voice
 

@@ -9,7 +9,7 @@ import pytest
 
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
-from service.audio.stretch import FASTEST, SLOWEST, TimeStretch, held_back_s
+from service.audio.filters import FASTEST, SLOWEST, TimeStretch, held_back_s
 from streaming.errors import ErrorCode, RequestError
 from streaming.spec import Samples
 from tests.service.audio.audio_signal import (

@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.audio.stretch import held_back_s
+from service.audio.filters import held_back_s
 from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import stretched
 from tests.service.dialects.openai.talk import EXACT as SERVER_EXACT

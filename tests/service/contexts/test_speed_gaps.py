@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from service.audio.stretch import TimeStretch, held_back_s
+from service.audio.filters import TimeStretch, held_back_s
 from streaming.events import Done, EndAsked, TextAppended
 from tests.service.audio.audio_signal import voice
 from tests.streaming.session_world import SPEC, World, settings

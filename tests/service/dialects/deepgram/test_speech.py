@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from service.audio.resample import Resampler
+from service.audio.filters import Resampler
 from service.dialects.deepgram import joined
 from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import stretched

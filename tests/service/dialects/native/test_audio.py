@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 import talkwire_client
 from service.audio.factory import MEDIA_TYPES, SAMPLE_RATES
-from service.audio.resample import Resampler
+from service.audio.filters import Resampler
 from streaming.protocol.binary import AudioHeader
 from talker.fake import FakeTalker
 from tests.service.live import SPEC, Client, Gateway, client, gateway

@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from service.audio.resample import Resampler
+from service.audio.filters import Resampler
 from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import decoded_file, stretched
