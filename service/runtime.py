@@ -12,10 +12,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from service.admission import Admission
-from service.auth.authenticator import Authority
+from service.auth.authenticator import Authority, TokenSigner
 from service.auth.caller import current_caller
 from service.auth.limits import Accounts
-from service.auth.tokens import TokenSigner
 from service.engine_stats import EnginePace
 from service.engines import RunningCodec, RunningTalker
 from service.metrics import Metrics

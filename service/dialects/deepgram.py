@@ -17,10 +17,9 @@ from service import __version__
 from service.access.rules import GuardedRouter, Rule
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
-from service.auth.authenticator import answered_subprotocol
+from service.auth.authenticator import MAX_TTL_S, answered_subprotocol
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
-from service.auth.tokens import MAX_TTL_S
 from service.contexts.options import plan_speech, speech_request
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
 from service.dialects.errors import TRY_AGAIN, ErrorTable, Refusal, count_error

@@ -12,9 +12,9 @@ from fastapi import APIRouter, Query, Request, Response, WebSocket
 from pydantic import BaseModel, Field
 
 from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule
+from service.auth.authenticator import MAX_TTL_S
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
-from service.auth.tokens import MAX_TTL_S
 from service.contexts.options import plan_speech
 from service.dialects.cartesia.messages import (
     ERRORS,

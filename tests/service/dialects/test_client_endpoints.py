@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 import openai
 import pytest
 
+from service.auth.authenticator import MAX_TTL_S, TokenSigner
 from service.auth.keys import KeyFileError, Scope
-from service.auth.tokens import MAX_TTL_S, TokenSigner
 from talker.fake import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.memory import Refused, Served, served
