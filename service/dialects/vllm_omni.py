@@ -32,8 +32,12 @@ from service.contexts.options import (
 )
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
 from service.dialects.errors import ErrorTable, Refusal, count_error, validation_error
-from service.dialects.openai.references import check_task_type, prepare_ref_audio
-from service.dialects.openai.request import FORMATS, SpeechOptions
+from service.dialects.openai.request import (
+    FORMATS,
+    SpeechOptions,
+    check_task_type,
+    prepare_ref_audio,
+)
 from service.runtime import Runtime
 from service.transport.websocket import (
     GOING_AWAY,
