@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +28,8 @@ MAX_FILE_BYTES = 1 << 20
 #: What the service calls a voice that was added; no name looks like it.
 VOICE_ID = re.compile(r"voice_[0-9a-f]{16}")
 _CHECKSUM = "sha256"
+#: Fields of a voice that its file has by the same names.
+_TEXTS = ("id", "name", "text", "language", "description", "codec", "text_source", "tenant")
 
 
 class VoiceFileError(Exception):
@@ -68,20 +70,9 @@ class Voice:
 def pack(voice: Voice) -> bytes:
     """The file of a voice of the store."""
     assert voice.consent is not None
-    entries = {
-        "id": voice.id,
-        "name": voice.name,
-        "text": voice.text,
-        "language": voice.language,
-        "description": voice.description,
-        "created_at": str(voice.created_at),
-        "codec": voice.codec,
-        "text_source": voice.text_source,
-        "tenant": voice.tenant,
-        "consent_by": voice.consent.by,
-        "consent_statement": voice.consent.statement,
-        "consent_at": voice.consent.at,
-    }
+    entries = {name: getattr(voice, name) for name in _TEXTS}
+    entries |= {f"consent_{name}": value for name, value in asdict(voice.consent).items()}
+    entries["created_at"] = str(voice.created_at)
     metadata = {name: value for name, value in entries.items() if value}
     codes = np.ascontiguousarray(voice.codes, np.int16)
     metadata[_CHECKSUM] = _checksum(codes, metadata)
@@ -95,9 +86,7 @@ def unpack(data: bytes) -> Voice:
     if metadata.pop(_CHECKSUM, "") != _checksum(codes, metadata):
         raise VoiceFileError("the checksum is wrong")
     try:
-        consent = Consent(
-            metadata["consent_by"], metadata["consent_statement"], metadata["consent_at"]
-        )
+        consent = Consent(*(metadata[f"consent_{one.name}"] for one in fields(Consent)))
         heard = metadata.get("text_source") == "recognised"
         return Voice(
             metadata["id"],
