@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from asr.engine import WhisperEngine
@@ -31,7 +32,7 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
         settings.for_talker(),
         voices=library,
         front_ends=FRONT_ENDS,
-        on_progress=lambda phase, seconds: on_progress("talker", phase, seconds),
+        on_progress=partial(on_progress, "talker"),
     )
     codec = CodecWorkerEngine(
         # The talker's own folder, as it finds it: one look at the hub, one revision for both.
@@ -43,12 +44,10 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
         max_batch=settings.codec_max_batch,
         lookahead=settings.lookahead_frames,
         spare=settings.codec_spare,
-        on_progress=lambda phase, seconds: on_progress("codec", phase, seconds),
+        on_progress=partial(on_progress, "codec"),
     )
     metrics = Metrics(__version__, settings.model_name)
-    whisper = build_recogniser(
-        settings, lambda phase, seconds: on_progress("recogniser", phase, seconds)
-    )
+    whisper = build_recogniser(settings, partial(on_progress, "recogniser"))
     tracing = Tracing(__version__, settings.model_name) if settings.tracing else None
     return Runtime(settings, talker, codec, metrics, library, whisper, tracing)
 

@@ -90,3 +90,8 @@ class BackendError(TalkwireError):
     """A part of the service failed; trying again may work."""
 
     retryable = True
+
+
+def internal_error() -> BackendError:
+    """A mistake of ours, of which clients are told no more than that."""
+    return BackendError(ErrorCode.INTERNAL, "Something went wrong in the server.")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from service.audio.encoder import AudioEncoder, Packet
-from streaming.errors import BackendError, CapacityError, ErrorCode, TalkwireError
+from streaming.errors import CapacityError, ErrorCode, TalkwireError, internal_error
 from streaming.spec import Samples
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class EncoderPump:
                 packets = await asyncio.to_thread(self._encode, job)
             except Exception:
                 log.exception("encoding broke")
-                self._fail(BackendError(ErrorCode.INTERNAL, "Something went wrong in the server."))
+                self._fail(internal_error())
                 self._encoded.set()
                 continue
             self._waiting_samples -= len(job.samples)

@@ -17,7 +17,13 @@ from service.contexts.options import Prepare, SpeechPlan
 from service.runtime import Runtime
 from service.timers import align_deadline
 from service.tracing import ContextTrace
-from streaming.errors import BackendError, ErrorCode, RequestError, TalkwireError
+from streaming.errors import (
+    BackendError,
+    ErrorCode,
+    RequestError,
+    TalkwireError,
+    internal_error,
+)
 from streaming.events import (
     AudioDecoded,
     Cancelled,
@@ -61,23 +67,24 @@ log = logging.getLogger(__name__)
 class TalkerRequests:
     """The talker's requests of one context, one for each utterance: ``template`` with its text.
 
-    What comes of them goes to ``post``, but for errors. They wait for the reference that
-    ``prepare`` makes.
+    What comes of them goes to ``post``, but for errors. They wait for the reference that a task of
+    ``tasks`` makes by ``prepare``.
     """
 
     def __init__(
-        self, runtime: Runtime, template: SpeechRequest, post: Callable[[Event], None]
+        self,
+        runtime: Runtime,
+        template: SpeechRequest,
+        post: Callable[[Event], None],
+        prepare: Prepare | None,
+        tasks: asyncio.TaskGroup,
     ) -> None:
         self._runtime, self._template, self._post = runtime, template, post
-        self._preparing: asyncio.Task[tuple[Reference, ...] | TalkwireError] | None = None
+        self._preparing = None if prepare is None else tasks.create_task(self._prepare(prepare))
         self._demand: RowDemand | None = None
         self._is_wanted, self._is_stopped = asyncio.Event(), False
         self._row_s = 0.0  # what a row took of late
         self._has_rows = False
-
-    def prepare(self, prepare: Prepare, tasks: asyncio.TaskGroup) -> None:
-        """Have a reference made, by a task of ``tasks``."""
-        self._preparing = tasks.create_task(self._prepare(prepare))
 
     def take(self, demand: RowDemand) -> None:
         """Take the next rows as ``demand`` says."""
@@ -175,12 +182,7 @@ class TalkerRequests:
             return error
         except Exception:
             log.exception("cloning broke", extra={"request_id": self._template.request_id})
-            return internal()
-
-
-def internal() -> BackendError:
-    """A mistake of ours, of which clients are told no more than that."""
-    return BackendError(ErrorCode.INTERNAL, "Something went wrong in the server.")
+            return internal_error()
 
 
 #: Two times nearer than this are the same to a timer. uvloop counts in these, from the last whole
@@ -255,9 +257,7 @@ class ContextDriver:
         if runtime.tracing is not None:
             request_id = plan.request.request_id
             self._trace = runtime.tracing.open(plan.protocol, request_id, self.touched_at)
-        self._talker = TalkerRequests(runtime, plan.request, self.post)
-        if plan.prepare is not None:
-            self._talker.prepare(plan.prepare, tasks)
+        self._talker = TalkerRequests(runtime, plan.request, self.post, plan.prepare, tasks)
         plan.session.hold()
         runtime.setup_turns.put(partial(self.post, HoldReleased()))
 
@@ -406,7 +406,7 @@ class ContextDriver:
             self.post(Failed(error))
         except Exception:
             log.exception("a context broke", extra={"request_id": self._request.request_id})
-            self.post(Failed(internal()))
+            self.post(Failed(internal_error()))
 
     async def _decode(self, command: Decode) -> None:
         deadline = await self._when_wanted(command.deadline)

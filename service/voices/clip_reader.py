@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
+from streaming.errors import CapacityError, ErrorCode, RequestError, internal_error
 from streaming.protocol.field_errors import unsupported
 from streaming.spec import Samples
 
@@ -111,7 +111,7 @@ class ClipReader:
             )
         except OSError as error:
             log.exception("no child to read a clip")
-            raise BackendError(ErrorCode.INTERNAL, "Something went wrong in the server.") from error
+            raise internal_error() from error
         feeding = asyncio.create_task(_feed(child, data))
         try:
             async with asyncio.timeout(self._wall_s):
