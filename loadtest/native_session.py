@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 from loadtest.plan import Plan
 from loadtest.records import REFUSALS, TurnRecord
-from loadtest.session import API_KEY, Sink, StallTimeout, judge_unfinished, new_record
+from loadtest.session import API_KEY, Sink, TurnSpeech, judge_unfinished, new_record
 from loadtest.workload import Turn
 from talkwire_client import Client, ClientError, PlaybackClock, RefusedError, ServerError, Speech
-from talkwire_client.playback import LeadingSilence
 
 #: A cancelled context's metrics come after the answer: so often they are looked for, every so
 #: many seconds; and so long is waited after them for audio that should not come.
@@ -79,27 +78,11 @@ def _code(error: ClientError) -> str:
     return type(error).__name__
 
 
-class _Speech:
-    """One turn on an open socket. Times are the run's, in seconds from ``zero_s``."""
+class _Speech(TurnSpeech):
+    """One turn on an open socket."""
 
-    def __init__(self, plan: Plan, turn: Turn, record: TurnRecord, zero_s: float) -> None:
-        self._plan, self._turn, self._record, self._zero_s = plan, turn, record, zero_s
-        self._playback = PlaybackClock(record.sample_rate)
-        self._silence = LeadingSilence()
-        self._barge_at: float | None = None
-        self._cutting: asyncio.Task[None] | None = None
-        self._speech: Speech | None = None
-        self._stall = StallTimeout(plan.turn_limit_s)
-
-    def _now(self) -> float:
-        return time.monotonic() - self._zero_s
-
-    def silent_s(self) -> float:
-        """When the listener has heard the last of it: played to the end, or cut off."""
-        end_s = max(self._playback.dry_at, self._record.intended_s)
-        if self._barge_at is not None and self._barge_at < end_s:
-            return max(self._barge_at, self._record.intended_s)
-        return end_s
+    _cutting: asyncio.Task[None] | None = None
+    _speech: Speech | None = None
 
     async def run(self, client: Client) -> None:
         """Speak, listen, perhaps barge in, and record it. Raises CancelledError alone."""

@@ -18,10 +18,9 @@ import h11
 
 from loadtest.plan import Plan
 from loadtest.records import REFUSALS, TurnRecord
-from loadtest.session import API_KEY, Sink, StallTimeout, judge_unfinished, new_record
+from loadtest.session import API_KEY, Sink, TurnSpeech, judge_unfinished, new_record
 from loadtest.workload import Turn
-from talkwire_client import ErrorCode, PlaybackClock
-from talkwire_client.playback import LeadingSilence
+from talkwire_client import ErrorCode
 
 SPEECH_PATH = "/v1/audio/speech"
 _NATIVE_PATH = "/v1/tts/stream"
@@ -86,32 +85,21 @@ async def converse(
         due_s = speech.silent_s() + turn.think_s
 
 
-class _Speech:
-    """One turn. Times are the run's, in seconds from ``zero_s``."""
+class _Speech(TurnSpeech):
+    """One turn, asked for at ``where``."""
+
+    _cutting: asyncio.TimerHandle | None = None
 
     def __init__(
         self, plan: Plan, where: Address, turn: Turn, record: TurnRecord, zero_s: float
     ) -> None:
-        self._plan, self._where, self._turn = plan, where, turn
-        self._record, self._zero_s = record, zero_s
-        self._playback = PlaybackClock(_SAMPLE_RATE)
-        self._silence = LeadingSilence()
-        self._barge_at: float | None = None
-        self._cutting: asyncio.TimerHandle | None = None
-        self._stall = StallTimeout(plan.turn_limit_s)
-
-    def _now(self) -> float:
-        return time.monotonic() - self._zero_s
-
-    def silent_s(self) -> float:
-        """When the listener has heard the last of it: played to the end, or cut off."""
-        end_s = max(self._playback.dry_at, self._record.intended_s)
-        return end_s if self._barge_at is None else min(self._barge_at, end_s)
+        record.sample_rate = _SAMPLE_RATE
+        super().__init__(plan, turn, record, zero_s)
+        self._where = where
 
     async def run(self) -> None:
         """Ask, listen, perhaps barge in, and record it. Raises CancelledError alone."""
         record = self._record
-        record.sample_rate = _SAMPLE_RATE
         try:
             await asyncio.sleep(record.sentence_s - self._now())
             async with self._stall:

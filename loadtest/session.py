@@ -9,8 +9,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from loadtest.plan import Plan
 from loadtest.records import TurnRecord
 from loadtest.workload import Turn
+from talkwire_client import PlaybackClock
+from talkwire_client.playback import LeadingSilence
 
 Sink = Callable[[TurnRecord], None]
 #: Not in the plan, which is written down with the figures; workers inherit the environment.
@@ -49,6 +52,27 @@ class StallTimeout:
         when = asyncio.get_running_loop().time() + max(0.0, ahead_s) + self._limit_s
         if not self._timeout.expired() and when > self.until:
             self._timeout.reschedule(when)
+
+
+class TurnSpeech:
+    """One turn that is spoken. Times are the run's, in seconds from ``zero_s``."""
+
+    def __init__(self, plan: Plan, turn: Turn, record: TurnRecord, zero_s: float) -> None:
+        self._plan, self._turn, self._record, self._zero_s = plan, turn, record, zero_s
+        self._playback = PlaybackClock(record.sample_rate)
+        self._silence = LeadingSilence()
+        self._barge_at: float | None = None
+        self._stall = StallTimeout(plan.turn_limit_s)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._zero_s
+
+    def silent_s(self) -> float:
+        """When the listener has heard the last of it: played to the end, or cut off."""
+        end_s = max(self._playback.dry_at, self._record.intended_s)
+        if self._barge_at is not None and self._barge_at < end_s:
+            return max(self._barge_at, self._record.intended_s)
+        return end_s
 
 
 def new_record(session: int, turn: int, script: Turn, due_s: float, zero_s: float) -> TurnRecord:

@@ -215,7 +215,7 @@ async def test_openai_session_wait_for_text_is_no_stall() -> None:
 
     began = asyncio.get_running_loop().time()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loadtest.openai_session.StallTimeout", Watched)
+        patch.setattr("loadtest.session.StallTimeout", Watched)
         async with scripted(speak) as url:
             await one_turn(url)
     assert limits[0] - began >= 0.045  # the last piece is due after 0.05 s
