@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
@@ -87,12 +87,3 @@ def rule_of(route: BaseRoute) -> Rule | None:
     """The rule of a route; None where nobody declared one."""
     rule = getattr(getattr(route, "endpoint", None), _RULE, None)
     return rule if isinstance(rule, Rule) else None
-
-
-def rules_of(routes: Sequence[BaseRoute]) -> dict[tuple[str, str], Rule | None]:
-    """The rules of routes by method (``WS`` for WebSockets) and path."""
-    return {
-        (method, str(getattr(route, "path", route))): rule_of(route)
-        for route in routes
-        for method in sorted(getattr(route, "methods", None) or {"WS"})
-    }

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
 from opentelemetry.sdk.trace import TracerProvider
+from starlette.routing import BaseRoute
 
-from service.access.rules import Access, rules_of
+from service.access.rules import Access, Rule, rule_of
 from service.admin import create_admin_app
 from service.app import create_app
 from service.auth.keys import Scope
@@ -25,6 +27,15 @@ from tests.deploy.manifests import (
     pod,
 )
 from tests.deploy.render import Object
+
+
+def rules_of(routes: Sequence[BaseRoute]) -> dict[tuple[str, str], Rule | None]:
+    """The rules of routes by method (``WS`` for WebSockets) and path."""
+    return {
+        (method, str(getattr(route, "path", route))): rule_of(route)
+        for route in routes
+        for method in sorted(getattr(route, "methods", None) or {"WS"})
+    }
 
 
 @pytest.fixture(scope="module")
