@@ -21,8 +21,8 @@ _MP3_1 = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 _MP3_2 = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 _MP3_25 = (8, 16, 24, 32, 40, 48, 56, 64)
 _MPEG_1_FROM, _MPEG_2_FROM = 32_000, 16_000
-#: libopus takes no more than this for one channel.
-_OPUS = range(6_000, 256_001)
+#: From narrowband speech to as much as libopus can use, and takes, for one channel.
+OPUS_BIT_RATES = range(6_000, 256_001)
 _AAC_LEAST, _AAC_BITS_PER_SAMPLE = 8_000, 6
 
 Choice = range | tuple[int, ...]
@@ -36,11 +36,6 @@ def mp3_bit_rates(sample_rate: int) -> Choice:
     else:
         steps = _MP3_2 if sample_rate >= _MPEG_2_FROM else _MP3_25
     return tuple(1000 * step for step in steps)
-
-
-def opus_bit_rates(sample_rate: int) -> Choice:
-    """From narrowband speech to as much as libopus can use."""
-    return _OPUS
 
 
 def aac_bit_rates(sample_rate: int) -> Choice:

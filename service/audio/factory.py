@@ -10,13 +10,13 @@ from service.audio.containers import (
     FLAC,
     MP3,
     OGG_OPUS,
+    OPUS_BIT_RATES,
     Choice,
     FileEncoder,
     FileFormat,
     aac_bit_rates,
     describe_choice,
     mp3_bit_rates,
-    opus_bit_rates,
 )
 from service.audio.encoder import AudioEncoder, Fade, FilteringEncoder
 from service.audio.filters import FASTEST, SLOWEST, Resampler, TimeStretch
@@ -99,14 +99,14 @@ _FORMATS: dict[str, _Format] = {
     "pcm_f32le": _pcm(pack_f32),
     "pcm_mulaw": _pcm(pack_mulaw, 8_000),
     "pcm_alaw": _pcm(pack_alaw, 8_000),
-    "opus": _Format(_opus, None, OPUS_RATES, (0, *OPUS_FRAME_MS), opus_bit_rates),
+    "opus": _Format(_opus, None, OPUS_RATES, (0, *OPUS_FRAME_MS), lambda _: OPUS_BIT_RATES),
     "wav": _wav(),
     "wav_f32le": _wav(WavLayout(3, 4, pack_f32)),
     "wav_alaw": _wav(WavLayout(6, 1, pack_alaw)),
     "wav_mulaw": _wav(WavLayout(7, 1, pack_mulaw)),
     "flac": _file(FLAC),
     "mp3": _file(MP3, mp3_bit_rates),
-    "ogg_opus": _file(OGG_OPUS, opus_bit_rates),
+    "ogg_opus": _file(OGG_OPUS, lambda _: OPUS_BIT_RATES),
     "aac": _file(AAC, aac_bit_rates),
 }
 
