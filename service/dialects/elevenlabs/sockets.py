@@ -117,6 +117,11 @@ class StreamDialect(Dialect):
         count_error(self.runtime, error, uuid.uuid4().hex, NAME)
         return error_message(error, context_id)
 
+    def _give_up_idle(self) -> NoReturn:
+        """The client has left the socket alone for too long."""
+        message = "The socket was idle for too long."
+        self._give_up(CapacityError(ErrorCode.IDLE_TIMEOUT, message))
+
     def _give_up(self, error: TalkwireError) -> NoReturn:
         """Tell the error and close the socket with its code."""
         self.tell(error)
@@ -148,11 +153,7 @@ class SingleStreamDialect(StreamDialect):
     def _open(self, message: ClientMessage) -> None:
         self._renderer = SingleRenderer(sync=self._options.sync_alignment)
         self._context = StreamContext(
-            self.socket,
-            self._options,
-            message,
-            self._renderer,
-            self._on_closed,
+            self.socket, self._options, message, self._renderer, self._on_closed
         )
         self._context.take(message.text, flush=bool(message.flush))
 
@@ -174,9 +175,7 @@ class SingleStreamDialect(StreamDialect):
         context = self._context
         idle_s = self.socket.idle_s(now) if context is None else context.speech.idle_s(now)
         if not self._is_ended and idle_s > self._options.inactivity_s:
-            self._give_up(
-                CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long.")
-            )
+            self._give_up_idle()
 
     def _give_up(self, error: TalkwireError) -> NoReturn:
         self._is_ended = True
@@ -269,6 +268,4 @@ class MultiStreamDialect(StreamDialect):
             if context.speech.idle_s(now) > timeout_s:
                 context.end()
         if self.socket.idle_s(now) > timeout_s:
-            self._give_up(
-                CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long.")
-            )
+            self._give_up_idle()
