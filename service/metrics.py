@@ -44,20 +44,6 @@ _RTF = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.25, 
 _BATCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
-class Gaps:
-    """Observes the time between the chunks of one context."""
-
-    def __init__(self, histogram: Histogram) -> None:
-        self._histogram = histogram
-        self._last: float | None = None
-
-    def note(self, now: float) -> None:
-        """A chunk was given at ``now`` (monotonic seconds)."""
-        if self._last is not None:
-            self._histogram.observe(now - self._last)
-        self._last = now
-
-
 class Metrics:
     """One gateway's metrics in a registry of their own (vLLM keeps its own apart)."""
 
@@ -81,7 +67,7 @@ class Metrics:
         self.queue = self._by_protocol(
             "tts_queue_seconds", "From complete text to the talker's start.", _SHORT
         )
-        self._gap = self._by_protocol(
+        self.gap = self._by_protocol(
             "tts_inter_chunk_gap_seconds", "Between two chunks of one context.", _TTFA
         )
         self.underrun = self._by_protocol(
@@ -174,10 +160,6 @@ class Metrics:
     def watch(self, runtime: Runtime) -> None:
         """Export how it stands whenever the metrics are asked for. Call it once."""
         self.registry.register(RuntimeCollector(runtime))
-
-    def gaps(self, protocol: str) -> Gaps:
-        """For one context."""
-        return Gaps(self._gap.labels(protocol))
 
     def on_error(self, code: ErrorCode) -> None:
         """A client was told of an error."""

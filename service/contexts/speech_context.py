@@ -9,6 +9,7 @@ the outputs; everything else is here.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -147,7 +148,7 @@ class SpeechContext(ContextSink):
         self._has_unflushed = self._is_over = False
         self._done: Done | None = None
         self._cancel_asked_at: float | None = None
-        self._gaps = runtime.metrics.gaps(plan.protocol)
+        self._gap, self._chunk_at = runtime.metrics.gap.labels(plan.protocol), math.inf
 
     # -- what the client wants
 
@@ -265,7 +266,9 @@ class SpeechContext(ContextSink):
     def on_audio(self, audio: SendAudio, words: Sequence[WordTiming]) -> None:
         """See ContextSink."""
         now = time.monotonic()
-        self._gaps.note(now)
+        if self._chunk_at < math.inf:
+            self._gap.observe(now - self._chunk_at)
+        self._chunk_at = now
         # what the client says of its playback is not believed here: others would pay for it
         gap_s = min(audio.gap_s, now - self._clock.dry_at) if self._clock.sent_samples else 0.0
         audio_s = len(audio.samples) / self._heard_rate
