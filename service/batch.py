@@ -16,7 +16,6 @@ import http.client
 import json
 import os
 import socket
-import ssl
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ from service.build import build_runtime
 from service.dialects.openai.request import SpeechBody, speech_plan
 from service.logs import set_up
 from service.runtime import Runtime
-from service.server import start_failure
+from service.server import first_of, start_failure
 from service.settings import Settings
 from service.transport.http_response import open_response, speak_whole
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError, TalkwireError
@@ -266,19 +265,13 @@ async def run_batch(
             for _ in range(options.concurrency):
                 tasks.create_task(work())
     except ExceptionGroup as group:
-        error = _first(group)
+        error = first_of(group)
         if isinstance(error, BatchError):
             raise error from None
         if isinstance(error, OSError):
             raise BatchError(f"cannot write to {options.out}: {error.strerror}") from error
         raise
     return failed
-
-
-def _first(error: Exception) -> Exception:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _make(item: Item, options: BatchOptions, speaker: Speaker) -> Result:
@@ -351,10 +344,16 @@ class ServerSpeaker:
 
     async def speak(self, text: str, write: Write) -> None:
         """See Speaker."""
-        connection = self._connection()
+        kind = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=_TIMEOUT_S)
+
+        def ask(body: bytes) -> http.client.HTTPResponse:
+            connection.request("POST", "/v1/audio/speech", body, self._headers)
+            return connection.getresponse()
+
         try:
             body = json.dumps(self._options.body(text)).encode()
-            answer = await asyncio.to_thread(self._ask, connection, body)
+            answer = await asyncio.to_thread(ask, body)
             if answer.status != http.client.OK:
                 told = await asyncio.to_thread(answer.read, _MAX_ERROR_BYTES)
                 raise _refused(answer.status, told, answer.headers.get("retry-after-ms"))
@@ -369,18 +368,6 @@ class ServerSpeaker:
             raise BatchError(f"the server at {self._url} is gone: {error}") from error
         finally:
             _close(connection)
-
-    def _connection(self) -> http.client.HTTPConnection:
-        if self._is_tls:
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(
-                self._host, self._port, timeout=_TIMEOUT_S, context=context
-            )
-        return http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
-
-    def _ask(self, connection: http.client.HTTPConnection, body: bytes) -> http.client.HTTPResponse:
-        connection.request("POST", "/v1/audio/speech", body, self._headers)
-        return connection.getresponse()
 
 
 def _close(connection: http.client.HTTPConnection) -> None:

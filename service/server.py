@@ -251,10 +251,16 @@ def settle() -> None:
     gc.freeze()
 
 
-def start_failure(error: BaseException) -> str:
-    """Why the engines did not start, for the operator; a group tells what its first member does."""
+def first_of(error: BaseException) -> BaseException:
+    """The error itself, or a group's first that is none."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    return error
+
+
+def start_failure(error: BaseException) -> str:
+    """Why the engines did not start, for the operator; a group tells what its first member does."""
+    error = first_of(error)
     if isinstance(error, TalkwireError):
         return error.message
     if isinstance(error, ChildFailed | CheckpointError):
