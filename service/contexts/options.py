@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
+import msgspec
+
 from service.audio.encoder import AudioEncoder
 from service.auth.caller import current_caller
 from service.contexts.chunking import schedule_settings
@@ -163,14 +165,7 @@ def speech_request(runtime: Runtime, create: ContextCreate, request_id: str) -> 
         request_id=request_id,
         text="",
         voice=runtime.library.resolve(voice, current_caller().tenant),
-        sampling=Sampling(
-            sampling.temperature,
-            sampling.top_p,
-            sampling.top_k,
-            sampling.seed,
-            sampling.ras_win_len,
-            sampling.ras_max_repeat,
-        ),
+        sampling=msgspec.convert(sampling, Sampling, from_attributes=True),
         max_frames=None if most is None else most + runtime.codec.spec.delay_rows,
         word_timings=create.timestamps,
         conversation=_conversation(runtime, create),
