@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import struct
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import av
 import numpy as np
@@ -19,17 +19,6 @@ OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
 OPUS_BIT_RATE = 48_000
 _APPLICATION = "audio"
 _PRE_SKIP_AT, _CLOCK = 10, 48_000
-
-
-class OpusFrames(Protocol):
-    """An Opus stream. ``delay_samples``: how far a decoder's output lags behind the input, in
-    samples at the encoder's rate (pre-skip, in 48ths of a millisecond elsewhere).
-    """
-
-    delay_samples: int
-
-    def encode(self, frame: Samples) -> bytes:
-        """One frame of the length that the encoder was made for, within [-1, 1]."""
 
 
 def _load_opuslib() -> Any:
@@ -49,7 +38,9 @@ def has_system_opus() -> bool:
 
 
 class SystemOpus:
-    """OpusFrames through opuslib."""
+    """An Opus stream through opuslib. ``delay_samples``: how far a decoder's output lags behind the
+    input, in samples at the encoder's rate (pre-skip, in 48ths of a millisecond elsewhere).
+    """
 
     def __init__(self, sample_rate: int, frame_samples: int, bit_rate: int = OPUS_BIT_RATE) -> None:
         self._encoder = _opuslib.Encoder(sample_rate, 1, _APPLICATION)
@@ -58,7 +49,7 @@ class SystemOpus:
         self.delay_samples: int = self._encoder.lookahead
 
     def encode(self, frame: Samples) -> bytes:
-        """See OpusFrames."""
+        """One frame of the length that the encoder was made for, within [-1, 1]."""
         data: bytes = self._encoder.encode_float(
             frame.astype(np.float32, copy=False).tobytes(), self._frame_samples
         )
@@ -66,7 +57,7 @@ class SystemOpus:
 
 
 class BundledOpus:
-    """OpusFrames through PyAV."""
+    """The same through PyAV."""
 
     def __init__(self, sample_rate: int, frame_samples: int, bit_rate: int = OPUS_BIT_RATE) -> None:
         encoder = av.AudioCodecContext.create("libopus", "w")
@@ -80,7 +71,7 @@ class BundledOpus:
         self.delay_samples: int = pre_skip * sample_rate // _CLOCK
 
     def encode(self, frame: Samples) -> bytes:
-        """See OpusFrames."""
+        """See SystemOpus."""
         packed = av.AudioFrame.from_ndarray(frame[np.newaxis], format="flt", layout="mono")
         packed.sample_rate, packed.pts = self._sample_rate, self._position
         self._position += len(frame)
@@ -88,7 +79,9 @@ class BundledOpus:
         return bytes(packet)
 
 
-def open_opus(sample_rate: int, frame_samples: int, bit_rate: int = OPUS_BIT_RATE) -> OpusFrames:
+def open_opus(
+    sample_rate: int, frame_samples: int, bit_rate: int = OPUS_BIT_RATE
+) -> SystemOpus | BundledOpus:
     """The system's libopus where it is there, else PyAV's. ``bit_rate`` in bits per second."""
     make = SystemOpus if has_system_opus() else BundledOpus
     return make(sample_rate, frame_samples, bit_rate)
@@ -110,7 +103,9 @@ class OpusEncoder:
 
     inline = False
 
-    def __init__(self, frames: OpusFrames, sample_rate: int, frame_samples: int) -> None:
+    def __init__(
+        self, frames: SystemOpus | BundledOpus, sample_rate: int, frame_samples: int
+    ) -> None:
         self._frames, self.sample_rate, self._frame = frames, sample_rate, frame_samples
         self.delay_samples = frames.delay_samples
         self._held = np.empty(0, np.float32)
