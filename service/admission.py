@@ -164,7 +164,7 @@ class Admission:
         self._held[caller.client] += 1
         self._clients.on_acquired(caller.client)
         if self._accounts is not None:
-            self._accounts.open_context(caller)
+            self._accounts.count_contexts(caller, 1)
         return lease
 
     def on_released(self, lease: Lease) -> None:
@@ -174,7 +174,7 @@ class Admission:
         self._held += Counter()  # drops those who hold none
         self._retry_after.on_released(time.monotonic() - lease.acquired_at)
         if self._accounts is not None:
-            self._accounts.close_context(lease.caller)
+            self._accounts.count_contexts(lease.caller, -1)
 
     def _find(self, caller: Caller, speed: float, now: float) -> list[Lease]:
         """The slots to be taken back for one more; mostly none. Raises CapacityError."""

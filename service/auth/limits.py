@@ -27,17 +27,14 @@ class Allowance:
 
     def wait_s(self, per_minute: int, now: float) -> float:
         """Seconds until a text is taken; 0 for now."""
-        self._settle(per_minute, now)
+        passed, self._at = max(0.0, now - self._at), now
+        self._spent = max(0.0, self._spent - passed * per_minute / _MINUTE_S)
         excess = self._spent - per_minute
         return 0.0 if excess < 0 else (excess + 1) * _MINUTE_S / per_minute
 
     def spend(self, characters: int) -> None:
         """Take so many, or give them back."""
         self._spent = max(0.0, self._spent + characters)
-
-    def _settle(self, per_minute: int, now: float) -> None:
-        passed, self._at = max(0.0, now - self._at), now
-        self._spent = max(0.0, self._spent - passed * per_minute / _MINUTE_S)
 
 
 class Account:
@@ -80,15 +77,10 @@ class Accounts:
         for held in self._held(caller):
             self._require(held, held.account.contexts, held.limits.contexts(capacity), "contexts")
 
-    def open_context(self, caller: Caller) -> None:
-        """Count one context more."""
+    def count_contexts(self, caller: Caller, more: int) -> None:
+        """Count so many contexts more, or less."""
         for held in self._held(caller):
-            held.account.contexts += 1
-
-    def close_context(self, caller: Caller) -> None:
-        """Count one context less."""
-        for held in self._held(caller):
-            held.account.contexts -= 1
+            held.account.contexts += more
 
     def require_connection(self, caller: Caller) -> None:
         """Raise CapacityError (``rate_limited``) if one connection more were too many."""

@@ -202,11 +202,11 @@ def test_a_share_is_of_the_capacity_and_never_nothing() -> None:
     mine = accounts(Limits(max_share=0.5))
     for _ in range(4):
         mine.require_context(CALLER, 8)
-        mine.open_context(CALLER)
+        mine.count_contexts(CALLER, 1)
     with pytest.raises(CapacityError) as full:
         mine.require_context(CALLER, 8)
     assert full.value.code is ErrorCode.RATE_LIMITED
-    mine.close_context(CALLER)
+    mine.count_contexts(CALLER, -1)
     mine.require_context(CALLER, 8)
     accounts(Limits(max_share=0.01)).require_context(CALLER, 8)
 
@@ -215,10 +215,10 @@ def test_a_share_is_of_the_capacity_and_never_nothing() -> None:
 def test_the_tightest_limit_holds(tenant: int | None, key: int | None) -> None:
     mine = accounts(Limits(max_contexts=tenant), Limits(max_contexts=key))
     mine.require_context(CALLER, 100)
-    mine.open_context(CALLER)
+    mine.count_contexts(CALLER, 1)
     with pytest.raises(CapacityError):
         mine.require_context(CALLER, 100)
-    mine.close_context(CALLER)
+    mine.count_contexts(CALLER, -1)
     assert mine.limits(CALLER).max_contexts == 1
     ((_, account),) = mine.tenants()
     assert (account.contexts, account.refusals) == (0, 0)  # counted where it is told
