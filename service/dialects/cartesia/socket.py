@@ -8,6 +8,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from service.contexts.options import plan_speech
 from service.dialects.cartesia.messages import (
@@ -35,7 +36,8 @@ _EXPIRES_S = 1.0
 
 class CartesiaContext:
     """``first`` is the request that opens it; later ones are read for their text alone, since
-    clients send other voices and formats with them. ``began``: see EventRenderer.
+    clients send other voices and formats with them. ``began``: see EventRenderer. ``closed`` is
+    told where one of its id would go on; None if its client has ended it.
 
     Raises RequestError, CapacityError.
     """
@@ -46,7 +48,7 @@ class CartesiaContext:
         first: ContextRequest,
         context_id: str,
         began: Standing,
-        closed: Callable[[], None],
+        closed: Callable[[Standing | None], None],
     ) -> None:
         runtime, handle = socket.runtime, socket.new_handle()
         request_id = f"{socket.session_id}-{handle}"
@@ -66,16 +68,6 @@ class CartesiaContext:
         self._is_ended = False
         self._idle_limit_s = runtime.settings.context_idle_s
         self.speech = socket.open_context(plan, handle, self._renderer, self._on_closed)
-
-    @property
-    def is_expired(self) -> bool:
-        """Whether it was forgotten, not ended by its client, who may go on with it."""
-        return self._renderer.is_quiet
-
-    @property
-    def standing(self) -> Standing:
-        """Where one of its id would go on."""
-        return Standing(self._began_s + self.speech.audio_s, self._renderer.events.flush_id)
 
     def take(self, request: ContextRequest) -> None:
         """Text, a flush, the end: whatever is in it. Raises RequestError."""
@@ -138,7 +130,8 @@ class CartesiaContext:
 
     def _on_closed(self) -> None:
         self._stop_timer()
-        self._closed()
+        heard_s, flush_id = self._began_s + self.speech.audio_s, self._renderer.events.flush_id
+        self._closed(Standing(heard_s, flush_id) if self._renderer.is_quiet else None)
 
 
 _REMEMBERED = 256
@@ -196,16 +189,16 @@ class CartesiaDialect(Dialect):
         self.runtime.require_slot()
         began = self._expired.get(context_id, AFRESH)
         context = CartesiaContext(
-            self.socket, request, context_id, began, lambda: self._on_closed(context_id)
+            self.socket, request, context_id, began, partial(self._on_closed, context_id)
         )
         self._contexts[context_id] = context
         return context
 
-    def _on_closed(self, context_id: str) -> None:
-        context = self._contexts.pop(context_id)
+    def _on_closed(self, context_id: str, standing: Standing | None) -> None:
+        del self._contexts[context_id]
         self._expired.pop(context_id, None)
-        if context.is_expired:
-            self._remember(context_id, context.standing)
+        if standing is not None:
+            self._remember(context_id, standing)
 
     def _remember(self, context_id: str, standing: Standing) -> None:
         self._expired[context_id] = standing
