@@ -25,10 +25,12 @@ from talkwire_client import (
     open_player,
 )
 from talkwire_client.captions import as_json, as_lines, as_srt
-from talkwire_client.playback import Arrival, LeadingSilence, report
+from talkwire_client.playback import Arrival, LeadingSilence, StreamReport, report
 
 FAILED, NO_SERVER, REFUSED = 1, 3, 4
 _FORMATS = {".srt": as_srt, ".json": as_json}
+#: Those that are told, of a StreamReport.
+_FIGURES = ("ttfa_ms", "audio_s", "rtf", "largest_gap_ms", "underrun_ms", "chunks")
 
 
 class SayError(Exception):
@@ -41,36 +43,32 @@ class SayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SayResult:
-    """Figures of the listener (see StreamReport); None where nothing audible came."""
+    """Figures of the listener, where the audio went, and words if asked for."""
 
-    ttfa_ms: float | None
-    audio_s: float
-    rtf: float | None
-    largest_gap_ms: float
-    underrun_ms: float
-    chunks: int
+    figures: StreamReport
     path: str | None
     words: tuple[Word, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Figures for ``--json``, rounded to what a clock can tell, and words if asked for."""
-        figures = {
+        figures = {name: getattr(self.figures, name) for name in _FIGURES}
+        told = {
             name: round(value, 3) if isinstance(value, float) else value
-            for name, value in to_builtins(self).items()
+            for name, value in figures.items()
         }
-        if self.words is None:
-            del figures["words"]
-        return figures
+        told["path"] = self.path
+        return told if self.words is None else {**told, "words": to_builtins(self.words)}
 
     def as_text(self) -> str:
         """Figures in one line."""
-        if self.ttfa_ms is None or self.rtf is None:
+        heard = self.figures
+        if heard.ttfa_ms is None or heard.rtf is None:
             spoken = "nothing audible came"
         else:
             spoken = (
-                f"{self.audio_s:.2f} s of speech, first heard after {self.ttfa_ms:.0f} ms, "
-                f"RTF {self.rtf:.2f}, {self.chunks} chunks, largest gap "
-                f"{self.largest_gap_ms:.0f} ms, underrun {self.underrun_ms:.0f} ms"
+                f"{heard.audio_s:.2f} s of speech, first heard after {heard.ttfa_ms:.0f} ms, "
+                f"RTF {heard.rtf:.2f}, {heard.chunks} chunks, largest gap "
+                f"{heard.largest_gap_ms:.0f} ms, underrun {heard.underrun_ms:.0f} ms"
             )
         return f"{spoken}; {self.path}" if self.path else spoken
 
@@ -137,16 +135,8 @@ async def run_say(
     figures = report(
         arrivals, started_s=started_s, sample_rate=rate, leading_silence_samples=silence.samples
     )
-    return SayResult(
-        ttfa_ms=figures.ttfa_ms,
-        audio_s=figures.audio_s,
-        rtf=figures.rtf,
-        largest_gap_ms=figures.largest_gap_ms,
-        underrun_ms=figures.underrun_ms,
-        chunks=figures.chunks,
-        path=str(out) if out else None,
-        words=tuple(speaking.words) if timestamps else None,
-    )
+    words = tuple(speaking.words) if timestamps else None
+    return SayResult(figures, str(out) if out else None, words)
 
 
 @contextlib.asynccontextmanager

@@ -62,9 +62,10 @@ async def test_say_writes_the_file_and_reports(tmp_path: Path) -> None:
             },
         )
     assert _read(out) == (1, 2, 24_000, SPEECH * 2)
-    assert (result.audio_s, result.chunks, result.path) == (0.04, 2, str(out))
-    assert result.ttfa_ms is not None
-    assert result.ttfa_ms >= 10  # 240 silent samples at 24 kHz
+    heard = result.figures
+    assert (heard.audio_s, heard.chunks, result.path) == (0.04, 2, str(out))
+    assert heard.ttfa_ms is not None
+    assert heard.ttfa_ms >= 10  # 240 silent samples at 24 kHz
     assert result.as_dict()["chunks"] == 2
     assert "0.04 s of speech" in result.as_text()
     assert str(out) in result.as_text()
