@@ -194,7 +194,7 @@ class Authority:
         if not secret:
             raise RequestError(ErrorCode.UNAUTHORIZED, "An API key is needed.")
         now = time.time()
-        token_of = self._ring.get(self._tokens.key_of(secret, now) or "")
+        token_of = self._ring.keys.get(self._tokens.key_of(secret, now) or "")
         key = token_of or self._ring.find(secret)
         if key is None or not key.is_valid(now):
             self._count_failure(key, address)
@@ -219,7 +219,7 @@ class Authority:
         """Whether a caller that was admitted once would still be."""
         if caller.key_id is None:
             return True
-        key = self._ring.get(caller.key_id)
+        key = self._ring.keys.get(caller.key_id)
         return key is not None and key.tenant == caller.tenant and key.is_valid(time.time())
 
     def _count_failure(self, key: ApiKey | None, address: str) -> None:

@@ -103,10 +103,6 @@ class KeyRing:
         """
         return self._by_digest.get(digest_of(secret))
 
-    def get(self, key_id: str) -> ApiKey | None:
-        """By its id."""
-        return self.keys.get(key_id)
-
 
 def new_secret() -> str:
     """A key, made of letters that no header, address or subprotocol has to quote."""

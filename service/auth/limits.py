@@ -167,7 +167,7 @@ class Accounts:
         ring = self._ring()
         limits = ring.tenants.get(caller.tenant, UNLIMITED)
         yield _Held(self._tenants.setdefault(caller.tenant, Account()), limits, "This tenant")
-        key = ring.get(caller.key_id)
+        key = ring.keys.get(caller.key_id)
         limits = UNLIMITED if key is None else key.limits
         yield _Held(self._keys.setdefault(caller.key_id, Account()), limits, "This key")
 

@@ -74,13 +74,9 @@ class BoundedServerProtocol(ServerProtocol):
         #: Whether the client does not take what it is sent. Then pings wait, but for the last.
         self.is_choked = False
         self._unanswered: bytes | None = None
-        #: Pings and needless pongs since ``begin_window``.
+        #: Pings and needless pongs since somebody set it to 0.
         self.control_frames = 0
         self._pongs_due = 0
-
-    def begin_window(self) -> None:
-        """Count control frames from 0 again."""
-        self.control_frames = 0
 
     def send_ping(self, data: bytes | bytearray | memoryview[int]) -> None:
         """See websockets."""
@@ -161,7 +157,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         now = self.loop.time()
         if now - self._window_at >= _CONTROL_WINDOW_S:
             self._window_at = now
-            self.conn.begin_window()
+            self.conn.control_frames = 0
         super().data_received(data)
         if self.conn.control_frames > _MOST_CONTROL_FRAMES and not self.close_sent:
             self.conn.fail(CloseCode.POLICY_VIOLATION, "too many control frames")
