@@ -12,15 +12,15 @@ from service import __version__
 from service.access.gate import Gate
 from service.access.rules import Access, GuardedRouter, Rule
 from service.auth.keys import Scope
-from service.dialects.native import refusal
+from service.dialects.native import TABLE
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError
 
 
 def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> GuardedRouter:
     """``/health/*`` and ``/metrics``, which ``metrics_access`` may read."""
-    router = GuardedRouter(Rule(Access.PROBE, refusal))
-    figures = GuardedRouter(Rule(metrics_access, refusal))
+    router = GuardedRouter(Rule(Access.PROBE, TABLE))
+    figures = GuardedRouter(Rule(metrics_access, TABLE))
 
     def answer(ok: bool) -> Response:
         body = {"status": "ok" if ok else "unavailable", "phase": runtime.phase.value}
@@ -72,7 +72,7 @@ def create_admin_app(runtime: Runtime, end: Callable[[], None]) -> FastAPI:
         runtime=runtime,
         router=app.router,
         bound=runtime.settings.admin_host,
-        elsewhere=refusal,
+        elsewhere=TABLE,
     )
     app.router.routes += health_router(runtime, Access.SCRAPE).routes
     app.router.routes += _drain_router(runtime, end).routes
@@ -81,7 +81,7 @@ def create_admin_app(runtime: Runtime, end: Callable[[], None]) -> FastAPI:
 
 def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
     """``/admin/drain``, on a listener that a network of its own guards."""
-    router = GuardedRouter(Rule(Scope.ADMIN, refusal), tags=["admin"])
+    router = GuardedRouter(Rule(Scope.ADMIN, TABLE), tags=["admin"])
 
     def standing(status: int = 200) -> Response:
         body = {
@@ -122,4 +122,4 @@ def _is_from_page(request: Request) -> bool:
 
 
 def _forbidden() -> Response:
-    return refusal(RequestError(ErrorCode.FORBIDDEN_ORIGIN, "Web pages may not do this."))
+    return TABLE.refuse(RequestError(ErrorCode.FORBIDDEN_ORIGIN, "Web pages may not do this."))

@@ -20,7 +20,7 @@ from service.admin import health_router
 from service.dialects.cartesia.routes import cartesia_router
 from service.dialects.deepgram import deepgram_router
 from service.dialects.elevenlabs.routes import elevenlabs_router
-from service.dialects.native import native_router, refusal
+from service.dialects.native import TABLE, native_router
 from service.dialects.openai.errors import no_route
 from service.dialects.openai.routes import openai_router
 from service.dialects.vllm_omni import vllm_omni_router
@@ -88,7 +88,7 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
         runtime=runtime,
         router=app.router,
         bound=runtime.settings.host,
-        elsewhere=refusal,
+        elsewhere=TABLE,
     )
     app.add_middleware(
         OriginGuard,
@@ -107,7 +107,7 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
         app.add_middleware(TraceHeaders)
     for route in app.routes:  # FastAPI's own: the documents
         assert isinstance(route, Route)
-        declare(route.endpoint, Rule(Access.ANY_KEY, refusal))
+        declare(route.endpoint, Rule(Access.ANY_KEY, TABLE))
     for router in ROUTERS:
         app.router.routes += router(runtime).routes
     describe_keys(app, runtime)

@@ -22,7 +22,7 @@ from service.access.rules import Access, Rule, rule_of
 from service.auth.authenticator import presented_key
 from service.auth.caller import NOBODY, Caller, serve_caller
 from service.auth.keys import Scope as KeyScope
-from service.dialects.errors import Refusal, count_error
+from service.dialects.errors import ErrorTable, count_error
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
@@ -42,7 +42,7 @@ class Gate:
     """
 
     def __init__(
-        self, app: ASGIApp, runtime: Runtime, router: Router, bound: str, elsewhere: Refusal
+        self, app: ASGIApp, runtime: Runtime, router: Router, bound: str, elsewhere: ErrorTable
     ) -> None:
         self._app, self._runtime, self._router = app, runtime, router
         self._bound, self._elsewhere = bound, Rule(Access.ANY_KEY, elsewhere)
@@ -103,8 +103,8 @@ class Gate:
         self, rule: Rule, error: TalkwireError, scope: Scope, receive: Receive, send: Send
     ) -> None:
         request_id = uuid.uuid4().hex
-        count_error(self._runtime, error, request_id, rule.refusal.table.dialect)
-        response = rule.refusal(error, request_id)
+        count_error(self._runtime, error, request_id, rule.errors.dialect)
+        response = rule.errors.refuse(error, request_id)
         if error.code is ErrorCode.UNAUTHORIZED:
             response.headers["www-authenticate"] = 'Bearer realm="talkwire"'
         if scope["type"] == "websocket":

@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from starlette.routing import BaseRoute
 
 from service.auth.keys import Scope
-from service.dialects.errors import Refusal
+from service.dialects.errors import ErrorTable
 
 _RULE = "__access_rule__"
 #: Where browsers put a key that they cannot put into a header: of a handshake, of an address.
@@ -40,14 +40,14 @@ class Rule:
 
     Args:
         access: Who may come in.
-        refusal: The answer to others.
+        errors: How others are refused.
         query: Parameters of the query that may hold the key, for clients without headers.
         scheme: The name in OpenAPI of the header that its clients send the key in, beside
             ``Authorization: Bearer``.
     """
 
     access: Access | Scope
-    refusal: Refusal
+    errors: ErrorTable
     query: tuple[str, ...] = ()
     scheme: str | None = None
 

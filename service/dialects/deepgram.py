@@ -22,7 +22,7 @@ from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.contexts.options import plan_speech, speech_request
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
-from service.dialects.errors import TRY_AGAIN, ErrorTable, Refusal, count_error
+from service.dialects.errors import TRY_AGAIN, ErrorTable, count_error
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented, speaks
@@ -174,15 +174,6 @@ def _invalid(name: str, value: object, allowed: str) -> RequestError:
     return invalid_field(name, value, allowed, ErrorCode.INVALID_PARAMETER)
 
 
-TABLE = ErrorTable(
-    NAME,
-    {ErrorCode.UNKNOWN_VOICE: 400},
-    {"voice": "model", "bitrate": "bit_rate"},
-    full_close=TRY_AGAIN,
-)
-close_code = TABLE.close_code
-
-
 def _code(error: TalkwireError) -> str:
     """Codes are in capitals there."""
     return error.code.value.upper()
@@ -201,7 +192,15 @@ def _headers(error: TalkwireError, request_id: str) -> dict[str, str]:
     return {"dg-request-id": request_id, "dg-error": header_value(TABLE.message(error))}
 
 
-refusal = Refusal(TABLE, _body, _headers)
+TABLE = ErrorTable(
+    NAME,
+    _body,
+    _headers,
+    statuses={ErrorCode.UNKNOWN_VOICE: 400},
+    fields={"voice": "model", "bitrate": "bit_rate"},
+    full_close=TRY_AGAIN,
+)
+close_code = TABLE.close_code
 
 
 def error_message(error: TalkwireError, request_id: str) -> str:
@@ -471,7 +470,7 @@ class Grant(BaseModel):
 
 def deepgram_router(runtime: Runtime) -> GuardedRouter:
     """All routes of this dialect."""
-    rule = Rule(Scope.SPEAK, refusal, scheme="deepgram_token")
+    rule = Rule(Scope.SPEAK, TABLE, scheme="deepgram_token")
     router = GuardedRouter(rule, route_class=SpeechRoute, responses=ERRORS, tags=[NAME])
 
     @router.websocket(_SPEAK)
@@ -480,7 +479,7 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
             return SpeakDialect(socket, socket_options(websocket.query_params, runtime))
 
         subprotocol = answered_subprotocol(websocket.scope.get("subprotocols", []))
-        await serve_socket(websocket, runtime, dialect, refusal, subprotocol)
+        await serve_socket(websocket, runtime, dialect, TABLE, subprotocol)
 
     @router.post(_SPEAK, response_class=Response)
     @speaks
@@ -494,7 +493,7 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
         create = options.create(request_id, runtime.settings.max_lead_ms)
         plan = plan_speech(runtime, NAME, request_id, create, options.encoder())
         renderer = BodyRenderer(options.media_type)
-        response = HttpSpeech(runtime, plan, body.text, refusal, renderer)
+        response = HttpSpeech(runtime, plan, body.text, TABLE, renderer)
         response.headers["dg-request-id"] = request_id
         response.headers["dg-model-name"] = header_value(options.model)
         response.headers["dg-char-count"] = str(len(body.text))

@@ -82,16 +82,20 @@ STATUS: dict[ErrorCode, int] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ErrorTable:
-    """How one API numbers errors and names fields.
+    """How one API numbers errors, names fields, and answers what cannot be served.
 
     Args:
         dialect: The name in logs and metrics.
+        body: Makes the JSON body of an error and the request's id.
+        headers: Makes what headers this API has beside those of all.
         statuses: Where its clients know another HTTP status than ``STATUS``.
         fields: Its names for what the core calls otherwise.
         full_close: The close code of a socket that there is no room for now.
     """
 
     dialect: str
+    body: Callable[[TalkwireError, str], Mapping[str, Any]]
+    headers: Callable[[TalkwireError, str], Mapping[str, str]] = lambda error, request_id: {}
     statuses: Mapping[ErrorCode, int] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
     full_close: int = POLICY
@@ -121,34 +125,15 @@ class ErrorTable:
             return error.message
         return f"{shown_name(name)}: {error.message}"
 
-    def headers(self, error: TalkwireError, request_id: str) -> dict[str, str]:
-        """The headers of a refusal: its id in the logs, and when to come again."""
+    def refuse(self, error: TalkwireError, request_id: str = "") -> Response:
+        """The answer to a request or a handshake. ``request_id`` finds the refusal in the logs;
+        a header tells when to come again.
+        """
         headers = {"x-request-id": request_id} if request_id else {}
         if self.status(error) in (TOO_MANY, UNAVAILABLE):
             headers["retry-after"] = str(math.ceil(retry_ms(error) / 1000))
-        return headers
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Refusal:
-    """The answer to a request or a handshake that cannot be served, in one API's shape.
-
-    Args:
-        table: Its statuses and names.
-        body: Makes the JSON body of an error and the request's id.
-        headers: Makes what headers this API has beside those of all.
-    """
-
-    table: ErrorTable
-    body: Callable[[TalkwireError, str], dict[str, Any]]
-    headers: Callable[[TalkwireError, str], Mapping[str, str]] | None = None
-
-    def __call__(self, error: TalkwireError, request_id: str = "") -> Response:
-        """The response. ``request_id`` finds the refusal in the logs."""
-        headers = self.table.headers(error, request_id)
-        if self.headers is not None:
-            headers |= self.headers(error, request_id)
-        return JSONResponse(self.body(error, request_id), self.table.status(error), headers)
+        headers |= self.headers(error, request_id)
+        return JSONResponse(self.body(error, request_id), self.status(error), headers)
 
 
 def retry_ms(error: TalkwireError) -> int:

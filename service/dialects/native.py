@@ -28,7 +28,7 @@ from service.contexts.speech_context import (
     Started,
     Words,
 )
-from service.dialects.errors import UNAVAILABLE, ErrorTable, Refusal, count_error
+from service.dialects.errors import UNAVAILABLE, ErrorTable, count_error
 from service.runtime import Runtime
 from service.transport.websocket import (
     GOING_AWAY,
@@ -49,7 +49,6 @@ from streaming.report import ContextReport
 from streaming.spec import Encoding
 
 NAME = "native"
-TABLE = ErrorTable(NAME, {ErrorCode.OVERLOADED: UNAVAILABLE})
 
 
 def _body(error: TalkwireError, _: str) -> dict[str, Any]:
@@ -57,8 +56,8 @@ def _body(error: TalkwireError, _: str) -> dict[str, Any]:
     return {"error": body}
 
 
-#: The answer to a handshake, or to a request to the service itself.
-refusal = Refusal(TABLE, _body)
+#: Of handshakes, and of requests to the service itself.
+TABLE = ErrorTable(NAME, _body, statuses={ErrorCode.OVERLOADED: UNAVAILABLE})
 T = TypeVar("T")
 #: How audio travels; see wire.SessionConfigure.
 Framing = Literal["header", "raw", "json"]
@@ -393,7 +392,7 @@ class NativeDialect(Dialect):
 
 def native_router(runtime: Runtime) -> GuardedRouter:
     """``WS /v1/tts/stream``."""
-    router = GuardedRouter(Rule(Scope.SPEAK, refusal))
+    router = GuardedRouter(Rule(Scope.SPEAK, TABLE))
 
     @router.websocket("/v1/tts/stream")
     async def stream(websocket: WebSocket) -> None:
@@ -402,9 +401,9 @@ def native_router(runtime: Runtime) -> GuardedRouter:
         if offered and wire.SUBPROTOCOL not in offered:
             message = f"Offer the subprotocol {wire.SUBPROTOCOL}."
             error = RequestError(ErrorCode.UNSUPPORTED, message)
-            await refuse(websocket, runtime, error, refusal)
+            await refuse(websocket, runtime, error, TABLE)
             return
         subprotocol = wire.SUBPROTOCOL if offered else None
-        await serve_socket(websocket, runtime, NativeDialect, refusal, subprotocol)
+        await serve_socket(websocket, runtime, NativeDialect, TABLE, subprotocol)
 
     return router

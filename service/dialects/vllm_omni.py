@@ -31,7 +31,7 @@ from service.contexts.options import (
     speech_request,
 )
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
-from service.dialects.errors import ErrorTable, Refusal, count_error, validation_error
+from service.dialects.errors import ErrorTable, count_error, validation_error
 from service.dialects.openai.request import (
     FORMATS,
     SpeechOptions,
@@ -134,7 +134,6 @@ def parse_config(message: dict[str, Any], runtime: Runtime) -> SessionConfig:
 
 
 Messages = list[Message]
-TABLE = ErrorTable(NAME)
 
 
 @dataclass(slots=True)
@@ -445,7 +444,7 @@ class Speaker:
             self._socket.send(data)
 
 
-refusal = Refusal(TABLE, lambda error, _: error_fields(error))
+TABLE = ErrorTable(NAME, lambda error, _: error_fields(error))
 #: Messages that may wait for a session.config to hold.
 _MAX_HELD = 64
 
@@ -617,10 +616,10 @@ def _invalid(message: str, param: str | None = None) -> RequestError:
 
 def vllm_omni_router(runtime: Runtime) -> GuardedRouter:
     """The route of this dialect."""
-    router = GuardedRouter(Rule(Scope.SPEAK, refusal))
+    router = GuardedRouter(Rule(Scope.SPEAK, TABLE))
 
     @router.websocket("/v1/audio/speech/stream")
     async def stream(websocket: WebSocket) -> None:
-        await serve_socket(websocket, runtime, StreamDialect, refusal)
+        await serve_socket(websocket, runtime, StreamDialect, TABLE)
 
     return router

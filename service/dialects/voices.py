@@ -24,7 +24,7 @@ from service.access.hosts import require_own_page
 from service.access.rules import GuardedRouter, Rule
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
-from service.dialects.openai.errors import ErrorBody, resource_refusal
+from service.dialects.openai.errors import RESOURCE_TABLE, ErrorBody
 from service.dialects.voice_aliases import list_voices
 from service.runtime import Runtime
 from service.transport.http_routes import ClipRoute, documented
@@ -251,7 +251,7 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
     """The routes of voices."""
 
     def guarded(scope: Scope) -> GuardedRouter:
-        rule = Rule(scope, resource_refusal)
+        rule = Rule(scope, RESOURCE_TABLE)
         return GuardedRouter(rule, route_class=ClipRoute, responses=_ERRORS, tags=["voices"])
 
     router, changes = guarded(Scope.SPEAK), guarded(Scope.VOICES_WRITE)

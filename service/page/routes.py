@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 import service
 from service.access.rules import Access, GuardedRouter, Rule, declare
-from service.dialects.native import refusal
+from service.dialects.native import TABLE
 from service.runtime import Runtime
 
 _HTML, _JS = "text/html; charset=utf-8", "text/javascript; charset=utf-8"
@@ -86,7 +86,7 @@ class _File(NamedTuple):
 
 def page_router(runtime: Runtime) -> GuardedRouter:
     """``GET /`` and its files. Raises FileNotFoundError if the tree lacks one."""
-    rule = Rule(Access.OPEN, refusal)
+    rule = Rule(Access.OPEN, TABLE)
     router = GuardedRouter(rule)
     for path, source in PAGES.items():
         answer = declare(partial(_load(*source).answer), rule)

@@ -14,7 +14,7 @@ from service.admission import Lease
 from service.auth.caller import current_caller
 from service.contexts.options import FlushEncoder, SpeechPlan
 from service.contexts.speech_context import Audio, Output, SpeechContext, Words
-from service.dialects.errors import Refusal, count_error
+from service.dialects.errors import ErrorTable, count_error
 from service.runtime import Runtime
 from service.transport.http_routes import ignored_header
 from streaming.errors import CapacityError, ErrorCode, TalkwireError
@@ -144,12 +144,12 @@ class HttpSpeech(Response):
         runtime: Runtime,
         plan: SpeechPlan,
         text: str,
-        refusal: Refusal,
+        errors: ErrorTable,
         renderer: BodyRenderer,
         ignored: Iterable[str] = (),
     ) -> None:
         self._runtime, self._plan, self._text = runtime, plan, text
-        self._refusal, self._renderer = refusal, renderer
+        self._errors, self._renderer = errors, renderer
         self.status_code, self.media_type, self.background = 200, renderer.media_type, None
         self.init_headers(
             {
@@ -174,8 +174,8 @@ class HttpSpeech(Response):
                     refused = await self._speak(lease, tasks, receive, send)
         if refused is not None:
             self._count(refused)
-            refusal = self._refusal(refused, self._plan.request.request_id)
-            await refusal(scope, receive, send)
+            answer = self._errors.refuse(refused, self._plan.request.request_id)
+            await answer(scope, receive, send)
 
     async def _speak(
         self, lease: Lease, tasks: asyncio.TaskGroup, receive: Receive, send: Send

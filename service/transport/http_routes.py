@@ -156,7 +156,7 @@ class SpeechRoute(APIRoute):
         needs_slot = _SPEAKS in self.endpoint.__dict__
         rule = rule_of(self)
         assert rule is not None
-        refusal = rule.refusal
+        errors = rule.errors
 
         async def handle(plain: Request) -> Response:
             request = _BoundedRequest(plain.scope, plain.receive)
@@ -178,8 +178,8 @@ class SpeechRoute(APIRoute):
                 response = Response(status_code=_BAD_REQUEST)  # nobody is there to read it
             except (TalkwireError, RequestValidationError, HTTPException) as wrong:
                 error = self._error(wrong)
-                count_error(runtime, error, request_id, refusal.table.dialect)
-                response = refusal(error, request_id)
+                count_error(runtime, error, request_id, errors.dialect)
+                response = errors.refuse(error, request_id)
             finally:
                 request.done()
             response.headers["x-request-id"] = request_id

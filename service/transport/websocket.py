@@ -26,7 +26,7 @@ from service.contexts.ack_tracker import AckTracker
 from service.contexts.options import SpeechPlan
 from service.contexts.outbox import Item, Outbox
 from service.contexts.speech_context import Renderer, SocketOutput, SpeechContext
-from service.dialects.errors import Refusal, count_error, limit_errors
+from service.dialects.errors import ErrorTable, count_error, limit_errors
 from service.runtime import Runtime
 from service.transport.http_routes import ignored_header
 from service.transport.uvicorn_protocols import (
@@ -362,7 +362,7 @@ async def serve_socket(
     websocket: WebSocket,
     runtime: Runtime,
     make: MakeDialect,
-    refusal: Refusal,
+    errors: ErrorTable,
     subprotocol: str | None = None,
     ignored: Iterable[str] = (),
 ) -> None:
@@ -373,7 +373,7 @@ async def serve_socket(
     try:
         _require_room(runtime, caller)
     except TalkwireError as error:
-        await refuse(websocket, runtime, error, refusal)
+        await refuse(websocket, runtime, error, errors)
         return
     with runtime.connection(), runtime.accounts.connection(caller):
         async with asyncio.TaskGroup() as tasks:
@@ -381,7 +381,7 @@ async def serve_socket(
             try:
                 dialect = make(socket)
             except TalkwireError as error:
-                await refuse(websocket, runtime, error, refusal)
+                await refuse(websocket, runtime, error, errors)
                 return
             headers = ignored_header(ignored).items()
             await websocket.accept(
@@ -399,9 +399,9 @@ def _require_room(runtime: Runtime, caller: Caller) -> None:
 
 
 async def refuse(
-    websocket: WebSocket, runtime: Runtime, error: TalkwireError, refusal: Refusal
+    websocket: WebSocket, runtime: Runtime, error: TalkwireError, errors: ErrorTable
 ) -> None:
     """Refuse the handshake with a real status."""
     request_id = uuid.uuid4().hex
-    count_error(runtime, error, request_id, refusal.table.dialect)
-    await websocket.send_denial_response(refusal(error, request_id))
+    count_error(runtime, error, request_id, errors.dialect)
+    await websocket.send_denial_response(errors.refuse(error, request_id))

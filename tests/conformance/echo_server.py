@@ -17,7 +17,7 @@ from fastapi import FastAPI, WebSocket
 
 from codec.fake import FakeCodecEngine
 from service.access.hosts import OriginGuard
-from service.dialects.native import refusal
+from service.dialects.native import TABLE
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
@@ -54,7 +54,7 @@ def _app(runtime: Runtime) -> FastAPI:
 
     @app.websocket("/")
     async def echo(websocket: WebSocket) -> None:
-        await serve_socket(websocket, runtime, Echo, refusal)
+        await serve_socket(websocket, runtime, Echo, TABLE)
 
     return app
 

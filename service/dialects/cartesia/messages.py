@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import MEDIA_TYPES, make_stream_encoder
 from service.contexts.speech_context import TextRenderer
-from service.dialects.errors import ErrorTable, Refusal
+from service.dialects.errors import ErrorTable
 from service.runtime import Runtime
 from service.transport.http_routes import documented
 from streaming.errors import ErrorCode, TalkwireError
@@ -24,9 +24,6 @@ from streaming.word_timing import WordTiming
 
 NAME = "cartesia"
 _FORMAT = dict.fromkeys(("encoding", "sample_rate", "bitrate"), "output_format")
-TABLE = ErrorTable(
-    NAME, fields={"text": "transcript", "speed": "generation_config.speed", **_FORMAT}
-)
 
 
 def error_fields(error: TalkwireError, request_id: str) -> dict[str, Any]:
@@ -40,7 +37,11 @@ def error_fields(error: TalkwireError, request_id: str) -> dict[str, Any]:
     }
 
 
-refusal = Refusal(TABLE, error_fields)
+TABLE = ErrorTable(
+    NAME,
+    error_fields,
+    fields={"text": "transcript", "speed": "generation_config.speed", **_FORMAT},
+)
 
 
 def error_event(

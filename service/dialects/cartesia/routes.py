@@ -20,12 +20,12 @@ from service.dialects.cartesia.messages import (
     ERRORS,
     LANGUAGE_FIELDS,
     NAME,
+    TABLE,
     EventRenderer,
     OutputFormat,
     SpeechBody,
     context_create,
     encoded,
-    refusal,
 )
 from service.dialects.cartesia.socket import CartesiaDialect
 from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, page_after
@@ -111,14 +111,14 @@ def _sse(event: dict[str, Any]) -> bytes:
 
 def cartesia_router(runtime: Runtime) -> GuardedRouter:
     """All routes of this dialect."""
-    rule = Rule(Scope.SPEAK, refusal, scheme="x_api_key")
+    rule = Rule(Scope.SPEAK, TABLE, scheme="x_api_key")
     router = GuardedRouter(rule, route_class=SpeechRoute, responses=ERRORS, tags=[NAME])
     sockets = GuardedRouter(replace(rule, query=BROWSER_QUERY))
 
     @sockets.websocket("/tts/websocket")
     async def websocket(websocket: WebSocket) -> None:
         # each message may name them, and has no header of its own
-        await serve_socket(websocket, runtime, CartesiaDialect, refusal, ignored=LANGUAGE_FIELDS)
+        await serve_socket(websocket, runtime, CartesiaDialect, TABLE, ignored=LANGUAGE_FIELDS)
 
     router.take_routes(sockets)
     _add_speech(router, runtime)
@@ -164,7 +164,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         encoder = format_.make_encoder(runtime.codec.spec.sample_rate, body.pace)
         plan = plan_speech(runtime, NAME, request_id, create, encoder)
         ignored = [name for name in LANGUAGE_FIELDS if getattr(body, name)]
-        return HttpSpeech(runtime, plan, body.transcript, refusal, renderer, ignored)
+        return HttpSpeech(runtime, plan, body.transcript, TABLE, renderer, ignored)
 
 
 def _add_voices(router: APIRouter, runtime: Runtime) -> None:

@@ -13,20 +13,10 @@ from pydantic import BaseModel, Field
 
 from service.contexts.speech_context import TextRenderer
 from service.dialects.elevenlabs.request import NAME, VoiceSettings
-from service.dialects.errors import ErrorTable, Refusal
+from service.dialects.errors import ErrorTable
 from service.transport.http_routes import documented
 from streaming.errors import ErrorCode, TalkwireError
 from streaming.word_timing import WordTiming
-
-TABLE = ErrorTable(
-    NAME,
-    {ErrorCode.INVALID_JSON: 422, ErrorCode.INVALID_MESSAGE: 422},
-    {
-        "voice": "voice_id",
-        "speed": "voice_settings.speed",
-        **dict.fromkeys(("encoding", "sample_rate", "bitrate"), "output_format"),
-    },
-)
 
 
 def _body(error: TalkwireError, request_id: str) -> dict[str, Any]:
@@ -42,7 +32,17 @@ def _body(error: TalkwireError, request_id: str) -> dict[str, Any]:
     return {"detail": detail}
 
 
-refusal = Refusal(TABLE, _body, lambda _, request_id: {"request-id": request_id})
+TABLE = ErrorTable(
+    NAME,
+    _body,
+    lambda _, request_id: {"request-id": request_id},
+    statuses={ErrorCode.INVALID_JSON: 422, ErrorCode.INVALID_MESSAGE: 422},
+    fields={
+        "voice": "voice_id",
+        "speed": "voice_settings.speed",
+        **dict.fromkeys(("encoding", "sample_rate", "bitrate"), "output_format"),
+    },
+)
 close_code = TABLE.close_code
 
 

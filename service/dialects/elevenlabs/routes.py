@@ -15,7 +15,7 @@ from service.audio.timeline import later
 from service.auth.keys import Scope
 from service.contexts.options import SpeechPlan, plan_speech
 from service.dialects.elevenlabs.account import add_account
-from service.dialects.elevenlabs.messages import ERRORS, Aligner, CharTimes, refusal
+from service.dialects.elevenlabs.messages import ERRORS, TABLE, Aligner, CharTimes
 from service.dialects.elevenlabs.request import (
     DEFAULT_FORMAT,
     NAME,
@@ -120,7 +120,7 @@ _SPEECH = "/v1/text-to-speech/{voice_id}"
 
 def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
     """All routes of this dialect."""
-    rule = Rule(Scope.SPEAK, refusal, scheme="xi_api_key")
+    rule = Rule(Scope.SPEAK, TABLE, scheme="xi_api_key")
     router = GuardedRouter(rule, route_class=SpeechRoute, responses=ERRORS, tags=[NAME])
     sockets = GuardedRouter(replace(rule, query=_TOKEN_QUERY))
     _add_sockets(sockets, runtime)
@@ -139,7 +139,7 @@ def _add_sockets(router: APIRouter, runtime: Runtime) -> None:
             return kind(socket, stream_options(voice, query, runtime))
 
         ignored = ignored_fields(query.get("language_code"))
-        await serve_socket(websocket, runtime, dialect, refusal, ignored=ignored)
+        await serve_socket(websocket, runtime, dialect, TABLE, ignored=ignored)
 
     @router.websocket(_SPEECH + "/multi-stream-input")
     async def multi_stream_input(websocket: WebSocket) -> None:
@@ -207,7 +207,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
 
     def spoken(plan: SpeechPlan, body: SpeechBody, renderer: BodyRenderer) -> Response:
         ignored = ignored_fields(body.language_code)
-        return HttpSpeech(runtime, plan, body.text, refusal, renderer, ignored)
+        return HttpSpeech(runtime, plan, body.text, TABLE, renderer, ignored)
 
 
 def _alignment(plan: SpeechPlan, body: SpeechBody) -> tuple[Aligner, float]:

@@ -29,7 +29,7 @@ from service.auth.caller import current_caller
 from service.contexts.options import Prepare, SpeechPlan, require_model
 from service.contexts.speech_context import Audio, SpeechContext
 from service.dialects.errors import count_error
-from service.dialects.openai.errors import error_body, refusal
+from service.dialects.openai.errors import TABLE, error_body
 from service.dialects.openai.request import (
     FORMATS,
     SpeechBody,
@@ -250,7 +250,7 @@ class HttpBatch(Response):
                 self._first = self._runtime.admission.acquire(self._caller, plan.session.speed)
             except CapacityError as full:
                 count_error(self._runtime, full, self._request_id)
-                await refusal(full, self._request_id)(scope, receive, send)
+                await TABLE.refuse(full, self._request_id)(scope, receive, send)
                 return
         with self._runtime.connection():
             try:

@@ -16,18 +16,12 @@ from service.dialects.errors import (
     TOO_MANY,
     UNAVAILABLE,
     ErrorTable,
-    Refusal,
     count_error,
     retry_ms,
 )
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
 _FAILED = 500
-TABLE = ErrorTable(
-    "openai",
-    {ErrorCode.UNKNOWN_VOICE: 400},
-    {"text": "input", "encoding": "response_format", "sample_rate": "response_format"},
-)
 _NO_ROUTE = {
     404: "There is nothing at this address.",
     405: "This address does not take that method.",
@@ -68,9 +62,15 @@ def _retry_header(error: TalkwireError, _: str) -> dict[str, str]:
     return {"retry-after-ms": str(retry_ms(error))} if is_temporary else {}
 
 
-refusal = Refusal(TABLE, error_body, _retry_header)
+TABLE = ErrorTable(
+    "openai",
+    error_body,
+    _retry_header,
+    statuses={ErrorCode.UNKNOWN_VOICE: 400},
+    fields={"text": "input", "encoding": "response_format", "sample_rate": "response_format"},
+)
 #: Where the address names the voice.
-resource_refusal = Refusal(replace(TABLE, statuses={}), error_body, _retry_header)
+RESOURCE_TABLE = replace(TABLE, statuses={})
 
 
 async def no_route(request: Request, error: Exception) -> Response:

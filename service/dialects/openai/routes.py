@@ -20,7 +20,7 @@ from service.auth.keys import Scope
 from service.contexts.options import require_model
 from service.dialects.elevenlabs.account import elevenlabs_models
 from service.dialects.openai.batch import BatchAnswer, BatchBody, batch_response
-from service.dialects.openai.errors import ErrorBody, error_body, refusal
+from service.dialects.openai.errors import TABLE, ErrorBody, error_body
 from service.dialects.openai.request import (
     FORMATS,
     SpeechBody,
@@ -146,7 +146,7 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
         else EventRenderer(runtime.codec.spec.frame_s / body.pace)
     )
     ignored = ignored_fields(body, runtime)
-    response = HttpSpeech(runtime, plan, body.input, refusal, renderer, ignored)
+    response = HttpSpeech(runtime, plan, body.input, TABLE, renderer, ignored)
     if is_audio and format_ == "pcm":
         response.headers.update(_PCM_HEADERS)
     response.headers.update(warning_header(body, runtime))
@@ -155,7 +155,7 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
 
 def openai_router(runtime: Runtime) -> GuardedRouter:
     """The routes of this API."""
-    rule = Rule(Scope.SPEAK, refusal)
+    rule = Rule(Scope.SPEAK, TABLE)
     options: dict[str, Any] = {"responses": _ERRORS, "tags": ["openai"]}
     router = GuardedRouter(rule, route_class=ClipRoute, **options)
     queries = GuardedRouter(replace(rule, query=BROWSER_QUERY), route_class=ClipRoute, **options)
