@@ -67,13 +67,7 @@ def create_admin_app(runtime: Runtime, end: Callable[[], None]) -> FastAPI:
     app = FastAPI(title="Talkwire admin", version=__version__, docs_url=None, redoc_url=None)
     app.openapi_url = None
     app.router.routes.clear()
-    app.add_middleware(
-        Gate,
-        runtime=runtime,
-        router=app.router,
-        bound=runtime.settings.admin_host,
-        elsewhere=TABLE,
-    )
+    app.add_middleware(Gate, runtime=runtime, router=app.router, bound=runtime.settings.admin_host)
     app.router.routes += health_router(runtime, Access.SCRAPE).routes
     app.router.routes += _drain_router(runtime, end).routes
     return app

@@ -83,13 +83,7 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
     )
     app.state.runtime = runtime
     app.add_exception_handler(HTTPException, no_route)
-    app.add_middleware(
-        Gate,
-        runtime=runtime,
-        router=app.router,
-        bound=runtime.settings.host,
-        elsewhere=TABLE,
-    )
+    app.add_middleware(Gate, runtime=runtime, router=app.router, bound=runtime.settings.host)
     app.add_middleware(
         OriginGuard,
         allowed=runtime.settings.allowed_origins,

@@ -22,30 +22,29 @@ from service.access.rules import Access, Rule, rule_of
 from service.auth.authenticator import presented_key
 from service.auth.caller import NOBODY, Caller, serve_caller
 from service.auth.keys import Scope as KeyScope
-from service.dialects.errors import ErrorTable, count_error
+from service.dialects.errors import count_error
+from service.dialects.native import TABLE
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
 log = logging.getLogger(__name__)
+#: Where there is no route.
+_ELSEWHERE = Rule(Access.ANY_KEY, TABLE)
 
 
 class Gate:
     """Lets in those whom the rules let in, and says who they are (``service.auth.caller``).
+    Without a key one does not learn even where there is no route.
 
     Args:
         app: What is behind it.
         runtime: Its settings and keys.
         router: Chooses the routes.
         bound: The host that the listener is bound to.
-        elsewhere: How to refuse where there is no route: without a key one does not learn even
-            that.
     """
 
-    def __init__(
-        self, app: ASGIApp, runtime: Runtime, router: Router, bound: str, elsewhere: ErrorTable
-    ) -> None:
-        self._app, self._runtime, self._router = app, runtime, router
-        self._bound, self._elsewhere = bound, Rule(Access.ANY_KEY, elsewhere)
+    def __init__(self, app: ASGIApp, runtime: Runtime, router: Router, bound: str) -> None:
+        self._app, self._runtime, self._router, self._bound = app, runtime, router, bound
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the ASGI specification."""
@@ -53,11 +52,11 @@ class Gate:
             await self._app(scope, receive, send)
             return
         route = _matched(self._router.routes, scope)
-        rule = self._elsewhere if route is None else rule_of(route)
+        rule = _ELSEWHERE if route is None else rule_of(route)
         try:
             serve_caller(self._admit(rule, scope))
         except TalkwireError as error:
-            await self._refuse(rule or self._elsewhere, error, scope, receive, send)
+            await self._refuse(rule or _ELSEWHERE, error, scope, receive, send)
             return
         if rule is not None and rule.access is KeyScope.SPEAK and _begins_speech(scope):
             await self._runtime.hold_until_ready()
