@@ -55,16 +55,14 @@ class TalkerProcessEngine:
         model: str,
         settings: TalkerSettings | None = None,
         *,
-        revision: str | None = None,
         voices: VoiceSource | None = None,
         front_ends: Mapping[str, TextFrontEnd] | None = None,
-        watch: Watch | None = None,
         on_progress: Callable[[str, float], None] = lambda phase, seconds: None,
     ) -> None:
         #: Where the checkpoint lies; ``start`` finds it.
-        self.folder = ModelFolder(model, revision)
+        self.folder = ModelFolder(model)
         self._settings = settings or TalkerSettings()
-        self._voices, self._watch = voices, watch or Watch(start_timeout_s=START_TIMEOUT_S)
+        self._voices = voices
         self._front_ends = front_ends or {}
         self._on_progress = on_progress
         self._checkpoint: Checkpoint | None = None
@@ -110,7 +108,7 @@ class TalkerProcessEngine:
             on_progress=self._on_progress,
             env={"TORCHINDUCTOR_CACHE_DIR": _inductor_cache()},
         )
-        self._supervisor = Supervisor(program, self._watch)
+        self._supervisor = Supervisor(program, Watch(start_timeout_s=START_TIMEOUT_S))
         self._downtime.begin()
         await self._supervisor.start()
 

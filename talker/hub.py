@@ -31,8 +31,8 @@ class ModelFolder:
     the hub's branch moves on.
     """
 
-    def __init__(self, model: str, revision: str | None = None) -> None:
-        self._model, self._revision = model, revision
+    def __init__(self, model: str) -> None:
+        self._model = model
         self._folder: Path | None = None
         self._is_found = asyncio.Event()
 
@@ -51,9 +51,8 @@ class ModelFolder:
         return self._folder
 
     async def _download(self, on_download: Callable[[float], None]) -> Path:
-        asked = [self._model] if self._revision is None else [self._model, self._revision]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "talker.hub", *asked),
+            *(sys.executable, "-m", "talker.hub", self._model),
             stdin=DEVNULL,
             stdout=PIPE,
             start_new_session=True,  # a terminal's Ctrl-C is for the parent alone
@@ -91,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     die_with_parent()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     try:
-        print(resolve_folder(*argv).resolve())
+        print(resolve_folder(argv[0]).resolve())
     except CheckpointError as error:
         log.exception("the model cannot be had")
         print(error)
