@@ -16,7 +16,7 @@ from embedded.training.codec_training import Way, learn, parts
 from embedded.training.pitch import HOP, RATE, Ints, periods_of
 from embedded.training.precision import autocast
 from embedded.training.progress import Progress
-from embedded.training.quantise import Quantiser
+from embedded.training.quantise import COMPONENTS, Quantiser
 from embedded.training.spectra import mel_bands, spectra
 from embedded.training.speech import Spoken
 
@@ -24,13 +24,20 @@ _FFTS = (256, 512, 1024, 2048)
 _MELS = ((512, 40), (2048, 100))
 #: Samples are compared up to this harmonic, scaled by their usual size; above it, spectra alone.
 _HARMONICS, _SLOPE_HZ, _LEVEL = 3.5, 100.0, 0.02
+#: What samples are scaled by, once the highs are raised.
+_RAISED_LEVEL = 0.01
 _USUAL_HZ = 150.0  # of a piece without pitch
 #: Speech has 30 dB less at 6 kHz than at 300 Hz: spectra are compared after a filter that raises
 #: the highs (each sample less so much of the one before).
 _EMPHASIS = 0.9
 _TESTED = 16
 #: Weights of the losses, by their names.
-EVEN: Mapping[str, float] = {"wave": 1.0, "spectral": 1.0, "mel": 1.0}
+#: After the decoder's first block the largest value is 4 to 5 in speech, and 20 or more where a
+#: burst follows.
+_HOTTEST = 7.0
+#: Odd pieces of a step, and the most frames of one utterance in those that are spliced.
+_ODD, _SPLICED = 24, 8
+EVEN: Mapping[str, float] = {"wave": 1.0, "raised": 0.0, "spectral": 1.0, "mel": 1.0, "burst": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +98,9 @@ def losses(made: Tensor, wanted: Tensor, low_hz: Tensor) -> dict[str, Tensor]:
 
     ``wave``: of samples, below ``low_hz`` ``[B]``. The teacher's first three harmonics follow the
     phase of its source and thus the codes, higher ones hardly: compared there, samples would only
-    teach the decoder to be quiet. ``spectral``: of magnitudes at four resolutions. ``mel``: of mel
-    spectra.
+    teach the decoder to be quiet. ``raised``: of samples with the highs raised, at all
+    frequencies, for what is wanted of which codes say all phases. ``spectral``: of magnitudes at
+    four resolutions. ``mel``: of mel spectra.
     """
     raised, right = bright(made), bright(wanted)
     bands = _tables(made.device)[1]
@@ -107,7 +115,12 @@ def losses(made: Tensor, wanted: Tensor, low_hz: Tensor) -> dict[str, Tensor]:
             a, b = bands[size] @ a, bands[size] @ b
             mel = mel + ((a + floor).log() - (b + floor).log()).abs().mean()
     wave = (_low(made, low_hz) - _low(wanted, low_hz)).abs().mean() / _LEVEL
-    return {"wave": wave, "spectral": spectral / len(_FFTS), "mel": mel / len(_MELS)}
+    return {
+        "wave": wave,
+        "raised": (raised - right).abs().mean() / _RAISED_LEVEL,
+        "spectral": spectral / len(_FFTS),
+        "mel": mel / len(_MELS),
+    }
 
 
 def decode(model: Any, latents: Tensor) -> Tensor:
@@ -138,6 +151,38 @@ def batch(
     return torch.stack(latents).float(), heard, torch.tensor(low_hz), known
 
 
+def odd_pieces(
+    pool: Sequence[Example], random: np.random.Generator, size: int, frames: int
+) -> Tensor:
+    """Latents ``[size, frames, LATENT]`` of what no teacher says, but a talker might: the spectra
+    of one utterance on the pitch of another; and, a third, pieces of several, one after another.
+    """
+
+    def piece(length: int) -> Tensor:
+        latents = pool[int(random.integers(len(pool)))].latents
+        start = int(random.integers(len(latents) - length + 1))
+        return latents[start : start + length].float()
+
+    made = []
+    for number in range(size):
+        if number % 3:
+            spectral, pitch = piece(frames), piece(frames)
+            made.append(torch.cat([spectral[:, :COMPONENTS], pitch[:, COMPONENTS:]], 1))
+            continue
+        parts: list[Tensor] = []
+        while sum(map(len, parts)) < frames:
+            parts.append(piece(int(random.integers(1, _SPLICED + 1))))
+        made.append(torch.cat(parts)[:frames])
+    return torch.stack(made)
+
+
+def heat(model: Any, latents: Tensor) -> Tensor:
+    """The largest value after the decoder's first block, of each of ``[B, T, LATENT]``: ``[B]``."""
+    decoder = model.acoustic_decoder
+    after: Tensor = decoder.block[0](decoder.conv1(model.fc2(latents).transpose(1, 2)))
+    return after.abs().amax((1, 2))
+
+
 @torch.no_grad()
 def decoder_error(model: Any, pool: Sequence[Example]) -> dict[str, float]:
     """The losses and the SNR below ``low_hz`` in dB, mean over whole utterances."""
@@ -158,7 +203,8 @@ def train_decoder(
     weights: Mapping[str, float] = EVEN, compiled: bool = False,
 ) -> None:  # fmt: skip
     """Teach ``acoustic_decoder`` and ``fc2``; ``progress`` says how many steps and keeps them.
-    ``weights``: of the ``losses``.
+    ``weights``: of the ``losses``, and of ``burst``: how much hotter than speech the decoder
+    becomes of :func:`odd_pieces`.
     """
     part, device = parts(model)["decoder"], model.device
     spoken = torch.compile(partial(decode, model), disable=not compiled)
@@ -170,6 +216,9 @@ def train_decoder(
         with autocast(device.type):
             made = spoken(latents.to(device))
         apart = losses(made.float()[:, known], samples.to(device)[:, known], low_hz.to(device))
+        if weights["burst"]:
+            odd = odd_pieces(usable, random, _ODD, frames).to(device)
+            apart["burst"] = (heat(model, odd) - _HOTTEST).clamp(min=0).mean()
         return {name: weights[name] * loss for name, loss in apart.items()}
 
     def test() -> str:

@@ -59,13 +59,17 @@ class Quantiser:
         """``[n, 8]`` -> ``[n, LATENT]``."""
         return sum((self.books[i][codes[:, i]] for i in range(ACTIVE)), torch.zeros(()))
 
+    def spectra(self, codes: Tensor) -> Tensor:
+        """The spectra ``[n, WIDTH]`` that codes ``[n, 8]`` say."""
+        said: Tensor = self.latents(codes)[:, :COMPONENTS] * self.scale @ self.basis.T
+        return said + self.mean
+
     def levels(self, codes: Tensor) -> Tensor:
         """Of codes ``[n, 8]`` how loud each quarter of a frame is: ``[n, SUBFRAMES]``, the mean of
         its mel bands' log amplitudes.
         """
-        said = self.latents(codes)[:, :COMPONENTS]
-        spectra = said * self.scale @ self.basis.T + self.mean
-        levels: Tensor = spectra.reshape(len(codes), SUBFRAMES, CEPSTRA)[..., 0] / BANDS**0.5
+        cepstra = self.spectra(codes).reshape(len(codes), SUBFRAMES, CEPSTRA)
+        levels: Tensor = cepstra[..., 0] / BANDS**0.5
         return levels
 
     def exact(self, spectra: Tensor, pitch: Tensor) -> Tensor:

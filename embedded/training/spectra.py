@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,11 +20,15 @@ _LOWEST_HZ, _HIGHEST_HZ = 40.0, 12_000.0
 _FLOOR = 1e-5
 
 
+def _edges(count: int) -> npt.NDArray[np.float64]:
+    """Where bands begin, have their middle and end, in Hz: ``[count + 2]``."""
+    lowest, highest = np.log1p(_LOWEST_HZ / 700), np.log1p(_HIGHEST_HZ / 700)
+    return 700 * np.expm1(np.linspace(lowest, highest, count + 2))
+
+
 def mel_bands(count: int, size: int) -> Tensor:
     """``[count, size // 2 + 1]``: triangles evenly wide on the mel scale, each of sum 1."""
-    edges = 700 * np.expm1(
-        np.linspace(np.log1p(_LOWEST_HZ / 700), np.log1p(_HIGHEST_HZ / 700), count + 2)
-    )
+    edges = _edges(count)
     bins = np.fft.rfftfreq(size, 1 / RATE)[None]
     low, middle, high = (edges[i : i + count, None] for i in range(3))
     rise, fall = (bins - low) / (middle - low), (high - bins) / (high - middle)
@@ -58,3 +65,13 @@ def spectra(samples: Tensor) -> Tensor:
     log = 0.5 * (power @ _MEL.T + _FLOOR).log()
     found: Tensor = log @ _COSINES.T
     return found.reshape(-1, WIDTH)
+
+
+@cache
+def curves(size: int) -> Tensor:
+    """``[CEPSTRA, size // 2 + 1]``: by which cepstra are to be multiplied for the log amplitudes at
+    the frequencies of a transform of ``size``; between the middles of bands it is linear.
+    """
+    middles, bins = _edges(BANDS)[1:-1], np.fft.rfftfreq(size, 1 / RATE)
+    rows = [np.interp(bins, middles, row) for row in _COSINES.numpy()]
+    return torch.from_numpy(np.stack(rows).astype(np.float32))

@@ -182,7 +182,10 @@ def test_levels_of_codes_are_those_of_the_sound_that_became_them() -> None:
     hiss = np.exp(heights) * random.standard_normal(len(heights))
     heard = spectra(torch.from_numpy(np.append(hiss, np.zeros(100 * HOP)).astype(np.float32)))
     table, _ = fit(heard, seed=0, rounds=3)
-    levels = table.levels(table.encode(heard, torch.zeros(len(heard), dtype=torch.long)))
+    codes = table.encode(heard, torch.zeros(len(heard), dtype=torch.long))
+    said = table.spectra(codes)
+    assert (said - heard).pow(2).mean() < 0.2 * (heard - heard.mean(0)).pow(2).mean()
+    levels = table.levels(codes)
     steady = levels[:1200].reshape(300, 4, SUBFRAMES)[:, 1:3].mean((1, 2)).numpy()
     loud = heights[:: 4 * HOP] > -4
     offset = steady[loud] - heights[:: 4 * HOP][loud]

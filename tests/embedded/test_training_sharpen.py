@@ -13,7 +13,7 @@ from embedded.training.decoder_training import decode, train_decoder
 from embedded.training.pitch import HOP, RATE, codes_of
 from embedded.training.progress import Progress
 from embedded.training.quantise import ACTIVE, BOOKS, CODES, COMPONENTS, LATENT, Quantiser
-from embedded.training.spectra import WIDTH
+from embedded.training.spectra import WIDTH, spectra
 from embedded.training.speech import Spoken
 from embedded.training.tokenizer_model import new_model
 
@@ -72,6 +72,35 @@ def test_silence_stays_silent() -> None:
     assert float(made.abs().max()) < 1e-6
 
 
+def test_speech_gets_the_spectra_that_codes_say() -> None:
+    """As loud, and as rippled, as the other tone of the same phases is."""
+    plain, other = hum(), 0.5 * hum(0.8)
+    made = sharpen.as_coded(plain, spectra(other))
+    inside = slice(3, -3)
+    before = (spectra(plain) - spectra(other))[inside].square().mean()
+    after = (spectra(made) - spectra(other))[inside].square().mean()
+    assert float(after / before) < 0.02
+    heights = 125 * np.arange(2, 33)  # thirty cepstra say such ripples up to 4 kHz
+    log = [
+        np.log(np.abs(np.fft.rfft(tone[HOP * 6 :][:RATE].double().numpy()))[heights])
+        for tone in (plain, other, made)
+    ]
+    assert np.abs(log[0] - log[1]).max() > 1
+    assert np.abs(log[2] - log[1]).max() < 0.1
+
+
+def test_speech_that_has_these_spectra_stays_as_it_is() -> None:
+    plain = hum()
+    torch.testing.assert_close(sharpen.as_coded(plain, spectra(plain)), plain, atol=1e-5, rtol=0)
+
+
+def test_no_frequency_changes_beyond_measure() -> None:
+    """Silence whose codes say a loud tone stays finite, and all but silent."""
+    silence = torch.from_numpy(np.random.default_rng(0).standard_normal(FRAMES * HOP)).float()
+    made = sharpen.as_coded(1e-6 * silence, spectra(hum()))
+    assert float(made.abs().max()) < 1e-6 * 5 * np.exp(3)
+
+
 def test_decoder_learns_to_say_what_it_said_sharpened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +120,8 @@ def test_decoder_learns_to_say_what_it_said_sharpened(
     pool = sharpen.examples(model, said, table)
     assert len(pool) == 3
     own = decode(model, pool[0].latents.float()[None])[0].detach()
-    wanted = sharpen.sharpened(own, pitch)
+    codes = table.encode(spectra(hum()), torch.from_numpy(pitch))
+    wanted = sharpen.sharpened(sharpen.as_coded(own, table.spectra(codes)), pitch)
     torch.testing.assert_close(pool[0].samples.float(), wanted, atol=1e-3, rtol=1e-2)
     before = decoder_training.decoder_error(model, pool)
     nothing = dict.fromkeys(sharpen.WEIGHTS, 0.0)
@@ -101,3 +131,55 @@ def test_decoder_learns_to_say_what_it_said_sharpened(
     train_decoder(model, pool, progress, size=2, frames=8, weights=sharpen.WEIGHTS)
     after = decoder_training.decoder_error(model, pool)
     assert after["mel"] < before["mel"]
+
+
+def test_odd_pieces_are_of_several_utterances() -> None:
+    """Spectra of one on the pitch of another; a third, runs of up to eight frames of several."""
+    pool = [
+        decoder_training.Example(
+            (100.0 * n + torch.arange(FRAMES))[:, None].expand(-1, LATENT).half(),
+            torch.zeros(FRAMES * HOP).half(),
+        )
+        for n in range(3)
+    ]
+    made = decoder_training.odd_pieces(pool, np.random.default_rng(0), 24, 16)
+    assert made.shape == (24, 16, LATENT)
+    spectral, pitch = made[..., 0].numpy(), made[..., -1].numpy()
+    assert {int(n // 100) for n in spectral.flat} == {0, 1, 2}
+    for number, (one, other) in enumerate(zip(spectral, pitch, strict=True)):
+        cuts = np.flatnonzero(np.diff(one) != 1) + 1
+        if number % 3:
+            assert len(cuts) == 0
+            assert (np.diff(other) == 1).all()
+        else:
+            assert len(cuts) > 0
+            assert all(len(run) <= 8 for run in np.split(one, cuts))
+            assert (one == other).all()
+    assert sum((one != other).any() for one, other in zip(spectral, pitch, strict=True)) > 8
+
+
+def test_decoder_unlearns_what_becomes_a_burst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Odd pieces, after which its first block is too hot, whatever else it learns."""
+    torch.set_num_threads(1)
+    monkeypatch.setattr(decoder_training, "_TESTED", 1)
+    monkeypatch.setattr(decoder_training, "_HOTTEST", 1.0)  # this decoder is small
+    torch.manual_seed(0)
+    model = new_model(decoder_hidden=32, encoder_hidden=4)
+    with torch.no_grad():
+        model.acoustic_decoder.conv1.weight.mul_(5)
+    pool = [
+        decoder_training.Example(torch.randn(FRAMES, LATENT).half(), hum().half()) for _ in range(3)
+    ]
+    odd = decoder_training.odd_pieces(pool, np.random.default_rng(0), 8, 8)
+
+    def beyond() -> float:
+        with torch.no_grad():
+            return float((decoder_training.heat(model, odd) - 1).clamp(min=0).mean())
+
+    before = beyond()
+    assert before > 0.3
+    weights = dict.fromkeys(sharpen.WEIGHTS, 0.0) | {"burst": 1.0}
+    train_decoder(model, pool, Progress("calm", tmp_path, 40), size=2, frames=8, weights=weights)
+    assert beyond() < 0.5 * before
