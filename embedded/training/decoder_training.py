@@ -31,12 +31,12 @@ _USUAL_HZ = 150.0  # of a piece without pitch
 #: the highs (each sample less so much of the one before).
 _EMPHASIS = 0.9
 _TESTED = 16
-#: Weights of the losses, by their names.
 #: After the decoder's first block the largest value is 4 to 5 in speech, and 20 or more where a
 #: burst follows.
 _HOTTEST = 7.0
 #: Odd pieces of a step, and the most frames of one utterance in those that are spliced.
 _ODD, _SPLICED = 24, 8
+#: Weights of the losses, by their names.
 EVEN: Mapping[str, float] = {"wave": 1.0, "raised": 0.0, "spectral": 1.0, "mel": 1.0, "burst": 0.0}
 
 
@@ -55,10 +55,14 @@ def examples(said: Iterable[Spoken], quantiser: Quantiser) -> list[Example]:
     """What the decoder learns: the teacher's speech, and the latents of its codes."""
     made = []
     for one in said:
-        samples = torch.from_numpy(one.samples)
-        codes = quantiser.encode(spectra(samples), torch.from_numpy(one.pitch))
-        made.append(Example(quantiser.latents(codes).half(), samples.half(), _low_hz(one.pitch)))
+        latents = quantiser.latents(codes_of(one, quantiser)).half()
+        made.append(Example(latents, torch.from_numpy(one.samples).half(), _low_hz(one.pitch)))
     return made
+
+
+def codes_of(one: Spoken, quantiser: Quantiser) -> Tensor:
+    """The codes ``[T, 8]`` of an utterance."""
+    return quantiser.encode(spectra(torch.from_numpy(one.samples)), torch.from_numpy(one.pitch))
 
 
 def _low_hz(pitch: Ints) -> float:
