@@ -158,8 +158,9 @@ def batch(
 def odd_pieces(
     pool: Sequence[Example], random: np.random.Generator, size: int, frames: int
 ) -> Tensor:
-    """Latents ``[size, frames, LATENT]`` of what no teacher says, but a talker might: the spectra
-    of one utterance on the pitch of another; and, a third, pieces of several, one after another.
+    """Latents ``[size, frames, LATENT]`` of what no teacher says, but a talker might: a third each
+    are pieces of several utterances, one after another; the spectra of one utterance on the pitch
+    of another; and spectra on a single pitch code, whose phase does not go on as it should.
     """
 
     def piece(length: int) -> Tensor:
@@ -171,6 +172,8 @@ def odd_pieces(
     for number in range(size):
         if number % 3:
             spectral, pitch = piece(frames), piece(frames)
+            if number % 3 == 1:
+                pitch = pitch[frames // 2].expand_as(pitch)
             made.append(torch.cat([spectral[:, :COMPONENTS], pitch[:, COMPONENTS:]], 1))
             continue
         parts: list[Tensor] = []
