@@ -68,7 +68,7 @@ class _Attention(nn.Module):
         q = self.q_norm(self.q_proj(x).view(batch, length, -1, size)).transpose(1, 2)
         k = self.k_norm(self.k_proj(x).view(batch, length, -1, size)).transpose(1, 2)
         v = self.v_proj(x).view(batch, length, -1, size).transpose(1, 2)
-        q, k = _turned(q, angle).to(v.dtype), _turned(k, angle).to(v.dtype)
+        q, k = turned(q, angle).to(v.dtype), turned(k, angle).to(v.dtype)
         groups = self.shape.heads // self.shape.kv_heads
         scores = None
         if guide:
@@ -78,7 +78,8 @@ class _Attention(nn.Module):
         return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1)), scores
 
 
-def _turned(x: Tensor, angle: tuple[Tensor, Tensor]) -> Tensor:
+def turned(x: Tensor, angle: tuple[Tensor, Tensor]) -> Tensor:
+    """Queries or keys ``[..., T, head]``, turned by their positions' cosines and sines."""
     cosine, sine = angle
     a, b = x.float().chunk(2, -1)
     return torch.cat([a, b], -1) * cosine + torch.cat([-b, a], -1) * sine

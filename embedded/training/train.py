@@ -2,9 +2,9 @@
 
 Stages: ``teacher`` (Kokoro, cut in two), ``speech`` (sentences spoken), ``quantiser`` (codebooks),
 ``decoder``, ``sharpen`` (it, with its formants brought out), ``encoder``, ``guess`` (a network that
-spares the vocoder), ``codes`` (sentences as codes), ``talker``, ``clips`` (candidates for the
-voices' clips) and ``export``. Each keeps what it made in the work folder, and goes on where it
-stood.
+spares the vocoder), ``codes`` (sentences as codes), ``talker``, ``rehearse`` (it, with what a
+recogniser misheard said better), ``clips`` (candidates for the voices' clips) and ``export``. Each
+keeps what it made in the work folder, and goes on where it stood.
 ``--from`` a checkpoint keeps that one's codebooks and begins with its weights. The numbers of
 steps are fixed, as are all seeds: a run's length depends on the machine, its result does not but
 for rounding.
@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from embedded.evaluation.recogniser import PYTHON, Recogniser
+from embedded.pronunciation import spoken as said_by_sounds
 from embedded.text import normalise
 from embedded.training import (
     codec_training,
@@ -35,6 +37,7 @@ from embedded.training import (
     guess,
     kokoro,
     quantise,
+    rehearsal,
     sharpen,
     speech,
     talker_training,
@@ -42,6 +45,7 @@ from embedded.training import (
     warm,
 )
 from embedded.training.phonemes import read
+from embedded.training.pitch import Floats, Ints
 from embedded.training.progress import Progress, restore_weights
 from embedded.training.quantise import ACTIVE, BOOKS, Quantiser
 from embedded.training.scripts import Utterance, sounded
@@ -57,7 +61,7 @@ _LEAST_FRAMES = 4
 _GAINS = "training/gains.json"
 STAGES = (
     "teacher", "speech", "quantiser", "decoder", "sharpen", "encoder", "guess", "codes", "talker",
-    "clips", "export",
+    "rehearse", "clips", "export",
 )  # fmt: skip
 GENERATION = {
     "do_sample": True,
@@ -90,6 +94,7 @@ class Plan:
     encoder_steps: int
     guess_steps: int
     talker_steps: int
+    rehearsals: int
     workers: int
     device: str
     compiled: bool
@@ -98,6 +103,7 @@ class Plan:
     encoder_from: Path | None = None
     talker_from: Path | None = None
     rate: float = 1.0
+    ears: Path = PYTHON
     seed: int = _SEED
     threads: int = 1
 
@@ -283,13 +289,48 @@ def talker(plan: Plan) -> None:
     talker_training.train(_new_talker(plan), groups(plan), progress, compiled=plan.compiled)
 
 
-def write(plan: Plan) -> None:
-    """The checkpoint, of whatever has been learned so far."""
-    model, net = new_codec(plan), _new_talker(plan)
+def rehearse(plan: Plan) -> None:
+    """The talker, rehearsed with the decoder as it is: on the CPU, in float32."""
+    if not plan.rehearsals:
+        return
+    net, began, table = _new_talker(plan).cpu(), _new_talker(plan).cpu(), quantiser(plan)
+    for one in (net, began):
+        restore_weights("talker", plan.work, one)
+    model = _learned_codec(plan).cpu()
+
+    @torch.inference_mode()
+    def speak(codes: Ints) -> Floats:
+        latents = table.latents(torch.from_numpy(codes))
+        samples: Floats = decoder_training.decode(model, latents[None])[0].numpy()
+        return samples
+
+    with Recogniser(plan.ears) as ears:
+        rehearsal.Rehearsal(
+            net, began, _rehearsed(plan, table), sentences(plan)[_SPOKEN:], speak,
+            lambda samples, rate: ears.hear([samples], rate)[0], plan.seed,
+        ).learn(Progress("rehearse", plan.work, plan.rehearsals, 1, 1, plan.rate))  # fmt: skip
+
+
+def _rehearsed(plan: Plan, table: Quantiser) -> dict[str, rehearsal.Voice]:
+    return {
+        voice.name: rehearsal.Voice(said_by_sounds(normalise(voice.text)).text, codes.numpy())
+        for voice, codes in _clips(plan, table).items()
+    }
+
+
+def _learned_codec(plan: Plan) -> Any:
+    model = new_codec(plan)
     parts = codec_training.parts(model)
     for name, part in (("decoder", "decoder"), ("sharpen", "decoder"), ("encoder", "encoder")):
         restore_weights(name, plan.work, parts[part])
-    restore_weights("talker", plan.work, net)
+    return model
+
+
+def write(plan: Plan) -> None:
+    """The checkpoint, of whatever has been learned so far."""
+    model, net = _learned_codec(plan), _new_talker(plan)
+    for name in ("talker", "rehearse"):
+        restore_weights(name, plan.work, net)
     table = quantiser(plan)
     export.write(plan.out, net.cpu(), model.cpu(), table, GENERATION, _clips(plan, table))
     kept = json.dumps(gains(plan), indent=1)
@@ -320,7 +361,7 @@ def _clip(plan: Plan, table: Quantiser, voice: export.NamedVoice) -> torch.Tenso
 _RUN = {
     "teacher": teacher, "speech": speak, "quantiser": quantiser, "decoder": decoder,
     "sharpen": sharpened, "encoder": encoder, "guess": guesser, "codes": codes, "talker": talker,
-    "clips": candidates, "export": write,
+    "rehearse": rehearse, "clips": candidates, "export": write,
 }  # fmt: skip
 
 
@@ -349,6 +390,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--encoder-steps", type=int, default=4000)
     add("--guess-steps", type=int, default=4000)
     add("--talker-steps", type=int, default=16_000)
+    add("--rehearsals", type=int, default=30, help="rounds of five hundred utterances")
+    add("--ears", type=Path, default=PYTHON, help="the interpreter that has the recogniser")
     add("--from", type=Path, dest="start", metavar="CHECKPOINT",
         help="keep its codebooks, begin with its weights")  # fmt: skip
     add("--decoder-from", type=Path, metavar="CHECKPOINT",

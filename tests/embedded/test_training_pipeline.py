@@ -22,6 +22,7 @@ from embedded.training import (
     encoder_training,
     export,
     guess,
+    rehearsal,
     speech,
     train,
     warm,
@@ -32,6 +33,7 @@ from embedded.training.pitch import HOP
 from embedded.training.progress import Progress, restore_weights
 from embedded.training.quantise import COMPONENTS
 from embedded.training.talker import Shape
+from tests.embedded.fake_rehearsal import FakeRecogniser, fake_draw
 from tests.embedded.fake_teacher import FakeTeacher, fake_reading
 
 SMALL = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head=16, ffn=48, guided=(0, 1))
@@ -61,6 +63,9 @@ def _small() -> Iterator[None]:
         patch.setattr(guess, "_UNSEEN", 2)
         patch.setattr(decoder_training, "_TESTED", 2)
         patch.setattr(encoder_training, "_TESTED", 2)
+        patch.setattr(train, "Recogniser", FakeRecogniser)
+        patch.setattr(rehearsal, "draw", fake_draw)
+        patch.setattr(rehearsal, "TEXTS", 3)
         yield
 
 
@@ -69,7 +74,8 @@ def plan(work: Path, *more: str) -> train.Plan:
     steps = {
         "--speech-parts": 2, "--codes-parts": 2, "--hidden": 32, "--decoder-steps": STEPS,
         "--sharpen-steps": STEPS,
-        "--encoder-steps": STEPS, "--guess-steps": STEPS, "--talker-steps": STEPS, "--workers": 1,
+        "--encoder-steps": STEPS, "--guess-steps": STEPS, "--talker-steps": STEPS,
+        "--rehearsals": 2, "--workers": 1,
     }  # fmt: skip
     options = [str(value) for pair in steps.items() for value in pair]
     return train.plan_of(["all", "--work", str(work), "--out", str(work / "out"), *options, *more])[
@@ -136,7 +142,20 @@ def test_the_sharpened_decoder_is_exported(made: train.Plan) -> None:
     assert not torch.equal(exported, plain)
 
 
-@pytest.mark.parametrize("stage", ["speech", "codes", "guess", "decoder", "sharpen", "talker"])
+def test_the_rehearsed_talker_is_exported(made: train.Plan) -> None:
+    name = "layers.0.mlp.up_proj.weight"
+    plain, rehearsed = (
+        load_file(made.work / f"{stage}.state.safetensors")[f"model.{name}"]
+        for stage in ("talker", "rehearse")
+    )
+    exported = load_file(made.out / "model.safetensors")[f"body.{name}"]
+    assert torch.equal(exported, rehearsed.bfloat16())
+    assert not torch.equal(rehearsed, plain)
+
+
+@pytest.mark.parametrize(
+    "stage", ["speech", "codes", "guess", "decoder", "sharpen", "talker", "rehearse"]
+)
 def test_stage_broken_off_ends_the_same(
     made: train.Plan, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

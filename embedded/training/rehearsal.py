@@ -1,0 +1,316 @@
+"""Rehearses: the talker speaks, a recogniser hears, and what was understood becomes likelier.
+
+Cross-entropy makes all of the teacher's codes likely, and a small talker spreads what it has over
+many that sound nearly the same. Which of these are understood, when the decoder says them, no
+code tells. So each text is said several times, and a word that was understood more often than it
+is in the others' mean was said well: its codes become likelier, and those of words that were
+misheard less likely (a policy gradient whose baseline is the group's mean, as in GRPO, Shao et
+al. 2024, arXiv 2402.03300; by words, since it is known when each is said). Two bonds keep the rest
+as it was: the codes' distributions stay near those of the talker as it began, and its guided heads
+look where they looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from embedded.evaluation.metrics import words_of
+from embedded.pronunciation import spoken
+from embedded.text import Span, normalise
+from embedded.training.pitch import RATE, Floats, Ints
+from embedded.training.precision import autocast
+from embedded.training.progress import Progress
+from embedded.training.quantise import ACTIVE, BOOKS
+from embedded.training.sampling import Drawing, draw
+from embedded.training.scripts import NOTHING, Script, Utterance, write
+from embedded.training.talker import ROWS, VOCABULARY, TalkerNet
+from embedded.training.talker_training import collated
+
+#: Texts of a round, and how often each is said.
+TEXTS, TAKES = 100, 5
+#: Warmer than the service draws, so that takes differ.
+DRAWING = Drawing(temperature=0.6, top_p=0.98)
+#: How much oftener than the others voices rehearse that were understood less.
+SHARES = {"heart": 0.12, "michael": 0.18, "emma": 0.18, "fenrir": 0.26, "george": 0.26}
+_RATE = 1e-4
+#: Weights of the bonds: of the codes' distributions, and of where the guided heads look.
+_CODES, _GUIDE = 0.1, 0.3
+#: A word is blamed for so much of what happened to its neighbours.
+_BESIDE = 0.2
+#: Utterances of a batch for drawing, and of one for learning.
+_DRAWN, _LEARNED = 96, 32
+_SHORTEST, _LONGEST, _WORDS = 12, 80, 3
+#: A text has one of these words, and a longer one two: no rows of rare words, which the recogniser
+#: cannot know.
+_USUAL = frozenset({
+    "a", "an", "and", "are", "as", "at", "be", "by", "can", "do", "for", "from", "has", "have",
+    "i", "in", "is", "it", "not", "of", "on", "or", "that", "the", "this", "to", "was", "we",
+    "with", "you", "your",
+})  # fmt: skip
+_LONGER = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """A clip, as the talker is given it: what is said in it, by its sounds, and its codes."""
+
+    text: str
+    codes: Ints
+
+
+@dataclass(slots=True)
+class Take:
+    """One utterance, and what is known of it.
+
+    ``script``: prompt and codes; rows from ``begin`` on are the talker's own. ``letters``: where
+    the text is in it. ``words``: where each word ends in the text. ``good``: of each word, 1 if
+    it was understood. ``praise`` ``[T]``: of each frame, how much likelier it shall become.
+    """
+
+    script: Script
+    begin: int
+    letters: slice
+    words: Ints
+    codes: Ints
+    good: Floats
+    praise: Floats
+
+
+def usable(text: str) -> bool:
+    """Whether a sentence has usual words, none of which is read otherwise than it is written."""
+    words = text.split()
+    if not _SHORTEST <= len(text) <= _LONGEST or len(words) < _WORDS:
+        return False
+    usual = len(_USUAL & set(words)) > (len(text) > _LONGER)
+    return usual and len(words_of(text)) == len(words)
+
+
+def understood(said: Sequence[str], heard: Sequence[str]) -> Floats:
+    """Of each word that was said: 1 if it was heard, .5 if a word was heard beside it that was not
+    said, 0 if another was heard or none; by the fewest such errors.
+    """
+    costs = np.zeros((len(said) + 1, len(heard) + 1), int)
+    costs[:, 0], costs[0] = range(len(said) + 1), range(len(heard) + 1)
+    for i, word in enumerate(said):
+        for j, other in enumerate(heard):
+            costs[i + 1, j + 1] = min(
+                costs[i, j + 1] + 1, costs[i + 1, j] + 1, costs[i, j] + (word != other)
+            )
+    good, i, j = np.ones(len(said), np.float32), len(said), len(heard)
+    while i or j:
+        if i and j and costs[i, j] == costs[i - 1, j - 1] + (said[i - 1] != heard[j - 1]):
+            i, j = i - 1, j - 1
+            good[i] *= said[i] == heard[j]
+        elif i and costs[i, j] == costs[i - 1, j] + 1:
+            i -= 1
+            good[i] = 0
+        else:
+            j -= 1
+            beside = slice(max(0, i - 1), i + 1)
+            good[beside] = np.minimum(good[beside], 0.5)
+    return good
+
+
+def praised(takes: Sequence[Take], said_when: Sequence[Ints]) -> None:
+    """Fill in ``praise`` of all the takes of one text; ``said_when``: the word of each frame."""
+    mean = np.mean([take.good for take in takes], axis=0)
+    for take, when in zip(takes, said_when, strict=True):
+        better = np.pad(take.good - mean, 1)
+        better = better[1:-1] + _BESIDE * (better[:-2] + better[2:])
+        frames = np.pad(better[when], 1, mode="edge")
+        take.praise = (frames[:-2] / 4 + frames[1:-1] / 2 + frames[2:] / 4).astype(np.float32)
+
+
+def _script(voice: Voice, text: str, codes: Ints, random: np.random.Generator) -> Script:
+    """Text and codes ``[T, ACTIVE]`` after a voice's clip, as the service gives them."""
+    wide = np.zeros((len(codes), BOOKS), np.int64)
+    wide[:, :ACTIVE] = codes
+    clip = Utterance(voice.text, voice.codes, np.zeros(len(voice.codes), np.float32))
+    turn = Utterance(text, wide, np.zeros(len(codes), np.float32))
+    return write((turn,), reference=clip, transcript=True, random=random, corruption=0.0)
+
+
+def _last(script: Script, mark: str) -> int:
+    """The position after the last ``mark``."""
+    return int(np.flatnonzero((script.ids == VOCABULARY[mark]) & ~script.is_row)[-1]) + 1
+
+
+class Rehearsal:
+    """Rounds of saying, hearing and learning.
+
+    Args:
+        net: what learns, in float32 on the CPU; as it is now it is also what it stays near to.
+        began: the same network, as it was before all rounds.
+        voices: by their names, each of ``SHARES``.
+        texts: to be said; those that are not ``usable`` are left out. ValueError if none is.
+        speak: samples at 24 kHz of codes ``[T, BOOKS]``.
+        hear: the words of samples at a rate.
+        seed: of all that is drawn.
+    """
+
+    def __init__(
+        self, net: TalkerNet, began: TalkerNet, voices: Mapping[str, Voice], texts: Sequence[str],
+        speak: Callable[[Ints], Floats], hear: Callable[[Floats, int], str], seed: int,
+    ) -> None:  # fmt: skip
+        self._net, self._began, self._voices, self._seed = net, began, voices, seed
+        self._texts = [text for text in texts if usable(text)]
+        if not self._texts:
+            raise ValueError("none of the texts can be rehearsed")
+        self._speak, self._hear = speak, hear
+
+    def learn(self, progress: Progress) -> None:
+        """All rounds that are left; ``progress`` counts and keeps them."""
+        adam = torch.optim.AdamW(self._net.parameters(), _RATE, betas=(0.9, 0.95), weight_decay=0.0)
+        progress.restore(self._net, adam)
+        for number in progress:
+            groups = self.takes(number)
+            good = np.concatenate([take.good for group in groups for take in group])
+            for group in adam.param_groups:
+                group["lr"] = _RATE * progress.slope(1)
+            losses = self.learn_from(groups, adam, number)
+            progress.note(**losses)
+            if progress.due:
+                progress.say(f"{1 - good.mean():.3f} of {len(good)} words misheard")
+                progress.keep(self._net, adam)
+
+    def takes(self, number: int) -> list[list[Take]]:
+        """Say and hear a round's texts: all takes of a text are a list."""
+        random = np.random.default_rng((self._seed, number))
+        texts = [self._texts[i] for i in random.choice(len(self._texts), TEXTS)]
+        texts.sort(key=len)
+        names = list(self._voices)
+        shares = np.array([SHARES[name] for name in names])
+        chosen = random.choice(len(names), len(texts), p=shares / shares.sum())
+        wanted = [
+            (self._voices[names[voice]], text)
+            for voice, text in zip(chosen, texts, strict=True)
+            for _ in range(TAKES)
+        ]
+        made: list[Take] = []
+        for start in range(0, len(wanted), _DRAWN):
+            made += self._said(wanted[start : start + _DRAWN], random)
+        return [made[start : start + TAKES] for start in range(0, len(made), TAKES)]
+
+    def _said(self, wanted: Sequence[tuple[Voice, str]], random: np.random.Generator) -> list[Take]:
+        readings = [normalise(text) for _, text in wanted]
+        said = [spoken(reading) for reading in readings]
+        stub = np.zeros((1, ACTIVE), np.int64)
+        prompts = []
+        for (voice, _), reading in zip(wanted, said, strict=True):
+            script = _script(voice, reading.text, stub, random)
+            prompts.append(_until(script, _last(script, "<|audio|>")))
+        drawn = draw(self._net, prompts, DRAWING, int(random.integers(2**31)))
+        made = []
+        for (voice, text), reading, prompt, one in zip(wanted, said, prompts, drawn, strict=True):
+            script = _script(voice, reading.text, one.codes, random)
+            first = _last(prompt, "<|text|>")
+            good = np.zeros(len(reading.spans), np.float32)
+            if one.ended and len(one.codes):
+                wide = np.pad(one.codes, ((0, 0), (0, BOOKS - ACTIVE)))
+                good = understood(words_of(text), words_of(self._hear(self._speak(wide), RATE)))
+            made.append(
+                Take(
+                    script, len(prompt), slice(first, first + len(reading.text)),
+                    _ends(reading.spans), one.codes, good, np.zeros(len(one.codes), np.float32),
+                )
+            )  # fmt: skip
+        return made
+
+    def learn_from(
+        self, groups: Sequence[Sequence[Take]], adam: torch.optim.Optimizer, number: int
+    ) -> dict[str, float]:
+        """Praise the takes and learn from them once; the losses' means."""
+        for group in groups:
+            praised(group, self._said_when(group))
+        used = [take for group in groups for take in group if np.any(np.abs(take.praise) > 1e-3)]
+        if not used:
+            return {}
+        usual = float(np.sqrt(np.mean(np.concatenate([take.praise for take in used]) ** 2)))
+        used = [replace(take, praise=take.praise / np.float32(usual)) for take in used]
+        used.sort(key=lambda take: len(take.script))
+        batches = [used[i : i + _LEARNED] for i in range(0, len(used), _LEARNED)]
+        found: dict[str, list[float]] = {}
+        for i in np.random.default_rng((self._seed, number, 1)).permutation(len(batches)):
+            losses = self._losses(batches[i])
+            total = losses["praise"] + _CODES * losses["codes"] + _GUIDE * losses["guide"]
+            total.backward()
+            nn.utils.clip_grad_norm_(self._net.parameters(), 1.0)
+            adam.step()
+            adam.zero_grad(set_to_none=True)
+            for name, loss in losses.items():
+                found.setdefault(name, []).append(loss.item())
+        return {name: float(np.mean(values)) for name, values in found.items()}
+
+    @torch.no_grad()
+    def _said_when(self, takes: Sequence[Take]) -> list[Ints]:
+        """The word that is being said in each frame, by where the guided heads looked."""
+        ids, rows, is_row, _, _ = collated([take.script for take in takes])
+        _, seen = self._began(self._began.embed(ids, rows, is_row, ACTIVE), guide=True)
+        found = []
+        for number, take in enumerate(takes):
+            frames = slice(take.begin - 1, take.begin - 1 + len(take.codes))
+            looks = torch.stack([s[number, frames, take.letters].softmax(-1) for s in seen]).mean(0)
+            letters = torch.arange(looks.shape[-1], dtype=looks.dtype)
+            place = np.pad((looks @ letters).numpy(), 1, mode="edge")
+            place = np.maximum.accumulate((place[:-2] + place[1:-1] + place[2:]) / 3)
+            word = np.searchsorted(take.words, place, side="right")
+            found.append(np.minimum(word, len(take.words) - 1))
+        return found
+
+    def _losses(self, takes: Sequence[Take]) -> dict[str, Tensor]:
+        ids, rows, is_row, targets, _ = collated([take.script for take in takes])
+        praise = torch.zeros(targets.shape)
+        for number, take in enumerate(takes):
+            targets[number, : take.begin - 1] = NOTHING
+            for book in range(ACTIVE):
+                first = take.begin - 1 + book
+                there = slice(first, first + len(take.praise))
+                praise[number, there, book] = torch.from_numpy(take.praise)
+        counts, device = (targets != NOTHING).any(-1), self._net.audio.device.type
+        with autocast(device):
+            hidden, seen = self._net(self._net.embed(ids, rows, is_row, ACTIVE), guide=True)
+            logits = self._net.logits(hidden[counts], ACTIVE).float()
+        with torch.no_grad(), autocast(device):
+            hidden, seen_before = self._began(self._began.embed(ids, rows, is_row, ACTIVE), True)
+            before = self._began.logits(hidden[counts], ACTIVE).float()
+        wanted = targets[counts]
+        known = wanted != NOTHING
+        likely = -F.cross_entropy(
+            (logits / DRAWING.temperature).reshape(-1, ROWS), wanted.reshape(-1),
+            reduction="none", ignore_index=NOTHING,
+        ).view(-1, ACTIVE)  # fmt: skip
+        later = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
+        hidden_from = later.expand(len(ids), -1, -1)[counts]
+        guide = [
+            _distance(a[counts].float(), b[counts].float(), hidden_from).mean()
+            for a, b in zip(seen_before, seen, strict=True)
+        ]
+        nothing = torch.zeros(ROWS, dtype=torch.bool)
+        return {
+            "praise": -(praise[counts] * likely)[known].mean(),
+            "codes": _distance(before, logits, nothing)[known].mean(),
+            "guide": torch.stack(guide).mean(),
+        }
+
+
+def _distance(before: Tensor, now: Tensor, left_out: Tensor) -> Tensor:
+    """The Kullback-Leibler divergence of logits ``[..., n]``."""
+    a, b = (x.masked_fill(left_out, -1e9).log_softmax(-1) for x in (before, now))
+    return (a.exp() * (a - b)).sum(-1)
+
+
+def _until(script: Script, end: int) -> Script:
+    return Script(
+        script.ids[:end], script.rows[:end], script.is_row[:end], script.targets[:end],
+        script.look[:end],
+    )  # fmt: skip
+
+
+def _ends(spans: Sequence[Span]) -> Ints:
+    return np.array([span.end for span in spans], np.int64)

@@ -1,0 +1,43 @@
+"""A fake recogniser, and fake utterances, for tests of how the talker is rehearsed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from embedded.training.pitch import Floats
+from embedded.training.quantise import ACTIVE
+from embedded.training.sampling import Drawing, Drawn
+from embedded.training.scripts import Script
+from embedded.training.talker import TalkerNet
+
+WORDS = ("tea", "or", "me", "sing", "alone", "house", "river", "you", "again", "blue")
+
+
+class FakeRecogniser:
+    """Hears of all words those that the samples' sum has a bit for."""
+
+    def __init__(self, _python: Path) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def hear(self, speeches: Sequence[Floats], _rate: int) -> list[str]:
+        """See the class."""
+        sums = [int(1e3 * np.abs(samples).sum()) for samples in speeches]
+        return [" ".join(w for i, w in enumerate(WORDS) if total >> i & 1) for total in sums]
+
+
+def fake_draw(
+    _net: TalkerNet, prompts: Sequence[Script], _drawing: Drawing, seed: int
+) -> list[Drawn]:
+    """Codes by chance, whatever the network."""
+    random = np.random.default_rng(seed)
+    return [Drawn(random.integers(0, 1016, (8, ACTIVE)), ended=True) for _ in prompts]
