@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from embedded.evaluation.metrics import words_of
 from embedded.pronunciation import spoken
 from embedded.text import Span, normalise
-from embedded.training.pitch import RATE, Floats, Ints
+from embedded.training.pitch import Floats, Ints
 from embedded.training.precision import autocast
 from embedded.training.progress import Progress
 from embedded.training.quantise import ACTIVE, BOOKS
@@ -149,20 +149,19 @@ class Rehearsal:
         began: the same network, as it was before all rounds.
         voices: by their names, each of ``SHARES``.
         texts: to be said; those that are not ``usable`` are left out. ValueError if none is.
-        speak: samples at 24 kHz of codes ``[T, BOOKS]``.
-        hear: the words of samples at a rate.
+        listen: the words that are heard of utterances whose codes are ``[T, BOOKS]``.
         seed: of all that is drawn.
     """
 
     def __init__(
         self, net: TalkerNet, began: TalkerNet, voices: Mapping[str, Voice], texts: Sequence[str],
-        speak: Callable[[Ints], Floats], hear: Callable[[Floats, int], str], seed: int,
+        listen: Callable[[Sequence[Ints]], Sequence[str]], seed: int,
     ) -> None:  # fmt: skip
         self._net, self._began, self._voices, self._seed = net, began, voices, seed
         self._texts = [text for text in texts if usable(text)]
         if not self._texts:
             raise ValueError("none of the texts can be rehearsed")
-        self._speak, self._hear = speak, hear
+        self._listen = listen
 
     def learn(self, progress: Progress) -> None:
         """All rounds that are left; ``progress`` counts and keeps them."""
@@ -206,18 +205,26 @@ class Rehearsal:
             script = _script(voice, reading.text, stub, random)
             prompts.append(_until(script, _last(script, "<|audio|>")))
         drawn = draw(self._net, prompts, DRAWING, int(random.integers(2**31)))
+        spoke = [one.ended and len(one.codes) > 0 for one in drawn]
+        heard = iter(
+            self._listen(
+                [
+                    np.pad(one.codes, ((0, 0), (0, BOOKS - ACTIVE)))
+                    for one, audible in zip(drawn, spoke, strict=True)
+                    if audible
+                ]
+            )
+        )
         made = []
-        for (voice, text), reading, prompt, one in zip(wanted, said, prompts, drawn, strict=True):
-            script = _script(voice, reading.text, one.codes, random)
-            first = _last(prompt, "<|text|>")
-            good = np.zeros(len(reading.spans), np.float32)
-            if one.ended and len(one.codes):
-                wide = np.pad(one.codes, ((0, 0), (0, BOOKS - ACTIVE)))
-                good = understood(words_of(text), words_of(self._hear(self._speak(wide), RATE)))
+        for number, ((voice, text), reading) in enumerate(zip(wanted, said, strict=True)):
+            prompt, codes = prompts[number], drawn[number].codes
+            first, wants = _last(prompt, "<|text|>"), words_of(text)
+            got = words_of(next(heard)) if spoke[number] else []
             made.append(
                 Take(
-                    script, len(prompt), slice(first, first + len(reading.text)),
-                    _ends(reading.spans), one.codes, good, np.zeros(len(one.codes), np.float32),
+                    _script(voice, reading.text, codes, random), len(prompt),
+                    slice(first, first + len(reading.text)), _ends(reading.spans), codes,
+                    understood(wants, got), np.zeros(len(codes), np.float32),
                 )
             )  # fmt: skip
         return made

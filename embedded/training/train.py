@@ -16,6 +16,8 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -45,7 +47,7 @@ from embedded.training import (
     warm,
 )
 from embedded.training.phonemes import read
-from embedded.training.pitch import Floats, Ints
+from embedded.training.pitch import RATE, Ints
 from embedded.training.progress import Progress, restore_weights
 from embedded.training.quantise import ACTIVE, BOOKS, Quantiser
 from embedded.training.scripts import Utterance, sounded
@@ -298,17 +300,26 @@ def rehearse(plan: Plan) -> None:
         restore_weights("talker", plan.work, one)
     model = _learned_codec(plan).cpu()
 
-    @torch.inference_mode()
-    def speak(codes: Ints) -> Floats:
-        latents = table.latents(torch.from_numpy(codes))
-        samples: Floats = decoder_training.decode(model, latents[None])[0].numpy()
-        return samples
+    with ExitStack() as stack:
+        ears = [stack.enter_context(Recogniser(plan.ears)) for _ in range(plan.workers)]
+        pool = stack.enter_context(ThreadPoolExecutor(plan.workers))
 
-    with Recogniser(plan.ears) as ears:
+        @torch.inference_mode()
+        def hear(recogniser: Recogniser, codes: Sequence[Ints]) -> list[str]:
+            latents = [table.latents(torch.from_numpy(one))[None] for one in codes]
+            said = [decoder_training.decode(model, one)[0].numpy() for one in latents]
+            return recogniser.hear(said, RATE)
+
+        def listen(codes: Sequence[Ints]) -> list[str]:
+            found = [""] * len(codes)
+            shares = [codes[n :: plan.workers] for n in range(plan.workers)]
+            for n, heard in enumerate(pool.map(hear, ears, shares)):
+                found[n :: plan.workers] = heard
+            return found
+
         rehearsal.Rehearsal(
-            net, began, _rehearsed(plan, table), sentences(plan)[_SPOKEN:], speak,
-            lambda samples, rate: ears.hear([samples], rate)[0], plan.seed,
-        ).learn(Progress("rehearse", plan.work, plan.rehearsals, 1, 1, plan.rate))  # fmt: skip
+            net, began, _rehearsed(plan, table), sentences(plan)[_SPOKEN:], listen, plan.seed
+        ).learn(Progress("rehearse", plan.work, plan.rehearsals, 1, 1, plan.rate))
 
 
 def _rehearsed(plan: Plan, table: Quantiser) -> dict[str, rehearsal.Voice]:

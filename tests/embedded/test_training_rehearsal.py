@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from embedded.training import rehearsal
-from embedded.training.pitch import Floats, Ints
+from embedded.training.pitch import Ints
 from embedded.training.quantise import ACTIVE, BOOKS
 from embedded.training.rehearsal import (
     SHARES,
@@ -197,7 +197,7 @@ def test_learning_makes_what_was_understood_likelier() -> None:
         ]
         for _ in range(3)
     ]
-    one = Rehearsal(net, began, {}, ["the house is by the river."], _speak, _hear, 0)
+    one = Rehearsal(net, began, {}, ["the house is by the river."], _listen, 0)
     adam = torch.optim.AdamW(net.parameters(), 5e-3)
     good = [said for group in groups for said in group[1::2]]
     bad = [said for group in groups for said in group[::2]]
@@ -217,7 +217,7 @@ def test_learning_makes_what_was_understood_likelier() -> None:
 def test_takes_all_alike_teach_nothing() -> None:
     net = small()
     same = [take(np.zeros((9, ACTIVE), np.int64), [1, 0, 1]) for _ in range(3)]
-    one = Rehearsal(net, small(), {}, ["the house is by the river."], _speak, _hear, 0)
+    one = Rehearsal(net, small(), {}, ["the house is by the river."], _listen, 0)
     adam = torch.optim.AdamW(net.parameters(), 5e-3)
     assert one.learn_from([same], adam, 0) == {}
     assert all(
@@ -225,13 +225,9 @@ def test_takes_all_alike_teach_nothing() -> None:
     )
 
 
-def _speak(codes: Ints) -> Floats:
-    return codes[:, 0].astype(np.float32)
-
-
-def _hear(samples: Floats, _rate: int) -> str:
+def _listen(said: Sequence[Ints]) -> list[str]:
     """Hears the text, but for its last word if the first code is even."""
-    return "the house is by the " + ("river" if samples[0] % 2 else "rival")
+    return ["the house is by the " + ("river" if codes[0, 0] % 2 else "rival") for codes in said]
 
 
 @pytest.mark.usefixtures("_few")
@@ -250,7 +246,7 @@ def test_takes_are_said_by_all_voices_and_heard(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(rehearsal, "draw", drawn)
     voices = {name: Voice("no.", np.full((2, BOOKS), n)) for n, name in enumerate(SHARES)}
     lines = ["the house is by the river.", "avarice jig."]
-    one = Rehearsal(small(), small(), voices, lines, _speak, _hear, seed=1)
+    one = Rehearsal(small(), small(), voices, lines, _listen, seed=1)
     rounds = [one.takes(number) for number in range(6)]
     assert all(len(group) == rehearsal.TAKES for groups in rounds for group in groups)
     assert {int(script.rows[script.is_row][3, 0]) for script in seen} - {EOC} <= set(range(5))
@@ -271,4 +267,4 @@ def test_takes_are_said_by_all_voices_and_heard(monkeypatch: pytest.MonkeyPatch)
 
 def test_nothing_to_rehearse_is_an_error() -> None:
     with pytest.raises(ValueError, match="none of the texts"):
-        Rehearsal(small(), small(), {}, ["avarice jig."], _speak, _hear, 0)
+        Rehearsal(small(), small(), {}, ["avarice jig."], _listen, 0)
