@@ -17,7 +17,6 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -155,6 +154,7 @@ def gains(plan: Plan) -> dict[str, float]:
     if spoke - known.keys():
         found = speech.gains(speech.load(plan.work / "speech", plan.speech_parts))
         known = found | known
+    if not file.exists() or json.loads(file.read_text(encoding="utf-8")) != known:
         file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     return known
 
@@ -300,21 +300,24 @@ def rehearse(plan: Plan) -> None:
         restore_weights("talker", plan.work, one)
     model = _learned_codec(plan).cpu()
 
-    with ExitStack() as stack:
-        ears = [stack.enter_context(Recogniser(plan.ears)) for _ in range(plan.workers)]
-        pool = stack.enter_context(ThreadPoolExecutor(plan.workers))
+    @torch.inference_mode()
+    def hear(codes: Sequence[Ints]) -> list[str]:
+        latents = [table.latents(torch.from_numpy(one))[None] for one in codes]
+        said = [decoder_training.decode(model, one)[0].numpy() for one in latents]
+        with Recogniser(plan.ears) as ears:  # one for a few: it keeps 2 MB of each utterance
+            return ears.hear(said, RATE)
 
-        @torch.inference_mode()
-        def hear(recogniser: Recogniser, codes: Sequence[Ints]) -> list[str]:
-            latents = [table.latents(torch.from_numpy(one))[None] for one in codes]
-            said = [decoder_training.decode(model, one)[0].numpy() for one in latents]
-            return recogniser.hear(said, RATE)
+    with ThreadPoolExecutor(plan.workers) as pool:
 
         def listen(codes: Sequence[Ints]) -> list[str]:
-            found = [""] * len(codes)
-            shares = [codes[n :: plan.workers] for n in range(plan.workers)]
-            for n, heard in enumerate(pool.map(hear, ears, shares)):
-                found[n :: plan.workers] = heard
+            found, shares = (
+                [""] * len(codes),
+                [slice(n, None, plan.workers) for n in range(plan.workers)],
+            )
+            for share, heard in zip(
+                shares, pool.map(hear, [codes[s] for s in shares]), strict=True
+            ):
+                found[share] = heard
             return found
 
         rehearsal.Rehearsal(

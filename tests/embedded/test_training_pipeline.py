@@ -121,6 +121,7 @@ def test_pipeline_writes_a_checkpoint_that_can_be_trained_further(
     assert began["spectral"] < fresh["spectral"]
     elsewhere = plan(tmp_path, "--from", str(made.out))
     assert train.gains(elsewhere) == train.gains(made)
+    assert (tmp_path / "gains.json").exists(), "what recites for the evaluation needs it"
 
 
 def test_only_a_decoder_of_this_work_folder_is_sharpened(made: train.Plan, tmp_path: Path) -> None:
