@@ -36,6 +36,8 @@ _TESTED = 16
 _HOTTEST = 7.0
 #: Odd pieces of a step, and the most frames of one utterance in those that are spliced.
 _ODD, _SPLICED = 24, 8
+#: Of what a talker said, the share that is taken: bursts are rare.
+_HOT_SHARE = 0.1
 #: Weights of the losses, by their names.
 EVEN: Mapping[str, float] = {"wave": 1.0, "raised": 0.0, "spectral": 1.0, "mel": 1.0, "burst": 0.0}
 
@@ -156,20 +158,24 @@ def batch(
 
 
 def odd_pieces(
-    pool: Sequence[Example], random: np.random.Generator, size: int, frames: int
-) -> Tensor:
+    pool: Sequence[Example], random: np.random.Generator, size: int, frames: int,
+    said: Sequence[Tensor] = (),
+) -> Tensor:  # fmt: skip
     """Latents ``[size, frames, LATENT]`` of what no teacher says, but a talker might: a third each
     are pieces of several utterances, one after another; the spectra of one utterance on the pitch
-    of another; and spectra on a single pitch code, whose phase does not go on as it should.
+    of another; and spectra on a single pitch code, whose phase does not go on as it should. If
+    there are utterances that a talker ``said`` ``[T, LATENT]``, pieces of these are half of all.
     """
 
-    def piece(length: int) -> Tensor:
-        latents = pool[int(random.integers(len(pool)))].latents
+    taught = [one.latents for one in pool]
+
+    def piece(length: int, of: Sequence[Tensor] = taught) -> Tensor:
+        latents = of[int(random.integers(len(of)))]
         start = int(random.integers(len(latents) - length + 1))
         return latents[start : start + length].float()
 
-    made = []
-    for number in range(size):
+    made = [piece(frames, said) for _ in range(size // 2 if said else 0)]
+    for number in range(size - len(made)):
         if number % 3:
             spectral, pitch = piece(frames), piece(frames)
             if number % 3 == 1:
@@ -191,6 +197,14 @@ def heat(model: Any, latents: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def hottest(model: Any, said: Sequence[Tensor], frames: int) -> list[Tensor]:
+    """Those utterances ``[T, LATENT]`` of at least so many frames that come closest to a burst."""
+    long = [one for one in said if len(one) >= frames]
+    long.sort(key=lambda one: -float(heat(model, one.float()[None].to(model.device))))
+    return long[: math.ceil(_HOT_SHARE * len(long))]
+
+
+@torch.no_grad()
 def decoder_error(model: Any, pool: Sequence[Example]) -> dict[str, float]:
     """The losses and the SNR below ``low_hz`` in dB, mean over whole utterances."""
     found = []
@@ -207,13 +221,14 @@ def decoder_error(model: Any, pool: Sequence[Example]) -> dict[str, float]:
 
 def train_decoder(
     model: Any, pool: Sequence[Example], progress: Progress, *, size: int = 8, frames: int = 16,
-    weights: Mapping[str, float] = EVEN, compiled: bool = False,
+    weights: Mapping[str, float] = EVEN, compiled: bool = False, said: Sequence[Tensor] = (),
 ) -> None:  # fmt: skip
     """Teach ``acoustic_decoder`` and ``fc2``; ``progress`` says how many steps and keeps them.
     ``weights``: of the ``losses``, and of ``burst``: how much hotter than speech the decoder
-    becomes of :func:`odd_pieces`.
+    becomes of :func:`odd_pieces`. ``said``: what a talker said ``[T, LATENT]``, if there is one.
     """
     part, device = parts(model)["decoder"], model.device
+    hot = hottest(model, said, frames)
     spoken = torch.compile(partial(decode, model), disable=not compiled)
     tested = list(pool[:_TESTED])
     usable = [e for e in pool[_TESTED:] if len(e.latents) >= frames]
@@ -224,7 +239,7 @@ def train_decoder(
             made = spoken(latents.to(device))
         apart = losses(made.float()[:, known], samples.to(device)[:, known], low_hz.to(device))
         if weights["burst"]:
-            odd = odd_pieces(usable, random, _ODD, frames).to(device)
+            odd = odd_pieces(usable, random, _ODD, frames, hot).to(device)
             apart["burst"] = (heat(model, odd) - _HOTTEST).clamp(min=0).mean()
         return {name: weights[name] * loss for name, loss in apart.items()}
 

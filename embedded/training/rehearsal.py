@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from embedded.evaluation.metrics import words_of
 from embedded.pronunciation import spoken
-from embedded.text import Span, normalise
+from embedded.text import Normalised, Span, normalise
 from embedded.training.pitch import Floats, Ints
 from embedded.training.precision import autocast
 from embedded.training.progress import Progress
@@ -127,6 +127,22 @@ def praised(takes: Sequence[Take], said_when: Sequence[Ints]) -> None:
         take.praise = (frames[:-2] / 4 + frames[1:-1] / 2 + frames[2:] / 4).astype(np.float32)
 
 
+def sounds(text: str) -> Normalised:
+    """A text as the talker is given it."""
+    return spoken(normalise(text))
+
+
+def prompt(voice: Voice, said: str) -> Script:
+    """What the talker is given to say a text (by its sounds) in a voice."""
+    stub = np.zeros((1, ACTIVE), np.int64)
+    script = _script(voice, said, stub, np.random.default_rng(0))
+    end = _last(script, "<|audio|>")
+    return Script(
+        script.ids[:end], script.rows[:end], script.is_row[:end], script.targets[:end],
+        script.look[:end],
+    )  # fmt: skip
+
+
 def _script(voice: Voice, text: str, codes: Ints, random: np.random.Generator) -> Script:
     """Text and codes ``[T, ACTIVE]`` after a voice's clip, as the service gives them."""
     wide = np.zeros((len(codes), BOOKS), np.int64)
@@ -197,13 +213,7 @@ class Rehearsal:
         return [made[start : start + TAKES] for start in range(0, len(made), TAKES)]
 
     def _said(self, wanted: Sequence[tuple[Voice, str]], random: np.random.Generator) -> list[Take]:
-        readings = [normalise(text) for _, text in wanted]
-        said = [spoken(reading) for reading in readings]
-        stub = np.zeros((1, ACTIVE), np.int64)
-        prompts = []
-        for (voice, _), reading in zip(wanted, said, strict=True):
-            script = _script(voice, reading.text, stub, random)
-            prompts.append(_until(script, _last(script, "<|audio|>")))
+        prompts = [prompt(voice, sounds(text).text) for voice, text in wanted]
         drawn = draw(self._net, prompts, DRAWING, int(random.integers(2**31)))
         spoke = [one.ended and len(one.codes) > 0 for one in drawn]
         heard = iter(
@@ -216,13 +226,13 @@ class Rehearsal:
             )
         )
         made = []
-        for number, ((voice, text), reading) in enumerate(zip(wanted, said, strict=True)):
-            prompt, codes = prompts[number], drawn[number].codes
-            first, wants = _last(prompt, "<|text|>"), words_of(text)
+        for number, (voice, text) in enumerate(wanted):
+            reading, codes = sounds(text), drawn[number].codes
+            first, wants = _last(prompts[number], "<|text|>"), words_of(text)
             got = words_of(next(heard)) if spoke[number] else []
             made.append(
                 Take(
-                    _script(voice, reading.text, codes, random), len(prompt),
+                    _script(voice, reading.text, codes, random), len(prompts[number]),
                     slice(first, first + len(reading.text)), _ends(reading.spans), codes,
                     understood(wants, got), np.zeros(len(codes), np.float32),
                 )
@@ -310,13 +320,6 @@ def _distance(before: Tensor, now: Tensor, left_out: Tensor) -> Tensor:
     """The Kullback-Leibler divergence of logits ``[..., n]``."""
     a, b = (x.masked_fill(left_out, -1e9).log_softmax(-1) for x in (before, now))
     return (a.exp() * (a - b)).sum(-1)
-
-
-def _until(script: Script, end: int) -> Script:
-    return Script(
-        script.ids[:end], script.rows[:end], script.is_row[:end], script.targets[:end],
-        script.look[:end],
-    )  # fmt: skip
 
 
 def _ends(spans: Sequence[Span]) -> Ints:

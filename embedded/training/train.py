@@ -26,7 +26,6 @@ import numpy as np
 import torch
 
 from embedded.evaluation.recogniser import PYTHON, Recogniser
-from embedded.pronunciation import spoken as said_by_sounds
 from embedded.text import normalise
 from embedded.training import (
     codec_training,
@@ -39,6 +38,7 @@ from embedded.training import (
     kokoro,
     quantise,
     rehearsal,
+    sampling,
     sharpen,
     speech,
     talker_training,
@@ -57,6 +57,8 @@ _SEED = 1
 #: Sentences, of which the first are for the codec and the others for the talker.
 _SENTENCES, _SPOKEN = 80_000, 20_000
 _ENCODER_HIDDEN = 12
+#: Temperatures at which the talker says what might become a burst.
+_TALKED = (0.3, 0.6, 0.9)
 _LEAST_FRAMES = 4
 #: How loud each voice was made, in a checkpoint: codes of a run that goes on from it mean the same.
 _GAINS = "training/gains.json"
@@ -212,10 +214,29 @@ def sharpened(plan: Plan) -> None:
         raise LookupError(f"nothing to sharpen: stage `decoder` has kept no state in {plan.work}")
     rate = sharpen.RATE_SHARE * plan.rate
     progress = Progress("sharpen", plan.work, plan.sharpen_steps, rate=rate)
-    pool = sharpen.examples(model, spoken(plan), quantiser(plan))
+    table = quantiser(plan)
+    pool = sharpen.examples(model, spoken(plan), table)
+    said = [table.latents(codes).half() for codes in _talked(plan, table)]
     decoder_training.train_decoder(
-        model, pool, progress, weights=sharpen.WEIGHTS, compiled=plan.compiled
+        model, pool, progress, weights=sharpen.WEIGHTS, compiled=plan.compiled, said=said
     )
+
+
+def _talked(plan: Plan, table: Quantiser) -> Iterator[torch.Tensor]:
+    """The codes ``[T, BOOKS]`` of what the talker says, if there is one, also when it is drawn
+    less carefully than the service does it: so bursts are found that are rare.
+    """
+    net, known = _learned_talker(plan)
+    if not known:
+        return
+    texts = (Path(__file__).with_name("tuning.txt")).read_text(encoding="utf-8").splitlines()
+    for number, temperature in enumerate(_TALKED):
+        drawing = replace(sampling.Drawing(), temperature=temperature)
+        for voice in _rehearsed(plan, table).values():
+            prompts = [rehearsal.prompt(voice, rehearsal.sounds(text).text) for text in texts]
+            for one in sampling.draw(net, prompts, drawing, number):
+                codes = torch.from_numpy(one.codes)
+                yield torch.nn.functional.pad(codes, (0, BOOKS - ACTIVE))
 
 
 def encoder(plan: Plan) -> None:
@@ -291,6 +312,13 @@ def talker(plan: Plan) -> None:
     talker_training.train(_new_talker(plan), groups(plan), progress, compiled=plan.compiled)
 
 
+def _learned_talker(plan: Plan) -> tuple[TalkerNet, bool]:
+    """On the CPU; and whether it has learned anything."""
+    net = _new_talker(plan)
+    steps = [restore_weights(name, plan.work, net) for name in ("talker", "rehearse")]
+    return net.cpu(), any(steps) or plan.start is not None
+
+
 def rehearse(plan: Plan) -> None:
     """The talker, rehearsed with the decoder as it is: on the CPU, in float32."""
     if not plan.rehearsals:
@@ -327,7 +355,7 @@ def rehearse(plan: Plan) -> None:
 
 def _rehearsed(plan: Plan, table: Quantiser) -> dict[str, rehearsal.Voice]:
     return {
-        voice.name: rehearsal.Voice(said_by_sounds(normalise(voice.text)).text, codes.numpy())
+        voice.name: rehearsal.Voice(rehearsal.sounds(voice.text).text, codes.numpy())
         for voice, codes in _clips(plan, table).items()
     }
 
@@ -342,11 +370,9 @@ def _learned_codec(plan: Plan) -> Any:
 
 def write(plan: Plan) -> None:
     """The checkpoint, of whatever has been learned so far."""
-    model, net = _learned_codec(plan), _new_talker(plan)
-    for name in ("talker", "rehearse"):
-        restore_weights(name, plan.work, net)
+    model, (net, _) = _learned_codec(plan), _learned_talker(plan)
     table = quantiser(plan)
-    export.write(plan.out, net.cpu(), model.cpu(), table, GENERATION, _clips(plan, table))
+    export.write(plan.out, net, model.cpu(), table, GENERATION, _clips(plan, table))
     kept = json.dumps(gains(plan), indent=1)
     (plan.out / _GAINS).write_text(kept + "\n", encoding="utf-8")
 

@@ -160,6 +160,27 @@ def test_odd_pieces_are_of_several_utterances() -> None:
     assert sum((one != other).any() for one, other in zip(spectral, pitch, strict=True)) > 8
 
 
+def test_half_of_the_odd_pieces_are_what_a_talker_said() -> None:
+    pool = [decoder_training.Example(torch.zeros(FRAMES, LATENT).half(), torch.zeros(FRAMES * HOP))]
+    said = [torch.arange(20.0)[:, None].expand(-1, LATENT).half() + 100]
+    made = decoder_training.odd_pieces(pool, np.random.default_rng(0), 24, 16, said)
+    assert made.shape == (24, 16, LATENT)
+    first = made[:12, :, 0]
+    assert (first.diff(dim=1) == 1).all(), "as it was said"
+    assert set(first[:, 0].tolist()) == {100, 101, 102, 103, 104}
+    assert not made[12:].any()
+
+
+def test_the_hottest_are_those_near_a_burst() -> None:
+    torch.manual_seed(0)
+    model = new_model(decoder_hidden=32, encoder_hidden=4)
+    cool, hot = torch.zeros(FRAMES, LATENT), 50 * torch.randn(FRAMES, LATENT)
+    said = [cool] * 9 + [hot] + [cool] * 10 + [hot[:2]]
+    found = decoder_training.hottest(model, said, FRAMES)
+    assert len(found) == 2, "a tenth of those that are long enough"
+    assert found[0] is hot
+
+
 def test_decoder_unlearns_what_becomes_a_burst(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
