@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ _SENTENCES, _SPOKEN = 80_000, 20_000
 _ENCODER_HIDDEN = 12
 #: Temperatures at which the talker says what might become a burst.
 _TALKED = (0.3, 0.6, 0.9)
+#: By each voice, so many texts, and so many utterances at a time.
+_TALKED_TEXTS, _TOGETHER = 200, 80
 _LEAST_FRAMES = 4
 #: How loud each voice was made, in a checkpoint: codes of a run that goes on from it mean the same.
 _GAINS = "training/gains.json"
@@ -229,14 +232,17 @@ def _talked(plan: Plan, table: Quantiser) -> Iterator[torch.Tensor]:
     net, known = _learned_talker(plan)
     if not known:
         return
-    texts = (Path(__file__).with_name("tuning.txt")).read_text(encoding="utf-8").splitlines()
+    said = filter(rehearsal.usable, sentences(plan))
+    texts = sorted(islice(said, _TALKED_TEXTS), key=len)
     for number, temperature in enumerate(_TALKED):
         drawing = replace(sampling.Drawing(), temperature=temperature)
         for voice in _rehearsed(plan, table).values():
             prompts = [rehearsal.prompt(voice, rehearsal.sounds(text).text) for text in texts]
-            for one in sampling.draw(net, prompts, drawing, number):
-                codes = torch.from_numpy(one.codes)
-                yield torch.nn.functional.pad(codes, (0, BOOKS - ACTIVE))
+            for start in range(0, len(prompts), _TOGETHER):
+                part = prompts[start : start + _TOGETHER]
+                for one in sampling.draw(net, part, drawing, number):
+                    codes = torch.from_numpy(one.codes)
+                    yield torch.nn.functional.pad(codes, (0, BOOKS - ACTIVE))
 
 
 def encoder(plan: Plan) -> None:

@@ -133,6 +133,19 @@ def test_only_a_decoder_of_this_work_folder_is_sharpened(made: train.Plan, tmp_p
         train.run("sharpen", elsewhere)
 
 
+def test_what_the_talker_says_is_made_once_there_is_one(
+    made: train.Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train.sampling, "draw", fake_draw)
+    monkeypatch.setattr(train, "_TALKED_TEXTS", 2)
+    table = train.quantiser(made)
+    said = list(train._talked(made, table))
+    assert len(said) == 2 * len(export.VOICES) * 3, "at three temperatures"
+    assert {tuple(codes.shape) for codes in said} == {(8, 8)}
+    assert all(not codes[:, 4:].any() for codes in said)
+    assert not list(train._talked(plan(prepared(tmp_path / "fresh")), table))
+
+
 def test_the_sharpened_decoder_is_exported(made: train.Plan) -> None:
     plain, sharp = (
         load_file(made.work / f"{stage}.state.safetensors")["model.fc2.weight"].bfloat16()
