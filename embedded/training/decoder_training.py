@@ -243,7 +243,7 @@ def train_decoder(
         apart = losses(made.float()[:, known], samples.to(device)[:, known], low_hz.to(device))
         if weights["burst"]:
             odd = odd_pieces(usable, random, _ODD, frames, hot).to(device)
-            apart["burst"] = (heat(model, odd) - _HOTTEST).clamp(min=0).mean()
+            apart["burst"] = (heat(model, odd) / _HOTTEST).log().clamp(min=0).mean()
         return {name: weights[name] * loss for name, loss in apart.items()}
 
     def test() -> str:

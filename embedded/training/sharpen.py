@@ -40,7 +40,7 @@ _MOST_CODED = 3.0
 #: Of the decoder's losses: spectra have to change most. Filters leave the decoder's phases, so
 #: samples can be compared at all frequencies. Without ``burst`` five of five hundred
 #: utterances of the talker went beyond full scale, one of them to seven times that.
-WEIGHTS = {"wave": 0.3, "raised": 0.3, "spectral": 1.0, "mel": 2.0, "burst": 0.3}
+WEIGHTS = {"wave": 0.3, "raised": 0.3, "spectral": 1.0, "mel": 2.0, "burst": 1.0}
 #: Of the decoder's usual learning rate, since it is taught already.
 RATE_SHARE = 0.2
 #: Voices that sounded least natural before; each of their utterances counts twice.
