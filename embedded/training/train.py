@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
 
 from embedded.evaluation.recogniser import PYTHON, Recogniser
 from embedded.text import normalise
@@ -384,8 +385,20 @@ def write(plan: Plan) -> None:
 
 
 def _clips(plan: Plan, table: Quantiser) -> dict[export.NamedVoice, torch.Tensor]:
-    """The codes of the clips that the voices are."""
-    return {voice: _clip(plan, table, voice) for voice in export.VOICES}
+    """The codes of the clips that the voices are: the checkpoint's own, where it has that clip."""
+    return {
+        voice: _clip(plan, table, voice) if (kept := _stored(plan, voice)) is None else kept
+        for voice in export.VOICES
+    }
+
+
+def _stored(plan: Plan, voice: export.NamedVoice) -> torch.Tensor | None:
+    file = (plan.start or plan.out) / "voices" / f"{voice.name}.safetensors"
+    if not plan.start or not file.exists():
+        return None
+    with safe_open(file, "pt") as kept:
+        codes: torch.Tensor = kept.get_tensor("codes").long().T
+        return codes if kept.metadata()["text"] == voice.text else None
 
 
 def candidates(plan: Plan) -> None:

@@ -124,6 +124,25 @@ def test_pipeline_writes_a_checkpoint_that_can_be_trained_further(
     assert (tmp_path / "gains.json").exists(), "what recites for the evaluation needs it"
 
 
+def test_clips_of_a_checkpoint_stay_unless_their_texts_change(
+    made: train.Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken: list[str] = []
+
+    def speaks_anew(_plan: train.Plan, _table: object, voice: export.NamedVoice) -> torch.Tensor:
+        spoken.append(voice.name)
+        return torch.zeros(3, 8, dtype=torch.long)
+
+    monkeypatch.setattr(train, "_clip", speaks_anew)
+    first, *others = export.VOICES
+    monkeypatch.setattr(export, "VOICES", (replace(first, text="another one."), *others))
+    found = train._clips(replace(made, start=made.out), train.quantiser(made))
+    assert spoken == [first.name]
+    for voice, codes in list(found.items())[1:]:
+        kept = load_file(made.out / "voices" / f"{voice.name}.safetensors")["codes"]
+        assert torch.equal(codes.T.to(torch.int16), kept)
+
+
 def test_only_a_decoder_of_this_work_folder_is_sharpened(made: train.Plan, tmp_path: Path) -> None:
     """A checkpoint's may be sharpened already."""
     elsewhere = replace(made, work=tmp_path, start=made.out)
