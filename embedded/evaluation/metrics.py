@@ -47,12 +47,20 @@ def letter_error_rate(said: str, heard: str) -> float:
 
 
 def _edits(wanted: Sequence[str], got: Sequence[str]) -> int:
-    row = list(range(len(got) + 1))
+    return int(edit_costs(wanted, got)[-1, -1])
+
+
+def edit_costs(wanted: Sequence[str], got: Sequence[str]) -> npt.NDArray[np.int64]:
+    """``[len(wanted) + 1, len(got) + 1]``: the fewest substituted, missing and added items between
+    the first i of one and the first j of the other.
+    """
+    rows = [list(range(len(got) + 1))]
     for at, item in enumerate(wanted, 1):
-        before, row = row, [at]
+        before, row = rows[-1], [at]
         for other, found in enumerate(got, 1):
             row.append(min(before[other] + 1, row[-1] + 1, before[other - 1] + (item != found)))
-    return row[-1]
+        rows.append(row)
+    return np.array(rows, np.int64)
 
 
 @dataclass(frozen=True, slots=True)

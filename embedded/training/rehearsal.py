@@ -2,12 +2,11 @@
 
 Cross-entropy makes all of the teacher's codes likely, and a small talker spreads what it has over
 many that sound nearly the same. Which of these are understood, when the decoder says them, no
-code tells. So each text is said several times, and a word that was understood more often than it
-is in the others' mean was said well: its codes become likelier, and those of words that were
-misheard less likely (a policy gradient whose baseline is the group's mean, as in GRPO, Shao et
-al. 2024, arXiv 2402.03300; by words, since it is known when each is said). Two bonds keep the rest
-as it was: the codes' distributions stay near those of the talker as it began, and its guided heads
-look where they looked.
+code tells. So each text is said several times. Where a word was understood in some takes and not
+in others, its codes become likelier in those and less likely in these: a policy gradient whose
+baseline is the group's mean, as in GRPO (Shao et al. 2024, arXiv 2402.03300), by words, since it
+is known when each is said. Two bonds keep the rest as it was: the codes' distributions stay near
+those of the talker as it began, and its guided heads look where they looked.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embedded.evaluation.metrics import words_of
+from embedded.evaluation.metrics import edit_costs, words_of
 from embedded.pronunciation import spoken
 from embedded.text import Normalised, Span, normalise
 from embedded.training.pitch import Floats, Ints
@@ -36,7 +35,7 @@ from embedded.training.talker_training import collated
 TEXTS, TAKES = 100, 5
 #: Warmer than the service draws, so that takes differ.
 DRAWING = Drawing(temperature=0.6, top_p=0.98)
-#: How much oftener than the others voices rehearse that were understood less.
+#: The share of texts that each voice says: the less it was understood, the more.
 SHARES = {"heart": 0.12, "michael": 0.18, "emma": 0.18, "fenrir": 0.26, "george": 0.26}
 _RATE = 1e-4
 #: Weights of the bonds: of the codes' distributions, and of where the guided heads look.
@@ -68,9 +67,10 @@ class Voice:
 class Take:
     """One utterance, and what is known of it.
 
-    ``script``: prompt and codes; rows from ``begin`` on are the talker's own. ``letters``: where
-    the text is in it. ``words``: where each word ends in the text. ``good``: of each word, 1 if
-    it was understood. ``praise`` ``[T]``: of each frame, how much likelier it shall become.
+    ``script``: prompt and ``codes`` ``[T, BOOKS]``; rows from ``begin`` on are the talker's own.
+    ``letters``: where the text is in it. ``words``: where each word ends in the text. ``good``: of
+    each word, 1 if it was understood. ``praise`` ``[T]``: of each frame, how much likelier it
+    shall become.
     """
 
     script: Script
@@ -95,13 +95,7 @@ def understood(said: Sequence[str], heard: Sequence[str]) -> Floats:
     """Of each word that was said: 1 if it was heard, .5 if a word was heard beside it that was not
     said, 0 if another was heard or none; by the fewest such errors.
     """
-    costs = np.zeros((len(said) + 1, len(heard) + 1), int)
-    costs[:, 0], costs[0] = range(len(said) + 1), range(len(heard) + 1)
-    for i, word in enumerate(said):
-        for j, other in enumerate(heard):
-            costs[i + 1, j + 1] = min(
-                costs[i, j + 1] + 1, costs[i + 1, j] + 1, costs[i, j] + (word != other)
-            )
+    costs = edit_costs(said, heard)
     good, i, j = np.ones(len(said), np.float32), len(said), len(heard)
     while i or j:
         if i and j and costs[i, j] == costs[i - 1, j - 1] + (said[i - 1] != heard[j - 1]):
@@ -134,7 +128,7 @@ def sounds(text: str) -> Normalised:
 
 def prompt(voice: Voice, said: str) -> Script:
     """What the talker is given to say a text (by its sounds) in a voice."""
-    stub = np.zeros((1, ACTIVE), np.int64)
+    stub = np.zeros((1, BOOKS), np.int64)
     script = _script(voice, said, stub, np.random.default_rng(0))
     end = _last(script, "<|audio|>")
     return Script(
@@ -144,11 +138,9 @@ def prompt(voice: Voice, said: str) -> Script:
 
 
 def _script(voice: Voice, text: str, codes: Ints, random: np.random.Generator) -> Script:
-    """Text and codes ``[T, ACTIVE]`` after a voice's clip, as the service gives them."""
-    wide = np.zeros((len(codes), BOOKS), np.int64)
-    wide[:, :ACTIVE] = codes
+    """Text and codes ``[T, BOOKS]`` after a voice's clip, as the service gives them."""
     clip = Utterance(voice.text, voice.codes, np.zeros(len(voice.codes), np.float32))
-    turn = Utterance(text, wide, np.zeros(len(codes), np.float32))
+    turn = Utterance(text, codes, np.zeros(len(codes), np.float32))
     return write((turn,), reference=clip, transcript=True, random=random, corruption=0.0)
 
 
@@ -161,8 +153,8 @@ class Rehearsal:
     """Rounds of saying, hearing and learning.
 
     Args:
-        net: what learns, in float32 on the CPU; as it is now it is also what it stays near to.
-        began: the same network, as it was before all rounds.
+        net: what learns, in float32 on the CPU.
+        began: the same network as it was before all rounds, which ``net`` stays near to.
         voices: by their names, each of ``SHARES``.
         texts: to be said; those that are not ``usable`` are left out. ValueError if none is.
         listen: the words that are heard of utterances whose codes are ``[T, BOOKS]``.
@@ -213,21 +205,19 @@ class Rehearsal:
         return [made[start : start + TAKES] for start in range(0, len(made), TAKES)]
 
     def _said(self, wanted: Sequence[tuple[Voice, str]], random: np.random.Generator) -> list[Take]:
-        prompts = [prompt(voice, sounds(text).text) for voice, text in wanted]
+        readings = [sounds(text) for _, text in wanted]
+        prompts = [
+            prompt(voice, reading.text)
+            for (voice, _), reading in zip(wanted, readings, strict=True)
+        ]
         drawn = draw(self._net, prompts, DRAWING, int(random.integers(2**31)))
         spoke = [one.ended and len(one.codes) > 0 for one in drawn]
         heard = iter(
-            self._listen(
-                [
-                    np.pad(one.codes, ((0, 0), (0, BOOKS - ACTIVE)))
-                    for one, audible in zip(drawn, spoke, strict=True)
-                    if audible
-                ]
-            )
+            self._listen([one.codes for one, audible in zip(drawn, spoke, strict=True) if audible])
         )
         made = []
         for number, (voice, text) in enumerate(wanted):
-            reading, codes = sounds(text), drawn[number].codes
+            reading, codes = readings[number], drawn[number].codes
             first, wants = _last(prompts[number], "<|text|>"), words_of(text)
             got = words_of(next(heard)) if spoke[number] else []
             made.append(

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from embedded.training.pitch import Ints
-from embedded.training.quantise import ACTIVE
+from embedded.training.quantise import ACTIVE, BOOKS
 from embedded.training.scripts import Script
 from embedded.training.talker import BOC, EOC, TalkerNet, turned
 
@@ -34,7 +34,9 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Codes ``[T, ACTIVE]``, and whether the talker ended the utterance itself."""
+    """Codes ``[T, BOOKS]``, of which those that say nothing are 0, and whether the talker ended the
+    utterance itself.
+    """
 
     codes: Ints
     ended: bool
@@ -121,10 +123,13 @@ def draw(net: TalkerNet, prompts: Sequence[Script], drawing: Drawing, seed: int)
         hidden = cache.last(heard[:, None], at)
     ended = ends < drawing.longest
     counts = torch.where(ended, ends, drawing.longest - (ACTIVE - 1)).tolist()
-    return [
-        Drawn(torch.stack([one[b : b + n, b] for b in range(ACTIVE)], 1).numpy(), bool(done))
-        for one, n, done in zip(made, counts, ended, strict=True)
-    ]
+    found = []
+    for one, count, done in zip(made, counts, ended, strict=True):
+        codes = np.zeros((count, BOOKS), np.int64)
+        for book in range(ACTIVE):
+            codes[:, book] = one[book : book + count, book].numpy()
+        found.append(Drawn(codes, bool(done)))
+    return found
 
 
 def _aligned(prompts: Sequence[Script]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -242,8 +242,7 @@ def _talked(plan: Plan, table: Quantiser) -> Iterator[torch.Tensor]:
             for start in range(0, len(prompts), _TOGETHER):
                 part = prompts[start : start + _TOGETHER]
                 for one in sampling.draw(net, part, drawing, number):
-                    codes = torch.from_numpy(one.codes)
-                    yield torch.nn.functional.pad(codes, (0, BOOKS - ACTIVE))
+                    yield torch.from_numpy(one.codes)
 
 
 def encoder(plan: Plan) -> None:
@@ -393,8 +392,8 @@ def _clips(plan: Plan, table: Quantiser) -> dict[export.NamedVoice, torch.Tensor
 
 
 def _stored(plan: Plan, voice: export.NamedVoice) -> torch.Tensor | None:
-    file = (plan.start or plan.out) / "voices" / f"{voice.name}.safetensors"
-    if not plan.start or not file.exists():
+    file = plan.start and plan.start / "voices" / f"{voice.name}.safetensors"
+    if file is None or not file.exists():
         return None
     with safe_open(file, "pt") as kept:
         codes: torch.Tensor = kept.get_tensor("codes").long().T

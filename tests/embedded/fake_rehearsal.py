@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from embedded.training.pitch import Floats
-from embedded.training.quantise import ACTIVE
+from embedded.training.quantise import ACTIVE, BOOKS
 from embedded.training.sampling import Drawing, Drawn
 from embedded.training.scripts import Script
 from embedded.training.talker import TalkerNet
@@ -40,4 +40,8 @@ def fake_draw(
 ) -> list[Drawn]:
     """Codes by chance, whatever the network."""
     random = np.random.default_rng(seed)
-    return [Drawn(random.integers(0, 1016, (8, ACTIVE)), ended=True) for _ in prompts]
+    silent = np.zeros((8, BOOKS - ACTIVE), np.int64)
+    return [
+        Drawn(np.hstack([random.integers(0, 1016, (8, ACTIVE)), silent]), ended=True)
+        for _ in prompts
+    ]
