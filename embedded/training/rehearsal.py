@@ -11,7 +11,7 @@ those of the talker as it began, and its guided heads look where they looked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,9 +34,9 @@ from embedded.training.talker_training import collated
 #: Texts of a round, and how often each is said.
 TEXTS, TAKES = 100, 5
 #: Warmer than the service draws, so that takes differ.
-DRAWING = Drawing(temperature=0.6, top_p=0.98)
+DRAWING = Drawing(temperature=0.6, top_p=0.98, longest=500)
 #: The share of texts that each voice says: the less it was understood, the more.
-SHARES = {"heart": 0.12, "michael": 0.18, "emma": 0.18, "fenrir": 0.26, "george": 0.26}
+SHARES = {"heart": 0.12, "michael": 0.18, "emma": 0.22, "fenrir": 0.3, "george": 0.18}
 _RATE = 1e-4
 #: Weights of the bonds: of the codes' distributions, and of where the guided heads look.
 _CODES, _GUIDE = 0.1, 0.3
@@ -53,6 +53,9 @@ _USUAL = frozenset({
     "with", "you", "your",
 })  # fmt: skip
 _LONGER = 40
+#: The share of texts that are several sentences, their lengths, and what stands between two.
+_PASSAGES, _LENGTHS = 0.25, (90, 200)
+_BETWEEN = (". ", ", ", " and ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,19 @@ def usable(text: str) -> bool:
         return False
     usual = len(_USUAL & set(words)) > (len(text) > _LONGER)
     return usual and len(words_of(text)) == len(words)
+
+
+def passage(texts: Iterator[str], longest: int, random: np.random.Generator) -> str:
+    """Texts one after the other, of no more than ``longest`` characters, unless the first one is
+    longer: as sentences, or going on after a comma or "and".
+    """
+    text = next(texts)
+    for more in texts:
+        longer = text.rstrip(".") + str(random.choice(_BETWEEN)) + more
+        if len(longer) > longest:
+            break
+        text = longer
+    return text
 
 
 def understood(said: Sequence[str], heard: Sequence[str]) -> Floats:
@@ -189,8 +205,7 @@ class Rehearsal:
     def takes(self, number: int) -> list[list[Take]]:
         """Say and hear a round's texts: all takes of a text are a list."""
         random = np.random.default_rng((self._seed, number))
-        texts = [self._texts[i] for i in random.choice(len(self._texts), TEXTS)]
-        texts.sort(key=len)
+        texts = sorted((self._text(random) for _ in range(TEXTS)), key=len)
         names = list(self._voices)
         shares = np.array([SHARES[name] for name in names])
         chosen = random.choice(len(names), len(texts), p=shares / shares.sum())
@@ -203,6 +218,12 @@ class Rehearsal:
         for start in range(0, len(wanted), _DRAWN):
             made += self._said(wanted[start : start + _DRAWN], random)
         return [made[start : start + TAKES] for start in range(0, len(made), TAKES)]
+
+    def _text(self, random: np.random.Generator) -> str:
+        drawn = iter(lambda: self._texts[random.integers(len(self._texts))], None)
+        if random.random() < _PASSAGES:
+            return passage(drawn, int(random.integers(*_LENGTHS, endpoint=True)), random)
+        return next(drawn)
 
     def _said(self, wanted: Sequence[tuple[Voice, str]], random: np.random.Generator) -> list[Take]:
         readings = [sounds(text) for _, text in wanted]

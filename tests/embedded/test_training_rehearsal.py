@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from embedded.training.rehearsal import (
     Rehearsal,
     Take,
     Voice,
+    passage,
     praised,
     understood,
     usable,
@@ -141,6 +144,22 @@ def test_usable_texts_have_usual_words_that_are_read_as_written() -> None:
     assert not usable("a house by the river " * 5)
 
 
+def test_passages_are_of_whole_sentences_and_no_longer_than_they_shall_be() -> None:
+    """Which are told apart, or go on after a comma or "and"."""
+    lines = ["the house is by the river.", "is it far?", "it is not."]
+    random, seen = np.random.default_rng(0), set[str]()
+    for longest in range(40, 160):
+        text = passage(cycle(lines), longest, random)
+        assert len(text) <= longest < len(text) + len(" and ") + max(map(len, lines))
+        parts = re.split(r"(\. |, | and )", text)
+        assert [f"{part.rstrip('.')}" for part in parts[::2]] == [
+            line.rstrip(".") for line in islice(cycle(lines), len(parts[::2]))
+        ]
+        seen.update(parts[1::2])
+    assert seen == {". ", ", ", " and "}
+    assert passage(iter(lines), 5, random) == lines[0], "a sentence is not cut"
+
+
 def take(codes: Ints, good: list[float]) -> Take:
     """Of "go on now." after a clip."""
     voice = Voice("no.", np.zeros((2, BOOKS), np.int64))
@@ -167,8 +186,9 @@ def test_praise_is_of_words_said_better_than_in_other_takes() -> None:
 
 @pytest.fixture
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round of four texts; a network this small has to learn faster."""
+    """A round of four short texts; a network this small has to learn faster."""
     monkeypatch.setattr(rehearsal, "TEXTS", 4)
+    monkeypatch.setattr(rehearsal, "_PASSAGES", 0.0)
     monkeypatch.setattr(rehearsal, "_RATE", 5e-3)
 
 
