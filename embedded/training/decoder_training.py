@@ -36,8 +36,9 @@ _TESTED = 16
 _HOTTEST = 5.5
 #: Odd pieces of a step, and the most frames of one utterance in those that are spliced.
 _ODD, _SPLICED = 24, 8
-#: Of what a talker said, the share that is taken: bursts are rare.
-_HOT_SHARE = 0.1
+#: How many utterances of a talker are looked at in turn, and the share that is taken, since bursts
+#: are rare.
+_LOOKED, _HOT_SHARE = 600, 0.1
 #: Weights of the losses, by their names.
 EVEN: Mapping[str, float] = {"wave": 1.0, "raised": 0.0, "spectral": 1.0, "mel": 1.0, "burst": 0.0}
 
@@ -200,9 +201,15 @@ def heat(model: Any, latents: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def hottest(model: Any, said: Sequence[Tensor], frames: int) -> list[Tensor]:
-    """Those utterances ``[T, LATENT]`` of at least so many frames that come closest to a burst."""
+def hottest(
+    model: Any, said: Sequence[Tensor], frames: int, random: np.random.Generator
+) -> list[Tensor]:
+    """Of utterances ``[T, LATENT]`` of at least so many frames, some of them drawn at ``random``,
+    those that come closest to a burst.
+    """
     long = [one for one in said if len(one) >= frames]
+    drawn = random.permutation(len(long))[:_LOOKED]
+    long = [long[i] for i in drawn]
     long.sort(key=lambda one: -float(heat(model, one.float()[None].to(model.device)).max()))
     return long[: math.ceil(_HOT_SHARE * len(long))]
 
@@ -231,12 +238,15 @@ def train_decoder(
     becomes of :func:`odd_pieces`. ``said``: what a talker said ``[T, LATENT]``, if there is one.
     """
     part, device = parts(model)["decoder"], model.device
-    hot = hottest(model, said, frames)
+    hot: list[Tensor] | None = None  # what is hottest changes while the decoder learns
     spoken = torch.compile(partial(decode, model), disable=not compiled)
     tested = list(pool[:_TESTED])
     usable = [e for e in pool[_TESTED:] if len(e.latents) >= frames]
 
     def lose(random: np.random.Generator) -> dict[str, Tensor]:
+        nonlocal hot
+        if hot is None:
+            hot = hottest(model, said, frames, random)
         latents, samples, low_hz, known = batch(usable, random, size, frames)
         with autocast(device.type):
             made = spoken(latents.to(device))
@@ -247,6 +257,8 @@ def train_decoder(
         return {name: weights[name] * loss for name, loss in apart.items()}
 
     def test() -> str:
+        nonlocal hot
+        hot = None  # here, where the state is kept: a run that resumes finds the same ones
         found = decoder_error(model, tested)
         return ", ".join(f"{name} {value:.3f}" for name, value in found.items())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,9 +177,50 @@ def test_the_hottest_are_those_near_a_burst() -> None:
     model = new_model(decoder_hidden=32, encoder_hidden=4)
     cool, hot = torch.zeros(FRAMES, LATENT), 50 * torch.randn(FRAMES, LATENT)
     said = [cool] * 9 + [hot] + [cool] * 10 + [hot[:2]]
-    found = decoder_training.hottest(model, said, FRAMES)
+    found = decoder_training.hottest(model, said, FRAMES, np.random.default_rng(0))
     assert len(found) == 2, "a tenth of those that are long enough"
     assert found[0] is hot
+
+
+def test_the_hottest_are_looked_for_again_whenever_state_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a run that goes on from its state takes the same ones as one that was not interrupted."""
+    monkeypatch.setattr(decoder_training, "_TESTED", 1)
+    torch.set_num_threads(1)
+    said = [torch.randn(FRAMES, LATENT) for _ in range(40)]
+    pool = [
+        decoder_training.Example(torch.randn(FRAMES, LATENT).half(), hum().half()) for _ in range(3)
+    ]
+    hottest, looked = decoder_training.hottest, list[list[float]]()
+
+    def noted(*args: Any) -> list[torch.Tensor]:
+        found = hottest(*args)
+        looked.append([float(one.sum()) for one in found])
+        if len(looked) == interrupted:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(decoder_training, "hottest", noted)
+
+    def trained(name: str) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = new_model(decoder_hidden=32, encoder_hidden=4)
+        train_decoder(
+            model, pool, Progress(name, tmp_path, 9, every=3), size=2, frames=8,
+            weights=sharpen.WEIGHTS, said=said,
+        )  # fmt: skip
+        return decode(model, said[0][None])
+
+    interrupted = 0
+    whole, once = trained("whole"), looked.copy()
+    assert len(once) >= 3
+    looked.clear()
+    interrupted = 2
+    with pytest.raises(KeyboardInterrupt):
+        trained("resumed")
+    assert torch.equal(trained("resumed"), whole)
+    assert looked == [*once[:2], *once[1:]]
 
 
 def test_decoder_unlearns_what_becomes_a_burst(
