@@ -1,7 +1,7 @@
-"""The native protocol as an AsyncAPI 3 document, made from the messages' own definitions.
+"""The native protocol as an AsyncAPI 3 document, generated from the message definitions.
 
-Tools make documentation and clients of it. AsyncAPI speaks of the application that is described,
-which is the server: it *receives* what a client says and *sends* what it answers.
+Tools generate documentation and clients from it. AsyncAPI describes the server's side: it
+*receives* the client's messages and *sends* its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streaming.protocol import messages as wire
 
 _CHANNEL = "stream"
 _FRAME = "audio.frame"
-#: What answers what, beside ``error``. Other messages from the client are not answered.
+#: The reply to each message, other than ``error``. Other client messages have no reply.
 _REPLIES: dict[type[wire.ClientMessage], type[wire.ServerMessage]] = {
     wire.ContextCreate: wire.ContextCreated,
     wire.ContextFlush: wire.FlushDone,
@@ -24,15 +24,16 @@ _REPLIES: dict[type[wire.ClientMessage], type[wire.ServerMessage]] = {
     wire.Ping: wire.Pong,
 }
 _DESCRIPTION = """\
-Text in, as it is written; speech out, while it is made. One socket carries many contexts, and each
-is one stream of text and one of audio. docs/reference/protocol.md says what each field means, and
-how samples are counted; clients ignore messages and fields that they do not know."""
+Streaming text-to-speech: the client sends text as it is written and receives audio as it is
+generated. One socket carries many contexts; a context is one stream of text and one of audio.
+docs/reference/protocol.md describes every field, and how samples are counted. Clients ignore
+messages and fields that they do not know."""
 _FRAME_LAYOUT = """\
-A binary WebSocket message: twelve bytes, little-endian, then samples in the context's encoding.
-Byte 0: version (1) in the upper four bits, type (1: audio) in the lower four. Byte 1: flags
-(1 first, 2 last, 4 discontinuity). Bytes 2 and 3: the context's handle. Bytes 4 to 7: sequence
-number. Bytes 8 to 11: offset of the first sample. With `raw` framing the header is left out, with
-`json` framing the message `audio` comes instead."""
+A binary WebSocket message: a header of twelve bytes, little-endian, then audio in the context's
+encoding. Byte 0: version (1) in the upper four bits, type (1: audio) in the lower four. Byte 1:
+flags (1 first, 2 last, 4 discontinuity). Bytes 2 and 3: the context's handle. Bytes 4 to 7:
+sequence number. Bytes 8 to 11: offset of the first sample. `raw` framing omits the header;
+`json` framing sends the message `audio` instead."""
 
 
 def asyncapi() -> dict[str, Any]:
@@ -88,16 +89,14 @@ def _frame() -> dict[str, Any]:
 def _channel(names: list[str]) -> dict[str, Any]:
     return {
         "address": "/v1/tts/stream",
-        "description": f"A WebSocket; offer the subprotocol {wire.SUBPROTOCOL}, or none.",
+        "description": f"A WebSocket; its subprotocol, {wire.SUBPROTOCOL}, may be left out.",
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in names},
         "bindings": {"ws": {"method": "GET", "bindingVersion": "0.1.0"}},
     }
 
 
 def _operations() -> dict[str, Any]:
-    """One for each message of the client, with its answer, and one for all that the server says
-    of itself.
-    """
+    """One for each client message, with its reply, and one for all unsolicited server messages."""
     unasked = [m for m in wire.SERVER_MESSAGES if m not in _REPLIES.values()]
     operations = {message.__name__: _receive(message) for message in wire.CLIENT_MESSAGES}
     operations["Speak"] = {

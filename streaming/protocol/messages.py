@@ -1,9 +1,8 @@
 """The native protocol, ``talkwire.tts.v1``: its JSON messages.
 
-A client speaks with the messages of ``CLIENT_MESSAGES``, the server answers with those of
-``SERVER_MESSAGES``; audio travels as binary frames (binary.py reads and writes both).
-Every field's meaning stands in docs/reference/protocol.md. Unknown fields are refused, so that a
-misspelt option is never silently without effect.
+The client sends ``CLIENT_MESSAGES``, the server ``SERVER_MESSAGES``; audio is sent as binary
+frames (binary.py). docs/reference/protocol.md describes every field. The server refuses unknown
+fields, so that a misspelt option is not silently ignored.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AudioOptions(Options, frozen=True):
-    """What audio the client wants. ``sample_rate`` None: the encoding's own, which is 8000 for
-    mu-law and A-law and the codec's for the others. ``frame_ms`` 0: a binary frame per chunk,
-    however long, and 20 ms for Opus. ``bitrate``: bits per second, for Opus alone. ``speed``:
-    how many times as fast as the voice's own, at the same pitch. ``fade_in_ms``: over how much of
-    the context's first audio its loudness rises from nothing.
+    """The audio format of a context. ``sample_rate`` null: the encoding's default, which is 8000
+    for mu-law and A-law and the codec's rate for the others. ``frame_ms`` 0: one binary frame for
+    each chunk; for Opus, frames of 20 ms. ``bitrate``: bits per second, for Opus only. ``speed``:
+    a factor of the voice's own speed, at the same pitch. ``fade_in_ms``: length of the fade-in at
+    the beginning of the context's audio.
     """
 
     encoding: Encoding = Encoding.PCM_S16LE
@@ -54,8 +53,8 @@ class AudioOptions(Options, frozen=True):
 
 
 class SamplingOptions(Options, frozen=True):
-    """How codes are drawn; what is left out is the model's default. ``ras_win_len`` and
-    ``ras_max_repeat``: repetition-aware sampling, for models that have it.
+    """How codes are sampled. A field that is left out has the model's default. ``ras_win_len`` and
+    ``ras_max_repeat``: repetition-aware sampling, for models that support it.
     """
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -68,8 +67,8 @@ class SamplingOptions(Options, frozen=True):
 
 
 class ChunkingOptions(Options, frozen=True):
-    """How the stream is cut; what is left out is the server's choice. ``chunk_ms``: the
-    first chunk and the largest, in milliseconds as they are heard.
+    """How the audio is divided into chunks. The server chooses each field that is left out.
+    ``chunk_ms``: lengths of the first chunk and of the largest, in milliseconds of audio.
     """
 
     first_chunk_frames: PositiveFrames | None = None
@@ -81,7 +80,7 @@ class ChunkingOptions(Options, frozen=True):
 
 
 class ReferenceOptions(Options, frozen=True):
-    """A clip to speak like, as a file in base64, and what is said in it."""
+    """A reference clip for voice cloning: an audio file in base64, and its transcript."""
 
     audio: Annotated[str, Meta(min_length=1)]
     text: Annotated[str, Meta(max_length=4000)] | None = None
@@ -91,12 +90,12 @@ References = Annotated[list[ReferenceOptions], Meta(min_length=1, max_length=MAX
 
 
 class ClientMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
-    """Something a client says."""
+    """A message from the client."""
 
 
 class SessionConfigure(ClientMessage, frozen=True, tag="session.configure"):
-    """While no context is open: how audio travels. ``raw`` allows one context at a time;
-    ``json`` sends ``audio`` messages instead of binary frames.
+    """Choose how audio is framed; allowed only while no context is open. ``raw`` allows one
+    context at a time; ``json`` sends ``audio`` messages instead of binary frames.
     """
 
     framing: Literal["header", "raw", "json"] = "header"
@@ -122,47 +121,49 @@ class ContextCreate(ClientMessage, frozen=True, tag="context.create"):
 
 
 class TextAppend(ClientMessage, frozen=True, tag="text.append"):
-    """More text, as it comes; nothing need be whole."""
+    """Append text to a context. A piece may end anywhere, even within a word."""
 
     context_id: Id
     text: str
 
 
 class ContextFlush(ClientMessage, frozen=True, tag="context.flush"):
-    """Speak what is there, sentence or not; ``flush.done`` follows its last sample."""
+    """Speak all text received so far, even if its last sentence is incomplete. ``flush.done``
+    follows the last sample of it.
+    """
 
     context_id: Id
     flush_id: Id
 
 
 class ContextEnd(ClientMessage, frozen=True, tag="context.end"):
-    """No more text will come; ``context.done`` follows the last sample."""
+    """End the text of a context. ``context.done`` follows the last sample."""
 
     context_id: Id
 
 
 class ContextCancel(ClientMessage, frozen=True, tag="context.cancel"):
-    """Stop now. ``played_ms`` tells how much the listener has heard."""
+    """Stop a context at once. ``played_ms``: how much audio the listener has heard."""
 
     context_id: Id
     played_ms: Annotated[float, Meta(ge=0)] | None = None
 
 
 class Playback(ClientMessage, frozen=True, tag="playback"):
-    """How far the listener has got in this context's audio: samples as decoded, at its rate."""
+    """Report how many samples of a context have been played, as decoded, at its sample rate."""
 
     context_id: Id
     played_samples: Count
 
 
 class Ping(ClientMessage, frozen=True, tag="ping"):
-    """Answered by ``pong`` with the same ``id``."""
+    """Ask for a ``pong`` with the same ``id``."""
 
     id: Annotated[str, Meta(max_length=128)] | None = None
 
 
 class SessionClose(ClientMessage, frozen=True, tag="session.close"):
-    """Cancel everything and close the socket."""
+    """Cancel all contexts and close the socket."""
 
 
 CLIENT_MESSAGES: tuple[type[ClientMessage], ...] = (
@@ -179,13 +180,13 @@ CLIENT_MESSAGES: tuple[type[ClientMessage], ...] = (
 
 
 class ServerMessage(Struct, frozen=True, tag_field="type"):
-    """Something the server says. Clients ignore types and fields that they do not know."""
+    """A message from the server. Clients ignore types and fields that they do not know."""
 
 
 class Limits(Struct, frozen=True):
-    """What this server allows; announced, so that no client need find out by failing. What is
-    null has no limit beside the server's capacity; the fields from ``key_contexts`` on are of the
-    API key and its tenant, all their sockets together.
+    """The limits that apply to this socket. A limit that is null is set by the server's capacity
+    alone. The fields from ``key_contexts`` on are limits of the API key and of its tenant, for all
+    their sockets together.
     """
 
     max_contexts: int
@@ -216,8 +217,8 @@ class SessionCreated(ServerMessage, frozen=True, tag="session.created"):
 
 
 class ContextCreated(ServerMessage, frozen=True, omit_defaults=True, tag="context.created"):
-    """The context is open; ``handle`` stands for it in binary headers. ``warning``: what will be
-    worse than it could be, for people.
+    """The context is open. ``handle`` identifies it in binary headers. ``warning``: text for
+    people, if an option will give poorer results than the context could have.
     """
 
     context_id: str
@@ -226,8 +227,8 @@ class ContextCreated(ServerMessage, frozen=True, omit_defaults=True, tag="contex
 
 
 class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
-    """The next binary frame of this context is its first. ``delay_samples``: what an Opus
-    decoder gives before the first sample of audio (its pre-skip, at ``sample_rate``).
+    """The context's first binary frame follows. ``delay_samples``: how many samples an Opus
+    decoder produces before the first sample of audio (the pre-skip, at ``sample_rate``).
     """
 
     context_id: str
@@ -237,8 +238,8 @@ class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
 
 
 class Audio(ServerMessage, frozen=True, tag="audio"):
-    """A binary frame as JSON, if ``json`` framing was asked for: the header's fields and, as
-    base64, what would follow it. ``flags`` has the header's bits.
+    """An audio frame as JSON, with ``json`` framing: the fields of the binary header, and the
+    payload as base64. ``flags`` has the header's bits.
     """
 
     context_id: str
@@ -250,8 +251,8 @@ class Audio(ServerMessage, frozen=True, tag="audio"):
 
 
 class Word(Struct, frozen=True):
-    """A word: ``text`` is ``[start, end)`` of the text appended to the context; the times are
-    of speech, from the context's first sample.
+    """A word: ``text`` is the characters ``[start, end)`` of the text appended to the context.
+    Times are of the speech, from the context's first sample.
     """
 
     text: str
@@ -262,21 +263,23 @@ class Word(Struct, frozen=True):
 
 
 class Timestamps(ServerMessage, frozen=True, tag="timestamps"):
-    """When words were spoken whose audio has been sent; in order, each once."""
+    """Times of words whose audio has been sent: in order, each word once."""
 
     context_id: str
     words: list[Word]
 
 
 class FlushDone(ServerMessage, frozen=True, tag="flush.done"):
-    """Everything before that flush has been sent."""
+    """All audio of the text before the flush has been sent."""
 
     context_id: str
     flush_id: str
 
 
 class ContextCancelled(ServerMessage, frozen=True, tag="context.cancelled"):
-    """Not one frame of this context follows. The two texts join up to what was appended."""
+    """The context is cancelled: no frame of it follows. ``text_spoken`` and ``text_remaining``
+    together are the text that was appended.
+    """
 
     context_id: str
     generated_ms: float
@@ -287,16 +290,17 @@ class ContextCancelled(ServerMessage, frozen=True, tag="context.cancelled"):
 
 
 class ContextDone(ServerMessage, frozen=True, tag="context.done"):
-    """The context is closed. ``length``: an utterance was cut at its longest."""
+    """The context is closed. ``length``: an utterance reached its maximum length and was cut."""
 
     context_id: str
     reason: Literal["complete", "length", "error"]
 
 
 class Metrics(ServerMessage, frozen=True, tag="metrics"):
-    """What the context measured, just before ``context.done`` or after ``context.cancelled``.
+    """Measurements of a context, sent just before ``context.done`` or after
+    ``context.cancelled``.
 
-    ``queue_ms``: from the first complete utterance until the talker was asked for it.
+    ``queue_ms``: from the first complete utterance until it was submitted to the talker.
     """
 
     context_id: str
@@ -309,15 +313,15 @@ class Metrics(ServerMessage, frozen=True, tag="metrics"):
 
 
 class GoingAway(ServerMessage, frozen=True, tag="going_away"):
-    """The server will close this socket when its contexts are done, or in ``deadline_ms``."""
+    """The server closes this socket when its contexts are done, or after ``deadline_ms``."""
 
     deadline_ms: int
 
 
 class Error(ServerMessage, frozen=True, tag="error"):
-    """Something did not work. Without ``context_id`` it is about the socket.
+    """An error of a context, or of the socket if there is no ``context_id``.
 
-    ``code`` is one of ErrorCode's in this version; a client must bear others.
+    ``code`` is one of ErrorCode's in this version; a client must accept others.
     """
 
     code: str
