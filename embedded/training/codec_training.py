@@ -29,12 +29,15 @@ def parts(model: Any) -> dict[str, nn.ModuleDict]:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a part is taught: ``seed`` of its batches, rate, AdamW's first beta, longest gradient."""
+    """How a part is taught: ``seed`` of its batches, rate, AdamW's first beta, longest gradient,
+    and the weight decay of matrices.
+    """
 
     seed: int
     rate: float
     beta: float
     clip: float
+    decay: float = 0.0
 
 
 def learn(
@@ -49,7 +52,7 @@ def learn(
     rest = [p for p in part.parameters() if id(p) not in taken]
     matrices = [nn.Parameter(p.data.flatten(1)) for p in kernels]  # the same memory
     adam = torch.optim.AdamW(rest, way.rate, betas=(way.beta, 0.95), weight_decay=0.0)
-    orthogonal = muon(matrices, _MUON * way.rate, weight_decay=0.0)
+    orthogonal = muon(matrices, _MUON * way.rate, weight_decay=way.decay)
     progress.restore(part, adam, orthogonal)
     for step in progress:
         for optimiser, rate in ((adam, way.rate), (orthogonal, _MUON * way.rate)):

@@ -39,6 +39,9 @@ _ODD, _SPLICED = 24, 8
 #: How many utterances of a talker are looked at in turn, and the share that is taken, since bursts
 #: are rare.
 _LOOKED, _HOT_SHARE = 600, 0.1
+#: The decay of matrices. Muon turns all of their directions alike, also those that speech does not
+#: need and a burst follows.
+_DECAY = 0.2
 #: Weights of the losses, by their names.
 EVEN: Mapping[str, float] = {"wave": 1.0, "raised": 0.0, "spectral": 1.0, "mel": 1.0, "burst": 0.0}
 
@@ -191,27 +194,37 @@ def odd_pieces(
 
 
 def heat(model: Any, latents: Tensor) -> Tensor:
-    """The largest value after each of the decoder's first two blocks, of each of
-    ``[B, T, LATENT]``: ``[B, 2]``.
+    """The largest value after each of the decoder's first two blocks, in each frame of
+    ``[B, T, LATENT]``: ``[B, 2, T]``.
     """
     decoder = model.acoustic_decoder
     first: Tensor = decoder.block[0](decoder.conv1(model.fc2(latents).transpose(1, 2)))
     second: Tensor = decoder.block[1](first)
-    return torch.stack([first.abs().amax((1, 2)), second.abs().amax((1, 2))], 1)
+    count = latents.shape[1]
+    return torch.stack(
+        [after.abs().amax(1).unflatten(-1, (count, -1)).amax(-1) for after in (first, second)], 1
+    )
 
 
 @torch.no_grad()
 def hottest(
     model: Any, said: Sequence[Tensor], frames: int, random: np.random.Generator
 ) -> list[Tensor]:
-    """Of utterances ``[T, LATENT]`` of at least so many frames, some of them drawn at ``random``,
-    those that come closest to a burst.
+    """Find what comes closest to a burst in some utterances ``[T, LATENT]``, drawn at ``random``.
+
+    Returns:
+        Of the hottest of those that are long enough, the frames around their hottest one. Any
+        ``frames`` of these, one after the other, have that one in their second half.
     """
-    long = [one for one in said if len(one) >= frames]
-    drawn = random.permutation(len(long))[:_LOOKED]
-    long = [long[i] for i in drawn]
-    long.sort(key=lambda one: -float(heat(model, one.float()[None].to(model.device)).max()))
-    return long[: math.ceil(_HOT_SHARE * len(long))]
+    around = frames + frames // 2
+    long = [one for one in said if len(one) >= around]
+    found = []
+    for i in random.permutation(len(long))[:_LOOKED]:
+        hot = heat(model, long[i].float()[None].to(model.device))[0].amax(0)
+        start = min(max(0, int(hot.argmax()) - frames + 1), len(hot) - around)
+        found.append((float(hot.max()), long[i][start : start + around]))
+    found.sort(key=lambda one: -one[0])
+    return [piece for _, piece in found[: math.ceil(_HOT_SHARE * len(found))]]
 
 
 @torch.no_grad()
@@ -253,7 +266,7 @@ def train_decoder(
         apart = losses(made.float()[:, known], samples.to(device)[:, known], low_hz.to(device))
         if weights["burst"]:
             odd = odd_pieces(usable, random, _ODD, frames, hot).to(device)
-            apart["burst"] = (heat(model, odd) / _HOTTEST).log().clamp(min=0).mean()
+            apart["burst"] = (heat(model, odd).amax(-1) / _HOTTEST).log().clamp(min=0).mean()
         return {name: weights[name] * loss for name, loss in apart.items()}
 
     def test() -> str:
@@ -262,4 +275,4 @@ def train_decoder(
         found = decoder_error(model, tested)
         return ", ".join(f"{name} {value:.3f}" for name, value in found.items())
 
-    learn(part, progress, Way(1, 1.5e-3, 0.8, 3.0), lose, test)
+    learn(part, progress, Way(1, 1.5e-3, 0.8, 3.0, _DECAY), lose, test)

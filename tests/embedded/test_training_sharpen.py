@@ -126,7 +126,9 @@ def test_decoder_learns_to_say_what_it_said_sharpened(
     torch.testing.assert_close(pool[0].samples.float(), wanted, atol=1e-3, rtol=1e-2)
     before = decoder_training.decoder_error(model, pool)
     nothing = dict.fromkeys(sharpen.WEIGHTS, 0.0)
-    train_decoder(model, pool, Progress("idle", tmp_path, 2), size=2, frames=8, weights=nothing)
+    with monkeypatch.context() as still:
+        still.setattr(decoder_training, "_DECAY", 0.0)
+        train_decoder(model, pool, Progress("idle", tmp_path, 2), size=2, frames=8, weights=nothing)
     assert decoder_training.decoder_error(model, pool) == before
     progress = Progress("sharpen", tmp_path, 40)
     train_decoder(model, pool, progress, size=2, frames=8, weights=sharpen.WEIGHTS)
@@ -173,13 +175,28 @@ def test_half_of_the_odd_pieces_are_what_a_talker_said() -> None:
 
 
 def test_the_hottest_are_those_near_a_burst() -> None:
+    """Cut so that their hottest frame is in the second half of any piece of them."""
     torch.manual_seed(0)
     model = new_model(decoder_hidden=32, encoder_hidden=4)
-    cool, hot = torch.zeros(FRAMES, LATENT), 50 * torch.randn(FRAMES, LATENT)
-    said = [cool] * 9 + [hot] + [cool] * 10 + [hot[:2]]
-    found = decoder_training.hottest(model, said, FRAMES, np.random.default_rng(0))
+    cool = torch.zeros(FRAMES, LATENT)
+    said = [cool] * 17
+    for at in (30, 5, 39):
+        hot = cool.clone()
+        hot[at] = 50 * torch.randn(LATENT)
+        said.append(hot)
+    said.append(50 * torch.randn(20, LATENT))
+    random = np.random.default_rng(0)
+    found = decoder_training.hottest(model, said, 16, random)
     assert len(found) == 2, "a tenth of those that are long enough"
-    assert found[0] is hot
+    assert all(len(piece) == 24 and piece.any() for piece in found)
+    for at, one in zip((30, 5, 39), said[17:20], strict=True):
+        (piece,) = decoder_training.hottest(model, [one], 16, random)
+        with torch.no_grad():
+            heat = decoder_training.heat(model, one[None])
+        hot = int(heat[0].amax(0).argmax())
+        assert abs(hot - at) < 4
+        start = min(max(0, hot - 15), FRAMES - 24)
+        assert torch.equal(piece, one[start : start + 24]), at
 
 
 def test_the_hottest_are_looked_for_again_whenever_state_is_kept(
@@ -241,7 +258,7 @@ def test_decoder_unlearns_what_becomes_a_burst(
 
     def beyond() -> float:
         with torch.no_grad():
-            return float((decoder_training.heat(model, odd) - 1).clamp(min=0).mean())
+            return float((decoder_training.heat(model, odd).amax(-1) - 1).clamp(min=0).mean())
 
     before = beyond()
     assert before > 0.3
