@@ -1,15 +1,15 @@
 """Word alignment: a tap on the attention of the talker's alignment heads.
 
-Some heads of a text-to-speech model look, while a frame is spoken, at the text that it speaks.
-A checkpoint names them in generation_config.json as Whisper's do, ``"alignment_heads":
-[[layer, head], ...]``. For those heads the queries and keys of every step are kept, and the
-keys go into a table of our own that has the KV cache's slots: a key is found by the same
-block table, and lives exactly as long, as the cached block that it belongs to. So prefix
-caching, chunked prompts, preemption and pausing need no care, whichever attention backend
-lays out the cache itself. The table costs ``head_dim`` numbers per head and slot.
+While a frame is spoken, some heads of a text-to-speech model attend to the text that it speaks. A
+checkpoint names them in generation_config.json as Whisper's do,
+``"alignment_heads": [[layer, head], ...]``. The queries and keys of these heads are kept in every
+step. The keys go into a table that has the same slots as the KV cache: a key is found by the same
+block table as its cached block, and lives as long. So prefix caching, chunked prompts, preemption
+and pausing need no special care, whatever layout an attention backend gives the cache. The table
+costs ``head_dim`` numbers per head and slot.
 
-Letters: N tokens of a step, R rows that want to know, H heads on this rank, L the longest
-text, D a head's size.
+Letters: N tokens of a step, R rows with word timings, H heads on this rank, L the longest text, D a
+head's size.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-#: Where a request's text span travels in vLLM's ``SamplingParams.extra_args``.
+#: Key of a request's text span in vLLM's ``SamplingParams.extra_args``.
 SPAN_KEY = "talkwire_text"
-#: Attention so many ids about the peak counts towards the place; what is further away is
-#: not what is being spoken.
+#: Number of ids on each side of the peak whose attention counts towards the position; attention
+#: further away is not to the text being spoken.
 _NEAR = 2
 
 
 class AttentionTap(nn.Module):
-    """Listens in on the attention of ``layers``; ``heads`` are (layer, head) of the whole model.
+    """Records the attention inputs of ``layers``; ``heads`` are (layer, head) of the whole model.
 
-    Under tensor parallelism each rank has the heads that it computes, and ``spot`` adds up
-    over the ranks, so it must be called on all of them alike.
+    Under tensor parallelism each rank has the heads that it computes. ``spot`` sums over the ranks,
+    so all of them must call it.
     """
 
     queries: Tensor
@@ -64,14 +64,14 @@ class AttentionTap(nn.Module):
         self.register_buffer("store", torch.zeros(0, *size[1:], dtype=dtype), persistent=False)
 
     def make_room(self, kv_cache_config: Any) -> None:
-        """Make as many slots as vLLM's KV cache has. Frees what was there before."""
+        """Allocate as many slots as vLLM's KV cache has. Frees the previous ones."""
         (group,) = kv_cache_config.kv_cache_groups
         slots = kv_cache_config.num_blocks * group.kv_cache_spec.block_size
         shape = (slots, *self.keys.shape[1:])
         self.store = torch.zeros(shape, dtype=self.keys.dtype, device=self.keys.device)
 
     def remember(self, slots: Tensor) -> None:
-        """Put this step's keys where the KV cache put its own: ``slots`` ``[N]`` int64."""
+        """Store this step's keys in its tokens' KV cache slots, ``slots`` ``[N]`` int64."""
         self.store[slots] = self.keys[: len(slots)]
 
     def spot(
@@ -83,11 +83,11 @@ class AttentionTap(nn.Module):
         count: Tensor,
         longest: int,
     ) -> Tensor:
-        """Where in its text each of R rows is: ``[R]`` float32, in ids from the span's start.
+        """Return each row's position in its text, ``[R]`` float32, in ids from the span's start.
 
-        ``tokens`` ``[R]`` are the rows' last tokens of this step, ``tables`` ``[R, blocks]``
-        their requests' blocks. Their texts are ``count`` ``[R]`` ids from position ``start``
-        ``[R]`` on, ``longest`` at most. Nothing here waits for the device.
+        ``tokens`` ``[R]`` are the rows' last tokens of this step, ``tables`` ``[R, blocks]`` their
+        requests' blocks. Their texts are ``count`` ``[R]`` ids from position ``start`` ``[R]`` on,
+        ``longest`` at most. Nothing here waits for the device.
         """
         offset = torch.arange(longest, device=tables.device)
         place = start[:, None] + torch.minimum(offset, count[:, None] - 1)
@@ -108,10 +108,10 @@ class AttentionTap(nn.Module):
 
 
 class _Listener:
-    """A forward pre-hook of vLLM's ``Attention``: copies the heads' queries and keys.
+    """A forward pre-hook of vLLM's ``Attention`` that copies the heads' queries and keys.
 
-    The copies are within what is compiled or captured as a CUDA graph, so they go to buffers
-    that stay where they are.
+    The copies are part of the compiled or captured step, so they go to buffers with fixed
+    addresses.
     """
 
     def __init__(self, tap: AttentionTap, attention: Any, heads: list[int], first: int) -> None:
@@ -128,8 +128,8 @@ class _Listener:
 
 
 def spans_of(params: Sequence[Any]) -> dict[int, tuple[int, int]]:
-    """Of requests with these SamplingParams those that want to know their place: by index, the
-    first position of the text and how many ids it has.
+    """Return the text spans of the requests with word timings: by index among ``params``, the first
+    position of the text and its number of ids.
     """
     spans = enumerate((one.extra_args or {}).get(SPAN_KEY) for one in params)
     return {index: (int(span[0]), int(span[1])) for index, span in spans if span is not None}

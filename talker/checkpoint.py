@@ -1,4 +1,4 @@
-"""Checkpoints as the gateway reads them: shape, defaults, tokenizer file."""
+"""Checkpoints for the gateway: shape, defaults, tokenizer file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from talker.shape import CheckpointError, TalkerShape
 from talker.text_front_end import TextFrontEnd
 from talker.weights import check_weights
 
-#: What a talker needs of a repository on the hub; code files are never fetched.
+#: Files that a talker needs of a repository on the hub; code files are never fetched.
 _HUB_FILES = ("*.json", "*.safetensors")
-#: Temperatures below this divide logits into infinities; 0 itself means greedy.
+#: Lower temperatures turn logits into infinities; 0 itself means greedy.
 MIN_TEMPERATURE = 0.01
 #: The licence in the front matter of a model card, as the hub defines it.
 _CARD_LICENCE = re.compile(r"---\n(?:(?!---).*\n)*?license: *([\w.-]+) *\n")
-#: The frame table links each row to as many before it, four bytes each.
+#: The frame table links each row to that many before it, at four bytes each.
 MAX_RAS_WINDOW = 64
 T = TypeVar("T")
 D = TypeVar("D")
@@ -32,10 +32,10 @@ D = TypeVar("D")
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """How a checkpoint's weights are quantised: ``method`` in vLLM's word ("fp8",
-    "compressed-tensors"). ``is_packed``: several weights share a word (4 bits), which only some
-    devices have kernels for. ``has_matrix_scales``: FP8 with one scale for a whole matrix, and not
-    for each block.
+    """Quantisation of a checkpoint's weights. ``method`` is vLLM's name ("fp8",
+    "compressed-tensors"). ``is_packed``: several weights share a machine word (4 bits), for which
+    only some devices have kernels. ``has_matrix_scales``: FP8 with one scale per matrix, not per
+    block.
     """
 
     method: str
@@ -45,16 +45,16 @@ class Quantisation:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checked checkpoint in a local folder. ``name`` is what the operator asked for.
+    """A checked checkpoint in a local folder. ``name`` is the one that the operator gave.
 
-    ``alignment_heads`` are (layer, head) pairs that look at the text being spoken; without
-    any there are no word timings. ``text_frontend`` names what puts writing into words for it.
-    ``has_continuity``: it was trained on talks, on prompts with earlier turns before the text,
-    of at most ``continuation_positions`` if that is said. ``segment_chars``: the longest text that
-    it was taught to say at once, None for as long as it may speak. ``sampler_rules`` is what the
-    family's sampler has from generation_config.json. ``quantisation``: None for floats. Whoever
-    chooses the model is told of its ``licence``. ``warnings`` say what of generation_config.json
-    was not followed.
+    ``alignment_heads`` are (layer, head) pairs that attend to the text being spoken; without any
+    there are no word timings. ``text_frontend`` names the front end that normalises its text.
+    ``has_continuity``: it was trained on prompts with earlier turns before the text, of at most
+    ``continuation_positions`` positions if that is set. ``segment_chars``: the longest text that it
+    was trained to speak at once, None if only the maximum number of frames limits it.
+    ``sampler_rules`` are the settings from generation_config.json for the family's sampler.
+    ``quantisation``: None for floats. The operator is told of its ``licence``. ``warnings`` list
+    the values of generation_config.json that are ignored.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Checkpoint:
     def prompt_builder(
         self, max_positions: int, front_end: TextFrontEnd | None = None
     ) -> PromptBuilder:
-        """A builder of prompts for it. Raises CheckpointError."""
+        """Make its prompt builder. Raises CheckpointError."""
         return self.family.builder(
             PromptSource(self.tokenizer_file, self.shape, max_positions, front_end)
         )
@@ -89,7 +89,7 @@ class Checkpoint:
 def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     """Resolve a local folder or a hub id, and check it. Blocks; may download.
 
-    Raises CheckpointError before anything heavy is started.
+    Raises CheckpointError before anything expensive is started.
     """
     folder = resolve_folder(model, revision)
     config = _read_json(folder / "config.json")
@@ -129,8 +129,8 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
 
 
 def read_licence(folder: Path, family: Family) -> Licence:
-    """The licence by the folder's own model card, for not every checkpoint of a family is its
-    makers'; without one there, the terms of the family's published weights.
+    """Return the licence from the folder's own model card, since other makers may have published
+    the checkpoint. Without one, return the terms of the family's published weights.
     """
     try:
         named = _CARD_LICENCE.match((folder / "README.md").read_text(encoding="utf-8"))
@@ -140,9 +140,7 @@ def read_licence(folder: Path, family: Family) -> Licence:
 
 
 def read_quantisation(config: Mapping[str, Any], family: Family) -> Quantisation | None:
-    """How config.json says that the weights are quantised; None for floats. Raises
-    CheckpointError.
-    """
+    """Read the quantisation from config.json; None for floats. Raises CheckpointError."""
     settings = config.get("quantization_config")
     if settings is None:
         return None
@@ -159,7 +157,7 @@ def read_quantisation(config: Mapping[str, Any], family: Family) -> Quantisation
 
 
 def resolve_folder(model: str, revision: str | None = None) -> Path:
-    """A folder with the checkpoint's files: ``model`` itself, or a snapshot from the hub.
+    """Return a folder with the checkpoint's files: ``model`` itself, or a snapshot from the hub.
 
     Blocks; may download. Raises CheckpointError.
     """
@@ -171,14 +169,14 @@ def resolve_folder(model: str, revision: str | None = None) -> Path:
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=list(_HUB_FILES)))
     except Exception as error:
-        # Whatever it is, there is no model: what the hub's package raises when a connection
-        # breaks off belongs to the HTTP package that it happens to use.
+        # Any exception means that there is no model. If a connection breaks, the hub's package
+        # raises exceptions of the HTTP package that it happens to use.
         offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
         raise CheckpointError(f"cannot get {model} from the hub{offline}") from error
 
 
 def local_folder(model: str) -> Path | None:
-    """The real folder that ``model`` names, symbolic links resolved; None if it is a hub id.
+    """Return the real folder that ``model`` names, symbolic links resolved; None for a hub id.
 
     Raises CheckpointError if it is neither.
     """
@@ -193,11 +191,11 @@ def local_folder(model: str) -> Path | None:
 def read_defaults(
     generation: Mapping[str, Any], family: Family, shape: TalkerShape
 ) -> tuple[SamplingDefaults, list[str]]:
-    """The family's defaults with generation_config.json over them, and warnings.
+    """Return the family's defaults, updated from generation_config.json, and warnings.
 
-    Talkers repeat themselves or fall silent without sampling, and files that were written for text
-    models say ``do_sample: false``, a temperature of nearly 0 or a ``top_k`` of 1: such values are
-    not followed. A client may still ask for greedy speech. A ``top_k`` of 0 or -1 is none. Raises
+    Talkers repeat themselves or fall silent without sampling, and files written for text models
+    have ``do_sample: false``, a temperature of nearly 0 or a ``top_k`` of 1. Such values are
+    ignored. A client may still ask for greedy speech. A ``top_k`` of 0 or -1 means no limit. Raises
     CheckpointError.
     """
     published, warnings = family.defaults, list[str]()
@@ -247,9 +245,10 @@ def read_defaults(
 def read_repetition(
     generation: Mapping[str, Any], published: SamplingDefaults
 ) -> tuple[int, int, int]:
-    """``ras_win_len`` and ``ras_win_max_num_repeat`` of generation_config.json over the family's
-    own, and the longest window that there may be; a window of 0 is none, as upstream's null.
-    Nothing is read for a family without repetition-aware sampling. Raises CheckpointError.
+    """Return the family's repetition-aware sampling, updated from ``ras_win_len`` and
+    ``ras_win_max_num_repeat`` of generation_config.json, and the longest window allowed. A window
+    of 0 turns it off, as null does upstream. For a family without it nothing is read. Raises
+    CheckpointError.
     """
     if not published.ras_longest:
         return 0, published.ras_max_repeat, 0
@@ -267,8 +266,8 @@ def read_repetition(
 def read_alignment_heads(
     generation: Mapping[str, Any], shape: TalkerShape
 ) -> tuple[tuple[int, int], ...]:
-    """``alignment_heads`` of generation_config.json, as Whisper's checkpoints have it; empty
-    where there is none. Raises CheckpointError.
+    """``alignment_heads`` of generation_config.json, in the format of Whisper's checkpoints; empty
+    if there are none. Raises CheckpointError.
     """
     named, body = generation.get("alignment_heads"), shape.backbone
     if not isinstance(named, list | None):
@@ -283,9 +282,9 @@ def read_alignment_heads(
 
 
 def read_count(generation: Mapping[str, Any], name: str) -> int | None:
-    """A limit that generation_config.json sets; None where it is not there. ``segment_chars``: the
-    longest text that the model was taught to say at once. ``continuation_positions``: the longest
-    prompt, in positions, with which it was taught to go on from earlier turns. Raises
+    """Return a limit from generation_config.json; None if it is not set. ``segment_chars``: the
+    longest text that the model was trained to speak at once. ``continuation_positions``: the
+    longest prompt, in positions, with which it was trained to continue earlier turns. Raises
     CheckpointError.
     """
     value = generation.get(name)
@@ -295,7 +294,7 @@ def read_count(generation: Mapping[str, Any], name: str) -> int | None:
 
 
 def _own(generation: Mapping[str, Any], name: str, kind: type[T], words: str, default: D) -> T | D:
-    """What generation_config.json says, else the default. Raises CheckpointError."""
+    """Return a value of generation_config.json, else the default. Raises CheckpointError."""
     value: T | D = generation.get(name, default)
     if value is not default and not isinstance(value, kind):
         raise CheckpointError(f"{name} must be {words}, not {value!r}")

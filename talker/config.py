@@ -1,7 +1,8 @@
 """The config classes by which transformers and vLLM read a talker's config.json.
 
-One for each family, made from the family's own reading of the file, so that a family needs none
-of its own. They are attributes of this module, as pickling between vLLM's processes wants.
+There is one class for each family, made from the family's own parser, so that families need none of
+their own. The classes are attributes of this module, so that they can be pickled between vLLM's
+processes.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from talker.shape import TalkerShape
 class TalkerConfig(PretrainedConfig):  # type: ignore[misc]  # untyped base
     """``config.json`` of a talker; ``published`` is the file as it is.
 
-    ``shape`` is what the plugin works with; it raises CheckpointError where the file makes
-    no sense. ``text_config`` is the backbone's config, of a class that vLLM knows.
+    ``shape`` is used by the plugin, and raises CheckpointError for an invalid file. ``text_config``
+    is the backbone's config, of a class that vLLM knows.
     """
 
     family: ClassVar[Family]
     is_composition = True
 
     def __init__(self, **published: Any) -> None:
-        # transformers also builds the class without arguments, to compare with the defaults
+        # transformers also creates the class without arguments, to compare with the defaults
         self.published = {
             name: value.to_dict() if isinstance(value, PretrainedConfig) else value
             for name, value in published.items()
@@ -39,11 +40,11 @@ class TalkerConfig(PretrainedConfig):  # type: ignore[misc]  # untyped base
     @property
     def shape(self) -> TalkerShape:
         """Codebooks, the stop id and the backbone's sizes."""
-        # the stop id is overridden where only the tokenizer knows it
+        # eos_token_id is overridden if only the tokenizer knows the stop id
         return self.family.read_shape({**self.published, "eos_token_id": self.eos_token_id})
 
     def get_text_config(self, *_: Any, **__: Any) -> PretrainedConfig:
-        """The backbone's config; vLLM sizes the KV cache by it."""
+        """Return the backbone's config, by which vLLM sizes the KV cache."""
         return self.text_config
 
 
@@ -53,7 +54,7 @@ def _make_class(family: Family) -> type[TalkerConfig]:
         "family": family,
         "model_type": family.model_type,
         "__module__": __name__,
-        # transformers makes a dataclass of a config class that has none of its own
+        # without an __init__ of its own transformers makes the class a dataclass
         "__init__": lambda self, **published: TalkerConfig.__init__(self, **published),
     }
     made: type[TalkerConfig] = type(name, (TalkerConfig,), attributes)
@@ -61,5 +62,5 @@ def _make_class(family: Family) -> type[TalkerConfig]:
     return made
 
 
-#: By ``model_type``.
+#: Config classes by ``model_type``.
 CONFIG_CLASSES = {family.model_type: _make_class(family) for family in FAMILIES}

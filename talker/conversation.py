@@ -1,21 +1,20 @@
-"""Conversations at the gateway's end: utterances that go on from each other.
+"""Conversations in the gateway: utterances that continue each other.
 
-The talker process holds what a conversation has said as ids
-(``talker.request_table``); here is kept how long that is, and the last utterance itself. An
-utterance goes on if it can, and what goes to the process then is its own text alone. Otherwise it
-starts over: the process is a new one, or has lost the frames, or the talk would leave too few
-positions for what is to come. A talk that starts over begins with the last utterance,
-whose rows travel like a voice's; if that is too long as well, with nothing.
+The talker process holds a conversation's history as ids (``talker.request_table``). This module
+keeps its length and the last utterance. If an utterance can continue the history, only its own text
+goes to the process. Otherwise the conversation starts over: if the process is a new one or has lost
+the frames, or the history would leave too few positions for the utterance. It then begins with the
+last utterance, whose rows travel like a voice's, or, if that is too long as well, with nothing.
 
-Prompts, as ids and rows stand in them::
+Prompts, as sequences of ids and rows::
 
     first        head turn one
-    goes on      head turn one, rows of one, turn two
+    continues    head turn one, rows of one, turn two
     starts over  head turn two, rows of two, turn three
 
-A turn is what the family's prompts end with, ``<|text|> one <|audio|>`` in Higgs Audio v3; some
-families have ids between rows and the next turn. The rows are all that have a frame id: in the
-delay pattern not the last one, which carries the stop id and belongs to no frame.
+A turn is the end of a family's prompt, ``<|text|> one <|audio|>`` in Higgs Audio v3. Some families
+have ids between rows and the next turn. The rows are those with a frame id. In the delay pattern
+the last row has none: it carries the stop id and belongs to no frame.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from talker.prompts import MAX_EARLIER_ROWS
 
 
 class Gone(Exception):
-    """The process has not kept what a request was to go on from; nothing was made."""
+    """The process no longer has the history that a request continues; no rows were made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An utterance that was spoken: its own ids, and its rows ``[R, K]`` int16 that have ids."""
+    """A spoken utterance: its own ids, and those of its rows ``[R, K]`` int16 that have ids."""
 
     ids: tuple[int, ...]
     rows: Codes
@@ -50,9 +49,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A message for the process. ``turn`` are the ids of its utterance, ``positions`` how long
-    the whole prompt is, with what the process holds of it. ``is_delayed``: the last row that
-    comes carries the stop id, so it is in no prompt.
+    """A message for the process. ``turn`` are its utterance's ids; ``positions`` is the length of
+    the whole prompt, with the history in the process. ``is_delayed``: the last row to arrive
+    carries the stop id, so it is in no prompt.
     """
 
     message: Generate
@@ -62,8 +61,9 @@ class Order:
 
 
 class Conversation:
-    """The gateway's view of one conversation. ``number`` is its name to the process; ``held`` is
-    how many positions that holds of it, 0 for nothing; ``last`` is what to start over from.
+    """The gateway's state of one conversation. ``number`` identifies it to the process. ``held`` is
+    the length in positions of its history there, 0 for none. ``last`` is the utterance with which
+    to start over.
     """
 
     def __init__(self, number: int) -> None:
@@ -74,7 +74,7 @@ class Conversation:
         self._losses = 0
 
     def lose(self) -> None:
-        """The process holds nothing of it any more."""
+        """Note that the process has no history of it any more."""
         self.held = 0
         self._losses += 1
 
@@ -83,8 +83,8 @@ class Conversation:
         order: Callable[[], Order],
         start: Callable[[Generate], RowGenerator],
     ) -> RowGenerator:
-        """Speak the next utterance when the one before it has ended. ``order`` is asked again if
-        what it went on from turns out to be gone.
+        """Speak the next utterance when the one before it has ended. ``order`` is called again if
+        the history that it continued turns out to be gone.
         """
         async with self._turn:
             while True:
@@ -122,7 +122,7 @@ class Conversations:
         return len(self._known)
 
     def of(self, name: str) -> Conversation:
-        """The conversation of that name; a new one if there is none."""
+        """Return the conversation of that name; a new one if there is none."""
         if name not in self._known:
             self._known[name] = Conversation(next(self._numbers))
             if len(self._known) > self._limit:
@@ -131,12 +131,12 @@ class Conversations:
         return self._known[name]
 
     def forget(self, name: str) -> int | None:
-        """It is over; returns its number, None if it is not known."""
+        """Forget a conversation. Returns its number, None if it is not known."""
         known = self._known.pop(name, None)
         return None if known is None else known.number
 
     def lose(self) -> None:
-        """The process has ended."""
+        """Note that the process has ended."""
         for conversation in self._known.values():
             conversation.lose()
 
@@ -151,11 +151,11 @@ def continued(
     between: tuple[int, ...] = (),
     is_delayed: bool = True,
 ) -> Order:
-    """The order for an utterance of ``talk``. ``whole`` is the message that speaks it alone, and
-    its own ids begin at ``turn_at``; those of ``between`` go before them where something was said.
-    The prompt leaves room for the longest utterance, or takes half of the positions where that is
-    more than half of them; it takes at most ``longest``, the length up to which the model was
-    taught to go on.
+    """Build the order for an utterance of ``talk``. ``whole`` is the message that speaks it alone;
+    its own ids begin at ``turn_at``, and those of ``between`` go before them if something was said
+    before. The prompt leaves room for the longest utterance, or takes half of the positions if that
+    utterance needs more than half. It takes at most ``longest`` positions, the length up to which
+    the model was trained to continue.
     """
     head, turn = whole.ids[:turn_at], whole.ids[turn_at:]
     more = (*between, *turn)
@@ -163,13 +163,13 @@ def continued(
     room = max(max_positions // 2, max_positions - whole.max_frames)
     room = min(room, longest or max_positions)
     if talk.held and positions <= room:
-        # the voices stand in what the process holds
+        # the history in the process includes the voices
         kept = {"goes_on": True, "clips": ()}
         message = _in_talk(whole, talk, more, positions, max_positions, **kept)
         return Order(message, turn, positions, is_delayed)
     ids, clips = whole.ids, whole.clips
     if talk.last is not None:
-        # what stands for the rows does not matter: the engine puts their embeddings there
+        # any id will do for the rows: the engine puts their embeddings there
         rows = talk.last.ids[-1:] * len(talk.last.rows)
         longer = (*head, *talk.last.ids, *rows, *more)
         if len(longer) <= room:
@@ -188,9 +188,9 @@ def _in_talk(
     max_positions: int,
     **changes: object,
 ) -> Generate:
-    """``whole`` with other ids, as an utterance of ``talk``."""
+    """Return ``whole`` with other ids, as an utterance of ``talk``."""
     text = whole.text
-    if text is not None:  # it stands as far from the end as before
+    if text is not None:  # its distance from the end stays the same
         text = msgspec.structs.replace(text, at=text.at + len(ids) - len(whole.ids))
     return msgspec.structs.replace(
         whole,

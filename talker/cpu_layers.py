@@ -1,9 +1,9 @@
-"""Layers of vLLM's that take its C++ kernels on a CPU, where its own take PyTorch's one by one.
+"""vLLM layers that use its C++ kernels on a CPU, instead of one PyTorch operator after another.
 
-vLLM expects a CPU's elementwise steps to be compiled. Compiling takes a compiler, half a minute for
-a first start and ten seconds for each later one, so the talker runs as it is; then RMSNorm is six
-of PyTorch's operators and SwiGLU three, and at one stream each costs more than its arithmetic.
-The kernels are in vLLM's builds for CPUs and are not used by its layers there (0.32).
+vLLM expects a CPU's elementwise steps to be compiled. That needs a compiler, half a minute for the
+first start and ten seconds for each later one, so the talker runs uncompiled. RMSNorm then takes
+six PyTorch operators and SwiGLU three, and with one stream each costs more than its arithmetic. The
+kernels are in vLLM's CPU builds, but its layers do not use them there (0.32).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KERNELS = ("rms_norm", "fused_add_rms_norm", "silu_and_mul")
 
 
 class CPURMSNorm(RMSNorm):  # type: ignore[misc]  # untyped base
-    """RMSNorm, with or without a residual that is added first, as one kernel."""
+    """RMSNorm as one kernel, with or without a residual that is added first."""
 
     def forward_cpu(
         self, x: Tensor, residual: Tensor | None = None
@@ -27,7 +27,7 @@ class CPURMSNorm(RMSNorm):  # type: ignore[misc]  # untyped base
         weight = self.weight
         if not self.has_weight or self.variance_size_override or weight.dtype != x.dtype:
             return self.forward_native(x, residual)  # type: ignore[no-any-return]
-        x = x.contiguous()  # the kernel goes by addresses alone; heads are slices of a projection
+        x = x.contiguous()  # the kernel ignores strides; heads are slices of a projection
         if residual is None:
             out = empty(x.shape, dtype=x.dtype)
             ops._C.rms_norm(out, x, weight, self.variance_epsilon)
@@ -47,7 +47,7 @@ class CPUSiluAndMul(SiluAndMul):  # type: ignore[misc]  # untyped base
 
 
 def use_cpu_kernels() -> None:
-    """Have vLLM make these layers from now on, where its build has the kernels. May run again."""
+    """Make vLLM use these layers from now on, if its build has the kernels. May be called again."""
     current_platform.import_kernels()
     if not all(hasattr(ops._C, name) for name in _KERNELS):
         return

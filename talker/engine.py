@@ -1,9 +1,8 @@
-"""The gateway's end of the talker: a TalkerEngine whose vLLM lives in a child process.
+"""The gateway's end of the talker: a TalkerEngine whose vLLM runs in a child process.
 
 This module imports neither torch nor vLLM nor transformers. It builds the prompts, so that a
-request can be checked at once. The rows that nobody has taken yet are kept by
-``talker.pending_requests``; they are bounded by the request's own ``max_frames``: 2,048 frames of 8
-int16 codes are 32 KiB.
+request can be checked at once. ``talker.pending_requests`` keeps the rows that are not taken yet.
+They are bounded by the request's own ``max_frames``: 2,048 frames of 8 int16 codes are 32 KiB.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from talker.settings import DEFAULT_SEQS_CPU, TalkerSettings, resolve_max_positi
 from talker.text_front_end import TextFrontEnd
 
 log = logging.getLogger(__name__)
-#: Silence that is allowed in one phase of the start: gigabytes from slow storage, and with
-#: parallelism several processes that import torch one after another.
+#: Time allowed without a sign of life in one phase of the start: gigabytes from slow storage, and
+#: with parallelism several processes that import torch one after another.
 START_TIMEOUT_S = 900.0
 
 
 def _inductor_cache() -> str:
-    """Where torch keeps what it compiles; by default among temporary files, and the child's own go
-    with it.
+    """torch's cache of compiled code. It is in the temporary files by default, and the child's own
+    temporary files are deleted with it.
     """
     kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     return kept or f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
@@ -59,7 +58,7 @@ class TalkerProcessEngine:
         front_ends: Mapping[str, TextFrontEnd] | None = None,
         on_progress: Callable[[str, float], None] = lambda phase, seconds: None,
     ) -> None:
-        #: Where the checkpoint lies; ``start`` finds it.
+        #: The checkpoint's folder, which ``start`` finds.
         self.folder = ModelFolder(model)
         self._settings = settings or TalkerSettings()
         self._voices = voices
@@ -77,7 +76,7 @@ class TalkerProcessEngine:
         self._downtime = Downtime()
 
     async def start(self) -> None:
-        """Find and check the checkpoint, start the child, and return once it can work.
+        """Find and check the checkpoint, start the child, and return once it is ready.
 
         Raises CheckpointError, or ipc's ChildFailed.
         """
@@ -121,12 +120,12 @@ class TalkerProcessEngine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request would be taken right now."""
+        """Whether a request would be accepted now."""
         return self._supervisor is not None and self._supervisor.is_up
 
     @property
     def info(self) -> Ready | None:
-        """The child's description of itself when it last came up."""
+        """The child's description of itself from its last start."""
         return self._info
 
     @property
@@ -136,32 +135,32 @@ class TalkerProcessEngine:
 
     @property
     def model_folder(self) -> Path | None:
-        """Where the checkpoint lies, once ``start`` has found it."""
+        """The checkpoint's folder, once ``start`` has found it."""
         return self._checkpoint.folder if self._checkpoint else None
 
     @property
     def row_layout(self) -> RowLayout:
-        """How frames lie in rows. RuntimeError before ``start`` has read the checkpoint."""
+        """The layout of frames in rows. RuntimeError before ``start`` has read the checkpoint."""
         return self._opened().shape.layout
 
     @property
     def outstanding(self) -> int:
-        """Requests in flight, as this end counts them."""
+        """Number of requests in flight, as counted by the gateway."""
         return len(self._pending)
 
     @property
     def last_step(self) -> Step:
-        """The child's last word on its work; an empty step before it has said anything."""
+        """The last step that the child reported; an empty one before the first."""
         return self._pending.last_step
 
     @property
     def live(self) -> int:
-        """Requests that the child's engine holds, as it said last."""
+        """Number of requests in the child's engine, by its last report."""
         return self.last_step.live if self.is_ready else 0
 
     @property
     def restarts(self) -> int:
-        """How often the child has ended so far."""
+        """Number of times that the child has ended."""
         return self._supervisor.restarts if self._supervisor else 0
 
     @property
@@ -171,8 +170,8 @@ class TalkerProcessEngine:
 
     @property
     def capacity(self) -> int:
-        """Utterances that the engine works on at once; before ``start`` has returned a guess, where
-        it depends on the device.
+        """Number of utterances that the engine works on at once. Before ``start`` has returned it
+        is a guess if it depends on the device.
         """
         known = self._settings.max_num_seqs or DEFAULT_SEQS_CPU
         each = self._info.max_num_seqs if self._info else known
@@ -180,7 +179,7 @@ class TalkerProcessEngine:
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """The voices that can be asked for by name; the first is the default."""
+        """Names of the voices; the first is the default."""
         return (DEFAULT_VOICE, *(self._voices.names() if self._voices else ()))
 
     @property
@@ -223,7 +222,7 @@ class TalkerProcessEngine:
 
     @property
     def has_continuity(self) -> bool:
-        """Whether requests of a conversation go on from each other."""
+        """Whether the utterances of a conversation continue each other."""
         opened = self._checkpoint
         return opened is not None and self._settings.has_continuity(opened.has_continuity)
 
@@ -235,13 +234,13 @@ class TalkerProcessEngine:
                 self._send(Forget(number))
 
     def generate(self, request: SpeechRequest) -> RowGenerator:
-        """Yield rows as they come; all that wait come as one piece. While the consumer does not
-        take them, the engine stops making more after ``hold_rows``. An utterance of a
-        conversation waits for the one before it to be taken or closed.
+        """Yield rows as they arrive, all waiting rows as one piece. If the consumer does not take
+        them, the engine stops after ``hold_rows``. An utterance of a conversation waits until the
+        one before it has been taken or closed.
 
-        Raises RequestError as ``check`` does; CapacityError when ``max_outstanding`` is
-        reached; BackendError ENGINE_RESTARTING when the child is down or dies, and
-        ENGINE_FAILED when the engine gave up on this request alone.
+        Raises RequestError as ``check`` does; CapacityError when ``max_outstanding`` is reached;
+        BackendError ENGINE_RESTARTING when the child is down or dies, and ENGINE_FAILED when the
+        engine gave up on this request alone.
         """
         builder = self._require_builder()
         if request.conversation is None or not self.has_continuity:

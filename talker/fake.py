@@ -27,7 +27,9 @@ _FAILED = "The speech engine could not finish this text."
 
 @dataclass
 class _Conversation:
-    """A conversation: the lines ``said``, one an utterance, and the lock of their ``turn``."""
+    """A conversation: the lines ``said``, one per utterance, and a lock, so that utterances take
+    turns.
+    """
 
     said: str = ""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -37,17 +39,16 @@ class _Conversation:
 class FakeTalker:
     """Implements ``streaming.ports.TalkerEngine``.
 
-    An utterance has ``frames_per_character`` frames per character of text, random codes that
-    follow from text and seed alone, and then the end ramp of a real talker. ``row_s`` is the
-    pace, and each other stream adds ``stream_s`` to it; 0 makes rows as fast as they are
-    taken. ``fail_after`` rows of a request whose text
-    contains ``"!fail"``, the engine "fails". ``outstanding`` counts requests in flight,
-    ``rows_made`` the rows that were taken. Like the real one it pauses when nobody takes
-    ``hold_rows`` rows. With ``has_word_timings`` each frame speaks the character whose frame it
-    is; with ``takes_scene`` codes follow from the scene too. ``watches_repetition``: it takes such
-    sampling, without effect. Codes follow from all of up to ``max_references`` references. With
-    ``has_continuity`` the codes of a conversation's later utterances follow from what it has said
-    before; ``conversations`` are those that it remembers.
+    An utterance has ``frames_per_character`` frames per character of text, random codes that depend
+    only on text and seed, and then the end ramp of a real talker. ``row_s`` is the time per row,
+    and each other stream adds ``stream_s`` to it; 0 makes rows as fast as they are taken. A request
+    whose text contains ``"!fail"`` fails after ``fail_after`` rows. ``outstanding`` counts requests
+    in flight, ``rows_made`` the rows that were taken. Like the real one it pauses a request with
+    ``hold_rows`` waiting rows. With ``has_word_timings`` each frame speaks the character that it
+    was made for. With ``takes_scene`` the codes depend on the scene too. ``watches_repetition``:
+    accept repetition-aware sampling, without effect. Codes depend on all of up to
+    ``max_references`` references. With ``has_continuity`` the codes of a conversation's later
+    utterances depend on the earlier ones; ``conversations`` are those remembered.
     """
 
     num_codebooks: int = 8
@@ -65,13 +66,13 @@ class FakeTalker:
     takes_scene: bool = False
     watches_repetition: bool = False
     max_references: int = 1
-    #: As a checkpoint has it; the embedded voice's limit unless told.
+    #: As in a checkpoint; by default the embedded voice's limit.
     segment_chars: int | None = 90
 
     def __post_init__(self) -> None:
         self.delivery_tags: Mapping[str, str] = {}
         self._own_voices: tuple[str, ...] = ("default",)
-        #: Further voices, which may come and go.
+        #: Source of further voices, which may change.
         self.source: VoiceSource | None = None
         self.outstanding = self.restarts = self.rows_made = 0
         self.row_layout = RowLayout.DELAYED
@@ -80,12 +81,12 @@ class FakeTalker:
 
     @property
     def model_folder(self) -> Path | None:
-        """A fake has no checkpoint."""
+        """None, since a fake has no checkpoint."""
         return None
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """Its own, and those of ``source``."""
+        """Its own voices, and those of ``source``."""
         return (*self._own_voices, *(self.source.names() if self.source else ()))
 
     @voices.setter
@@ -93,7 +94,7 @@ class FakeTalker:
         self._own_voices = own
 
     def _reference(self, request: SpeechRequest) -> bytes:
-        """A number that makes a voice sound unlike the default one: its codes, its words."""
+        """Bytes that distinguish a voice from the default one: its codes and its transcript."""
         if request.reference is not None:
             rows, text = request.reference.codes, request.reference.text
         elif self.source and (voice := self.source.get(request.voice)):
@@ -106,21 +107,21 @@ class FakeTalker:
         return told
 
     def frames_of(self, request: SpeechRequest, before: str = "") -> Codes:
-        """The frames ``[T, K]`` int16 that ``generate`` will speak, still aligned. ``before`` is
-        what its conversation has said.
+        """Return the frames ``[T, K]`` int16 that ``generate`` will speak, still aligned.
+        ``before`` is the earlier text of the conversation.
         """
         count = max(1, round(len(request.text) * self.frames_per_character))
         seed = request.sampling.seed or 0
         led = f"{request.delivery}{request.scene or ''}"
         spoken = f"{seed}:{before}{led}{request.text}".encode(errors="replace")
         digest = hashlib.shake_128(spoken + self._reference(request))
-        # as cheap as can be: in load tests it counts as the gateway's
+        # as cheap as possible, since load tests attribute it to the gateway
         drawn = np.frombuffer(digest.digest(2 * count * self.num_codebooks), np.uint16)
         codes: Codes = (drawn % self.codebook_size).astype(np.int16)
         return codes.reshape(count, self.num_codebooks)
 
     def rows_of(self, request: SpeechRequest, before: str = "") -> Codes:
-        """The rows ``[T + K, K]`` int16 that ``generate`` yields if nothing cuts it off."""
+        """Return the rows ``[T + K, K]`` int16 that ``generate`` yields if not interrupted."""
         frames = self.frames_of(request, before)
         count, books = frames.shape
         boc, eoc = self.codebook_size, self.codebook_size + 1
@@ -132,22 +133,22 @@ class FakeTalker:
 
     @property
     def is_ready(self) -> bool:
-        """A fake is always ready."""
+        """True: a fake is always ready."""
         return True
 
     @property
     def live(self) -> int:
-        """A fake works on all that it has."""
+        """All requests in flight: a fake works on each of them."""
         return self.outstanding
 
     async def start(self) -> None:
-        """There is nothing to start."""
+        """Do nothing."""
 
     async def stop(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing."""
 
     def check_options(self, request: SpeechRequest) -> None:
-        """Any sampling will do; the only voice is ``default``."""
+        """Accept any sampling, and the voice ``default`` only."""
         if request.scene is not None and not self.takes_scene:
             raise unsupported("scene", "A fake takes no scene.")
         if request.sampling.ras_win_len is not None and not self.watches_repetition:
@@ -159,7 +160,7 @@ class FakeTalker:
             )
 
     def check(self, request: SpeechRequest) -> None:
-        """Refuses unknown voices, and text without a letter or digit, as real talkers do."""
+        """Refuse unknown voices, and text without a letter or digit, as real talkers do."""
         if request.reference is None:
             self.check_options(request)
         if not any(character.isalnum() for character in request.text):
@@ -168,7 +169,7 @@ class FakeTalker:
             )
 
     async def generate(self, request: SpeechRequest) -> RowGenerator:
-        """Rows one by one at the pace; those that are late by then come together."""
+        """Yield rows one by one at the pace; rows that are due already come together."""
         self.check(request)
         if request.conversation is None or not self.has_continuity:
             talk = _Conversation()
@@ -194,13 +195,13 @@ class FakeTalker:
             while sent < len(rows):
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 row_s = self.row_s + self.stream_s * (self.outstanding - 1)
-                late_s = max(0.0, time.monotonic() - due)  # the rows that were due in it come too
+                late_s = max(0.0, time.monotonic() - due)  # the rows due in it come too
                 ready = min(len(rows), sent + 1 + (int(late_s / row_s) if row_s > 0 else 0))
                 came = tuple(Arrival(1, due + i * row_s) for i in range(ready - sent))
                 came = came if row_s else ()
                 came, held = held + came, ()
                 due += (ready - sent) * row_s
-                if ready - sent > self.hold_rows:  # nobody took them: it has paused
+                if ready - sent > self.hold_rows:  # they were not taken: it has paused
                     came = came[: len(came) - (ready - sent) + self.hold_rows]
                     ready = sent + self.hold_rows
                     due = time.monotonic() + row_s

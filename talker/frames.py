@@ -1,15 +1,15 @@
-"""Frame ids and the table that holds what they stand for.
+"""Frame ids, and the table that maps them to codes.
 
-vLLM carries one integer per step. The talker's integer is a *frame id*: ``FRAME_BASE`` plus
-a counter that goes round after two billion rows. A ring-shaped table on the device has, at
-``slot(id)``, the row's codes and the sampler's state after it. Whoever meets a frame id among the
-input ids (the next step, a chunk of a prefill, a re-prefill after preemption) finds all it
-needs there, so there is no per-request state to save on preemption or to free on abort, and
-two different rows never look alike to the prefix cache.
+vLLM carries one integer per step. The talker's integer is a *frame id*: ``FRAME_BASE`` plus a
+counter that wraps after two billion rows. A ring-shaped table on the device holds, at ``slot(id)``,
+the row's codes and the sampler's state after it. Any step that reads a frame id among its input ids
+(the next step, a chunk of a prefill, a re-prefill after preemption) finds all it needs there. So
+there is no per-request state to save on preemption or to free on abort, and different rows never
+look alike to the prefix cache.
 
-A ring forgets. Every slot therefore carries the epoch in which it was written (how often the
-ring had gone round, plus one; 0 means never), and a look-up whose epoch differs is *stale*:
-the caller must fail that request instead of speaking another request's codes.
+The ring overwrites old rows. Every slot therefore holds the epoch in which it was written (the
+number of the ring's completed rounds, plus one; 0 means never). A look-up whose epoch differs is
+*stale*: the caller must fail that request instead of speaking another request's codes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FRAME_BASE = 1 << 20
 #: Frame ids stay within int32.
 FRAME_SPAN = (1 << 31) - 1 - FRAME_BASE
 _EPOCHS = (1 << 15) - 1
-#: Of the table's look-back, where a stream has no such row.
+#: In a LookBack: the stream has no such row.
 NO_ROW = -1
 
 
 @dataclass(frozen=True, slots=True)
 class FrameState:
-    """The meaning of input ids, row by row; all tensors are ``[N]`` but ``codes`` ``[N, K]``.
+    """The rows of input ids; all tensors are ``[N]`` but ``codes`` ``[N, K]``.
 
-    Codes of text ids mean nothing.
+    Codes of text ids are meaningless.
     """
 
     is_frame: Tensor
@@ -46,8 +46,8 @@ class FrameState:
 class LookBack:
     """The newest W rows of B streams, newest first.
 
-    ``counters`` ``[B, W]`` and ``codes`` ``[B, W, K]``; where a stream has no such row they are
-    NO_ROW. ``is_lost`` ``[B]``: the table has forgotten one of them.
+    ``counters`` ``[B, W]`` and ``codes`` ``[B, W, K]`` are NO_ROW where a stream has no such row.
+    ``is_lost`` ``[B]``: the table has forgotten one of them.
     """
 
     counters: Tensor
@@ -56,13 +56,13 @@ class LookBack:
 
 
 class FrameTable(nn.Module):
-    """The ring: ``[n_slots, K + S + 1]`` int16 for codes, the sampler's S numbers after the row and
-    the epoch; and one row more. ``n_slots`` must be a power of two.
+    """The ring: ``[n_slots + 1, K + S + 1]`` int16, with a row's codes, the sampler's S state
+    numbers after the row, and the epoch. ``n_slots`` must be a power of two.
 
-    The row after the ring is the state of a request that has not begun: zeros. With a
-    ``look_back`` of W rows each slot also has the counters of the W - 1 rows before it in its own
-    stream, so that the last input id alone leads to the last W rows in two gathers: four bytes for
-    each, and still no state of a request.
+    The last row, after the ring, is the state of a request that has not begun: zeros. With a
+    ``look_back`` of W rows each slot also has the counters of the W - 1 rows before it in its
+    stream, four bytes each. The last input id alone then leads to the last W rows in two gathers,
+    and no request needs a state of its own.
     """
 
     cells: Tensor
@@ -95,9 +95,9 @@ class FrameTable(nn.Module):
         )
 
     def states(self, ids: Tensor) -> Tensor:
-        """The sampler's S numbers after the rows that ``ids`` ``[N]`` stand for: ``[N, S]``.
+        """The sampler's S state numbers after the rows of ``ids`` ``[N]``: ``[N, S]``.
 
-        Those of a request that has not begun where an id is text.
+        For a text id, the state of a request that has not begun.
         """
         slots = torch.where(
             ids >= FRAME_BASE, (ids - FRAME_BASE) & (self.n_slots - 1), self.n_slots
@@ -119,7 +119,7 @@ class FrameTable(nn.Module):
         self, counters: Tensor, codes: Tensor, states: Tensor, before: LookBack | None = None
     ) -> None:
         """Store rows ``[N, K]`` and states ``[N, S]`` under ``counters`` ``[N]`` int64, which lie
-        within one round of the ring; ``before`` is what stood before them, for a table that looks
+        within one round of the ring. ``before`` are the rows before them, for a table that looks
         back.
 
         One indexed write: the counters are on the device, and the host need not know them.
@@ -135,34 +135,34 @@ class FrameTable(nn.Module):
 
 
 def lost_requests(stale: Tensor, ends: Tensor) -> Tensor:
-    """Which requests met a stale frame in this step.
+    """Mark the requests that met a stale frame in this step.
 
-    ``stale`` ``[N]`` marks tokens; ``ends`` ``[B + 1]`` are the requests' bounds in the flat
-    list, starting with 0. Returns ``[B]`` bool.
+    ``stale`` ``[N]`` marks tokens; ``ends`` ``[B + 1]`` are the requests' bounds in the flat list,
+    starting with 0. Returns ``[B]`` bool.
     """
     sums = functional.pad(stale.int().cumsum(0), (1, 0))
     return sums[ends[1:]] > sums[ends[:-1]]
 
 
 def slots_for(max_num_seqs: int, max_frames: int) -> int:
-    """A ring that requests do not outlive: eight times all that can be live, rounded up.
+    """Size of a ring that outlasts requests: eight times the rows that can be live, rounded up.
 
-    Preempted and paused requests wait with their frame ids while others go on; what waits
-    until the ring has gone round is lost, and told so.
+    Preempted and paused requests wait with their frame ids while others go on. A request that waits
+    until the ring has wrapped is lost, and reported as such.
     """
     return power_of_two(8 * max_num_seqs * max_frames)
 
 
 def power_of_two(number: int) -> int:
-    """The next one up."""
+    """Round ``number`` up to a power of two."""
     return 1 << (number - 1).bit_length()
 
 
 class RowEmbedding(nn.Embedding):
-    """A fused table of all codebooks, ``[K * V, D]``: a row is the sum of its codes.
+    """A fused table of all codebooks, ``[K * V, D]``: a row's embedding is the sum of its codes'.
 
-    Replicated on every tensor-parallel rank: 42 MB at 8 x 1026 x 2560 in bf16. It is no layer of
-    vLLM's, so that no quantisation touches it.
+    It is replicated on every tensor-parallel rank: 42 MB at 8 x 1026 x 2560 in bf16. It is not one
+    of vLLM's layers, so quantisation leaves it alone.
     """
 
     code_offsets: Tensor
@@ -174,19 +174,20 @@ class RowEmbedding(nn.Embedding):
         self._used_rows = len(self.weight)
 
     def find_silent_rows(self) -> None:
-        """Note from which row on all are zero, as those of codebooks are that say nothing. On a
-        CPU a step's time is that of reading the weights, and these need not be read.
+        """Find the index from which on all rows of the table are zero, like those of inert
+        codebooks. On a CPU reading the weights takes most of a step's time, and these need not be
+        read.
         """
         used = self.weight.any(1).nonzero()
         self._used_rows = int(used[-1]) + 1 if len(used) else 0
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """``[B, D]`` -> ``[B, K * V]``, where the table is the head too."""
+        """Compute logits ``[B, K * V]`` from ``[B, D]``, for a head tied to this table."""
         used = self._used_rows if hidden.device.type == "cpu" else len(self.weight)
         made = functional.linear(hidden, self.weight[:used])
         logits: Tensor = functional.pad(made, (0, len(self.weight) - used))
         return logits
 
     def forward(self, codes: Tensor) -> Tensor:
-        """``[N, K]`` codes -> ``[N, D]``."""
+        """Embed codes ``[N, K]`` as ``[N, D]``."""
         return functional.embedding(codes.long() + self.code_offsets, self.weight).sum(-2)

@@ -1,4 +1,4 @@
-"""What both hosts of vLLM's engines share: requests begin, pause and end as the gateway says."""
+"""The base of both hosts of vLLM's engines: it begins, pauses and ends requests for the gateway."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from talker.vllm_setup import Totals
 
 
 class Host(ABC):
-    """Answers the gateway's messages with an engine of vLLM's, which a subclass starts and runs.
+    """Handles the gateway's messages with a vLLM engine, which a subclass starts and runs.
 
     Args:
-        arguments: the engine's.
-        checkpoint: what the engine has loaded.
+        arguments: the engine's arguments.
+        checkpoint: the checkpoint that the engine has loaded.
         stop_id: the token id that ends a request.
         requests: where requests are kept, from their first message to their last row.
     """
@@ -54,11 +54,11 @@ class Host(ABC):
 
     @abstractmethod
     def _begin(self, state: RequestState) -> None:
-        """Hand a request's present stretch to the engine."""
+        """Submit a request's current stretch to the engine."""
 
     @abstractmethod
     def _abort(self, state: RequestState) -> None:
-        """Abort a request's present stretch in the engine."""
+        """Abort a request's current stretch in the engine."""
 
     def _handle(self, message: FromGateway) -> None:
         match message:
@@ -85,13 +85,13 @@ class Host(ABC):
                 self._requests.forget(conversation)
 
     def _inputs(self, state: RequestState) -> tuple[Any, Any]:
-        """Prompt and sampling parameters for the engine. Raises Refused."""
+        """Return prompt and sampling parameters for the engine. Raises Refused."""
         prompt = engine_input(state, self._shape, self._max_positions)
         return prompt, sampling_params(state, self._shape.num_codebooks, self._stop_id)
 
     def _read(self, outputs: Sequence[Any]) -> list[NewRows]:
-        """The rows to send of vLLM's outputs. Requests that have failed are dropped, and the
-        gateway is told.
+        """Return the rows to send from vLLM's outputs. Failed requests are dropped, and the gateway
+        is told.
         """
         outcome = read_outputs(outputs, self._shape, self._requests)
         rows = [self._requests.collect(new) for new in outcome.rows]
@@ -102,7 +102,7 @@ class Host(ABC):
         return [new for new in rows if new is not None]
 
     def _break(self, handle: int) -> None:
-        """The engine gave up on a request."""
+        """Handle a request that the engine gave up on."""
         self._fail(handle, "broken")
 
     def _fail(self, handle: int, reason: Any) -> None:

@@ -1,7 +1,7 @@
-"""The host of vLLM's AsyncLLM, whose engine cores are processes of their own.
+"""The host of vLLM's AsyncLLM, whose engine cores run in their own processes.
 
-For data and tensor parallelism and for GPUs, where preparing the next step while the device
-works pays. The messages are the same as those of the in-process host.
+For data and tensor parallelism, and for GPUs, where it pays to prepare the next step while the
+device works. The messages are the same as those of the in-process host.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from talker.vllm_requests import Refused
 from talker.vllm_setup import logger_factory
 
 log = logging.getLogger(__name__)
-#: With requests in flight, an engine that says nothing for this long is taken for dead.
+#: With requests in flight, an engine without output for this long is considered dead.
 _STALL_S = 60.0
 _STALL_CHECK_S = 1.0
 _NOT_STARTED = "vLLM's engine did not start: the first error in the log above says why"
 
 
 class EngineGone(Exception):
-    """An engine core has died or hangs; only a new process can help."""
+    """An engine core has died or hangs. The process must be restarted."""
 
 
 class AsyncHost(Host):
-    """One task per request; what the tasks of one turn of the loop have is sent together."""
+    """Runs one task per request. Rows made in one iteration of the loop are sent together."""
 
     def _start_engine(self, arguments: dict[str, Any]) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -44,12 +44,12 @@ class AsyncHost(Host):
         given = AsyncEngineArgs(**arguments)
         try:
             self._engine = AsyncLLM.from_engine_args(given, stat_loggers=loggers)
-        except RuntimeError as error:  # that a core has failed; its verdict is in the log alone
+        except RuntimeError as error:  # a core has failed; its reason is only in the log
             raise ValueError(_NOT_STARTED) from error
-        #: Engine cores, and with data parallelism their coordinator.
+        #: Number of engine cores, and with data parallelism their coordinator.
         self._processes = len(active_children())
         self._is_spread = arguments["data_parallel_size"] > 1
-        #: By the engine's id of a request.
+        #: Tasks by the engine's id of their request.
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._made: list[NewRows] = []
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -62,7 +62,7 @@ class AsyncHost(Host):
             pass
 
     async def run(self, link: ChildLink[FromGateway]) -> None:
-        """Serve until the link closes (LinkClosed) or the engine is gone (EngineGone)."""
+        """Serve until the link closes (LinkClosed) or the engine has died (EngineGone)."""
         self._link = link
         inbox = asyncio.ensure_future(self._read_inbox(link))
         watch = asyncio.ensure_future(self._watch())
@@ -75,7 +75,7 @@ class AsyncHost(Host):
     async def _read_inbox(self, link: ChildLink[FromGateway]) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            # a thread waits on the inbox and says "alive" meanwhile
+            # a thread waits for messages and sends heartbeats meanwhile
             for message in await loop.run_in_executor(None, lambda: link.receive(wait=True)):
                 self._handle(message)
 
@@ -98,7 +98,7 @@ class AsyncHost(Host):
                 raise EngineGone
 
     def _is_dead(self) -> bool:
-        """Also before vLLM says so, which waits for the processes that are left to end."""
+        """Whether a process has died. vLLM reports it only once the others have ended."""
         return self._engine.errored or len(active_children()) < self._processes
 
     async def _speak(self, state: RequestState) -> None:
@@ -135,8 +135,8 @@ class AsyncHost(Host):
         self._send_step(made)
 
     def _break(self, handle: int) -> None:
-        """The engine gave up on a request. Where one of its processes has died that is no fault
-        of the request: vLLM tells the others to end, and they break theirs off.
+        """Handle a request that the engine gave up on. If one of its processes has died, this is
+        not the request's fault: vLLM ends the others, which abort their requests.
         """
         if self._is_dead():
             self._end(EngineGone())
@@ -164,8 +164,8 @@ def run_async_host(
     phases: Any,
     ready: Any,
 ) -> None:
-    """Start, warm up, say ready and serve until the link closes (LinkClosed). Once ready, anything
-    else that ends it ends the process.
+    """Start, warm up, report ready and serve until the link closes (LinkClosed). Once ready, any
+    other exception ends the process.
     """
 
     async def serve() -> None:
@@ -179,8 +179,8 @@ def run_async_host(
         except LinkClosed:
             raise
         except BaseException:
-            # At once: asyncio.run would first wait for the thread that waits for messages, and
-            # that thread says "alive" meanwhile. What the engine started dies with us.
+            # Exit at once. asyncio.run would first wait for the thread that waits for messages, and
+            # that thread goes on sending heartbeats. The engine's processes die with this one.
             log.exception("the engine is gone")
             sys.stderr.flush()
             os._exit(1)

@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 
 class InProcessHost(Host):
-    """Steps an LLMEngine and looks into the inbox between steps.
+    """Steps an LLMEngine, and reads the inbox between steps.
 
-    An exception out of a step cannot be laid at one request's door and leaves the engine in
-    an unknown state, so it ends the process: the gateway tells everyone to try again and
-    starts a new one. What can be known to be bad is refused before it gets that far.
+    An exception in a step cannot be attributed to one request and leaves the engine in an unknown
+    state, so it ends the process. The gateway then tells all clients to try again and starts a new
+    process. Requests that are known to be bad are refused before they reach a step.
     """
 
     def _start_engine(self, arguments: dict[str, Any]) -> None:
@@ -32,7 +32,7 @@ class InProcessHost(Host):
         )
 
     def warm_up(self, request: Generate) -> None:
-        """Speak one request to its end, so that the first client does not pay for it."""
+        """Speak one request to its end, so that the first client does not wait for the warm-up."""
         state = self._requests.add(request)
         assert state is not None
         self._add(state)

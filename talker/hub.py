@@ -1,7 +1,7 @@
-"""Lookup of a model's folder, once, for all that read it.
+"""Finding a model's folder, once, for all that read it.
 
-A download runs in a process of its own, ``python -m talker.hub MODEL [REVISION]``: it may take
-minutes, and a thread that downloads could not be ended when the service is.
+A download runs in a process of its own, ``python -m talker.hub MODEL``. It may take minutes, and a
+thread that downloads could not be stopped together with the service.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from talker.checkpoint import local_folder, resolve_folder
 from talker.shape import CheckpointError
 
 log = logging.getLogger(__name__)
-#: How often it is said that a download still runs.
+#: Interval of the reports that a download is still running.
 _SAY_S = 30.0
-#: The exit status with which the reason is the last line printed.
+#: The exit status that says that the last line printed is the reason.
 _NO_MODEL = 3
 
 
 class ModelFolder:
-    """The real folder of a model: itself, or its snapshot from the hub, which stays the same when
-    the hub's branch moves on.
+    """The real folder of a model: the local one, or a snapshot from the hub, which stays the same
+    if the hub's branch moves on.
     """
 
     def __init__(self, model: str) -> None:
@@ -37,15 +37,15 @@ class ModelFolder:
         self._is_found = asyncio.Event()
 
     async def find(self, on_download: Callable[[float], None]) -> Path:
-        """Find it. ``on_download`` is called when the hub is asked, and now and then while that
-        lasts, with the seconds since. Cancelling ends a download. Raises CheckpointError.
+        """Find it. ``on_download`` is called with the seconds so far when a download begins, and
+        repeatedly until it ends. Cancelling ends the download. Raises CheckpointError.
         """
         self._folder = local_folder(self._model) or await self._download(on_download)
         self._is_found.set()
         return self._folder
 
     async def found(self) -> Path:
-        """The same as soon as somebody has found it; for ever if nobody does."""
+        """Wait until ``find`` has found it, and return it. Never returns if ``find`` fails."""
         await self._is_found.wait()
         assert self._folder is not None
         return self._folder
@@ -55,7 +55,7 @@ class ModelFolder:
             *(sys.executable, "-m", "talker.hub", self._model),
             stdin=DEVNULL,
             stdout=PIPE,
-            start_new_session=True,  # a terminal's Ctrl-C is for the parent alone
+            start_new_session=True,  # a terminal's Ctrl-C must only reach the parent
         )
         try:
             printed = await _wait(process, on_download)
@@ -73,7 +73,7 @@ class ModelFolder:
 
 
 async def _wait(process: Process, on_download: Callable[[float], None]) -> bytes:
-    """The output of the process until it ends."""
+    """Wait for the process to end. Returns its output."""
     began = time.monotonic()
     talking = asyncio.ensure_future(process.communicate())
     try:
@@ -86,7 +86,7 @@ async def _wait(process: Process, on_download: Callable[[float], None]) -> bytes
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the folder, or why there is none; returns the exit status."""
+    """Print the folder, or the reason why there is none. Returns the exit status."""
     die_with_parent()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     try:

@@ -1,7 +1,7 @@
 """Messages between the gateway and the talker process.
 
-Requests are known by a *handle*, a number that the gateway never uses twice, so that two
-clients may choose the same request id and a late answer cannot meet the wrong request.
+Requests are identified by a *handle*, a number that the gateway never reuses. Two clients may thus
+choose the same request id, and a late answer cannot reach the wrong request.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class VoiceRows(msgspec.Struct, frozen=True):
 
 
 class TextSpan(msgspec.Struct, frozen=True):
-    """Where the text stands in a prompt: ``at`` is its first id's place among ``ids``.
+    """The text's span in a prompt: ``at`` is the index of its first id among ``ids``.
 
-    ``starts`` are the characters of the request's text at which its ids begin, in order, and
-    at last where the text ends: one more than there are ids.
+    ``starts`` are the characters of the request's text at which its ids begin, in order, and last
+    the text's end: one more than there are ids.
     """
 
     at: int
@@ -32,13 +32,13 @@ class TextSpan(msgspec.Struct, frozen=True):
 
 
 class Generate(msgspec.Struct, tag="generate", frozen=True):
-    """Speak a prompt. All sampling parameters are decided: no defaults are left to the child.
+    """Speak a prompt. All sampling parameters are set; the child has no defaults.
 
-    An utterance of a ``conversation`` (a number from 1 on) is kept when it has come to its own
-    end. With ``goes_on`` the ids follow what is kept, which then is the first part of the prompt;
-    if it cannot be had, the answer is Failed with ``gone``. ``clips`` are the rows of voices and,
-    after them, of the last utterance in a prompt that starts over, in the order in which they
-    stand. ``ras_win_len`` 0: repetition is not watched.
+    An utterance of a ``conversation`` (a number from 1 on) is kept if it reaches its own end. With
+    ``goes_on`` the ids follow the kept ones, which become the first part of the prompt; if those
+    are not available, the answer is Failed with ``gone``. ``clips`` are the rows of voices, and
+    after them those of the last utterance if the prompt starts over, in the order of their
+    positions. ``ras_win_len`` 0: no repetition-aware sampling.
     """
 
     handle: int
@@ -57,32 +57,32 @@ class Generate(msgspec.Struct, tag="generate", frozen=True):
 
 
 class Forget(msgspec.Struct, tag="forget", frozen=True):
-    """No more utterances of a conversation will come. An unknown one is no error."""
+    """Forget a conversation, which has ended. An unknown one is no error."""
 
     conversation: int
 
 
 class Abort(msgspec.Struct, tag="abort", frozen=True):
-    """Drop a request. An unknown handle is no error: it has just ended."""
+    """Drop a request. An unknown handle is no error, since the request may just have ended."""
 
     handle: int
 
 
 class Pause(msgspec.Struct, tag="pause", frozen=True):
-    """Pause a request whose rows are not taken, for others. An unknown handle is no error."""
+    """Pause a request whose consumer lags, in favour of others. An unknown handle is no error."""
 
     handle: int
 
 
 class Resume(msgspec.Struct, tag="resume", frozen=True):
-    """Go on where ``pause`` stopped it. An unknown handle is no error."""
+    """Resume a request that ``pause`` stopped. An unknown handle is no error."""
 
     handle: int
 
 
 class StreamInterval(msgspec.Struct, tag="stream_interval", frozen=True):
-    """Send the rows ``rows`` at a time from now on; 1: each as it is made. The last ones of a
-    request come when it ends, however few. An unknown handle is no error.
+    """Send rows in groups of ``rows`` from now on; 1: each as it is made. A request's last rows are
+    sent when it ends, however few they are. An unknown handle is no error.
     """
 
     handle: int
@@ -90,8 +90,8 @@ class StreamInterval(msgspec.Struct, tag="stream_interval", frozen=True):
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):
-    """The child can work. ``phases`` are the seconds that each phase of the start took; ``graphs``
-    and ``attention`` say in words what the engine was asked for.
+    """The child is ready. ``phases`` are the seconds that each phase of the start took; ``graphs``
+    and ``attention`` describe the engine's configuration.
     """
 
     num_codebooks: int
@@ -111,7 +111,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
 class NewRows(msgspec.Struct, array_like=True, frozen=True):
     """Rows of one request: ``[n, K]`` int16, row-major. ``finish`` is "" until the last.
 
-    ``spoken`` is float32 ``[n]``: at which character of its text each row is; empty unless the
+    ``spoken`` is float32 ``[n]``: the character of the text that each row speaks; empty unless the
     request has a ``text``.
     """
 
@@ -124,9 +124,9 @@ class NewRows(msgspec.Struct, array_like=True, frozen=True):
 class Step(msgspec.Struct, tag="step", frozen=True):
     """The rows of one engine step.
 
-    ``live`` counts the requests that the engine works on after it, without paused ones.
-    ``preempted`` and ``cached`` (prompt positions served by the prefix cache) count since
-    the start, and stay 0 unless the engine keeps statistics.
+    ``live`` is the number of requests in the engine after it, without paused ones. ``preempted``
+    and ``cached`` (prompt positions served by the prefix cache) count from the start, and stay 0
+    unless the engine keeps statistics.
     """
 
     live: int
@@ -136,11 +136,11 @@ class Step(msgspec.Struct, tag="step", frozen=True):
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """One request is over without its end.
+    """A request failed before its end.
 
-    ``refused``: the engine would not take it. ``lost``: its frames were no longer in the
-    frame table. ``gone``: what it was to go on from is no longer there; it may be sent again
-    without. ``broken``: anything else that hit it alone.
+    ``refused``: the engine did not accept it. ``lost``: its frames were no longer in the frame
+    table. ``gone``: the history that it continues is no longer there; it may be sent again without.
+    ``broken``: any other failure of this request alone.
     """
 
     handle: int

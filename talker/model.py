@@ -35,12 +35,12 @@ from talker.vllm_setup import refuse_other_runners
 class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyped base
     """Base of the families' models. Raises ValueError under a runner it was not built for.
 
-    A family sets ``hf_to_vllm_mapper`` and makes the backbone. Where its rows are not in the delay
-    pattern, or their embedding is not the plain sum of their codes' and the head too, it has a
-    sampler, an embedding or a head of its own. The runner adapters use ``rows``, ``stale``,
-    ``tap``, ``num_codebooks`` and ``codebook_rows``.
+    A family sets ``hf_to_vllm_mapper`` and makes the backbone. It overrides the sampler if its rows
+    are not in the delay pattern, and the embedding or the head if they are not the plain sum of the
+    codes' embeddings. The runner adapters use ``rows``, ``stale``, ``tap``, ``num_codebooks`` and
+    ``codebook_rows``.
 
-    Pipeline parallelism is out: the frame table is not shared between stages.
+    Pipeline parallelism is not supported, since the frame table is not shared between stages.
     """
 
     hf_to_vllm_mapper: WeightsMapper
@@ -49,25 +49,25 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         "gate_up_proj": ["gate_proj", "up_proj"],
     }
 
-    #: Whether a row's embedding is the plain sum of its codes' in ``code_embedding``, and no ids
-    #: but frame ids stand for rows. Then one kernel can embed a step (``talker.step_kernels``).
+    #: Whether a row's embedding is the plain sum of its codes' in ``code_embedding``, and only
+    #: frame ids stand for rows. One kernel can then embed a step (``talker.step_kernels``).
     embeds_sums = False
 
-    #: The backbone, of a class of vLLM's.
+    #: The backbone, one of vLLM's classes.
     model: Any
     embeds: Tensor
     stale: Tensor
 
     @staticmethod
     def get_model_state_cls() -> type:
-        """Model Runner V2 asks here for the class that installs our sampler."""
+        """Return the class with which Model Runner V2 installs our sampler."""
         from talker.state_v2 import TalkerModelState
 
         return TalkerModelState
 
     @classmethod
     def get_placeholder_str(cls, modality: str, i: int) -> str | None:
-        """No text stands for a voice: prompts are built from ids."""
+        """Return None: prompts are built from ids, so no text stands for a voice."""
         return None
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
@@ -79,8 +79,8 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
             raise CheckpointError("the config names no eos_token_id")
         self.num_codebooks, self.codebook_rows = shape.num_codebooks, shape.codebook_rows
         settings = (vllm_config.additional_config or {}).get(SETTINGS_KEY, {})
-        # Piecewise CUDA graphs want their input at a fixed address, and the sampler reads
-        # the marks of the step after the forward pass.
+        # Piecewise CUDA graphs need their input at a fixed address, and the sampler reads the stale
+        # marks after the forward pass.
         most = vllm_config.scheduler_config.max_num_batched_tokens
         embeds = torch.zeros(most, text.hidden_size, dtype=vllm_config.model_config.dtype)
         self.register_buffer("embeds", embeds, persistent=False)
@@ -103,22 +103,24 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         raise NotImplementedError
 
     def make_sampler(self, n_slots: int, shape: Any, rules: dict[str, Any]) -> RowSampler:
-        """The sampler, with a frame table of ``n_slots``; ``rules`` as by
+        """Make the sampler, with a frame table of ``n_slots``; ``rules`` as in
         ``Family.sampler_rules``.
         """
         return DelayedRowSampler.from_rules(n_slots, shape, rules)
 
     def embed_codes(self, codes: Tensor) -> Tensor:
-        """Rows ``[N, K]`` -> ``[N, D]``."""
+        """Embed rows ``[N, K]`` as ``[N, D]``."""
         embedded: Tensor = self.code_embedding(codes)
         return embedded
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
-        """``[B, D]`` -> what the sampler draws rows from: ``[B, K * V]``, or a family's own."""
+        """Turn hidden states ``[B, D]`` into the sampler's logits: ``[B, K * V]``, or a family's
+        own shape.
+        """
         return self.code_embedding.logits(hidden_states)
 
     def resolve_rows(self, input_ids: Tensor, frames: FrameState) -> tuple[Tensor, Tensor]:
-        """Which of the ids ``[N]`` stand for rows, and the rows' codes ``[N, K]``."""
+        """Return which of the ids ``[N]`` stand for rows, and the rows' codes ``[N, K]``."""
         return frames.is_frame, frames.codes
 
     def get_language_model(self) -> Any:
@@ -126,7 +128,7 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         return self.model
 
     def embed_multimodal(self, voice_rows: Any, **_: Any) -> list[Tensor]:
-        """Voices' rows, each ``[R, K]`` -> ``[R, D]``."""
+        """Embed voices' rows, each ``[R, K]`` as ``[R, D]``."""
         return [self.embed_codes(rows).to(self.embeds.dtype) for rows in voice_rows]
 
     def embed_input_ids(
@@ -136,7 +138,9 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         *,
         is_multimodal: Tensor | None = None,
     ) -> Tensor:
-        """``[N]`` ids -> ``[N, D]``, and note in ``stale`` which ids the table has forgotten."""
+        """Embed ids ``[N]`` as ``[N, D]``, and mark in ``stale`` the ids that the table has
+        forgotten.
+        """
         frames = self.table.look_up(input_ids)
         self.stale[: input_ids.shape[0]] = frames.is_stale
         is_row, codes = self.resolve_rows(input_ids, frames)
@@ -144,7 +148,7 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         audio = self.embed_codes(codes).to(text.dtype)
         embeds = torch.where(is_row[:, None], audio, text)
         if multimodal_embeddings:
-            # vLLM's own merge needs no wait for the device
+            # unlike vLLM's own merge, this does not wait for the device
             embeds = _merge_multimodal_embeddings(embeds, multimodal_embeddings, is_multimodal)
         return embeds
 
@@ -164,7 +168,7 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         return self.model(None, positions, intermediate_tensors, inputs_embeds)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> Any:
-        """Load a checkpoint's weights; returns the names of what was loaded."""
+        """Load a checkpoint's weights; returns the names of those loaded."""
         loaded = AutoWeightsLoader(self).load_weights(weights, mapper=self.hf_to_vllm_mapper)
         for module in self.modules():
             if isinstance(module, RowEmbedding):
@@ -172,7 +176,7 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         return loaded
 
     def _make_tap(self, vllm_config: Any, heads: Any, most_tokens: int) -> AttentionTap | None:
-        """None where the checkpoint names no alignment heads."""
+        """Make the tap. Returns None if the checkpoint names no alignment heads."""
         if not heads:
             return None
         return AttentionTap(

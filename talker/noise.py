@@ -1,7 +1,7 @@
 """Noise from a counter instead of a generator.
 
-Noise is a hash of (seed, position, codebook, code): the same on every device, in every batch
-and after every preemption, so a seed means something and a repeated prefill repeats itself.
+Noise is a hash of (seed, position, codebook, code). It is the same on every device, in every batch
+and after every preemption, so a seed gives the same speech and a repeated prefill the same rows.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 #: and a masked code (-inf + inf = nan) wins the argmax.
 NOISE_BITS = 23
 
-# Odd constants that spread seeds and codes over 64 bits, and splitmix64's two multipliers,
-# written as the signed numbers that torch's int64 wants.
+# Odd constants that spread seeds and codes over 64 bits, and splitmix64's two multipliers, written
+# as the signed numbers that torch's int64 needs.
 SEED_STRIDE = 0x5851F42D4C957F2D
 CODE_STRIDE = 0x632BE59BD9B4E019
 MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -25,10 +25,10 @@ def log_uniform(
     seeds: Tensor, positions: Tensor, books: Tensor, codes: Tensor, stride: int | None = None
 ) -> Tensor:
     """The logarithm of a uniform number for each candidate code: ``seeds`` and ``positions``
-    ``[B]`` int64, ``books`` 1 to K, ``codes`` ``[B, K, C]`` int64 -> ``[B, K, C]`` float32,
-    below 0. Its negative is exponential noise; the negative logarithm of that is Gumbel noise.
+    ``[B]`` int64, ``books`` 1 to K, ``codes`` ``[B, K, C]`` int64 -> ``[B, K, C]`` float32, below
+    0. Its negative is exponential noise; the negative logarithm of that is Gumbel noise.
 
-    ``stride`` is how many books a position has in all, where a call draws only some of them.
+    ``stride`` is a position's total number of books, for a call that draws only some of them.
     """
     row = torch.add(seeds * SEED_STRIDE, positions, alpha=stride or codes.shape[1])
     book = _mix(row[:, None] + books).add_(CODE_STRIDE)
@@ -38,7 +38,7 @@ def log_uniform(
 
 
 def _mix(x: Tensor) -> Tensor:
-    """splitmix64's finaliser, in ``x`` itself; int64 wraps, and masks make the shifts logical."""
+    """splitmix64's finaliser, in place; int64 wraps, and masks make the shifts logical."""
     x.bitwise_xor_((x >> 30).bitwise_and_(0x3FFFFFFFF)).mul_(MIX_1)
     x.bitwise_xor_((x >> 27).bitwise_and_(0x1FFFFFFFFF)).mul_(MIX_2)
     return x.bitwise_xor_((x >> 31).bitwise_and_(0x1FFFFFFFF))

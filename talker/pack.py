@@ -1,11 +1,12 @@
 """Pack a talker's layers into 4 bits, once: ``python -m talker.pack MODEL FOLDER``.
 
 Writes a checkpoint in the compressed-tensors format (``pack-quantized``, symmetric, a scale for
-each group of 32 inputs), which vLLM runs on CPUs and GPUs with activations in 16 bits. Embeddings,
-audio heads and norms stay as they are: drift in those is heard. Weights are read one at a time.
+each group of 32 inputs), which vLLM runs on CPUs and GPUs with 16-bit activations. Embeddings,
+audio heads and norms stay as they are, since drift in those is audible. Weights are read one at a
+time.
 
-It is rounding to the nearest, without calibration data: expect the speech to differ, and listen
-(``python -m benchmarks.quantisation`` compares log-odds).
+Weights are rounded to the nearest value, without calibration data. Expect the speech to differ, and
+listen to it (``python -m benchmarks.quantisation`` compares log-odds).
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _LEAST_SCALE = 1e-9
 def pack_checkpoint(checkpoint: Checkpoint, target: Path) -> Path:
     """Write ``checkpoint`` packed into ``target``, which must not exist yet.
 
-    Raises CheckpointError: it is quantised already, its family loads none that is, or a matrix's
-    width is no multiple of the group.
+    Raises CheckpointError if it is quantised already, its family loads no quantised checkpoints, or
+    a matrix's width is no multiple of the group.
     """
     family, source = checkpoint.family, checkpoint.folder
     if checkpoint.quantisation is not None or not family.loads_quantised:
@@ -70,14 +71,14 @@ def pack_checkpoint(checkpoint: Checkpoint, target: Path) -> Path:
 
 
 def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """``[out, in]`` floats to ``[out, in / 8]`` int32, eight codes in each from the lowest bits
-    on, and ``[out, in / 32]`` scales of the weight's own type.
+    """Pack ``[out, in]`` floats into ``[out, in / 8]`` int32, eight codes each, lowest bits first,
+    and ``[out, in / 32]`` scales of the weight's own type.
     """
     rows, columns = weight.shape
     groups = weight.float().view(rows, columns // GROUP, GROUP)
     scale = (groups.abs().amax(-1) / _LARGEST).clamp_min(_LEAST_SCALE).to(weight.dtype)
     codes = (groups / scale.float()[..., None]).round_().clamp_(-_LARGEST - 1, _LARGEST)
-    # int32 takes the eight nibbles as they are, its sign bit with them
+    # the eight nibbles fill an int32, its sign bit included
     nibbles = (codes + _LARGEST + 1).to(torch.int64).view(rows, columns // 8, 8)
     packed = (nibbles << torch.arange(0, 32, BITS)).sum(-1)
     return torch.where(packed < 1 << 31, packed, packed - (1 << 32)).to(torch.int32), scale

@@ -1,4 +1,4 @@
-"""Requests that are with the talker process, their rows, and errors while it is down."""
+"""Requests in flight with the talker process, their rows, and errors while it is down."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _FAILED = "The speech engine could not finish this text."
 
 
 class RowStream:
-    """Rows that have come and not been taken.
+    """Rows that have been received but not yet taken by the consumer.
 
-    Rows of one piece were made one after another. When more than ``hold_rows`` wait, the request
-    should be paused until the consumer comes back; the bound in the meantime is the request's own
-    ``max_frames``.
+    The rows of one piece were made one after another. If more than ``hold_rows`` rows wait, the
+    request should be paused until the consumer takes them. Until it is, the request's own
+    ``max_frames`` is the limit.
     """
 
     def __init__(self, num_codebooks: int, hold_rows: int) -> None:
         self._num_codebooks, self._hold_rows = num_codebooks, hold_rows
         self._waiting = 0
-        #: How many rows at once the talker process was last asked for.
+        #: Number of rows per message that the talker process was last asked for.
         self.at_once = 1
         #: Whether the talker process has been asked to pause.
         self.is_paused = False
@@ -53,16 +53,16 @@ class RowStream:
 
     @property
     def is_over(self) -> bool:
-        """Whether the talker process has nothing more to say about it."""
+        """Whether no more messages about the request will come from the talker process."""
         return bool(self._finish) or self._error is not None
 
     @property
     def is_full(self) -> bool:
-        """Whether the consumer is so far behind that making more is no use."""
+        """Whether more than ``hold_rows`` rows wait and the request has not ended."""
         return self._waiting > self._hold_rows and not self.is_over
 
     def put(self, rows: bytes, finish: str, spoken: bytes = b"") -> None:
-        """Rows have come, ``[n, K]`` int16; ``finish`` is "" unless they are the last. See
+        """Add received rows ``[n, K]`` int16. ``finish`` is "" unless they are the last. See
         NewRows for ``spoken``.
         """
         if not self.is_over:
@@ -75,20 +75,20 @@ class RowStream:
             self._news.set()
 
     def fail(self, error: BackendError | Gone) -> None:
-        """There will be no more rows."""
+        """End the stream with an error."""
         if not self.is_over:
             self._error = error
             self._news.set()
 
     def resume(self) -> None:
-        """The talker process is asked to go on."""
+        """Note that the talker process is asked to resume."""
         self.is_paused = False
         self._came.append(Arrival(0, time.monotonic()))
 
     async def next(self, delay_s: float = 0.0) -> TalkerRows:
-        """All rows that are there after ``delay_s``, in one piece; waits for the first.
+        """Return all rows that are there after ``delay_s``, in one piece; wait for the first.
 
-        Rows that came before a failure are given first; then it is raised.
+        Rows received before a failure are returned first; then it is raised.
         """
         if delay_s > 0:
             await asyncio.sleep(delay_s)
@@ -113,21 +113,21 @@ class RowStream:
 class PendingRequests:
     """Keeps for each request the rows that its consumer has not taken yet.
 
-    ``send`` raises BackendError while the process is down. ``most`` requests at once; more than
-    ``hold_rows`` rows that wait pause theirs.
+    ``send`` raises BackendError while the process is down. At most ``most`` requests are in flight.
+    A request is paused if more than ``hold_rows`` of its rows wait.
     """
 
     def __init__(self, send: Callable[[FromGateway], None], most: int, hold_rows: int) -> None:
         self._send, self._most, self._hold_rows = send, most, hold_rows
         self._streams: dict[int, RowStream] = {}
-        #: What the process said last.
+        #: The last step that the process reported.
         self.last_step = Step(0, [])
 
     def __len__(self) -> int:
         return len(self._streams)
 
     async def speak(self, message: Generate, num_codebooks: int) -> RowGenerator:
-        """Send a request off and yield its rows as they come; see ``TalkerProcessEngine``."""
+        """Send a request and yield its rows as they arrive; see ``TalkerProcessEngine``."""
         handle = message.handle
         if len(self._streams) >= self._most:
             raise CapacityError(
@@ -162,7 +162,7 @@ class PendingRequests:
             self._send(StreamInterval(handle, rows))
 
     def on_message(self, message: Step | Failed) -> None:
-        """The process has made a step, or given up on a request."""
+        """Handle a step of the process, or the failure of a request."""
         if isinstance(message, Failed):
             self.last_step = msgspec.structs.replace(self.last_step, live=message.live)
             failed = BackendError(ErrorCode.ENGINE_FAILED, _FAILED)
@@ -179,11 +179,11 @@ class PendingRequests:
                         self._send(Pause(new.handle))
 
     def on_ready(self) -> None:
-        """A new process takes requests; it has said nothing yet."""
+        """Reset the last step, since a new process takes requests."""
         self.last_step = Step(0, [])
 
     def on_down(self, error: Callable[[], BackendError]) -> None:
-        """The process is gone, and all requests with it; ``error`` makes what each is told."""
+        """Fail all requests, since the process is gone; ``error`` makes each one's error."""
         for stream in self._streams.values():
             stream.fail(error())
 
@@ -196,17 +196,19 @@ class Downtime:
         self._start_s: float | None = None
 
     def begin(self) -> None:
-        """The process is down, or being started for the first time."""
+        """Start timing: the process is down, or started for the first time."""
         self._since = time.monotonic()
 
     def end(self) -> None:
-        """The process is up."""
+        """Stop timing: the process is up."""
         if self._since is not None:
             self._start_s = time.monotonic() - self._since
             self._since = None
 
     def error(self) -> BackendError:
-        """The retry hint is what is left of a start as long as the last one."""
+        """The error for requests meanwhile. The hint is the time left if this start takes as long
+        as the last one.
+        """
         hint = RETRY_AFTER_MS
         if self._start_s is not None and self._since is not None:
             left = self._start_s - (time.monotonic() - self._since)

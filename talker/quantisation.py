@@ -1,10 +1,11 @@
-"""INT8 made while a checkpoint loads: vLLM's own online methods have FP8 for linear layers only.
+"""INT8 quantisation while a checkpoint loads: vLLM's online methods have only FP8 for linear
+layers.
 
-The backbone's linear layers become 8 bits, one scale for each output channel, rounded to the
-nearest; their inputs are brought to 8 bits at each step, one scale for each token (W8A8). The
-product is vLLM's: oneDNN on a CPU, CUTLASS or Triton on a GPU. Text and code embeddings, the
-head that is the code embedding, the norms and the frame table stay as they are, because nothing
-but vLLM's linear layers is asked for here.
+The backbone's linear layers become 8 bits with one scale per output channel, rounded to the
+nearest. Their inputs are quantised to 8 bits in each step, with one scale per token (W8A8). The
+product is vLLM's: oneDNN on a CPU, CUTLASS or Triton on a GPU. Text and code embeddings, an audio
+head tied to the code embedding, the norms and the frame table stay as they are, because only vLLM's
+linear layers are quantised.
 
 Registered with vLLM by ``talker.plugin`` under ``INT8_METHOD``.
 """
@@ -27,15 +28,15 @@ from vllm.model_executor.utils import replace_parameter
 from talker.settings import INT8_METHOD
 
 _MOST = 127
-#: A channel of zeros needs some scale.
+#: A channel of zeros needs a scale above 0.
 _LEAST_SCALE = 1e-12
 
 
 class Int8Config(QuantizationConfig):  # type: ignore[misc]  # untyped base
-    """Which layers vLLM makes how, for ``quantization=INT8_METHOD``."""
+    """The quantisation config for ``quantization=INT8_METHOD``: linear layers become Int8Linear."""
 
     def get_name(self) -> Any:
-        """The name that it is registered under."""
+        """The name under which it is registered."""
         return INT8_METHOD
 
     def get_supported_act_dtypes(self) -> list[torch.dtype]:
@@ -44,26 +45,26 @@ class Int8Config(QuantizationConfig):  # type: ignore[misc]  # untyped base
 
     @classmethod
     def get_min_capability(cls) -> int:
-        """INT8 tensor cores came with Turing."""
+        """Turing, the first to have INT8 tensor cores."""
         return 75
 
     @staticmethod
     def get_config_filenames() -> list[str]:
-        """Nothing is read from the checkpoint."""
+        """No files: nothing is read from the checkpoint."""
         return []
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Int8Config:
-        """A checkpoint that says how it is quantised already is not for this method."""
+        """Raise ValueError, since the checkpoint is quantised already."""
         raise ValueError("the checkpoint is quantised already")
 
     def get_quant_method(self, layer: nn.Module, prefix: str) -> LinearMethodBase | None:
-        """Linear layers alone."""
+        """Int8Linear for linear layers, else None."""
         return Int8Linear() if isinstance(layer, LinearBase) else None
 
 
 class Int8Linear(LinearMethodBase):  # type: ignore[misc]  # untyped base
-    """A linear layer whose weight is loaded as it is stored and then made INT8."""
+    """A linear layer whose weight is loaded as it is stored and then quantised to INT8."""
 
     def __init__(self) -> None:
         self._loading = UnquantizedLinearMethod()
@@ -82,7 +83,7 @@ class Int8Linear(LinearMethodBase):  # type: ignore[misc]  # untyped base
         *args: Any,
         **attributes: Any,
     ) -> None:
-        """The parameters that the checkpoint fills, and those that the kernel reads."""
+        """Create the parameters that the checkpoint fills and those that the kernel reads."""
         layer.logical_widths = output_partition_sizes
         self._loading.create_weights(
             layer, input_size_per_partition, output_partition_sizes, *args, **attributes
@@ -91,23 +92,23 @@ class Int8Linear(LinearMethodBase):  # type: ignore[misc]  # untyped base
             layer.register_parameter(name, None)
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        """Quantise; the kernel then packs what it has got."""
+        """Quantise the weight, then let the kernel pack it."""
         codes, scale = quantise(layer.weight.data)
         replace_parameter(layer, "weight", nn.Parameter(codes, requires_grad=False))
         layer.register_parameter("weight_scale", nn.Parameter(scale, requires_grad=False))
         self._kernel.process_weights_after_loading(layer)
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """``[..., in]`` to ``[..., out]``."""
+        """Apply the layer: ``[..., in]`` to ``[..., out]``."""
         result: Tensor = self._kernel.apply_weights(layer, x, bias)
         return result
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """``[out, in]`` floats to INT8 of the same shape and ``[out, 1]`` float32 scales.
+    """Quantise ``[out, in]`` floats to INT8 of the same shape and ``[out, 1]`` float32 scales.
 
-    Under tensor parallelism each rank scales the part that it has; their products are added up
-    after scaling, so the parts need not agree.
+    Under tensor parallelism each rank scales its own part. The products are added up after scaling,
+    so the scales need not agree.
     """
     weight = weight.float()
     scale = (weight.abs().amax(1, keepdim=True) / _MOST).clamp_min(_LEAST_SCALE)

@@ -1,7 +1,7 @@
-"""The talker as a plain loop: one request, float32, every step written out.
+"""A plain implementation of the talker: one request, float32, every step written out.
 
-The oracle of the tests. It shares no code with the plugin, not even the noise or the reading
-of config.json, and it is slow. Rows and frames as in ``streaming``: it returns rows.
+The tests compare the plugin with it. It shares no code with the plugin, not even the noise or the
+parsing of config.json, and it is slow. It returns rows, as ``streaming`` defines them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from streaming.spec import Codes
 _CODES = "tied.embedding.modality_embeddings.0.embedding.weight"
 _WORDS = "tied.embedding.text_embedding.weight"
 _MASK = (1 << 64) - 1
-#: Keys and values ``[S, heads, size]`` of each layer, of all positions so far.
+#: Keys and values ``[S, heads, size]`` of each layer, for all positions so far.
 Cache = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """How to draw; without one, ``speak`` takes the best code."""
+    """Sampling parameters. Without them ``speak`` takes the most likely code."""
 
     seed: int
     temperature: float = 1.0
@@ -39,11 +39,13 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A spoken utterance. ``margin`` is by how much the closest decision was won: a comparison
-    with another implementation means nothing where it is near the rounding error. Exact ties
-    do not count: the codes of a codebook that says nothing are all alike, and the first is taken.
-    ``looks`` ``[n, H, prompt]``: how much each of the heads asked for looked at each id of the
-    prompt.
+    """A spoken utterance.
+
+    ``margin`` is the smallest difference between the best and the second-best score of any choice.
+    If it is near the rounding error, a comparison with another implementation means nothing. Exact
+    ties are not counted, since all codes of an inert codebook have the same score and the first one
+    is taken. ``looks`` ``[n, H, prompt]`` are the attention weights of the requested heads over the
+    prompt's ids.
     """
 
     rows: Codes
@@ -53,7 +55,7 @@ class Spoken:
 
 
 class ReferenceTalker:
-    """Reads a checkpoint folder in the published format, in whatever float type it is."""
+    """The talker of a checkpoint folder in the published format, with weights of any float type."""
 
     def __init__(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
@@ -62,7 +64,7 @@ class ReferenceTalker:
         self._boc, self._eoc = self._codes - 2, self._codes - 1
         generation = folder / "generation_config.json"
         own = json.loads(generation.read_text()) if generation.is_file() else {}
-        #: So many codebooks may say that the speech is over.
+        #: Number of codebooks, from the first on, that may draw EOC.
         self._ends = own.get("end_codebooks", self._books)
         self._weights = load_weights(folder)
         self._watched: dict[tuple[int, int], Tensor] = {}
@@ -77,8 +79,9 @@ class ReferenceTalker:
         clips: Sequence[tuple[Codes, int]] = (),
         heads: tuple[tuple[int, int], ...] = (),
     ) -> Spoken:
-        """Rows for a prompt. ``clips`` are rows ``[R, K]`` of voices and of utterances that were
-        said before, each with its place in it. ``heads`` are (layer, head) pairs to watch.
+        """Generate rows for a prompt. ``clips`` are rows ``[R, K]`` of voices and earlier
+        utterances, each with its position in the prompt. ``heads`` are the (layer, head) pairs
+        whose attention is returned.
         """
         inputs = self._prompt_inputs(ids, clips)
         cache: Cache = []
@@ -102,8 +105,8 @@ class ReferenceTalker:
 
     @torch.inference_mode()
     def logits(self, ids: tuple[int, ...], rows: Codes) -> Tensor:
-        """``[n, K, V]``: what each of the ``rows`` ``[n, K]`` was drawn from, given the prompt
-        and the rows before it. Nothing is masked.
+        """Return the logits ``[n, K, V]`` of each of ``rows`` ``[n, K]``, given the prompt and the
+        rows before it. Nothing is masked.
         """
         said = [self._embed(row)[None] for row in rows[:-1]]
         inputs = torch.cat([self._weights[_WORDS][torch.tensor(ids)], *said])
@@ -121,19 +124,19 @@ class ReferenceTalker:
         return self._embed(row)[None]
 
     def _logits(self, hidden: Tensor) -> Codes:
-        """``[K, V]``, this row's to change."""
+        """Logits ``[K, V]``, which the caller may change."""
         logits: Codes = torch.stack([book @ hidden for book in self._embedding]).numpy()
         return logits
 
     def _next_row(
         self, logits: Codes, rows: list[Codes], over: int, position: int, chance: Chance | None
     ) -> tuple[Codes, int, float]:
-        """The row after ``rows``, how many codebooks are over after it (before it ``over``), and
-        its closest decision's margin.
+        """Draw the row after ``rows``. Returns it, the number of codebooks that have ended after it
+        (``over`` had before it), and its smallest margin.
         """
         logits[:, self._boc] = -np.inf
         logits[self._ends :, self._eoc] = -np.inf
-        if over:  # what is not over yet speaks its last frames
+        if over:  # the codebooks that go on speak their last frames
             logits[:, self._eoc] = -np.inf
         row, margin = np.empty(self._books, np.int16), float("inf")
         for book in range(self._books):
@@ -155,7 +158,7 @@ class ReferenceTalker:
     def _code(
         self, logits: Codes, book: int, position: int, rows: list[Codes], chance: Chance | None
     ) -> tuple[int, float]:
-        """A code of the row after ``rows``, and its margin."""
+        """Draw a code of the row after ``rows``. Returns it and its margin."""
         return choose(logits, position, book, self._books, chance)
 
     def _embed(self, row: Codes) -> Tensor:
@@ -217,7 +220,7 @@ class ReferenceTalker:
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """All of a folder's tensors as float32 but a bundled codec's, by their names."""
+    """All tensors of a folder by name, as float32, without those of a bundled codec."""
     return {
         name: weight.float()
         for file in sorted(folder.glob("*.safetensors"))
@@ -228,9 +231,8 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, cache: Cache, layer: int) -> Tensor:
     """Causal attention of new positions, whose keys and values are added to the layer's ``cache``.
-
-    ``q`` is ``[S, heads, size]``, ``k`` and ``v`` may have fewer heads, each shared by neighbouring
-    queries; returns ``[S, heads * size]``.
+    ``q`` is ``[S, heads, size]``. ``k`` and ``v`` may have fewer heads, each shared by neighbouring
+    queries. Returns ``[S, heads * size]``.
     """
     if layer < len(cache):
         k, v = torch.cat([cache[layer][0], k]), torch.cat([cache[layer][1], v])
@@ -250,8 +252,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, cache: Cache, layer: int) -> Tensor:
 def choose(
     logits: Codes, position: int, book: int, num_books: int, chance: Chance | None
 ) -> tuple[int, float]:
-    """A code, and by how much it won: the best one, or with a ``chance`` of some temperature by
-    top-k, top-p and the noise of those that are left.
+    """Choose a code: the best one, or, with a ``chance`` whose temperature is not 0, one drawn by
+    top-k, top-p and Gumbel noise. Returns it and its lead over the second best.
     """
     scores = logits
     if chance is not None and chance.temperature:
@@ -272,7 +274,7 @@ def choose(
 
 
 def uniform(seed: int, position: int, book: int, code: int, num_books: int) -> np.float32:
-    """The plugin's counter-based uniform in (0, 1), in Python's own integers."""
+    """The plugin's counter-based uniform number in (0, 1), computed with Python's integers."""
     row = (seed * 0x5851F42D4C957F2D + position * num_books) & _MASK
     mixed = _splitmix((row + book + 1) & _MASK)
     top = _splitmix((mixed + (code + 1) * 0x632BE59BD9B4E019) & _MASK) >> 41

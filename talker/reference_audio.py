@@ -1,9 +1,9 @@
-"""Reference rows as vLLM's "audio" modality: a voice's, or an earlier utterance's.
+"""Reference rows as vLLM's "audio" modality: those of a voice or of an earlier utterance.
 
 Requests reach the engine as finished multimodal inputs (``clips_input``), so vLLM's prompt
-rewriting is not used; the processor classes only satisfy its registry and describe the worst
-case for memory profiling. The rows' digest is the multimodal hash, which makes the prefix
-cache serve a voice's rows to everyone who speaks with it.
+rewriting is not used. The processor classes only satisfy its registry and describe the worst case
+for memory profiling. The multimodal hash is the rows' digest, so the prefix cache serves a voice's
+rows to all requests with that voice.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _FIELD = "voice_rows"
 
 
 def clips_input(ids: list[int], clips: Sequence[tuple[Codes, int]]) -> Any:
-    """A prompt with clips in it, in order: each is rows ``[R, K]`` int16, still delayed, and
-    where in the prompt they stand.
+    """Build a prompt with clips in it, in order: each is rows ``[R, K]`` int16, still delayed, and
+    their position in the prompt.
     """
     tensors = [torch.from_numpy(np.array(rows, np.int16, order="C")) for rows, _ in clips]
     return mm_input(
@@ -55,31 +55,31 @@ def _digest(rows: torch.Tensor) -> str:
 
 
 class VoiceInfo(BaseProcessingInfo):  # type: ignore[misc]  # untyped base
-    """Voices and an earlier utterance per prompt, each of bounded length."""
+    """Limits of voices and an earlier utterance per prompt, each of bounded length."""
 
     def get_supported_mm_limits(self) -> dict[str, int]:
-        """See MAX_CLIPS."""
+        """Return the maximum number of clips, MAX_CLIPS."""
         return {_MODALITY: MAX_CLIPS}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Any) -> dict[str, int]:
-        """The longest voice, in positions."""
+        """Return the length of the longest voice, in positions."""
         return {_MODALITY: longest_voice(seq_len)}
 
 
 class VoiceDummy(BaseDummyInputsBuilder[VoiceInfo]):  # type: ignore[misc]  # untyped base
-    """Asked for by the registry; VoiceProcessor makes the worst case itself."""
+    """Required by the registry; VoiceProcessor makes the worst case itself."""
 
     def get_dummy_text(self, mm_counts: Any) -> str:
-        """No text: prompts are ids."""
+        """Return no text, since prompts are ids."""
         return ""
 
     def get_dummy_mm_data(self, *_: Any, **__: Any) -> dict[str, Any]:
-        """No raw audio either."""
+        """Return no raw audio."""
         return {}
 
 
 class VoiceProcessor(BaseMultiModalProcessor[VoiceInfo]):  # type: ignore[misc]  # untyped base
-    """Builds the profiling input, and refuses everything else."""
+    """Builds the input for memory profiling, and refuses everything else."""
 
     requires_tokenizer = False
 
@@ -90,13 +90,13 @@ class VoiceProcessor(BaseMultiModalProcessor[VoiceInfo]):  # type: ignore[misc] 
         return []
 
     def get_dummy_inputs(self, seq_len: int, *_: Any, **__: Any) -> ProcessorInputs:
-        """The worst case for memory profiling: a prompt that is all voice."""
+        """Return the worst case for memory profiling: a prompt that consists of a voice."""
         return ProcessorInputs(
             prompt=[0] * longest_voice(seq_len), mm_data_items=MultiModalDataItems({})
         )
 
     def apply(self, inputs: Any, timing_ctx: Any) -> Any:
-        """The input for profiling; a request with raw audio is an error."""
+        """Return the input for profiling; raw audio in a request is an error."""
         if len(inputs.mm_data_items):
             raise NotImplementedError("build requests with talker.reference_audio.clips_input")
         num_codebooks = self.info.get_hf_config().shape.num_codebooks
@@ -105,5 +105,5 @@ class VoiceProcessor(BaseMultiModalProcessor[VoiceInfo]):  # type: ignore[misc] 
 
 
 def longest_voice(seq_len: int) -> int:
-    """How many positions a voice, or an earlier utterance, may take in a prompt of ``seq_len``."""
+    """Maximum length in positions of a voice or an earlier utterance in a prompt of ``seq_len``."""
     return max(1, min(MAX_EARLIER_ROWS, seq_len - 8))

@@ -1,4 +1,4 @@
-"""Translation of a client's request to a message for the talker process: checked and complete."""
+"""Conversion of a client's request into a checked and complete message for the talker process."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from talker.prompts import ReferenceVoice
 from talker.sampling import ResolvedSampling, resolve_sampling
 from talker.text_front_end import TextFrontEnd, choose_front_end, spoken_lengths
 
-#: The default clip's voice, or the model's own where there is none: no reference rows.
+#: The voice of the default clip, or without one the model's own: no reference rows.
 DEFAULT_VOICE = "default"
-#: No reference rows whatever the default is: the model chooses a speaker for each context.
+#: No reference rows, whatever the default: the model chooses a speaker for each context.
 SMART_VOICE = "smart_voice"
 
 
 class VoiceSource(Protocol):
-    """Where reference voices come from. For ``default`` and ``smart_voice`` None means the model's
-    own voice, which takes no reference.
+    """The source of reference voices. For ``default`` and ``smart_voice`` None means the model's
+    own voice, without a reference.
     """
 
     def names(self) -> Sequence[str]:
         """All names that ``get`` knows."""
 
     def get(self, name: str) -> ReferenceVoice | None:
-        """The voice of that name, or None."""
+        """Return the voice of that name, or None."""
 
 
 class RequestBuilder:
@@ -53,7 +53,7 @@ class RequestBuilder:
         self._checkpoint, self._max_positions, self._voices = checkpoint, max_positions, voices
         front_end = choose_front_end(checkpoint.text_frontend, front_ends)
         self._prompts = checkpoint.prompt_builder(max_positions, front_end)
-        #: See ``streaming.segmenter``; None where the model is given text as it is written.
+        #: See ``streaming.segmenter``; None if the model has no text front end.
         self.spoken_lengths = None
         if front_end is not None:
             split = self._prompts.tag_set.split
@@ -65,7 +65,7 @@ class RequestBuilder:
         return self._prompts.tag_set.delivery
 
     def check_options(self, request: SpeechRequest) -> None:
-        """Raise RequestError if all but the text rules the request out."""
+        """Raise RequestError if the request is invalid whatever its text."""
         self._sampling(request)
         self._scene(request)
         voice = self._voice(request)
@@ -74,11 +74,11 @@ class RequestBuilder:
                 self._prompts.reference_rows(one)
 
     def message(self, request: SpeechRequest, handle: int) -> Generate:
-        """The message for ``request`` alone. Raises RequestError if it can never be served."""
+        """Build the message for ``request`` alone. Raises RequestError if it cannot be served."""
         return self._message(request, handle)[0]
 
     def order(self, request: SpeechRequest, handle: int, talk: Conversation) -> Order:
-        """The message for ``request`` as the next of a conversation. Raises as ``message``."""
+        """Build the message for the next ``request`` of a conversation. Raises as ``message``."""
         whole, turn_at = self._message(request, handle)
         return continued(
             whole,
@@ -91,7 +91,7 @@ class RequestBuilder:
         )
 
     def _message(self, request: SpeechRequest, handle: int) -> tuple[Generate, int]:
-        """The message, and where in its ids the utterance's own begin."""
+        """Return the message, and the index among its ids at which the utterance's own begin."""
         sampling, frames = self._sampling(request)
         voice, scene = self._voice(request), self._scene(request)
         others = self._others(request)
@@ -126,7 +126,7 @@ class RequestBuilder:
 
     @property
     def max_references(self) -> int:
-        """How many references a request may have."""
+        """Maximum number of references per request."""
         return self._prompts.max_references
 
     def _others(self, request: SpeechRequest) -> list[ReferenceVoice]:
@@ -152,7 +152,9 @@ def _rows(codes: Codes, at: int) -> VoiceRows:
 
 
 def _max_frames(asked: int | None, default: int) -> int:
-    """A request may ask for fewer frames than the checkpoint's own bound, not for more."""
+    """Maximum number of frames. A request may ask for fewer than the checkpoint's limit, not for
+    more.
+    """
     if asked is None:
         return default
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:

@@ -1,25 +1,24 @@
-"""Requests in the talker process, across pauses, and what conversations leave behind.
+"""Requests in the talker process, across pauses, and the histories of conversations.
 
-A request whose consumer does not take its rows is *paused*: the engine lets go of it, and
-what is kept is the prompt and the ids of the frames it has made. To resume, the same ids go
-in as a prompt. The frame table still holds what they stand for, the noise depends on the
-position alone, and the prefix cache has most of the blocks: so the rows go on as if nothing
-had happened, at the cost of a short prefill. (If the table has gone round meanwhile, the
-epoch check fails the request instead of letting it speak something else.)
+A request whose consumer does not take its rows is *paused*: it is aborted in the engine, and its
+prompt and the ids of its frames so far are kept. To resume, these ids go in as a prompt. The frame
+table still holds their codes, the noise depends only on the position, and the prefix cache has most
+of the blocks. So the same rows follow as without the pause, at the cost of a short prefill. (If the
+table has wrapped meanwhile, the epoch check fails the request instead of letting it speak other
+codes.)
 
-To the engine each stretch between pauses is a request of its own, ``handle.stretch``, so
-that a late output of an aborted one is recognised.
+To the engine each stretch between pauses is a request of its own, ``handle.stretch``, so that a
+late output of an aborted one is recognised.
 
-When an utterance of a conversation has come to its own end, its prompt and the ids of its
-frames are kept, and a request that goes on from it starts the same way: on those ids and its own
-text after them, in the engine core that made them. The prefix cache has most of their blocks, so
-that going on costs hardly more than a prompt of the new text alone.
+When an utterance of a conversation has reached its own end, its prompt and the ids of its frames
+are kept. A request that continues it starts in the same way: on those ids with its own text after
+them, in the engine core that made them. The prefix cache has most of their blocks, so this costs
+hardly more than a prompt of the new text alone.
 
-A ring forgets. A history whose oldest frame the ring has run over is never used
-(``ConversationCache`` counts rows for that), and should the ring run over it while a request
-waits, the epoch check fails that request before its first row. A history that failed so is
-dropped for good: blocks that were computed with stale frames may be in the prefix cache under its
-ids.
+The ring overwrites old frames. A history whose oldest frame has been overwritten is never used
+(``ConversationCache`` counts rows for that). If it is overwritten while a request waits, the epoch
+check fails that request before its first row. Such a history is dropped for good, since the prefix
+cache may have blocks under its ids that were computed with stale frames.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from talker.messages import Generate, NewRows, VoiceRows
 
 @dataclass(frozen=True, slots=True)
 class ConversationHistory:
-    """Prompt and frames of a conversation. ``clips`` are the reference rows in it; ``core`` is
-    the engine core whose frame table holds the frames, the only one to which the ids mean
-    anything; ``since`` is how many rows that core had made when the first frame was.
+    """Prompt and frames of a conversation. ``clips`` are the reference rows in it. ``core`` is the
+    engine core whose frame table holds the frames, and the only one for which the ids are valid.
+    ``since`` is the number of rows that this core had made when it made the first frame.
     """
 
     ids: array[int] = field(default_factory=lambda: array("i"))
@@ -47,13 +46,13 @@ class ConversationHistory:
 
 
 class RowCount:
-    """How many rows an engine core has made, as told by its frame ids, which go round."""
+    """Number of rows that an engine core has made, computed from its frame ids, which wrap."""
 
     def __init__(self) -> None:
         self.made = 0
 
     def see(self, frame_id: int) -> int:
-        """A row with this id was made; returns the count. Ids of one step come in any order."""
+        """Count the row with this id. Returns the count. Ids of one step come in any order."""
         ahead = (frame_id - FRAME_BASE - self.made) % FRAME_SPAN
         if ahead < FRAME_SPAN // 2:
             self.made += ahead
@@ -61,8 +60,8 @@ class RowCount:
 
 
 class ConversationCache:
-    """Histories by conversation, the most recently used ``limit`` of them. ``slots`` is the size
-    of each core's frame table.
+    """Histories by conversation, the most recently used ``limit`` of them. ``slots`` is the size of
+    each core's frame table.
     """
 
     def __init__(self, slots: int, cores: int, limit: int) -> None:
@@ -74,7 +73,7 @@ class ConversationCache:
         return len(self._known)
 
     def get(self, conversation: int) -> ConversationHistory | None:
-        """The conversation's history; None if that is not known, or gone from the table."""
+        """Return the conversation's history; None if it is unknown or overwritten in the table."""
         history = self._known.get(conversation)
         if history is None:
             return None
@@ -85,22 +84,22 @@ class ConversationCache:
         return history
 
     def keep(self, conversation: int, history: ConversationHistory) -> None:
-        """This is what the conversation has said now."""
+        """Store the conversation's history."""
         self._known[conversation] = history
         self._known.move_to_end(conversation)
         if len(self._known) > self._limit:
             self._known.popitem(last=False)
 
     def drop(self, conversation: int) -> None:
-        """It will not be gone on from; one that is not known is no error."""
+        """Drop a conversation's history; an unknown one is no error."""
         self._known.pop(conversation, None)
 
 
 @dataclass(slots=True)
 class RequestState:
-    """One request: what was asked, what it goes on from, the ids of its frames so far, and its
-    present stretch. ``core`` is the engine core that it runs in; ``since`` is the core's count
-    of rows when the first frame that its ids name was made.
+    """One request: its message, the history that it continues, the ids of its frames so far, and
+    its current stretch. ``core`` is the engine core that it runs in. ``since`` is the core's count
+    of rows when it made the oldest frame among its ids.
     """
 
     request: Generate
@@ -110,27 +109,27 @@ class RequestState:
     since: int | None = None
     stretch: int = 0
     paused: bool = False
-    #: How many rows at a time the gateway wants, how many it was given or is given now, and those
+    #: Number of rows per message that the gateway wants, number of rows sent to it, and the rows
     #: that are held back until there are enough.
     gathered: int = 1
     given: int = 0
     held: list[NewRows] = field(default_factory=list)
-    #: Whether the conversation wants to go on from it.
+    #: Whether its history is kept for the conversation's next utterance.
     is_kept: bool = False
 
     @property
     def engine_id(self) -> str:
-        """The request id of the present stretch."""
+        """The request id of the current stretch."""
         return f"{self.request.handle}.{self.stretch}"
 
     @property
     def before(self) -> Sequence[int]:
-        """The ids that the request's own follow."""
+        """The history's ids, which precede the request's own."""
         return self.history.ids if self.history else ()
 
     @property
     def prompt(self) -> list[int]:
-        """All ids that stand before the next frame."""
+        """All ids before the next frame."""
         return [*self.before, *self.request.ids, *self.frame_ids]
 
     @property
@@ -140,11 +139,11 @@ class RequestState:
 
     @property
     def frames_left(self) -> int:
-        """How many more frames may be made."""
+        """Number of frames that may still be made."""
         return self.request.max_frames - len(self.frame_ids)
 
     def note(self, ids: Sequence[int], count: RowCount) -> None:
-        """The engine made these; the stop id among them is no frame."""
+        """Record ids that the engine made; the stop id among them is no frame."""
         frames = [i for i in ids if i >= FRAME_BASE]
         self.frame_ids += frames
         for frame in frames:
@@ -153,15 +152,16 @@ class RequestState:
                 self.since = made
 
     def gather(self, new: NewRows) -> NewRows | None:
-        """Rows came, whose frames are noted. Returns all that are held back when they are enough
-        or the last, else None. vLLM may give several rows at once, so frames are counted.
+        """Take new rows, whose frames are recorded already. Returns all rows held back if they are
+        enough or the last ones, else None. vLLM may return several rows at once, so frames are
+        counted.
         """
         self.held.append(new)
         waiting = len(self.frame_ids) - self.given
         return self.release() if new.finish or waiting >= self.gathered else None
 
     def release(self) -> NewRows | None:
-        """All rows that are held back, as one; None if there are none."""
+        """Return all rows held back, as one message; None if there are none."""
         held, self.held, self.given = self.held, [], len(self.frame_ids)
         if len(held) < 2:
             return held[0] if held else None
@@ -170,19 +170,19 @@ class RequestState:
         return NewRows(self.request.handle, rows, held[-1].finish, spoken)
 
     def left_behind(self) -> ConversationHistory:
-        """The history that the next utterance goes on from."""
+        """Return the history that the next utterance continues."""
         return ConversationHistory(array("i", self.prompt), self.clips, self.core, self.since or 0)
 
     def resume(self) -> None:
-        """A new stretch begins."""
+        """Begin a new stretch."""
         self.stretch += 1
         self.paused = False
 
 
 class RequestTable:
-    """All requests that the gateway has not seen the end of, by handle; and what conversations
-    have left behind. ``slots`` is the size of a frame table, ``cores`` how many engine cores
-    there are, each with its own, and ``limit`` how many conversations are remembered.
+    """All requests that have not ended for the gateway, by handle, and the histories of
+    conversations. ``slots`` is the size of each core's frame table, ``cores`` the number of engine
+    cores, and ``limit`` the number of histories kept.
     """
 
     def __init__(self, slots: int, cores: int = 1, limit: int = 1024) -> None:
@@ -191,14 +191,14 @@ class RequestTable:
 
     @property
     def live(self) -> int:
-        """Those that the engine works on."""
+        """Number of requests that the engine works on."""
         return sum(not state.paused for state in self._states.values())
 
     def __contains__(self, handle: int) -> bool:
         return handle in self._states
 
     def add(self, request: Generate) -> RequestState | None:
-        """A request has come; None if what it is to go on from is not there."""
+        """Add a request. Returns None if the history that it continues is not there."""
         history = None
         if request.goes_on and (history := self._conversations.get(request.conversation)) is None:
             return None
@@ -209,32 +209,34 @@ class RequestTable:
         return state
 
     def _idlest_core(self) -> int:
-        """Frame ids mean nothing to another core, so it is chosen here, once for each talk."""
+        """Return the core with the fewest live requests. It is chosen here, once per conversation,
+        since frame ids are not valid in another core.
+        """
         live = Counter(state.core for state in self._states.values() if not state.paused)
         return min(range(len(self._conversations.counts)), key=lambda core: live[core])
 
     def note(self, state: RequestState, ids: Sequence[int]) -> None:
-        """The engine made these ids for that request."""
+        """Record ids that the engine made for a request."""
         state.note(ids, self._conversations.counts[state.core])
 
     def end(self, handle: int, finish: str) -> None:
-        """A request has spoken its last row. One that was cut off is not gone on from: the
-        talker has never seen speech that breaks off and then another text.
+        """End a request that has spoken its last row. If it was cut off, no history is kept, since
+        the talker was never trained on speech that breaks off before another text.
         """
         state = self.drop(handle)
         if state is not None and state.is_kept and finish == "stop":
             self._conversations.keep(state.request.conversation, state.left_behind())
 
     def forget(self, conversation: int) -> None:
-        """A conversation is over; so much of it as is still under way leaves nothing behind."""
+        """Forget a conversation. Its requests in flight will leave no history."""
         self._conversations.drop(conversation)
         for state in self._states.values():
             if state.request.conversation == conversation:
                 state.is_kept = False
 
     def lose(self, handle: int) -> bool:
-        """A request has met a frame that the table has forgotten. Returns whether it can be
-        sent again, without what it went on from; nobody goes on from that any more.
+        """Handle a request that met a frame that the table has forgotten. Its history is dropped.
+        Returns whether it can be sent again without a history.
         """
         state = self._states.get(handle)
         if state is None or state.history is None:
@@ -243,11 +245,11 @@ class RequestTable:
         return not state.frame_ids
 
     def drop(self, handle: int) -> RequestState | None:
-        """A request has ended or is wanted no more; None if that was known."""
+        """Remove a request that has ended or is no longer wanted; None if it is unknown."""
         return self._states.pop(handle, None)
 
     def pause(self, handle: int) -> RequestState | None:
-        """Mark as paused; None if there is nothing to pause."""
+        """Mark a request as paused; None if there is nothing to pause."""
         state = self._states.get(handle)
         if state is None or state.paused:
             return None
@@ -263,18 +265,18 @@ class RequestTable:
         return state
 
     def gather(self, handle: int, rows: int) -> None:
-        """The gateway wants so many rows at a time from now on."""
+        """Set the number of rows per message that the gateway wants from now on."""
         if (state := self._states.get(handle)) is not None:
             state.gathered = rows
 
     def collect(self, new: NewRows) -> NewRows | None:
-        """A request has made rows; returns what of it is to be sent now."""
+        """Take a request's new rows. Returns the rows to send now."""
         ready = self._states[new.handle].gather(new)
         if new.finish:
             self.end(new.handle, new.finish)
         return ready
 
     def of(self, engine_id: str) -> RequestState | None:
-        """The request whose present stretch has this id; None for what is out of date."""
+        """Return the request whose current stretch has this id; None for an outdated stretch."""
         state = self._states.get(int(engine_id.partition(".")[0]))
         return state if state is not None and state.engine_id == engine_id else None

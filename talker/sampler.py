@@ -1,25 +1,24 @@
 """One sampling step: logits of all requests in, one row of codes per request out.
 
-``RowSampler`` is what all families share: ids, the frame table and what travels. How a row is
-drawn is a subclass's: ``DelayedRowSampler`` for families in the delay pattern.
+``RowSampler`` has what all families share: ids, the frame table and the output format. A subclass
+draws the rows: ``DelayedRowSampler`` for families in the delay pattern.
 
-The delay pattern, for four codebooks and a text that takes three frames ``a b c``; ``.`` is
-BOC, ``#`` is EOC, ``?`` is a code that belongs to no frame and is never decoded::
+The delay pattern, for four codebooks and a text that takes three frames ``a b c``; ``.`` is BOC,
+``#`` is EOC, ``?`` is a code that belongs to no frame and is never decoded::
 
     row         0  1  2  3  4  5  6
     codebook 0  a  b  c  #  #  #  #
     codebook 1  .  a  b  c  ?  #  #
     codebook 2  .  .  a  b  c  ?  #
     codebook 3  .  .  .  a  b  c  ?
-    started     1  2  3  4  4  4  4     codebooks that have started, up to the row's
-    over        0  0  0  1  2  3  4     codebooks that have said EOC; at 4 the stream is over
+    started     1  2  3  4  4  4  4     codebooks that have started, including this row
+    over        0  0  0  1  2  3  4     codebooks that have ended; at 4 the stream ends
 
-From the row that says EOC on, EOC follows one codebook per row. The row that ends the ramp carries
-the stop id in place of a frame id, so no extra step is needed.
-
-A reference clip has EOC in the places of ``?`` (``streaming.delay.apply_delay``). Here a code is
-drawn, as vLLM-Omni does for Higgs Audio v3, and the embedded voice has learned its own rows with
-such codes (``embedded/training/scripts.py``): what is fed back is what it knows.
+From the row with the first EOC on, one more codebook ends in each row. The row that ends this ramp
+carries the stop id in place of a frame id, so no extra step is needed. A reference clip has EOC in
+the places of ``?`` (``streaming.delay.apply_delay``). Here a code is drawn, as vLLM-Omni does for
+Higgs Audio v3. The embedded voice was trained on its own rows with such codes
+(``embedded/training/scripts.py``), so it is fed rows like those of its training.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from talker.families.delayed import DelayedShape
 from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable, LookBack
 from talker.noise import log_uniform
 
-#: Where a request's repetition-aware sampling travels in vLLM's ``SamplingParams.extra_args``: its
-#: window and how often a code may occur in it.
+#: Key of a request's repetition-aware sampling in vLLM's ``SamplingParams.extra_args``: its window
+#: and the maximum count of a code.
 RAS_KEY = "talkwire_ras"
-#: Mixed into a seed, so that a second draw has noise of its own.
+#: Mixed into a seed, so that the second draw has different noise.
 REPETITION_MARK = 0x2545F4914F6CDD1D
 
 
@@ -46,17 +45,17 @@ REPETITION_MARK = 0x2545F4914F6CDD1D
 class Repetition:
     """Repetition-aware sampling of each row of a batch; tensors are ``[B]``.
 
-    A code that occurs ``most`` times or more among the last ``window`` of its codebook is drawn
-    once more. A window of 0 is none, and no window is longer than the table looks back. A code
-    that the stream has not said counts for nothing.
+    A code that occurs ``most`` times or more among the last ``window`` codes of its codebook is
+    drawn again. A window of 0 turns this off; no window exceeds the table's look-back. Rows before
+    the stream's first are not counted.
     """
 
     window: Tensor
     most: Tensor
 
     def repeats(self, recent: Tensor, codes: Tensor) -> Tensor:
-        """Which of ``codes`` ``[B, K]`` repeat, ``[B, K]`` bool; ``recent`` ``[B, W, K]`` are the
-        rows before, newest first.
+        """Mark the ``codes`` ``[B, K]`` that repeat, ``[B, K]`` bool; ``recent`` ``[B, W, K]`` are
+        the rows before, newest first.
         """
         ages = torch.arange(recent.shape[1], device=codes.device)
         is_near = (ages < self.window[:, None])[..., None]
@@ -65,11 +64,11 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How each row of a batch is drawn; tensors are ``[B]``.
+    """Sampling parameters of each row of a batch; tensors are ``[B]``.
 
-    A greedy row is one of ``top_k`` 1; its temperature is anything but 0. The host knows two
-    things that spare the device work: the widest ``top_k``, and whether all are as wide.
-    ``repetition``: for a sampler whose table looks back; None is none for any row.
+    A greedy row has ``top_k`` 1 and any temperature but 0. Two values known to the host save work
+    on the device: the widest ``top_k``, and whether all are equal. ``repetition`` is for a sampler
+    whose table looks back; None turns it off for all rows.
     """
 
     temperature: Tensor
@@ -81,7 +80,7 @@ class Draw:
     repetition: Repetition | None = None
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Draw:
-        """The same with what ``move`` makes of each tensor."""
+        """Return a copy with ``move`` applied to each tensor."""
         repetition = self.repetition
         if repetition is not None:
             repetition = Repetition(move(repetition.window), move(repetition.most))
@@ -97,8 +96,8 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Rows of a step: ``codes`` ``[B, K]``, the state after each ``[B, S]``, and whether it is the
-    stream's last ``[B]``.
+    """Rows of a step: ``codes`` ``[B, K]``, the states after them ``[B, S]``, and whether each is
+    the last of its stream ``[B]``.
     """
 
     codes: Tensor
@@ -107,14 +106,14 @@ class Drawn:
 
 
 class RowSampler(nn.Module):
-    """Draws rows and keeps them in the frame table.
+    """Draws rows and stores them in the frame table.
 
-    The counter behind frame ids lives on the device and advances by the batch size in every
-    step, so it stays alike on all ranks of a tensor-parallel group. Nothing in a step depends on
-    a number that the host would have to know, so a step can be captured as a CUDA graph.
+    The counter behind frame ids is on the device and advances by the batch size in every step, so
+    it is equal on all ranks of a tensor-parallel group. No step depends on a number that the host
+    would have to know, so a step can be captured as a CUDA graph.
 
-    On a GPU a step is bound by how many kernels it launches. This is the form for a CPU, and the
-    definition: ``python -m benchmarks.sampler_cost`` counts its kernels.
+    On a GPU the number of kernel launches limits a step. This implementation runs on CPUs and
+    defines the results; ``python -m benchmarks.sampler_cost`` counts its kernels.
     """
 
     counter: Tensor
@@ -138,8 +137,8 @@ class RowSampler(nn.Module):
 
     @property
     def lost_row(self) -> int:
-        """The first code that no codebook has: a row that starts with it (offsets included)
-        says that the request's frames are no longer in the table.
+        """The first code that no codebook has. A row that starts with it (offsets included) reports
+        that the request's frames are no longer in the table.
         """
         return self.num_codebooks * self.codebook_rows
 
@@ -148,10 +147,10 @@ class RowSampler(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Draw one row per request.
 
-        ``logits`` ``[B, ...]`` is the model's own to change; ``last_ids``, ``positions`` ``[B]``
-        are the input id that the logits belong to and its place; ``lost`` ``[B]`` marks requests
-        whose input met a stale frame. Returns ids ``[B]`` and offset codes ``[B, K]`` int32:
-        codebook k's code plus ``k * codebook_rows``, so that all codes of a row differ.
+        ``logits`` ``[B, ...]`` may be changed. ``last_ids`` and ``positions`` ``[B]`` are the input
+        id that the logits belong to and its position; ``lost`` ``[B]`` marks requests whose input
+        met a stale frame. Returns ids ``[B]`` and offset codes ``[B, K]`` int32: codebook k's code
+        plus ``k * codebook_rows``, so that all codes of a row differ.
         """
         batch, before = logits.shape[0], None
         if self.table.look_back_rows:
@@ -169,7 +168,7 @@ class RowSampler(nn.Module):
         return ids, codes.to(torch.int32)
 
     def _count(self, batch: int) -> Tensor:
-        """The counters of the step's rows, ``[B]``; from 0 again before an id would leave int32."""
+        """The counters of the step's rows, ``[B]``; they wrap before an id would exceed int32."""
         first = self.counter.masked_fill(self.counter > FRAME_SPAN - batch, 0)
         counters = torch.arange(batch, device=first.device) + first
         self.counter.copy_(first + batch)
@@ -183,8 +182,8 @@ class RowSampler(nn.Module):
         positions: Tensor,
         draw: Draw,
     ) -> Drawn:
-        """Draw the rows of a step. ``states`` ``[B, S]`` are those after the rows before,
-        ``before`` the rows themselves for a table that looks back.
+        """Draw the rows of a step. ``states`` ``[B, S]`` are those after the previous rows;
+        ``before`` are these rows themselves, for a table that looks back.
         """
         raise NotImplementedError
 
@@ -192,10 +191,10 @@ class RowSampler(nn.Module):
 class DelayedRowSampler(RowSampler):
     """Draws rows of the delay pattern. ``logits`` are ``[B, K * codebook_rows]``.
 
-    Of the first ``end_codebooks`` codebooks each may say EOC. Where a higher one says it, all
-    below it are over with the same row: the last of several counts, and in the ramp none says it
-    again, so no frame that is played holds a special code. With a table that looks back, codes
-    that have repeated are drawn again as each request wants it.
+    Each of the first ``end_codebooks`` codebooks may draw EOC. All codebooks below it then end in
+    the same row; if several draw EOC, the last one counts. In the ramp none draws it again, so no
+    frame that is played holds a special code. With a table that looks back, repeated codes are
+    drawn again as each request asks.
     """
 
     def __init__(
@@ -216,8 +215,8 @@ class DelayedRowSampler(RowSampler):
     def from_rules(
         cls, n_slots: int, shape: DelayedShape, rules: Mapping[str, Any]
     ) -> DelayedRowSampler:
-        """A sampler with a table of its own. ``rules``: ``end_codebooks``, and for repetition-aware
-        sampling ``look_back``, the longest window.
+        """Create a sampler with its own table. ``rules``: ``end_codebooks``, and for
+        repetition-aware sampling ``look_back``, the longest window.
         """
         assert shape.stop_id is not None
         table = FrameTable(n_slots, shape.num_codebooks, look_back=rules.get("look_back", 0))
@@ -238,16 +237,16 @@ class DelayedRowSampler(RowSampler):
         positions: Tensor,
         draw: Draw,
     ) -> Drawn:
-        """See RowSampler; a state is how many codebooks have started beyond the first, and how
-        many are over.
+        """See RowSampler. A state is the number of codebooks beyond the first that have started,
+        and the number of those that have ended.
         """
         batch = logits.shape[0]
         started, over = states[:, :1], states[:, 1:]
         logits = logits.view(batch, self.num_codebooks, self.codebook_rows).float()
-        # assignment to slices in place: the logits are nobody else's
+        # assigned in place: the logits may be changed
         logits[:, :, self.boc] = float("-inf")
         logits[:, self.end_codebooks :, self.eoc] = float("-inf")
-        if self.end_codebooks > 1:  # in the ramp the codebooks that go on speak their frames
+        if self.end_codebooks > 1:  # in the ramp the codebooks that go on speak their last frames
             logits[:, :, self.eoc].masked_fill_(over > 0, float("-inf"))
         codes = choose_codes(logits, positions, self.books, draw)
         if before is not None and draw.repetition is not None:
@@ -268,11 +267,11 @@ class DelayedRowSampler(RowSampler):
 def draw_again(
     logits: Tensor, codes: Tensor, again: Tensor, positions: Tensor, books: Tensor, seed: Tensor
 ) -> Tensor:
-    """``codes`` ``[B, K]`` drawn from ``logits`` ``[B, K, V]``, with those that are marked in
-    ``again`` ``[B, K]`` drawn from all that may be said (no top-k, no top-p) at temperature 1.
+    """Return ``codes`` ``[B, K]``, drawn from ``logits`` ``[B, K, V]``, with those marked in
+    ``again`` ``[B, K]`` drawn again from all allowed codes (no top-k, no top-p) at temperature 1.
 
-    The second draw has noise of its own from the same seed, so greedy speech repeats itself too.
-    On a CPU nothing is drawn where nothing repeats. On a GPU to ask would be to wait.
+    The second draw has its own noise from the same seed, so it makes greedy speech reproducible
+    too. On a CPU it is skipped if nothing repeats. On a GPU this test would wait for the device.
     """
     if not logits.is_cuda and not again.any():
         return codes
@@ -284,12 +283,12 @@ def draw_again(
 def choose_codes(
     logits: Tensor, positions: Tensor, books: Tensor, draw: Draw, stride: int | None = None
 ) -> Tensor:
-    """Top-k, top-p and Gumbel-max: ``[B, K, V]`` logits -> ``[B, K]`` codes. ``stride``: see
-    ``log_uniform``.
+    """Draw codes ``[B, K]`` from logits ``[B, K, V]`` by top-k, top-p and Gumbel-max. ``stride``:
+    see ``log_uniform``.
 
-    The noise is only computed for the candidates that top-k leaves. The largest of
-    ``log(chance) + gumbel`` is the smallest of ``chance / log(uniform)``, which takes two
-    logarithms less and lets a chance of 0 stand for what may not be said.
+    Noise is computed only for the candidates that top-k leaves. The largest
+    ``log(probability) + gumbel`` is the smallest ``probability / log(uniform)``, which takes two
+    logarithms less, and a probability of 0 excludes a code.
     """
     if draw.widest == 1:
         return logits.argmax(-1)
@@ -308,13 +307,13 @@ def choose_codes(
 
 
 def draw_of(params: Sequence[Any], codebook_rows: int, watches_repetition: bool) -> Draw:
-    """Read the draw of a batch from its requests' own SamplingParams; on a CPU.
+    """Read the sampling parameters of a batch from its requests' own SamplingParams, on a CPU.
 
-    Not from the runner's metadata: V1's clips top-k to the *text* vocabulary, which is smaller
-    than a codebook in small checkpoints. The requests with which V2 warms itself up have neither a
+    They are not read from the runner's metadata, since V1's clips top-k to the *text* vocabulary,
+    which is smaller than a codebook in small checkpoints. V2's warm-up requests have neither a
     top-k nor a seed: they draw from all codes, with any seed.
     """
-    # vLLM forgets top_k where the temperature is 0; such a row needs its best code alone
+    # vLLM drops top_k if the temperature is 0; such a row needs only its best code
     top_k = [(p.top_k if p.top_k > 0 else codebook_rows) if p.temperature else 1 for p in params]
     repetition = None
     if watches_repetition:
@@ -332,8 +331,9 @@ def draw_of(params: Sequence[Any], codebook_rows: int, watches_repetition: bool)
 
 
 def next_state(codes: Tensor, before: Tensor, eoc: int) -> Tensor:
-    """How many codebooks have started beyond the first, and how many are over, ``[B, 2]``, after
-    the row ``codes`` ``[B, K]``: one more is over whenever the first one says EOC.
+    """Return the state ``[B, 2]`` after the row ``codes`` ``[B, K]``: the number of codebooks
+    beyond the first that have started, and of those that have ended, one more if codebook 0 has
+    EOC.
     """
     more = torch.stack([torch.ones_like(codes[:, 0]), codes[:, 0] == eoc], 1)
     return more.add_(before).clamp_(max=codes.shape[1])

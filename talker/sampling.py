@@ -1,4 +1,4 @@
-"""Sampling parameters: a request's own over the checkpoint's, checked."""
+"""Validation of sampling parameters, with the checkpoint's defaults for those not given."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MAX_SEED = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSampling:
-    """Nothing left to default but the seed: None asks for a random one.
+    """Sampling parameters with all defaults filled in. A ``seed`` of None asks for a random one.
 
-    ``top_k`` is always there, since top-p alone costs a sort of every codebook.
+    ``top_k`` is always set, since top-p alone would sort every codebook.
     """
 
     temperature: float
@@ -34,8 +34,10 @@ class ResolvedSampling:
 def resolve_sampling(
     asked: Sampling, defaults: SamplingDefaults, codebook_size: int
 ) -> ResolvedSampling:
-    """Raises RequestError, naming the parameter: INVALID_PARAMETER, and UNSUPPORTED for repetition
-    of a model that does not watch it.
+    """Check a request's sampling parameters and fill in the defaults.
+
+    Raises RequestError, naming the parameter: INVALID_PARAMETER, or UNSUPPORTED for
+    repetition-aware sampling with a model that does not support it.
     """
     temperature = _number("temperature", asked.temperature, defaults.temperature)
     if temperature != 0 and not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
@@ -54,7 +56,7 @@ def resolve_sampling(
 
 
 def _repetition(asked: Sampling, defaults: SamplingDefaults) -> tuple[int, int]:
-    """The window, and how often a code may occur in it; (0, 1) for none."""
+    """Return the window, and the maximum count of a code in it; (0, 1) for none."""
     longest = defaults.ras_longest
     given = {"ras_win_len": asked.ras_win_len, "ras_max_repeat": asked.ras_max_repeat}
     if not longest:
@@ -67,7 +69,7 @@ def _repetition(asked: Sampling, defaults: SamplingDefaults) -> tuple[int, int]:
     window = _whole("ras_win_len", asked.ras_win_len, defaults.ras_win_len)
     if not 0 <= window <= longest:
         raise _invalid("ras_win_len", f"0, which is none, or up to {longest}")
-    # a count that the window cannot hold would be silently without effect
+    # a count larger than the window would silently have no effect
     repeats = _whole("ras_max_repeat", asked.ras_max_repeat, min(defaults.ras_max_repeat, window))
     if asked.ras_max_repeat is not None and not 1 <= repeats <= window:
         raise _invalid("ras_max_repeat", f"from 1 to ras_win_len, which is {window}")

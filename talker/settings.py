@@ -7,50 +7,46 @@ from typing import Literal
 
 import msgspec
 
-#: Where these settings sit in vLLM's ``additional_config``.
+#: Key of these settings in vLLM's ``additional_config``.
 SETTINGS_KEY = "talkwire"
 #: The name of ``talker.quantisation`` among vLLM's methods.
 INT8_METHOD = "talkwire_int8"
-#: Says to every process that vLLM starts that INT8_METHOD is wanted.
+#: Tells every process that vLLM starts to register INT8_METHOD.
 INT8_MARK = "TALKWIRE_TALKER_INT8"
-#: vLLM's own: weights with a scale per output channel, inputs with one per token.
+#: vLLM's own method: weights with a scale per output channel, inputs with one per token.
 _FP8_METHOD = "fp8_per_channel"
-#: Ada and Hopper; before them vLLM has no kernel that takes FP8 inputs.
+#: Ada and Hopper; for older GPUs vLLM has no kernel with FP8 inputs.
 _FP8_CAPABILITY = 89
 
 
 class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of a talker process. None and ``auto`` mean "decide by the device and
-    checkpoint".
+    """All settings of a talker process. None and ``auto`` mean "decide by device and checkpoint".
 
-    ``engine``: ``inprocess`` runs vLLM's engine in the talker process, ``async`` runs
-    AsyncLLM, whose engine cores are processes of their own; needed for data parallelism.
-    ``max_num_seqs``: requests that a step works on, 64 on a GPU and 16 on a CPU.
-    ``max_positions`` bounds prompt plus rows of one request; ``kv_positions`` is the KV cache's
-    room for all of them together, by default as much as ``max_num_seqs`` of them can take, within
-    ``gpu_memory_utilization`` of a GPU's memory. ``max_batched_positions`` bounds one step.
-    ``frame_slots`` sizes the frame table (a power of two).
-    A request whose consumer is ``hold_rows`` rows behind is paused until it comes back.
-    ``max_outstanding`` bounds what the gateway hands over; vLLM queues what is more than
-    ``max_num_seqs``. ``continuity``: whether conversations go on from what they have said;
-    ``auto`` leaves it to the checkpoint. Of ``max_conversations`` at most, the most recent, it is
-    remembered what they have said. ``threads`` are the CPU threads of the model.
-    ``quantization``: the backbone's linear layers in 8 bits, made while the checkpoint loads
-    (``quantization_method``).
-    ``attention_backend`` and ``kv_cache_dtype`` are vLLM's names; None leaves the former to it.
-    ``compile``: whether vLLM compiles the model; without it there are no CUDA graphs.
-    ``graphs``: the CUDA graphs of a step. ``mixed`` has whole-step graphs for steps that only add
-    rows and piecewise ones for those with prompts in them, ``full`` whole-step ones for both (an
-    attention backend must be able to), ``piecewise`` and ``off`` as they say. They are captured
-    for steps of up to ``graph_positions`` positions.
-    ``step_kernels``: whether the sampler and the frame embeddings are Triton kernels
-    (``talker.step_kernels``); ``auto``: on a GPU.
-    ``batch_invariant``: vLLM's batch-invariant kernels, with which a request's codes on a GPU do
-    not depend on the requests beside it; slower.
-    ``distributed_executor``: how vLLM runs a model's workers, ``mp`` as processes of this
-    machine, ``ray`` as actors of the Ray cluster that this machine belongs to.
+    ``engine``: ``inprocess`` runs vLLM's engine in the talker process; ``async`` runs AsyncLLM,
+    whose engine cores are processes of their own, as data parallelism needs. ``max_num_seqs``:
+    maximum number of requests per step, 64 on a GPU and 16 on a CPU. ``max_positions`` bounds
+    prompt plus rows of one request. ``kv_positions`` is the size of the KV cache for all requests
+    together, by default enough for ``max_num_seqs`` of them, within ``gpu_memory_utilization`` of a
+    GPU's memory. ``max_batched_positions`` bounds one step. ``frame_slots`` sizes the frame table
+    (a power of two). A request whose consumer is ``hold_rows`` rows behind is paused until it
+    catches up. ``max_outstanding`` bounds the requests that the gateway hands over; vLLM queues
+    those beyond ``max_num_seqs``. ``continuity``: whether utterances continue the earlier ones of
+    their conversation; ``auto`` leaves it to the checkpoint. The histories of the
+    ``max_conversations`` most recent conversations are kept. ``threads`` are the CPU threads of the
+    model. ``quantization``: quantise the backbone's linear layers to 8 bits while the checkpoint
+    loads (``quantization_method``). ``attention_backend`` and ``kv_cache_dtype`` are vLLM's names;
+    None leaves the former to vLLM. ``compile``: whether vLLM compiles the model; without it there
+    are no CUDA graphs. ``graphs``: the CUDA graphs of a step. ``mixed`` has whole-step graphs for
+    steps that only add rows and piecewise ones for steps with prompts; ``full`` has whole-step
+    graphs for both, which the attention backend must support; ``piecewise`` and ``off`` are as they
+    say. They are captured for steps of up to ``graph_positions`` positions. ``step_kernels``:
+    whether the sampler and the frame embeddings are Triton kernels (``talker.step_kernels``);
+    ``auto``: on a GPU. ``batch_invariant``: vLLM's batch-invariant kernels, with which a request's
+    codes on a GPU do not depend on the other requests of its batch; slower.
+    ``distributed_executor``: how vLLM runs a model's workers: ``mp`` as processes of this machine,
+    ``ray`` as actors of the Ray cluster that this machine belongs to.
 
-    Raises ValueError for values that cannot be, naming them.
+    Raises ValueError for invalid values, naming them.
     """
 
     engine: Literal["auto", "inprocess", "async"] = "auto"
@@ -82,7 +78,7 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     distributed_executor: Literal["auto", "mp", "ray"] = "auto"
 
     def has_continuity(self, is_trained: bool) -> bool:
-        """Whether conversations go on, with a checkpoint that was (not) trained for it."""
+        """Whether continuity is on, for a checkpoint that was or was not trained for it."""
         return is_trained if self.continuity == "auto" else self.continuity == "on"
 
     def __post_init__(self) -> None:
@@ -98,7 +94,7 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError("distributed_executor ray needs the engine async or auto")
 
 
-#: Fields that count something.
+#: Fields that must be positive integers.
 _COUNTS = (
     "max_num_seqs",
     "max_outstanding",
@@ -113,15 +109,15 @@ _COUNTS = (
     "tensor_parallel_size",
     "data_parallel_size",
 )
-#: A CPU has no more to give to further requests; a GPU's step costs little more for them.
+#: A CPU gains nothing from more requests; a GPU's step costs little more with them.
 DEFAULT_SEQS_CPU, DEFAULT_SEQS_GPU = 16, 64
-#: Text and rows of one request: what the Higgs families were trained on, more than five minutes
-#: of speech.
+#: Text and rows of one request: the length that the Higgs families were trained on, more than five
+#: minutes of speech.
 DEFAULT_MAX_POSITIONS = 8192
 
 
 def resolve_max_positions(settings: TalkerSettings, model_limit: int) -> int:
-    """Positions of one request, at most what the model has."""
+    """Maximum number of positions of a request, at most the model's limit."""
     return min(settings.max_positions or DEFAULT_MAX_POSITIONS, model_limit)
 
 
@@ -131,10 +127,10 @@ def quantization_method(preset: str) -> str | None:
 
 
 def check_preset(preset: str, capability: int | None, methods: Collection[str]) -> None:
-    """Raise ValueError where vLLM would fail later, and less clearly.
+    """Raise ValueError for a preset with which vLLM would fail later, and less clearly.
 
-    ``capability`` is the GPU's compute capability times ten, None on a CPU; ``methods`` are
-    those that vLLM knows.
+    ``capability`` is the GPU's compute capability times ten, None on a CPU. ``methods`` are those
+    that vLLM knows.
     """
     if preset != "fp8":
         return

@@ -1,7 +1,7 @@
-"""Sizes of a talker as its config.json gives them, without torch or transformers.
+"""Sizes of a talker as in its config.json, without torch or transformers.
 
-The gateway, the plugin inside vLLM and the weight check all read the same values, so that none
-of them can disagree. How a config.json is read belongs to the family (``talker.families``).
+The gateway, the plugin inside vLLM and the weight check all use these values, so they cannot
+disagree. Parsing config.json is the family's part (``talker.families``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BackboneShape:
-    """The transformer that vLLM runs, as far as weights and positions need it."""
+    """Sizes of the transformer that vLLM runs, as needed for weights and positions."""
 
     vocab_size: int
     hidden_size: int
@@ -35,14 +35,13 @@ class BackboneShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TalkerShape:
-    """Codebooks, the stop id and the backbone; families add what only they have.
+    """Codebooks, the stop id and the backbone; families add fields of their own.
 
-    ``codebook_size`` counts real codes; a codebook has ``codebook_rows`` rows in the fused
-    embedding, special codes among them, and that is also how far apart the codebooks are in
-    the codes that travel. ``stop_id`` is the text id that ends a generation; None when only
-    the tokenizer knows it. ``is_delayed``: frames lie in the delay pattern
-    (``streaming.delay``), and the row with the stop id is the last of it; otherwise a row is a
-    frame, and the step that makes the stop id makes no row.
+    ``codebook_size`` counts real codes. A codebook has ``codebook_rows`` rows in the fused
+    embedding, special codes included; this is also the codebooks' offset in the codes that travel.
+    ``stop_id`` is the text id that ends a generation; None if only the tokenizer knows it.
+    ``is_delayed``: rows are in the delay pattern (``streaming.delay``), and the row with the stop
+    id is its last. Otherwise a row is a frame, and the step that makes the stop id makes no row.
     """
 
     num_codebooks: int
@@ -54,17 +53,17 @@ class TalkerShape:
 
     @property
     def layout(self) -> RowLayout:
-        """``is_delayed`` in the gateway's terms."""
+        """``is_delayed`` as a RowLayout."""
         return RowLayout.DELAYED if self.is_delayed else RowLayout.WHOLE
 
     @property
     def codebook_sizes(self) -> tuple[int, ...]:
-        """How many real codes each codebook has."""
+        """Number of real codes of each codebook."""
         return (self.codebook_size,) * self.num_codebooks
 
 
 def section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The object ``name`` of ``config``. Raises CheckpointError."""
+    """Return the object ``name`` of ``config``. Raises CheckpointError."""
     found = config.get(name)
     if not isinstance(found, Mapping):
         raise CheckpointError(f"config.json has no {name}")
@@ -72,7 +71,7 @@ def section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def positive_int(values: Mapping[str, Any], name: str, prefix: str = "text_config.") -> int:
-    """The whole number ``name`` of ``values``; ``prefix`` is for the error's text.
+    """Return the positive integer ``name`` of ``values``; ``prefix`` is for the error's text.
 
     Raises CheckpointError.
     """
@@ -83,7 +82,7 @@ def positive_int(values: Mapping[str, Any], name: str, prefix: str = "text_confi
 
 
 def stop_id(config: Mapping[str, Any]) -> int | None:
-    """``eos_token_id``: at the top level, or else in ``text_config``; the first of a list."""
+    """``eos_token_id`` from the top level, or else from ``text_config``; the first of a list."""
     for part in (config, config.get("text_config") or {}):
         value = part.get("eos_token_id")
         if isinstance(value, list) and value:

@@ -1,7 +1,7 @@
 """Model Runner V2's adapter, which is the path on a GPU: a ModelState that installs our sampler.
 
-``custom_sampler`` and ``get_model_state_cls`` exist in vLLM from 0.24 on and are private
-interfaces: test each minor version.
+``custom_sampler`` and ``get_model_state_cls`` exist in vLLM from 0.24 on. They are private
+interfaces, so test each minor version.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from talker.step_kernels import StepInputs, StepKernels, embed, fits
 
 
 class TalkerModelState(DefaultModelState):  # type: ignore[misc]  # untyped base
-    """vLLM's default state with the talker's sampler and, where they are asked for and can be, the
-    kernels of ``talker.step_kernels``.
+    """vLLM's default state with the talker's sampler, and with the kernels of
+    ``talker.step_kernels`` if they are asked for and can be used.
     """
 
     def custom_sampler(self, sampler: Any) -> tuple[TalkerSampler, None]:
-        """Our sampler, and no rejection sampler: there is no speculative decoding here."""
+        """Return our sampler, and no rejection sampler, since there is no speculative decoding."""
         settings = (self.vllm_config.additional_config or {}).get(SETTINGS_KEY, {})
         use_kernels = bool(settings.get("step_kernels"))
         spread = self.vllm_config.parallel_config.tensor_parallel_size > 1
@@ -48,8 +48,8 @@ class TalkerModelState(DefaultModelState):  # type: ignore[misc]  # untyped base
     def prepare_inputs_embeds(
         self, scheduled_encoder_inputs: dict[str, list[int]], input_batch: Any, req_states: Any
     ) -> Tensor:
-        """A step's embeddings, in the buffer that the graphs read. One kernel writes them there,
-        unless the step has prompts in it: those may hold voices.
+        """Return a step's embeddings, in the buffer that the graphs read. One kernel writes them,
+        unless the step has prompts, which may hold voices.
         """
         if self._weights is None or scheduled_encoder_inputs or input_batch.is_prefilling_np.any():
             prepared: Tensor = super().prepare_inputs_embeds(
@@ -62,7 +62,9 @@ class TalkerModelState(DefaultModelState):  # type: ignore[misc]  # untyped base
         return embeds[: input_batch.num_tokens_after_padding]
 
     def initialize_kv_cache(self, kv_cache_config: Any, block_tables: Any) -> None:
-        """The KV cache's size is known: give the alignment heads' keys as many slots."""
+        """Give the alignment heads' keys as many slots as the KV cache has, now that its size is
+        known.
+        """
         super().initialize_kv_cache(kv_cache_config, block_tables)
         if self.model.tap is not None:
             self.model.tap.make_room(kv_cache_config)
@@ -70,8 +72,8 @@ class TalkerModelState(DefaultModelState):  # type: ignore[misc]  # untyped base
 
 
 def embedding_weights(model: Any) -> tuple[Tensor, Tensor] | None:
-    """The code and text embeddings of a TalkerModel, as ``embed`` takes them; None where it embeds
-    otherwise.
+    """Return a TalkerModel's code and text embeddings, as ``embed`` takes them; None if it computes
+    embeddings differently.
     """
     if not model.embeds_sums:
         return None
@@ -80,8 +82,8 @@ def embedding_weights(model: Any) -> tuple[Tensor, Tensor] | None:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Rows of a batch that want to know their place in their text, ``[R]`` each: row, slot, and the
-    text's first position and length in ids; ``longest`` of the lengths.
+    """The rows of a batch whose requests have word timings, ``[R]`` each: row, slot, and the text's
+    first position and length in ids. ``longest`` is the greatest of these lengths.
     """
 
     rows: Tensor
@@ -92,15 +94,15 @@ class Asking:
 
 
 class TalkerSampler:
-    """Stands in for ``vllm.v1.worker.gpu.sample.sampler.Sampler``.
+    """Replaces ``vllm.v1.worker.gpu.sample.sampler.Sampler``.
 
-    Penalties, min_p, logit_bias and the like are not looked at: the talker process builds
-    the sampling parameters itself and has none of them.
+    Penalties, min_p, logit_bias and the like are ignored: the talker process builds the sampling
+    parameters itself and sets none of them.
     """
 
     compute_nans = False
-    #: The runner counts output ids into this unless it is None, and frame ids lie far
-    #: outside its width: a write out of bounds.
+    #: The runner counts output ids in this unless it is None. Frame ids are far beyond its width,
+    #: so it would write out of bounds.
     penalties_state = SimpleNamespace(output_bin_counts=None)
 
     def __init__(
@@ -112,29 +114,35 @@ class TalkerSampler:
         kernels: StepKernels | None = None,
     ) -> None:
         self._model, self._req_states, self._kernels = model, req_states, kernels
-        #: By slot. Before there are requests vLLM measures a step's memory: with the widest draw.
+        #: By slot. The defaults, with the widest draw, are for vLLM's memory profiling before
+        #: requests come.
         self._params = [SamplingParams()] * max_num_reqs
         self._lost = torch.zeros(max_num_reqs, dtype=torch.bool, device=device)
-        # Never written to, so all steps may share them: what is beside the codes, where nobody
-        # wants to know their place, their ranks, and how many rows were rejected.
+        # Never written to, so all steps may share them: the values beside the codes of requests
+        # without word timings, their ranks, and the number of rejected rows.
         shape = (max_num_reqs, model.num_codebooks)
         self._no_places = torch.zeros(shape, device=device)
         self._zeros = torch.zeros(max_num_reqs, dtype=torch.int32, device=device)
-        #: The last step's, and whose it was: a batch often stays the same for many steps.
+        #: The last step's parameters and its batch, since a batch often stays the same for many
+        #: steps.
         self._batch: tuple[bytes, Draw, Asking | None] | None = None
-        #: The runner's, once there is a KV cache.
+        #: The runner's block tables, once there is a KV cache.
         self.block_tables: Any = None
 
     def add_request(self, index: int, *args: Any) -> None:
-        """A request is (re-)admitted at ``index``; the parameters come last in every version."""
+        """Take the parameters of a request that is (re-)admitted at ``index``. They are the last
+        argument in every version.
+        """
         self._params[index], self._batch = args[-1], None
         self._lost[index] = False
 
     def apply_staged_writes(self) -> None:
-        """Nothing is staged: parameters go to the device with the first step of a batch."""
+        """Do nothing: parameters go to the device with the first step of a batch."""
 
     def get_logprobs_dims(self, *_: Any, **__: Any) -> tuple[int, int]:
-        """How wide the logprobs channel is beyond the sampled id: all codes but one."""
+        """Number of extra columns in the logprobs channel, beyond the sampled id: all codes but
+        one.
+        """
         return self._model.num_codebooks - 1, 0
 
     def __call__(self, logits: Tensor, batch: Any) -> SamplerOutput:
@@ -168,19 +176,19 @@ class TalkerSampler:
         )
 
     def _step(self, logits: Tensor, given: StepInputs, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
-        """Do as ``StepKernels.step``, by the sampler itself."""
+        """Sample as ``StepKernels.step`` does, with the PyTorch sampler."""
         slots, last = given.slots, given.last_tokens.long()
         lost = lost_requests(given.stale, given.ends.long()) | given.lost[slots]
         given.lost[slots] = lost
         ids, codes = self._model.rows.step(
             logits, given.input_ids[last], given.positions[last], lost, draw
         )
-        # a chunk that does not end its prompt yields nothing
+        # a chunk that does not end its prompt yields no row
         return ids, codes, (given.lengths >= given.prompts[slots]).int()
 
     def _places(self, batch: Any, given: StepInputs, asking: Asking | None) -> Tensor:
-        """Floats beside the codes, ``[B, K]``: a request's place in its text as the first
-        "logprob".
+        """Return the floats beside the codes, ``[B, K]``: a request's position in its text as the
+        first "logprob".
         """
         requests = given.slots.shape[0]
         tap, tables = self._model.tap, self.block_tables
@@ -203,8 +211,8 @@ class TalkerSampler:
         return beside
 
     def _of_batch(self, batch: Any) -> tuple[Draw, Asking | None]:
-        """How the rows of the batch are drawn, and which of them want to know their place. The
-        copies to the device wait for nothing, and there are none while the batch stays the same.
+        """Return the batch's sampling parameters, and its rows with word timings. The copies to the
+        device are asynchronous, and only made if the batch has changed.
         """
         whose = batch.idx_mapping_np.tobytes()
         if self._batch is None or self._batch[0] != whose:

@@ -1,16 +1,16 @@
-"""The talker's part of a step as Triton kernels: frame embeddings in front of the backbone, the
-draw of a row behind it.
+"""The talker's part of a step as Triton kernels: frame embeddings before the backbone, sampling
+after it.
 
-Between two replays of the backbone's CUDA graph eager PyTorch launches about a hundred kernels,
-which takes longer than running them. Here it is three:
+Between two replays of the backbone's CUDA graph, eager PyTorch launches about a hundred kernels,
+which takes longer than running them. Here there are three:
 
-- ``embed``: ids to embeddings, text and frame ids mixed, and which frames are stale;
-- ``_draw_kernel``: one code for each row and codebook (top-k, top-p, noise, the delay pattern);
-- ``_keep_kernel``: the rows into the frame table, ids and codes out, the counter forward.
+- ``embed``: embed text and frame ids, and mark stale frames;
+- ``_draw_kernel``: draw one code per row and codebook (top-k, top-p, noise, the delay pattern);
+- ``_keep_kernel``: write the rows to the frame table, return ids and codes, advance the counter.
 
-``talker.sampler`` and ``talker.frames`` define what must come out, and serve where there is no
-Triton; the tests compare the two code by code in Triton's interpreter. Two things may differ: which
-of several equal logits comes first (here the lowest code), and a sum of chances in its last bit.
+``talker.sampler`` and ``talker.frames`` define the results, and run where there is no Triton. The
+tests compare the two code by code in Triton's interpreter. Two things may differ: the order of
+equal logits (here the lowest code comes first), and the last bit of a sum of probabilities.
 
 Nothing here waits for the device or reads a number from it.
 """
@@ -29,23 +29,23 @@ from talker.frames import _EPOCHS, FRAME_BASE, FRAME_SPAN, FrameTable, power_of_
 from talker.noise import CODE_STRIDE, MIX_1, MIX_2, NOISE_BITS, SEED_STRIDE
 from talker.sampler import DelayedRowSampler, Draw, RowSampler
 
-#: Rows that the one program of ``_keep_kernel`` takes at a time.
+#: Rows per iteration of ``_keep_kernel``, which has only one program.
 _ROWS_AT_ONCE = 32
-#: Tokens whose stale marks are looked at together.
+#: Tokens whose stale marks are read together.
 _TOKENS_AT_ONCE = 256
-#: Embedding columns of one program.
+#: Embedding columns per program.
 _COLUMNS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """Where a step's numbers are on the device. R requests of the step; slots are the runner's.
+    """A step's inputs on the device. R is the number of requests; slots are the runner's.
 
     ``slots``, ``last_tokens`` ``[R]``: each request's slot, and the index of its last token;
     ``ends`` ``[R + 1]``: the requests' bounds in the flat list of tokens; ``input_ids``,
     ``positions``, ``stale`` by token; ``lengths`` ``[R]``: positions of each request after this
-    step; ``prompts``: by slot, how many positions must be there before a row is sampled; ``lost``
-    bool by slot: requests that have met a stale frame, kept up to date here.
+    step; ``prompts``: by slot, the positions that must be computed before a row is sampled;
+    ``lost`` bool by slot: requests that have met a stale frame, updated here.
     """
 
     slots: Tensor
@@ -61,8 +61,8 @@ class StepInputs:
 
 @dataclass(frozen=True, slots=True)
 class StepOutputs:
-    """Ids ``[R]`` int64, offset codes ``[R, K]`` int32 (see ``RowSampler.step``), and how many rows
-    each request has sampled, ``[R]`` int32: none where a chunk does not end its prompt.
+    """Ids ``[R]`` int64, offset codes ``[R, K]`` int32 (see ``RowSampler.step``), and the number of
+    rows sampled per request, ``[R]`` int32: 0 for a chunk that does not end its prompt.
     """
 
     ids: Tensor
@@ -73,8 +73,8 @@ class StepOutputs:
 class StepKernels:
     """Draws a step's rows like ``DelayedRowSampler.step``, in two launches.
 
-    ``books_each``: codebooks of one program. On a GPU one, which spreads a row over as many
-    processors as there are codebooks; Triton's interpreter is faster with all of them.
+    ``books_each``: codebooks per program. On a GPU it is one, which spreads a row over as many
+    processors as there are codebooks. Triton's interpreter is faster with all of them in one.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class StepKernels:
             raise ValueError(f"{rows.num_codebooks} codebooks do not go into {books_each}s")
         self._rows, self._books_each = rows, books_each
         device = rows.table.cells.device
-        # between the two launches alone, so every step may use the same
+        # used only between the two launches, so all steps can share it
         self._drawn = torch.zeros(
             max_requests, rows.num_codebooks, dtype=torch.int32, device=device
         )
@@ -98,7 +98,7 @@ class StepKernels:
         rows, table = self._rows, self._rows.table
         requests, books, width = logits.shape[0], rows.num_codebooks, rows.codebook_rows
         device = logits.device
-        # what leaves the step is new each time: the copies to the host overlap the next step
+        # allocated anew in each step, since the copies to the host overlap the next step
         out = StepOutputs(
             torch.empty(requests, dtype=torch.int64, device=device),
             torch.empty(requests, books, dtype=torch.int32, device=device),
@@ -164,8 +164,8 @@ class StepKernels:
 
 
 def fits(rows: RowSampler) -> bool:
-    """Whether ``StepKernels`` draws as ``rows`` does: the delay pattern, where repetition is
-    nobody's concern. Other samplers keep PyTorch's form.
+    """Whether ``StepKernels`` can replace ``rows``: the sampler is for the delay pattern, without
+    repetition-aware sampling. Other samplers run in PyTorch.
     """
     return type(rows) is DelayedRowSampler and not rows.table.look_back_rows
 
@@ -178,11 +178,10 @@ def embed(
     embeds: Tensor,
     stale: Tensor,
 ) -> None:
-    """Embed ``ids`` ``[N]`` into ``embeds`` ``[>= N, D]`` and mark in ``stale`` ``[>= N]`` which of
-    them are frames that the table has forgotten. One launch.
-
-    ``code_weight`` ``[K * V, D]`` and ``text_weight`` ``[ids, D]`` are whole: with a vocabulary
-    that is spread over GPUs this is not the way.
+    """Embed ``ids`` ``[N]`` into ``embeds`` ``[>= N, D]``, and mark in ``stale`` ``[>= N]`` the
+    frames that the table has forgotten. One launch. ``code_weight`` ``[K * V, D]`` and
+    ``text_weight`` ``[ids, D]`` must be whole: a vocabulary that is split over GPUs is not
+    supported.
     """
     tokens, size = ids.shape[0], embeds.shape[1]
     if tokens == 0:
@@ -207,7 +206,7 @@ def embed(
     )
 
 
-#: What the noise is made of (``talker.noise``), and where frame ids begin.
+#: The constants of the noise (``talker.noise``), and where frame ids begin.
 _CONSTANTS: dict[str, Any] = {
     "BASE": FRAME_BASE,
     "NOISE_BITS": NOISE_BITS,
@@ -228,7 +227,7 @@ def _mix(x, MIX_1: tl.constexpr, MIX_2: tl.constexpr):
 
 @triton.jit
 def _ordered(x):
-    """Float32 to int32 of the same order: negative numbers have their lower bits turned."""
+    """Map float32 to int32 in the same order: of negative numbers the lower bits are inverted."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
@@ -267,14 +266,14 @@ def _draw_kernel(
     MIX_1: tl.constexpr,
     MIX_2: tl.constexpr,
 ):
-    """One program draws ``BOOKS_EACH`` codes of one row. The first of a row also keeps for
-    ``_keep_kernel`` the delay state before it, and whether its request is lost.
+    """Draw ``BOOKS_EACH`` codes of one row per program. The first program of a row also saves for
+    ``_keep_kernel`` the delay state before the row, and whether its request is lost.
     """
     row = tl.program_id(0)
     first_book = tl.program_id(1) * BOOKS_EACH
     last = tl.load(last_ptr + row).to(tl.int64)
     token = tl.load(ids_ptr + last).to(tl.int64)
-    # the row after the ring is the state of a request that has not begun
+    # the table's row after the ring is the state of a request that has not begun
     cell = tl.where(token >= BASE, (token - BASE) & (SLOTS - 1), SLOTS)
     state_ptr = cells_ptr + cell * (BOOKS + 3) + BOOKS
     started = tl.load(state_ptr).to(tl.int32)
@@ -285,7 +284,7 @@ def _draw_kernel(
     inside = code < WIDTH
     at = logits_ptr + row * logits_stride + book[:, None] * WIDTH + code
     value = tl.load(at, mask=inside, other=float("-inf")).to(tl.float32)
-    # nobody says BOC; EOC is the first codebooks' to say, and in the ramp nobody's
+    # BOC is never drawn; EOC only by the first codebooks, and not in the ramp
     mute = book[:, None] >= END_BOOKS
     if END_BOOKS > 1:
         mute = mute | (over > 0)
@@ -296,7 +295,7 @@ def _draw_kernel(
     if top_k == 1:
         chosen = tl.argmax(value, 1, tie_break_left=True)
     else:
-        # padding comes after every code, barred ones included
+        # padding sorts below every code, masked ones included
         key = tl.where(inside, _ordered(value), -0x80000000)
         value = value / tl.load(temperature_ptr + row)
         # The top_k-th largest key, bit by bit from the top: the largest threshold that at least
@@ -310,7 +309,7 @@ def _draw_kernel(
             threshold = tl.where(reach >= wanted, trial, threshold)
         above = key > threshold[:, None]
         level = (key == threshold[:, None]) & inside
-        # of equal logits the lowest codes, as many as are wanted still
+        # of equal logits the lowest codes are kept, until there are top_k
         room = wanted - tl.sum(above.to(tl.int32), 1)
         kept = above | (level & (tl.cumsum(level.to(tl.int32), 1) <= room[:, None]))
 
@@ -320,9 +319,9 @@ def _draw_kernel(
         chance = chance / tl.sum(chance, 1)[:, None]
         top_p = tl.load(top_p_ptr + row)
         if top_p < 1.0:
-            # A code stays if those before it have less than top_p together. So find the largest
-            # threshold whose keys reach top_p together: all above it stay, and of those level
-            # with it the first ones.
+            # A code stays if the codes before it sum to less than top_p. So find the largest
+            # threshold whose keys sum to at least top_p: all keys above it stay, and the first of
+            # those equal to it.
             mass = tl.sum(tl.where(key >= 0, chance, 0.0), 1)
             edge = tl.where(mass >= top_p, 0, -0x80000000)
             for bit in range(30, -1, -1):
@@ -390,10 +389,10 @@ def _keep_kernel(
     SPAN: tl.constexpr,
     EPOCHS: tl.constexpr,
 ):
-    """One program keeps all rows: they share the counter, and are few numbers."""
+    """Store all rows in one program, since they share the counter and are few numbers."""
     first = tl.load(counter_ptr)
     first = tl.where(first > SPAN - requests, 0, first)
-    tl.debug_barrier()  # every thread has read the counter before one of them moves it
+    tl.debug_barrier()  # all threads read the counter before one of them advances it
     tl.store(counter_ptr, first + requests)
     book = tl.arange(0, BOOKS_BLOCK)[None, :]
     for start in range(0, requests, ROWS):
@@ -404,7 +403,7 @@ def _keep_kernel(
         started = tl.load(before_ptr + row * 2, mask=here, other=0)
         over = tl.load(before_ptr + row * 2 + 1, mask=here, other=0)
         started = tl.minimum(started + 1, BOOKS)
-        # where several say EOC the last one counts, and those below it are over with it
+        # if several codebooks say EOC the last one counts, and those below it end with it
         said = tl.max(tl.where(both & (code == EOC), book + 1, 0), 1)
         said = tl.where(over > 0, 0, said)
         code = tl.where(book < said[:, None], EOC, code)
@@ -447,7 +446,7 @@ def _embed_kernel(
     EPOCHS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program embeds ``BLOCK`` columns of one token."""
+    """Embed ``BLOCK`` columns of one token per program."""
     token = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size

@@ -1,8 +1,8 @@
-"""Text front ends: from writing to words, for checkpoints that read nothing else.
+"""Text front ends: text normalisation for checkpoints that can only read words.
 
-A checkpoint whose generation_config.json names a ``text_frontend`` is given text as that front
-end reads it: digits, signs and abbreviations in words. The front ends are not the talker's; the
-service hands them in by name. What counts and travels stays the client's own text.
+If a checkpoint's generation_config.json names a ``text_frontend``, its text is normalised by that
+front end: digits, signs and abbreviations become words. The front ends are not part of the talker;
+the service passes them in by name. Offsets and lengths refer to the client's own text.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from talker.shape import CheckpointError
 
 
 class SpokenWord(Protocol):
-    """A word of the reading, ``[start, end)``, and the source characters it is said for."""
+    """A word of the reading, ``[start, end)``, and the source characters that it speaks."""
 
     @property
     def start(self) -> int:
-        """Its first character in the reading."""
+        """Offset of its first character in the reading."""
 
     @property
     def end(self) -> int:
-        """Where it ends there."""
+        """Offset of its end in the reading."""
 
     @property
     def source_start(self) -> int:
-        """The first character of what it is said for."""
+        """Offset of its first source character."""
 
     @property
     def source_end(self) -> int:
-        """Where that ends. Sources come in order; words may share one."""
+        """Offset of the end of its source. Sources are in order; words may share one."""
 
 
 class Reading(Protocol):
-    """The spoken text, and its words in order."""
+    """The normalised text, and its words in order."""
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole reading."""
 
     @property
     def spans(self) -> Sequence[SpokenWord]:
@@ -50,17 +50,17 @@ TextFrontEnd: TypeAlias = Callable[[str], Reading]
 
 
 def choose_front_end(name: str | None, known: Mapping[str, TextFrontEnd]) -> TextFrontEnd | None:
-    """The front end that a checkpoint names. Raises CheckpointError if it is not known."""
+    """Return the front end that a checkpoint names. Raises CheckpointError if it is not known."""
     if name is not None and name not in known:
         raise CheckpointError(f"text_frontend: {name!r} is not known here; known: {sorted(known)}")
     return None if name is None else known[name]
 
 
 def origins(reading: Reading, source_chars: int) -> list[int]:
-    """For each character of the reading the source character that is being said with it.
+    """Map each character of the reading to the source character that is spoken with it.
 
-    Over the words of one source ("1,234") the place moves evenly; what stands between words
-    belongs to the end of the one before. Never falls.
+    Over the words of one source ("1,234") the source offset grows evenly. Characters between words
+    belong to the end of the word before them. The result never decreases.
     """
     places: list[int] = []
     last = 0
@@ -78,9 +78,11 @@ def spoken_lengths(
     text: str,
     split_tags: Callable[[str], Sequence[str]] = lambda text: (text,),
 ) -> list[int]:
-    """For each place of ``text``, its end included, how many characters are said before it;
-    -1 where something is said for what stands on both sides of it. Tags say nothing;
-    ``split_tags`` gives text and tags in turn.
+    """Return for each offset of ``text``, its end included, the number of spoken characters before
+    it.
+
+    An offset inside the source of a word has -1. Tags are not spoken; ``split_tags`` returns text
+    and tags in turn.
     """
     lengths = [0]
     for index, piece in enumerate(split_tags(text)):
@@ -93,7 +95,7 @@ def spoken_lengths(
 
 
 def _piece_lengths(reading: Reading, chars: int, before: int) -> list[int]:
-    """The lengths at places 1 to ``chars`` of one piece."""
+    """Return the lengths at offsets 1 to ``chars`` of one part of the text."""
     lengths: list[int] = []
     said = 0
     for word in reading.spans:

@@ -1,4 +1,4 @@
-"""Translation of requests and outputs to and from vLLM's; shared by both hosts."""
+"""Conversion of requests and outputs to and from vLLM's types, used by both hosts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _FINISH: dict[str | None, Literal["", "stop", "length"]] = {
 
 
 class Refused(Exception):
-    """A request that the engine would choke on. The text is for operators."""
+    """A request that the engine cannot process. The text is for operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The contents of a step's outputs: rows to pass on, and requests that failed alone."""
+    """The contents of a step's outputs: rows to pass on, and requests that failed."""
 
     rows: list[NewRows]
     lost: list[int]
@@ -41,9 +41,10 @@ class Outcome:
 
 
 def sampling_params(state: RequestState, num_codebooks: int, stop_id: int) -> SamplingParams:
-    """The codes travel in the logprobs channel: as many "logprobs" as codebooks.
+    """vLLM's sampling parameters for a request.
 
-    A stop id is always given, since without a tokenizer vLLM knows of none.
+    The codes travel in the logprobs channel: as many "logprobs" as codebooks. A stop id is always
+    given, since vLLM does not know it without a tokenizer.
     """
     request, text, extra = state.request, state.request.text, dict[str, Any]()
     if text is not None:
@@ -66,9 +67,9 @@ def sampling_params(state: RequestState, num_codebooks: int, stop_id: int) -> Sa
 
 
 def engine_input(state: RequestState, shape: TalkerShape, max_positions: int) -> Any:
-    """The prompt, with what a conversation has said before it and with the frames that a paused
-    request has made already. Raises Refused for what must never reach the engine's step, where
-    one bad request would take all others with it.
+    """The engine's prompt, with the history of its conversation before it, and after it the frames
+    that a paused request has already made. Raises Refused for input that would fail the engine's
+    step, and with it all other requests.
     """
     request, vocab = state.request, shape.backbone.vocab_size
     prompt, given = state.prompt, len(state.before) + len(request.ids)
@@ -105,11 +106,11 @@ def _clip_rows(clip: VoiceRows, shape: TalkerShape) -> Codes:
 
 
 def read_outputs(outputs: Sequence[Any], shape: TalkerShape, requests: RequestTable) -> Outcome:
-    """Rows from vLLM's outputs of one step: offsets taken off, as int16 bytes; without the row
-    that carries the stop id where that is no row of the stream.
+    """Read the rows from vLLM's outputs of one step, as int16 bytes without the codes' offsets. The
+    row with the stop id is left out if it is not part of the stream.
 
-    All outputs are converted at once; they are many and small. Outputs of requests that
-    were aborted or paused meanwhile are passed over; of the others, the frame ids are noted.
+    All outputs are converted at once, since they are many and small. Outputs of requests that were
+    aborted or paused in the meantime are skipped; the frame ids of the others are recorded.
     """
     flat: list[int] = []
     beside: list[float] = []
@@ -147,11 +148,11 @@ def read_outputs(outputs: Sequence[Any], shape: TalkerShape, requests: RequestTa
 
 
 def spoken_at(text: TextSpan, places: Sequence[float]) -> npt.NDArray[np.float32]:
-    """Characters of the text for places among its ids, which may lie between two."""
+    """Convert positions among the text's ids, which may be fractional, to its characters."""
     ids = np.arange(len(text.starts))
     return np.interp(places, ids, text.starts).astype(np.float32)
 
 
 def _is_inside(text: TextSpan, ids: int) -> bool:
-    """Whether there is a text, and all of it among so many ids."""
+    """Whether the text is not empty and lies within the first ``ids`` ids."""
     return text.at >= 0 and 1 < len(text.starts) <= ids - text.at + 1

@@ -1,7 +1,7 @@
 """Environment, arguments, runners and statistics of vLLM inside the talker process.
 
-The environment must be set before torch or vLLM is imported; nothing here imports them at
-the top.
+The environment must be set before torch or vLLM is imported, so this module imports neither at the
+top.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from talker.settings import (
 
 #: vLLM's operator for packed weights on a CPU.
 PACKED_KERNEL = "cpu_gemm_wna16"
-#: The V1 runner samples through this worker; any other V1 worker would misread the logits.
+#: The only V1 worker that samples rows; any other one would misread the logits.
 V1_WORKER = "talker.worker_v1.TalkerCPUWorker"
-#: vLLM's CPU attention wants blocks that are multiples of this.
+#: vLLM's CPU attention needs block sizes that are multiples of this.
 _CPU_BLOCK, _GPU_BLOCK = 32, 16
 _CPU_BATCHED_POSITIONS = 512
 _GPU_BATCHED_POSITIONS = 4096
-#: KV room per slot on a CPU; a slot rarely needs more, and preemption covers when it does.
+#: KV positions per slot on a CPU. A slot rarely needs more; preemption covers the rest.
 _CPU_POSITIONS_PER_SLOT = 1024
 _MAX_FLOAT32_BYTES = 2 << 30
-#: Of a GPU's memory for what is neither weights nor KV cache: CUDA's own, graphs, activations.
+#: GPU memory for all but weights and KV cache: CUDA's own, graphs, activations.
 _GPU_RESERVE_BYTES = 4 << 30
 #: vLLM's names for the CUDA graphs of a step.
 _GRAPH_MODES = {
@@ -52,9 +52,7 @@ _GRAPH_MODES = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What "auto" in the settings comes down to on this machine. ``gpu_memory_bytes`` is one GPU's,
-    0 without.
-    """
+    """Values of the "auto" settings here. ``gpu_memory_bytes`` is one GPU's, 0 without."""
 
     on_gpu: bool
     engine: str
@@ -66,20 +64,20 @@ class Plan:
 
 
 def set_environment(settings: TalkerSettings) -> None:
-    """Prepare ``os.environ`` for vLLM; what the operator has set wins where it may."""
+    """Prepare ``os.environ`` for vLLM; the operator's values take precedence where they may."""
     inside = settings.engine != "async" or settings.tensor_parallel_size == 1
     os.environ.update(
         {
             CHILD_MARK: "1",
-            # the checkpoint is a local folder by now: nothing may go to the network
+            # the checkpoint is a local folder by now: nothing may use the network
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if inside else "1",
             "TOKENIZERS_PARALLELISM": "false",
-            # on GPUs vLLM would fork its engine core, with garbage collection as it is at that
-            # moment (off) and without our plugin's start, which ties its life to ours
+            # on GPUs vLLM would fork its engine core, with garbage collection off as it is at that
+            # moment, and without our plugin's start, which makes it die with its parent
             "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         }
     )
@@ -89,27 +87,27 @@ def set_environment(settings: TalkerSettings) -> None:
         os.environ["VLLM_BATCH_INVARIANT"] = "1"
     defaults = {
         "VLLM_PLUGINS": "talkwire",
-        # On a CPU its warnings at the start are a dozen, all about what was chosen on purpose. On a
-        # GPU it says which runner, attention backend and graphs it has settled on.
+        # On a CPU vLLM starts with a dozen warnings, all about deliberate choices. On a GPU it logs
+        # its choice of runner, attention backend and graphs.
         "VLLM_LOGGING_LEVEL": "INFO" if _is_gpu_build() else "ERROR",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(settings.threads),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "PYTHONWARNINGS": "ignore",
-        # oneDNN keeps kernels for each number of positions in a step, 100 MiB when its usual 1,024
-        # are reached after some thousand requests; with 16 no step was slower
+        # oneDNN keeps kernels for each number of positions in a step: 100 MiB when its default of
+        # 1,024 is reached after some thousand requests. With 16 no step was slower.
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     }
     if settings.distributed_executor == "ray":
-        # a cluster that is there; without an address vLLM would begin one of this machine alone,
-        # and wait half an hour for GPUs that it does not have
+        # Use the existing cluster. Without an address vLLM would start one of this machine alone,
+        # and wait half an hour for GPUs that it does not have.
         defaults["RAY_ADDRESS"] = "auto"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 
 
 def _is_gpu_build() -> bool:
-    """Whether vLLM is the build for GPUs, told by its package's name alone."""
+    """Whether vLLM is the build for GPUs, judged by its package's name alone."""
     try:
         importlib.metadata.version("vllm-cpu")
     except importlib.metadata.PackageNotFoundError:
@@ -118,7 +116,7 @@ def _is_gpu_build() -> bool:
 
 
 def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
-    """Resolve "auto" by the device that vLLM found, and tell vLLM which runner it is to be."""
+    """Resolve "auto" by the device that vLLM found, and tell vLLM which runner to use."""
     from vllm.platforms import current_platform
 
     on_gpu = not current_platform.is_cpu()
@@ -134,8 +132,8 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
     if stored is not None and stored.is_packed and not on_gpu:
         _check_packed_kernel()
     if stored is not None and stored.has_matrix_scales and not on_gpu:
-        # where layers are fused vLLM gives their matrices one scale, by an operator of its GPU
-        # builds, and would fail while it loads
+        # For fused layers vLLM loads one scale per matrix with an operator of its GPU builds, and
+        # would fail while it loads.
         raise ValueError(
             "the checkpoint's FP8 weights have one scale for each matrix, which vLLM loads on GPUs "
             "alone: take a checkpoint with a scale for each channel (compressed-tensors), or a GPU"
@@ -157,8 +155,8 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
 
 
 def _check_packed_kernel() -> None:
-    """vLLM takes packed weights on any CPU, and misses the kernel at the first step. Its builds for
-    x86 without AVX512 have none. Raises ValueError.
+    """Raise ValueError if vLLM lacks the CPU kernel for packed weights. It accepts such weights on
+    any CPU and fails at the first step; its builds for x86 without AVX512 have no such kernel.
     """
     import torch
     from vllm.platforms import current_platform
@@ -180,10 +178,10 @@ def _check_quantization(preset: str) -> None:
 
 
 def check_executor(settings: TalkerSettings, ray_device_key: str, has_ray: bool) -> None:
-    """Raise ValueError where vLLM would fail in a child of its own, far from the reason.
+    """Raise ValueError where vLLM would fail in a child process, far from the reason.
 
-    ``ray_device_key``: what Ray calls the platform's devices; vLLM has none for CPUs, and asks
-    Ray for as many of them as there are workers. ``has_ray``: whether the package is there.
+    ``ray_device_key`` is Ray's name of the platform's devices. vLLM has none for CPUs, and asks Ray
+    for as many devices as there are workers. ``has_ray``: whether the package is installed.
     """
     if settings.distributed_executor != "ray":
         return
@@ -197,17 +195,17 @@ def check_executor(settings: TalkerSettings, ray_device_key: str, has_ray: bool)
 
 
 def _dtype(on_gpu: bool, checkpoint: Checkpoint) -> str:
-    """On a CPU float32 while the model is small: its codes equal the plain loop's one by one,
-    and bfloat16 is no faster at one stream (it is by a third at sixteen). Large models do not
+    """On a CPU float32 for small models: its codes equal the reference implementation's one by one,
+    and bfloat16 is no faster with one stream (it is by a third with sixteen). Large models do not
     fit twice.
     """
     is_large = 4 * _weights(checkpoint) > _MAX_FLOAT32_BYTES
-    # packed weights' kernels know no float32
+    # the kernels for packed weights have no float32
     return "bfloat16" if on_gpu or is_large or checkpoint.quantisation else "float32"
 
 
 def _weights(checkpoint: Checkpoint) -> int:
-    """Numbers in the talker's weights."""
+    """Number of weights in the talker."""
     expected = checkpoint.family.expected_weights(checkpoint.shape)
     return sum(math.prod(size) for size in expected.values())
 
@@ -215,7 +213,7 @@ def _weights(checkpoint: Checkpoint) -> int:
 def engine_arguments(
     settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint, stop_id: int
 ) -> dict[str, Any]:
-    """Keyword arguments of vLLM's EngineArgs and AsyncEngineArgs."""
+    """Return the keyword arguments of vLLM's EngineArgs and AsyncEngineArgs."""
     compiled = plan.on_gpu if settings.compile == "auto" else settings.compile == "on"
     kernels = plan.on_gpu if settings.step_kernels == "auto" else settings.step_kernels == "on"
     batched = _GPU_BATCHED_POSITIONS if plan.on_gpu else _CPU_BATCHED_POSITIONS
@@ -262,16 +260,16 @@ def engine_arguments(
     if backend := executor(settings, plan.on_gpu):
         arguments["distributed_executor_backend"] = backend
     if positions := kv_positions(settings, plan, checkpoint):
-        # An explicit size also spares vLLM its profiling run, which would take the memory that a
-        # codec on the same GPU asks for meanwhile for the talker's own.
+        # With an explicit size vLLM also skips its profiling run, which would count the memory that
+        # a codec on the same GPU takes meanwhile as the talker's own.
         arguments["kv_cache_memory_bytes"] = positions * position_bytes(settings, plan, checkpoint)
     return arguments
 
 
 def _graphs(settings: TalkerSettings, most_positions: int) -> dict[str, Any]:
-    """vLLM's compilation settings. By itself it would capture graphs for steps of twice
-    ``max_num_seqs`` positions at most, so that every prompt with a voice, and every one that comes
-    while others speak, would run without and hold all streams up.
+    """vLLM's compilation settings. By default it captures graphs only for steps of up to twice
+    ``max_num_seqs`` positions, so every prompt with a voice, and every prompt that comes while
+    others speak, would run without a graph and delay all streams.
     """
     chosen: dict[str, Any] = {
         "max_cudagraph_capture_size": min(settings.graph_positions, most_positions)
@@ -282,7 +280,7 @@ def _graphs(settings: TalkerSettings, most_positions: int) -> dict[str, Any]:
 
 
 def describe_graphs(arguments: dict[str, Any]) -> str:
-    """Which CUDA graphs the engine was asked for, in words for the log."""
+    """Describe for the log the CUDA graphs that the engine was asked for."""
     chosen = arguments.get("compilation_config")
     if chosen is None or chosen.get("cudagraph_mode") == "NONE":
         return "none"
@@ -291,19 +289,19 @@ def describe_graphs(arguments: dict[str, Any]) -> str:
 
 
 def executor(settings: TalkerSettings, on_gpu: bool) -> str | None:
-    """How vLLM runs a model's workers; None leaves it to vLLM."""
+    """vLLM's executor for a model's workers; None leaves it to vLLM."""
     if settings.distributed_executor != "auto":
         return settings.distributed_executor
     if on_gpu:
         return None
     if settings.tensor_parallel_size > 1:
         return "mp"
-    # each copy's worker inside its engine core: one process less for each, and 0.7 GiB
+    # each replica's worker inside its engine core saves a process and 0.7 GiB for each
     return "uni" if settings.data_parallel_size > 1 else None
 
 
 def ring_size(arguments: dict[str, Any]) -> int:
-    """Slots of each engine core's frame table, as the model works them out."""
+    """Slots of each engine core's frame table, as the model computes them."""
     from talker.frames import slots_for  # imports torch
 
     asked = arguments["additional_config"][SETTINGS_KEY]["frame_slots"]
@@ -319,8 +317,8 @@ def position_bytes(settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint)
 
 
 def kv_positions(settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint) -> int | None:
-    """The KV cache's room. None on a GPU that has not even the room for one request, by what is
-    known here: vLLM then measures for itself, and says what is missing.
+    """Number of positions in the KV cache. None on a GPU without room for even one request, by this
+    estimate: vLLM then measures for itself, and reports the shortage.
     """
     if settings.kv_positions:
         return settings.kv_positions
@@ -334,7 +332,7 @@ def kv_positions(settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint) -
 
 
 def _width(dtype: str) -> int:
-    """Bytes of a number."""
+    """Bytes per number."""
     return {"float32": 4, "fp8": 1}.get(dtype, 2)
 
 
@@ -344,10 +342,10 @@ def _cpu_positions(plan: Plan) -> int:
 
 
 def refuse_other_runners(vllm_config: Any) -> None:
-    """Raise ValueError unless Model Runner V2 or our V1 worker will sample.
+    """Raise ValueError unless Model Runner V2 or our V1 worker does the sampling.
 
-    vLLM falls back to V1 silently (no Triton, a logits-processor plugin installed), and
-    V1's own sampler would make nonsense of the logits without any error.
+    vLLM falls back to V1 silently (no Triton, a logits-processor plugin installed), and V1's own
+    sampler would misread the logits without any error.
     """
     parallel = vllm_config.parallel_config
     if parallel.pipeline_parallel_size > 1:
@@ -360,18 +358,18 @@ def refuse_other_runners(vllm_config: Any) -> None:
 
 @dataclass(slots=True)
 class Totals:
-    """Since the start: preempted requests, and prompt positions found in the prefix cache."""
+    """Preempted requests, and prompt positions found in the prefix cache, since the start."""
 
     preempted: int = 0
     cached: int = 0
 
 
 def logger_factory(totals: Totals) -> Callable[..., Any]:
-    """A stat logger for vLLM that adds to ``totals``."""
+    """Return a stat logger for vLLM that adds to ``totals``."""
     from vllm.v1.metrics.loggers import StatLoggerBase
 
     class Counter(StatLoggerBase):  # type: ignore[misc]  # untyped base
-        """Adds up what each iteration reports."""
+        """Adds up the statistics of each iteration."""
 
         def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
             pass

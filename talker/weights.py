@@ -1,6 +1,6 @@
-"""Checks a checkpoint's weights by their safetensors headers: names, shapes, float types.
+"""Check of a checkpoint's weights by their safetensors headers: names, shapes, float types.
 
-No weight is read. A mistake in a 4-billion-parameter checkpoint is thus found in milliseconds
+No weight is read, so a mistake in a checkpoint of 4 billion parameters is found in milliseconds
 instead of at the end of a load.
 """
 
@@ -17,8 +17,8 @@ from talker.families.family import Family
 from talker.shape import CheckpointError, TalkerShape
 
 _FLOATS = frozenset({"F32", "BF16", "F16"})
-#: Of a layer's weights in a checkpoint that is quantised already: the types they may have with
-#: their own shape, what packed ones are called, and what comes with either.
+#: For layers of a quantised checkpoint: types that weights of the original shape may have, names of
+#: packed weights, and names of the tensors that come with either.
 _QUANTISED = _FLOATS | {"F8_E4M3", "F8_E5M2", "I8"}
 _PACKED = ("weight_packed", "qweight")
 _BESIDE = frozenset(
@@ -32,7 +32,7 @@ _NAMED_AT_MOST = 5
 
 
 class Header(NamedTuple):
-    """What a file says of a tensor: its type, as safetensors writes it, and its shape."""
+    """A tensor's entry in a file: its type, as safetensors writes it, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,11 +41,11 @@ class Header(NamedTuple):
 def check_weights(
     folder: Path, family: Family, shape: TalkerShape, *, is_quantised: bool = False
 ) -> tuple[Path, ...]:
-    """Compare what is in ``folder`` with what the family asks for; return the files.
+    """Compare the tensors in ``folder`` with those that the family needs. Returns the files.
 
-    Of a checkpoint that ``is_quantised`` the layers' matrices may be so; embeddings and heads must
-    be floats, because vLLM has no method for those and drift in them is heard.
-    Raises CheckpointError, naming the first few missing, unexpected or misshapen weights.
+    If the checkpoint ``is_quantised``, the layers' matrices may be quantised. Embeddings and heads
+    must be floats, because vLLM has no method for those and drift in them is audible. Raises
+    CheckpointError, naming the first few missing, unexpected or misshapen weights.
     """
     files = weight_files(folder)
     found: dict[str, Header] = {}
@@ -86,14 +86,16 @@ def check_weights(
 
 
 def layer_matrices(expected: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
-    """Names of the matrices in layers, which may be quantised: no embedding and no head."""
+    """Names of the matrices in layers, which may be quantised. Embeddings and heads are not among
+    them.
+    """
     return frozenset(
         name for name, size in expected.items() if len(size) == 2 and ".layers." in f".{name}"
     )
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The safetensors files: the index's shards, or the single file. Raises CheckpointError."""
+    """Return the safetensors files: the index's shards, or one file. Raises CheckpointError."""
     index = folder / "model.safetensors.index.json"
     names = sorted(set(_read_index(index).values())) if index.is_file() else ["model.safetensors"]
     files = tuple(folder / name for name in names)
@@ -104,9 +106,9 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def read_header(file: Path) -> dict[str, Header]:
-    """The types and shapes of a safetensors file's tensors by name. No weight is read.
+    """Return the types and shapes of a safetensors file's tensors by name. No weight is read.
 
-    Raises CheckpointError, also when the file is shorter than its header says.
+    Raises CheckpointError, also if the file is shorter than its header says.
     """
     try:
         with safe_open(file, "np") as stored:

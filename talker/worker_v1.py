@@ -1,8 +1,8 @@
 """The V1 runner's adapter, which is vLLM's native path on a CPU.
 
-Named to vLLM as ``worker_cls="talker.worker_v1.TalkerCPUWorker"``. A V1 runner calls
-``self.sampler(logits, sampling_metadata)`` and keeps the step's inputs in its own buffers,
-so a sampler that knows its runner finds everything there.
+vLLM is given it as ``worker_cls="talker.worker_v1.TalkerCPUWorker"``. A V1 runner calls
+``self.sampler(logits, sampling_metadata)`` and keeps the step's inputs in its own buffers, where a
+sampler with a reference to the runner finds them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ class TalkerCPUWorker(CPUWorker):  # type: ignore[misc]  # untyped base
     """vLLM's CPU worker with the talker's sampler in the runner."""
 
     def load_model(self, **kwargs: Any) -> None:
-        """Load the model, then put our sampler in place of the runner's."""
+        """Load the model, then replace the runner's sampler by ours."""
         super().load_model(**kwargs)
         self.model_runner.sampler = TalkerSampler(self.model_runner)
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
-        """The KV cache's size is known: give the alignment heads' keys as many slots."""
+        """Give the alignment heads' keys as many slots as the KV cache has, now that its size is
+        known.
+        """
         super().initialize_from_config(kv_cache_config)
         if (tap := self.model_runner.model.tap) is not None:
             tap.make_room(kv_cache_config)
 
 
 class TalkerSampler:
-    """Stands in for ``vllm.v1.sample.sampler.Sampler``."""
+    """Replaces ``vllm.v1.sample.sampler.Sampler``."""
 
     logprobs_mode = "processed_logprobs"  # the runner's warm-up reads it
 
@@ -44,9 +46,9 @@ class TalkerSampler:
         self._model = runner.model
         self._metadata: Any = None
         self._draw: Draw | None = None
-        #: Of the requests that want to know their place in the text: index and text span.
+        #: Index and text span of the requests with word timings.
         self._spans: dict[int, tuple[int, int]] = {}
-        #: Requests of the batch whose prompt, chunk by chunk, met a stale frame.
+        #: Requests of the batch whose prompt has met a stale frame in any of its chunks.
         self._lost: frozenset[str] = frozenset()
 
     def __call__(self, logits: Tensor, sampling_metadata: Any, **_: Any) -> SamplerOutput:
@@ -54,14 +56,14 @@ class TalkerSampler:
         runner, batch = self._runner, logits.shape[0]
         if sampling_metadata is not runner.input_batch.sampling_metadata:
             return self._nothing(batch)  # a warm-up, without requests
-        # torch's CPU generators have no offset, yet the runner rewinds them for a chunk of
-        # a prompt and would raise; our noise needs none.
+        # torch's CPU generators have no offset, so the runner would raise when it rewinds them for
+        # a chunk of a prompt. Our noise needs no generators.
         sampling_metadata.generators.clear()
         names = runner.input_batch.req_ids[:batch]
         if sampling_metadata is not self._metadata or self._draw is None:
             self._metadata = sampling_metadata  # replaced whenever the batch changes
             params = [runner.requests[name].sampling_params for name in names]
-            # the warm-up's requests, which have neither, do not come so far under this runner
+            # the warm-up's requests, which have neither, do not get here under this runner
             if any(p.seed is None or (p.temperature and p.top_k < 1) for p in params):
                 raise ValueError("a talker request needs a top_k and a seed")
             width, watches = self._model.codebook_rows, bool(self._model.table.look_back_rows)
@@ -80,7 +82,7 @@ class TalkerSampler:
         return output
 
     def _note_places(self, output: SamplerOutput, ends: Tensor) -> None:
-        """A request's place in its text rides beside the codes, as the first "logprob"."""
+        """Put the position in the text beside the codes, as the first "logprob"."""
         tap = self._model.tap
         if tap is None:
             return
@@ -96,7 +98,7 @@ class TalkerSampler:
             output.logprobs_tensors.logprobs[rows, 0] = places
 
     def _find_lost(self, names: list[str], ends: Tensor) -> Tensor:
-        """A request is lost once any chunk of its (re-)prefill was; ``[B]`` bool."""
+        """Lost requests, ``[B]`` bool: one is lost once any chunk of its (re-)prefill was."""
         stale = self._model.stale[: int(ends[-1])]
         if not self._lost and not stale.any():
             return torch.zeros(len(names), dtype=torch.bool)
@@ -111,7 +113,7 @@ class TalkerSampler:
 
 
 def _output(ids: Tensor, codes: Tensor) -> SamplerOutput:
-    """Codes ride to the client as the token ids of the logprobs channel."""
+    """Pass the codes on as the token ids of the logprobs channel."""
     return SamplerOutput(
         ids.view(-1, 1),
         LogprobsTensors(

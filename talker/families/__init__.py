@@ -1,4 +1,4 @@
-"""The talker families that are served, and how a checkpoint finds its own.
+"""The registry of talker families, and how a checkpoint's family is found.
 
 To add one: a folder with its ``Family`` and its vLLM model, and a line in ``FAMILIES``
 (docs/guides/add_a_talker_family.md).
@@ -19,13 +19,13 @@ FAMILIES: tuple[Family, ...] = (HiggsV3(), HiggsV2(), HiggsV2Converted(), FishS2
 
 
 class UnknownFamilyError(CheckpointError):
-    """A checkpoint of no family that is served. The text names those that are."""
+    """A checkpoint of an unsupported family. The text names the supported ones."""
 
 
 def find_family(config: Mapping[str, Any]) -> Family:
-    """The family of a parsed config.json.
+    """Return the family of a parsed config.json.
 
-    Raises UnknownFamilyError; CheckpointError where ``architectures`` names another model than
+    Raises UnknownFamilyError; CheckpointError if ``architectures`` names another model than
     ``model_type``.
     """
     model_type = config.get("model_type")

@@ -1,4 +1,4 @@
-"""Backbones by the names that transformers has for their sizes and weights."""
+"""Backbones whose sizes and weights have transformers' names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from talker.shape import BackboneShape, CheckpointError, positive_int
 
 
 def rope_theta(text: Mapping[str, Any], default: float) -> float:
-    """The base of the rotary embedding, wherever this version of the format keeps it."""
+    """Return the base of the rotary embedding, wherever this version of the format stores it."""
     nested = text.get("rope_parameters") or text.get("rope_scaling") or {}
     return float(text.get("rope_theta") or nested.get("rope_theta") or default)
 
@@ -18,10 +18,10 @@ def rope_theta(text: Mapping[str, Any], default: float) -> float:
 def read_backbone(
     text: Mapping[str, Any], prefix: str, *, max_positions: int, theta: float, norm_eps: float
 ) -> BackboneShape:
-    """The sizes of a decoder without biases, and what else belongs to its shape.
+    """Read the shape of a decoder without biases.
 
-    ``prefix`` is for the errors' texts; ``theta`` and ``norm_eps`` hold where the file says
-    nothing. Raises CheckpointError.
+    ``prefix`` is for the errors' texts; ``theta`` and ``norm_eps`` are defaults. Raises
+    CheckpointError.
     """
     for name in ("attention_bias", "mlp_bias"):
         if text.get(name):
@@ -48,8 +48,8 @@ def read_backbone(
 def layer_weights(
     at: str, body: BackboneShape, *, kinds: Sequence[str] = ("",), qk_norms: bool = False
 ) -> WeightShapes:
-    """The weights of all layers, whose names begin with ``at``. ``kinds``: what stands before the
-    names of each set of norms and MLP that a layer has.
+    """The weights of all layers, with names that begin with ``at``. ``kinds``: the name prefixes of
+    each set of norms and MLP in a layer.
     """
     hidden, inner = body.hidden_size, body.intermediate_size
     queries, keys = body.num_heads * body.head_dim, body.num_kv_heads * body.head_dim

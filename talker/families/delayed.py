@@ -1,4 +1,4 @@
-"""Special codes, stream ends and what else the families in the delay pattern share."""
+"""Special codes, stream ends and other common parts of the families in the delay pattern."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from talker.families.family import Family
 from talker.shape import CheckpointError, TalkerShape
 
-#: BOC and EOC come after the real codes of every codebook.
+#: BOC and EOC, which follow the real codes of every codebook.
 SPECIAL_CODES = 2
 
 
@@ -34,8 +34,8 @@ class DelayedFamily(Family):
     """A family in the delay pattern."""
 
     def sampler_rules(self, generation: Mapping[str, Any], shape: TalkerShape) -> dict[str, Any]:
-        """``end_codebooks``: how many codebooks, from the first on, may say that the speech is
-        over; all, where generation_config.json says nothing. Raises CheckpointError.
+        """``end_codebooks``: number of codebooks, from the first on, that may draw EOC; all, if
+        generation_config.json does not set it. Raises CheckpointError.
         """
         most = shape.num_codebooks
         value = generation.get("end_codebooks", most)

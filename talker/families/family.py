@@ -1,9 +1,9 @@
-"""The contract of a talker family: all that differs between families, in one object each.
+"""The contract of a talker family: an object with all that differs between families.
 
 A family is found from ``model_type`` in config.json (``talker.families.find_family``). Its object
-imports neither torch nor vLLM, because the gateway reads checkpoints and builds prompts; the
-model that runs inside vLLM is named by its import path. Frame table, runner adapters, pausing,
-preemption, prefix cache and processes are shared and know no family.
+imports neither torch nor vLLM, because the gateway reads checkpoints and builds prompts. The model
+that runs inside vLLM is named by its import path. Frame table, runner adapters, pausing,
+preemption, prefix cache and processes are shared and do not depend on the family.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, ClassVar
 from talker.prompts import PromptBuilder
 from talker.shape import TalkerShape
 
-#: Names of weights and their shapes.
+#: Shapes of weights by name.
 WeightShapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """How codes are drawn when the client does not say.
+    """Sampling parameters for requests that do not set them.
 
     ``ras_longest`` is the longest window of repetition-aware sampling that a client may ask for; 0
-    where the family has no such sampling.
+    if the family has no such sampling.
     """
 
     temperature: float = 1.0
@@ -39,8 +39,8 @@ class SamplingDefaults:
 
 @dataclass(frozen=True, slots=True)
 class Licence:
-    """Terms of the published weights. ``notice`` is shown to whoever chooses the model; empty
-    where there is nothing to observe beyond the licence's text.
+    """Terms of the published weights. ``notice`` is shown to the operator who chooses the model;
+    empty if there is nothing to observe beyond the licence's text.
     """
 
     name: str
@@ -52,25 +52,25 @@ class Family(ABC):
 
     #: ``model_type`` of config.json, by which the family is found.
     model_type: ClassVar[str]
-    #: What an operator calls it, and a checkpoint's id on the hub, for error texts.
+    #: Its name for operators, and a checkpoint's id on the hub, for error texts.
     title: ClassVar[str]
     example: ClassVar[str]
-    #: Where the vLLM model is, as ``module:class``.
+    #: The vLLM model, as ``module:class``.
     model_class: ClassVar[str]
-    #: Names that ``architectures`` of config.json may have; one that lists others is refused.
+    #: Names that ``architectures`` of config.json may have; a checkpoint with others is refused.
     architectures: ClassVar[tuple[str, ...]]
-    #: Beginnings of the names of weights that the talker does not read.
+    #: Name prefixes of weights that the talker does not read.
     ignored: ClassVar[tuple[str, ...]] = ()
-    #: Builds its prompts.
+    #: The class that builds its prompts.
     builder: ClassVar[type[PromptBuilder]]
     licence: ClassVar[Licence]
     defaults: ClassVar[SamplingDefaults] = SamplingDefaults()
-    #: Whether checkpoints of it that are quantised already can be loaded.
+    #: Whether quantised checkpoints of it can be loaded.
     loads_quantised: ClassVar[bool] = True
-    #: Whether the model was trained to go on from earlier turns of its own.
+    #: Whether the model was trained to continue its earlier turns.
     has_continuity: ClassVar[bool] = False
     #: The longest text, in characters, that it speaks well in one generation; longer texts are
-    #: spoken sentence by sentence. None: whatever ``max_frames`` can hold.
+    #: spoken sentence by sentence. None: only ``max_frames`` limits it.
     segment_chars: ClassVar[int | None] = None
 
     @property
@@ -80,24 +80,24 @@ class Family(ABC):
 
     @abstractmethod
     def read_shape(self, config: Mapping[str, Any]) -> TalkerShape:
-        """Read a parsed config.json. Raises CheckpointError."""
+        """Read the shape from a parsed config.json. Raises CheckpointError."""
 
     @abstractmethod
     def backbone_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """``model_type`` and arguments of transformers' config class for the backbone."""
+        """Return ``model_type`` and arguments of transformers' config class for the backbone."""
 
     @abstractmethod
     def expected_weights(self, shape: TalkerShape) -> WeightShapes:
-        """Every weight that the talker needs, by its name in the checkpoint."""
+        """Return the shape of every weight that the talker needs, by its name in the checkpoint."""
 
     def canonical_name(self, name: str) -> str | None:
-        """The name in ``expected_weights`` of a weight of the checkpoint, which may have several;
-        None if the talker does not read it.
+        """Return the name in ``expected_weights`` of a checkpoint's weight, which may have several
+        names; None if the talker does not read it.
         """
         return None if name.startswith(self.ignored) else name
 
     def sampler_rules(self, generation: Mapping[str, Any], shape: TalkerShape) -> dict[str, Any]:
-        """Settings of the model's sampler beside the shape, from generation_config.json; plain
-        JSON, since it travels inside vLLM's settings. Raises CheckpointError.
+        """Return settings of the model's sampler from generation_config.json, beside the shape.
+        They are plain JSON, since they travel inside vLLM's settings. Raises CheckpointError.
         """
         return {}

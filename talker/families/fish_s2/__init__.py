@@ -1,5 +1,6 @@
-"""Fish Speech S2 Pro (``fishaudio/s2-pro``): a slow AR of Qwen3's shape draws a semantic code for
-each frame, and a fast AR in the same step the nine residual ones. No delay: a row is a frame.
+"""Fish Speech S2 Pro (``fishaudio/s2-pro``). A slow AR with Qwen3's architecture draws a semantic
+code per frame, and a fast AR the nine residual ones in the same step. There is no delay: a row is a
+frame.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from talker.shape import (
     stop_id,
 )
 
-#: The codec's residual codebooks have this many codes, though the fast head has more rows.
+#: Number of codes in the codec's residual codebooks; the fast head has more rows.
 _RESIDUAL_CODES = 1024
-#: Values that the published model has, and that its layers are written for.
+#: Values of the published model, the only ones that its layers here support.
 _ONLY_KNOWN = {
     "text_config": {
         "attention_qk_norm": True, "attention_qkv_bias": False, "attention_o_bias": False,
@@ -57,7 +58,7 @@ class FishS2(Family):
     title = "Fish Speech S2 Pro"
     example = "fishaudio/s2-pro"
     model_class = "talker.families.fish_s2.model:FishS2ForConditionalGeneration"
-    # config.json need not name any
+    # config.json need not name one
     architectures = ("FishQwen3OmniForCausalLM", "FishQwen3OmniForConditionalGeneration")
     builder = FishS2PromptBuilder
     licence = Licence(
@@ -66,7 +67,7 @@ class FishS2(Family):
         "own among them, needs a written licence (business@fish.audio); whoever offers a service "
         'with it passes the licence on, keeps its notice and shows "Built with Fish Audio"',
     )
-    #: Those of upstream's API. Of the codes only the semantic one is watched for repetition.
+    #: Those of upstream's API. Repetition-aware sampling applies to the semantic codes only.
     defaults = SamplingDefaults(
         temperature=0.8,
         top_p=0.8,
@@ -77,7 +78,7 @@ class FishS2(Family):
         ras_longest=16,
     )
     has_continuity = True
-    # its fused matrices are split and reordered, which scales would have to follow
+    # its fused matrices are split and reordered, and scales would have to follow
     loads_quantised = False
 
     def read_shape(self, config: Mapping[str, Any]) -> FishS2Shape:
@@ -110,7 +111,9 @@ class FishS2(Family):
         )
 
     def backbone_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """A plain Qwen3; ``talker.families.fish_s2.model`` brings the weights into its order."""
+        """Return a plain Qwen3 config; ``talker.families.fish_s2.model`` reorders the weights for
+        it.
+        """
         text = config.get("text_config")
         if not text:
             return {"model_type": "qwen3"}
@@ -148,7 +151,7 @@ class FishS2(Family):
 
 
 def _read_part(part: Mapping[str, Any], prefix: str) -> BackboneShape:
-    """One of the two transformers."""
+    """Read one of the two transformers."""
 
     def size(name: str) -> int:
         return positive_int(part, name, prefix)

@@ -1,9 +1,9 @@
 """The fast AR: from a slow hidden state and a semantic code to the residual codes of a frame.
 
-B rows run together. K codebooks take K - 1 passes: the hidden state and the semantic code go in
-as one pass of two positions, then each drawn code as one. Its KV cache lasts one step, so it is a
-buffer, and shapes and addresses are alike in every step, as a CUDA graph wants them. Layers are
-plain modules: they are replicated on every tensor-parallel rank, and no quantisation touches them.
+B rows run together. K codebooks take K - 1 passes: the hidden state and the semantic code are one
+pass of two positions, then each drawn code is one. Its KV cache lasts one step, so it is a buffer.
+Shapes and addresses are the same in every step, as a CUDA graph needs. Layers are plain modules:
+they are replicated on every tensor-parallel rank, and never quantised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ChooseCode = Callable[[Tensor, int], Tensor]
 
 
 class FastLayer(nn.Module):
-    """A transformer layer; its attention has no norms of queries and keys."""
+    """A transformer layer whose attention does not normalise queries and keys."""
 
     def __init__(self, part: BackboneShape) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class FastLayer(nn.Module):
         self.ffn_norm = nn.RMSNorm(part.hidden_size, part.rms_norm_eps)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: Tensor, at: int) -> Tensor:
-        """``[B, S, D]`` at positions from ``at`` on; ``cache`` ``[2, B, K, heads, size]`` is
+        """Run ``[B, S, D]`` at positions from ``at`` on; ``cache`` ``[2, B, K, heads, size]`` is
         written.
         """
         batch, count, _ = x.shape
@@ -88,7 +88,7 @@ class FastAR(nn.Module):
         self.register_buffer("cache", cache, persistent=False)
 
     def forward(self, hidden: Tensor, semantic: Tensor, choose: ChooseCode) -> Tensor:
-        """``[B, D]`` after the slow norm and semantic codes ``[B]`` -> codes ``[B, K]``."""
+        """Map ``[B, D]`` after the slow norm and semantic codes ``[B]`` to codes ``[B, K]``."""
         codes, at = [semantic], 0
         x = torch.stack([hidden, self.embeddings(semantic)], 1)
         while len(codes) < self.num_codebooks:
@@ -99,7 +99,7 @@ class FastAR(nn.Module):
         return torch.stack(codes, 1)
 
     def _run(self, x: Tensor, at: int) -> Tensor:
-        """Logits ``[B, V]`` after the last of the positions ``[B, S, D]`` from ``at`` on."""
+        """Return logits ``[B, V]`` after the last of the positions ``[B, S, D]`` from ``at`` on."""
         batch, count, _ = x.shape
         cos, sin = self.cos[at : at + count], self.sin[at : at + count]
         for layer, cache in zip(self.layers, self.cache, strict=True):
@@ -109,7 +109,7 @@ class FastAR(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (2i, 2i + 1) of ``[B, S, heads, size]``, in float32."""
+    """Rotate the pairs (2i, 2i + 1) of ``[B, S, heads, size]``, in float32."""
     a, b = x.float()[..., 0::2], x.float()[..., 1::2]
     turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
     return turned.to(x.dtype)

@@ -1,9 +1,9 @@
 """The fast AR as CUDA graphs: nine passes of some three hundred kernels each, launched as one.
 
-A graph is recorded when its size first comes up, for numbers of rows that are powers of two and
-for as many widths of top-k, and replayed from then on. Each reads and writes the same buffers, so
-a step copies its rows in and takes the codes out; nothing waits for the device. Rows beyond a
-step's own are computed and left.
+Graphs are recorded for numbers of rows and widths of top-k that are powers of two, each when its
+size first occurs, and replayed from then on. All graphs read and write the same buffers, so a step
+copies its rows in and the codes out; nothing waits for the device. Rows beyond a step's own are
+computed and ignored.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from talker.families.fish_s2.fast_ar import ChooseCode, FastAR
 from talker.frames import power_of_two
 from talker.sampler import Draw, choose_codes
 
-#: Does on the device what a piece of work does, again and again, at the same addresses.
+#: Records a function on the device, and returns its replay at the same addresses.
 Record = Callable[[Callable[[], None]], Callable[[], None]]
-#: Runs before a capture: libraries choose their kernels and allocate in the first.
+#: Runs before a capture, since libraries choose their kernels and allocate in the first ones.
 _WARM_UPS = 2
 
 
 def record_cuda(work: Callable[[], None]) -> Callable[[], None]:
-    """Record ``work`` on a stream of its own, and return what replays it on the current one."""
+    """Record ``work`` on its own stream, and return its replay on the current one."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -40,7 +40,9 @@ def record_cuda(work: Callable[[], None]) -> Callable[[], None]:
 
 
 def drawing(positions: Tensor, draw: Draw, stride: int) -> ChooseCode:
-    """What draws codes at ``positions`` ``[B]``; each codebook has noise of its own."""
+    """Return the function that draws codes at ``positions`` ``[B]``; each codebook has its own
+    noise.
+    """
 
     def choose(logits: Tensor, book: int) -> Tensor:
         books = torch.full((1,), book + 1, device=logits.device)
@@ -50,9 +52,9 @@ def drawing(positions: Tensor, draw: Draw, stride: int) -> ChooseCode:
 
 
 class FrameGraphs:
-    """``FastAR`` for up to ``most_rows`` rows of hidden states of ``like``'s type and place.
+    """``FastAR`` for up to ``most_rows`` rows of hidden states of ``like``'s type and device.
 
-    ``stride``: see ``talker.noise.log_uniform``. ``record`` is what the device has for graphs.
+    ``stride``: see ``talker.noise.log_uniform``. ``record`` makes a graph on the device.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class FrameGraphs:
         self._replays: dict[tuple[int, int], Callable[[], None]] = {}
 
     def __call__(self, hidden: Tensor, semantic: Tensor, positions: Tensor, draw: Draw) -> Tensor:
-        """Codes ``[B, K]`` for hidden states ``[B, D]`` and semantic codes ``[B]``."""
+        """Return codes ``[B, K]`` for hidden states ``[B, D]`` and semantic codes ``[B]``."""
         rows = hidden.shape[0]
         mine = self._draw
         for buffer, value in (
@@ -92,7 +94,7 @@ class FrameGraphs:
         if size not in self._replays:
             self._replays[size] = self._record(self._work(*size))
         self._replays[size]()
-        return self._codes[:rows].clone()  # the next step overwrites them
+        return self._codes[:rows].clone()  # the next step overwrites the buffer
 
     def _work(self, rows: int, widest: int) -> Callable[[], None]:
         mine = self._draw

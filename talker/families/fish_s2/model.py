@@ -1,9 +1,9 @@
 """S2 Pro as a vLLM model: a stock Qwen3 backbone, a small semantic head, and the fast AR.
 
-S2 Pro turns neighbouring pairs (2i, 2i + 1) of a head, Qwen3 in vLLM the pairs (i, i + half).
-Queries and keys only meet each other, so putting their rows, and their norms' weights, into the
-other order makes one into the other. What may be said is V + 1 of the vocabulary's ids, so the
-head is those rows of the text embedding and not a mask over all.
+The rotary embedding of S2 Pro rotates neighbouring pairs (2i, 2i + 1) of a head, that of vLLM's
+Qwen3 the pairs (i, i + half). Queries and keys only meet each other, so reordering their rows, and
+their norms' weights, converts one into the other. Only V + 1 of the vocabulary's ids may be drawn,
+so the head is those rows of the text embedding instead of a mask over all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from talker.sampler import RowSampler
 from talker.shape import BackboneShape
 
 _SLOW, _FAST = "text_model.model.", "audio_decoder."
-#: Names of a slow layer's weights, here and in vLLM's Qwen3.
+#: Names of a slow layer's weights: the checkpoint's, and vLLM's Qwen3's.
 _SLOW_NAMES = {
     "attention.wo.": "self_attn.o_proj.",
     "attention.q_norm.": "self_attn.q_norm.",
@@ -61,14 +61,14 @@ class FishS2ForConditionalGeneration(TalkerModel):
         return FishS2RowSampler(n_slots, shape, self.fast, rules.get("look_back", 0), most_rows)
 
     def embed_codes(self, codes: Tensor) -> Tensor:
-        """The semantic token's embedding and those of all codes, scaled as upstream does."""
+        """Add the semantic token's embedding and those of all codes, scaled as upstream does."""
         token = self.model.embed_input_ids(codes[:, 0].long() + self._shape.semantic_begin)
         rows: Tensor = self.code_embedding(codes)
         scaled: Tensor = (token + rows.to(token.dtype)) / (self.num_codebooks + 1) ** 0.5
         return scaled
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
-        """``[B, D]`` -> ``[B, V + 1 + D]``: the fast AR wants the hidden states too."""
+        """``[B, D]`` -> ``[B, V + 1 + D]``: the fast AR also needs the hidden states."""
         logits = functional.linear(hidden_states, self.semantic_head)
         return torch.cat([logits, hidden_states], 1)
 
@@ -84,7 +84,7 @@ class FishS2ForConditionalGeneration(TalkerModel):
 def _renamed(
     weights: Iterable[tuple[str, Tensor]], shape: FishS2Shape
 ) -> Iterator[tuple[str, Tensor]]:
-    """The checkpoint's weights by this model's names."""
+    """Rename the checkpoint's weights to this model's names."""
     begin, size = shape.semantic_begin, shape.codebook_size
     for name, weight in weights:
         if name == f"{_SLOW}embeddings.weight":
@@ -95,13 +95,13 @@ def _renamed(
             yield from _slow_weights(name.removeprefix("text_model."), weight, shape.backbone)
         elif name == f"{_FAST}codebook_embeddings.weight":
             yield "code_embedding.weight", weight
-        elif name.startswith(_FAST):  # the codec's file may lie in the same folder
+        elif name.startswith(_FAST):  # the codec's file may be in the same folder
             name = name.removeprefix(_FAST).replace("attention.w", "w")
             yield f"fast.{name.replace('feed_forward.', '')}", weight
 
 
 def _slow_weights(name: str, weight: Tensor, part: BackboneShape) -> Iterator[tuple[str, Tensor]]:
-    """Names and order of vLLM's Qwen3."""
+    """Rename and reorder a slow layer's weights for vLLM's Qwen3."""
     fused = "attention.wqkv.weight"
     if name.endswith(fused):
         stem, size = name.removesuffix(fused) + "self_attn.", part.head_dim
@@ -119,6 +119,6 @@ def _slow_weights(name: str, weight: Tensor, part: BackboneShape) -> Iterator[tu
 
 
 def _halves(weight: Tensor, size: int) -> Tensor:
-    """Each head's rows in the order evens, odds."""
+    """Reorder each head's rows to evens, odds."""
     heads = weight.reshape(-1, size, *weight.shape[1:])
     return torch.cat([heads[:, 0::2], heads[:, 1::2]], 1).flatten(0, 1)

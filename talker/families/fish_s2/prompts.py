@@ -1,8 +1,8 @@
-"""S2 Pro's prompts, encoded piece by piece as fish-speech does.
+"""S2 Pro's prompts, encoded part by part as fish-speech does.
 
-Each piece of text is encoded by itself: put together first, "...text." and a following "\\n\\n"
-would be another id, since the vocabulary has ids such as ".\\n\\n". Styles such as ``[whisper]``
-are ordinary text to this model, and so is ``<|speaker:1|>`` unless the vocabulary has it as an id.
+Each part of the text is encoded by itself. Joined first, "...text." and a following "\\n\\n" would
+become another id, since the vocabulary has ids such as ".\\n\\n". Styles such as ``[whisper]`` are
+ordinary text to this model, and so is ``<|speaker:1|>`` unless it is an id of the vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SYSTEM = "convert the provided text to speech"
 CLIP_BEFORE = f"{SYSTEM} reference to the following:\n\nText:\n"
 CLIP_AFTER = "\n\nSpeech:\n"
 _SPEAKER = re.compile(r"<\|speaker:\d+\|>")
-#: Who speaks holds until somebody else does, whether the vocabulary has an id for it or not.
+#: A speaker stays until the next speaker's tag, whether the vocabulary has an id for it or not.
 _SPEAKERS = {f"<|speaker:{number}|>": "speaker" for number in range(100)}
 
 
@@ -43,13 +43,13 @@ class FishS2PromptBuilder(PromptBuilder):
         return (self._im_end, *self.encode("\n"))
 
     def clip_rows(self, frames: Codes) -> Codes:
-        """A row is a frame."""
+        """Return the frames, since a row is a frame."""
         return frames.copy()
 
     def head(
         self, text: str, clips: Sequence[Clip], scene: str | None
     ) -> tuple[list[int], list[int]]:
-        """See PromptBuilder. All transcripts stand before all clips."""
+        """See PromptBuilder. All transcripts come before all clips."""
         head, places = [self._im_start, *self.encode("system\n")], list[int]()
         if clips:
             head += [*self.encode(CLIP_BEFORE), *self._transcript(clips)]
@@ -58,7 +58,7 @@ class FishS2PromptBuilder(PromptBuilder):
             head += self.encode(SYSTEM)
         for clip in clips:
             places.append(len(head))
-            # what stands for the rows does not matter: the engine puts their embeddings there
+            # any id will do for the rows: the engine puts their embeddings there
             head += [self._audio_pad] * clip.num_rows
         return [*head, self._im_end, *self.encode("\n")], places
 
@@ -69,7 +69,7 @@ class FishS2PromptBuilder(PromptBuilder):
         return [*before, *spoken, *after, self._voice], len(before)
 
     def _transcript(self, clips: Sequence[Clip]) -> list[int]:
-        """The transcripts' lines; each begins with its speaker's tag, as upstream puts it there."""
+        """Encode the transcripts' lines; each begins with its speaker's tag, as upstream."""
         lines, ids = [], list[int]()
         for number, clip in enumerate(clips):
             said = clip.transcript or ""

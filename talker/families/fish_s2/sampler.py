@@ -13,14 +13,15 @@ from talker.families.fish_s2.frame_graphs import FrameGraphs, drawing
 from talker.frames import FrameTable, LookBack
 from talker.sampler import Draw, Drawn, RowSampler
 
-#: Upstream draws a semantic code that was among the last ones again like this.
+#: Upstream's parameters for drawing a recently repeated semantic code again.
 _AGAIN_TEMPERATURE, _AGAIN_TOP_P = 1.0, 0.9
 
 
 class FishS2RowSampler(RowSampler):
     """See RowSampler. ``logits`` are ``[B, V + 1 + D]``: those of the semantic codes, that of the
-    end, and the slow AR's hidden states. Repetition is the semantic codes' alone, and greedy rows
-    are not drawn again. ``most_rows``: on a GPU the fast AR is graphs for so many rows; 0: never.
+    end, and the slow AR's hidden states. Repetition-aware sampling applies to the semantic codes
+    only, and greedy rows are not drawn again. ``most_rows``: on a GPU the fast AR runs as CUDA
+    graphs for up to that many rows; 0: never.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class FishS2RowSampler(RowSampler):
         assert shape.stop_id is not None
         table = FrameTable(n_slots, shape.num_codebooks, num_states=0, look_back=look_back)
         super().__init__(table, shape.codebook_rows, shape.stop_id)
-        self._fast = (fast,)  # the model's own module, not registered a second time
+        self._fast = (fast,)  # in a tuple, so that it is not registered twice
         self._size, self._most_rows = shape.codebook_size, most_rows
         self._graphs: FrameGraphs | None = None
 
@@ -44,7 +45,7 @@ class FishS2RowSampler(RowSampler):
         """See RowSampler."""
         hidden = logits[:, self._size + 1 :]
         scores = logits[:, : self._size + 1].float()
-        # each codebook has noise of its own, and the second semantic draw too
+        # each codebook has its own noise, and so has the second semantic draw
         stride = self.num_codebooks + 1
 
         choose = drawing(positions, draw, stride)

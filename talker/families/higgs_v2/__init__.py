@@ -1,5 +1,5 @@
 """Higgs Audio v2 (``bosonai/higgs-audio-v2-generation-3B-base``): a Llama backbone whose layers
-have an MLP and norms for text and others for audio, and an audio head of its own.
+have separate MLPs and norms for text and for audio, and an audio head of its own.
 
 It is published in two formats that hold the same model: boson-ai's own, and transformers'.
 """
@@ -22,10 +22,10 @@ from talker.shape import (
     stop_id,
 )
 
-#: Upstream trains and serves so many positions; transformers' format says 2,048, a default.
+#: Positions that upstream trains and serves; the default in transformers' format is 2,048.
 _POSITIONS = 8192
 _ROPE_THETA = 500_000.0
-#: The model's code knows other values; no published checkpoint has one.
+#: The model's code has other values too, but no published checkpoint uses them.
 _ONLY_KNOWN = {
     "audio_adapter_type": "dual_ffn_fast_forward",
     "use_audio_out_self_attention": 0,
@@ -55,7 +55,7 @@ class HiggsV2(DelayedFamily):
         "Boson Higgs Audio 2 community licence",
         "the weights have a licence of Boson AI's own: read it before you serve them to others",
     )
-    #: Upstream's scripts differ; top-p without a top-k would cost a full sort.
+    #: Upstream's scripts differ; top-p without a top-k would need a full sort.
     defaults = SamplingDefaults(
         temperature=0.7,
         top_p=0.95,
@@ -66,7 +66,7 @@ class HiggsV2(DelayedFamily):
         ras_longest=16,
     )
     has_continuity = True
-    #: What stands before the backbone's names in the checkpoint.
+    #: Prefix of the backbone's names in the checkpoint.
     _prefix = ""
     _codes = "audio_codebook_embeddings.weight"
     #: The text head is never sampled from, and no audio is encoded.
@@ -113,7 +113,7 @@ class HiggsV2(DelayedFamily):
         }
 
     def canonical_name(self, name: str) -> str | None:
-        """See Family. The audio head is found under two names in either format."""
+        """See Family. In either format the audio head may have two names."""
         if name.startswith(self.ignored) or ".rotary_emb." in name:
             return None
         return name.removeprefix("audio_decoder_proj.")

@@ -1,10 +1,11 @@
-"""The DualFFN layer on vLLM's Llama layer: attention is shared, norms and MLP are chosen by
-whether a position is audio (a generated row, a reference row, AUDIO_INIT) or text.
+"""The DualFFN layer on vLLM's Llama layer. Attention is shared; norms and MLP depend on whether a
+position is audio (a generated row, a reference row, AUDIO_INIT) or text.
 
-Both norms are one computation with other gains. Of the MLPs a CPU computes each for its own
-positions, so that a step of decoding reads the audio MLPs alone. On a GPU shapes must not depend
-on what the positions are, since vLLM captures a step as a graph, and a prompt's one-token chunk
-runs through the graph of a decode: there both are computed for all and chosen from, which is exact.
+Both norms are one computation with different gains. On a CPU each MLP runs for its own positions
+only, so a decoding step reads only the audio MLPs. On a GPU shapes must not depend on the
+positions' kinds, since vLLM captures a step as a graph, and a prompt's one-token chunk runs through
+the graph of a decode. There both MLPs run for all positions, and the result is selected, which is
+exact.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from vllm.model_executor.models.llama import LlamaDecoderLayer, LlamaMLP
 
 
 class Route(nn.Module):
-    """Which positions of a step are audio; all layers look here. The mask stays where it is, since
-    a CUDA graph reads it. With ``is_split`` it is also known where they are.
+    """The mask of a step's audio positions, shared by all layers. It stays at one address, since a
+    CUDA graph reads it. With ``is_split`` the indices of audio and text positions are kept too.
     """
 
     is_audio: Tensor
@@ -32,13 +33,13 @@ class Route(nn.Module):
         self._text_at = self._audio_at = torch.zeros(0, dtype=torch.long)
 
     def set(self, is_audio: Tensor) -> None:
-        """This step's positions ``[N]``."""
+        """Set this step's mask ``[N]``."""
         self.is_audio[: len(is_audio)] = is_audio
         if self.is_split:
             self._audio_at, self._text_at = is_audio.nonzero()[:, 0], (~is_audio).nonzero()[:, 0]
 
     def feed(self, x: Tensor, text: nn.Module, audio: nn.Module) -> Tensor:
-        """``[N, D]`` through each position's own MLP."""
+        """Run ``[N, D]`` through each position's own MLP."""
         count, text_at, audio_at = x.shape[0], self._text_at, self._audio_at
         if not self.is_split or len(text_at) + len(audio_at) != count:  # or in a warm-up
             return torch.where(self.is_audio[:count, None], audio(x), text(x))
@@ -54,7 +55,7 @@ class Route(nn.Module):
 
 
 class DualFFNLayer(LlamaDecoderLayer):  # type: ignore[misc]  # untyped base
-    """``route`` is set by the model."""
+    """A decoder layer with an MLP and norms per kind of position. ``route`` is set by the model."""
 
     route: Route
 

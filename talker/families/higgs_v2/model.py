@@ -17,8 +17,8 @@ from talker.model import TalkerModel
 
 class HiggsAudioV2ForConditionalGeneration(TalkerModel):
     """See TalkerModel. Rows in a prompt have the id ``audio_out``; one that no reference replaces
-    is AUDIO_INIT. Embedding and head of the codes are plain modules, so that no quantisation
-    touches them.
+    is AUDIO_INIT. Embedding and head of the codes are plain modules, so that they are not
+    quantised.
     """
 
     hf_to_vllm_mapper = WeightsMapper(
@@ -51,7 +51,7 @@ class HiggsAudioV2ForConditionalGeneration(TalkerModel):
         self._boc, self._audio_out = shape.boc, shape.audio_out
 
     def resolve_rows(self, input_ids: Tensor, frames: FrameState) -> tuple[Tensor, Tensor]:
-        """See TalkerModel; notes the route."""
+        """See TalkerModel. Also sets the route."""
         is_placeholder = input_ids == self._audio_out
         is_row = frames.is_frame | is_placeholder
         self.route.set(is_row)

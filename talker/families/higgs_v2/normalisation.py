@@ -1,8 +1,9 @@
-"""Upstream's text normalisation, which the model was used with from the start.
+"""Upstream's text normalisation, with which the model has always been used.
 
 The rules of ``examples/generation.py`` of boson-ai/higgs-audio: full-width punctuation to ASCII,
 brackets to spaces, degrees in words, events to the model's own marks, white space collapsed line by
-line, and a full stop where a text has no end. Each character keeps its place in the client's text.
+line, and a full stop at the end of text without one. Each character's offset in the client's text
+is kept.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 from talker.prompts import TagSet, TextPiece
 
-#: What a client may write, and how the model reads it: mark, words, mark.
+#: Events that a client may write, and the model's form of each: mark, words, mark.
 EVENTS: dict[str, tuple[str, str, str]] = {
     "[laugh]": ("<SE>", "[Laughter]", "</SE>"),
     "[humming start]": ("<SE_s>", "[Humming]", "</SE_s>"),
@@ -26,10 +27,10 @@ EVENTS: dict[str, tuple[str, str, str]] = {
     "[cheering]": ("<SE>", "[Cheering]", "</SE>"),
     "[cough]": ("<SE>", "[Cough]", "</SE>"),
 }
-#: Who speaks holds until somebody else does.
+#: A speaker stays until the next speaker's tag.
 _SPEAKERS = {f"[SPEAKER{number}] ": "speaker" for number in range(100)}
 TAGS = TagSet(frozenset(EVENTS), frozenset(EVENTS), _SPEAKERS)
-#: Tags after which a text has ended.
+#: Tags that count as the end of a text.
 _ENDS = frozenset(tag for tag, marks in EVENTS.items() if marks[2] in ("</SE>", "</SE_e>"))
 _TERMINATORS = tuple(".!?,;\"'")
 
@@ -43,12 +44,12 @@ _DEGREES = {"°F": " degrees Fahrenheit", "°C": " degrees Celsius"}
 _REPLACED = re.compile("|".join(map(re.escape, [*_DEGREES, *_PUNCTUATION])))
 _LINE_BREAKS = re.compile(r"\s*\n\s*")
 _SPACES = re.compile(r"[^\S\n]+")
-#: Stands for the tags while the words about them are normalised; not a letter of any script.
+#: Stands for the tags while the words around them are normalised; not a letter of any script.
 _MARK = "\ue000"
 
 
 def normalise(text: str) -> list[TextPiece]:
-    """Words and tags of ``text`` as the model wants them."""
+    """Return the words and tags of ``text`` in the model's form."""
     cut = TAGS.split(text.replace(_MARK, " "))
     tags = cut[1::2]
     origins: list[int] = []
@@ -83,7 +84,7 @@ def normalise(text: str) -> list[TextPiece]:
 def _replace(
     pattern: re.Pattern[str], change: Callable[[str], str], text: str, origins: list[int]
 ) -> tuple[str, list[int]]:
-    """``pattern.sub``; what replaces a match stands where the match began."""
+    """``pattern.sub``, also for ``origins``: a replacement has the origin of its match's start."""
     parts: list[str] = []
     places: list[int] = []
     at = 0

@@ -1,12 +1,12 @@
 """Higgs Audio v2's prompts: ChatML from ids.
 
-Without a reference the scene of the system text lets the model choose a voice ("smart voice");
-lines ``[SPEAKER0] ...`` are spoken by several. A client's own scene may describe a voice in a line
-``SPEAKER0: ...``, as upstream's voice prompts do. A reference with its text is a turn that was said
-before, by its speaker where there are several or the text names speakers; one without its text
-stands in the system text. Every
-prompt ends with ``<|audio_out_bos|>`` and ``<|AUDIO_OUT|>``: the latter stands for AUDIO_INIT, the
-row of eight BOC that upstream never draws, so that it costs no step.
+Without a reference the scene of the system text lets the model choose a voice ("smart voice").
+Lines ``[SPEAKER0] ...`` are spoken by several voices. A client's own scene may describe a voice in
+a line ``SPEAKER0: ...``, as upstream's voice prompts do. A reference with a transcript is an
+earlier turn, by its speaker if there are several or the text names speakers. One without a
+transcript is part of the system text. Every prompt ends with ``<|audio_out_bos|>`` and
+``<|AUDIO_OUT|>``. The latter stands for AUDIO_INIT, the row of eight BOC that upstream never draws,
+so that it costs no step.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ SPEAKERS_SYSTEM = (
     "If no speaker tag is present, select a suitable voice on your own."
 )
 _SPEAKER = re.compile(r"\[SPEAKER(\d{1,2})\]")
-#: A line of a scene that says how a speaker sounds.
+#: A line of a scene that describes a speaker's voice.
 _DESCRIBED = re.compile(r"^SPEAKER(\d{1,2}):", re.MULTILINE)
 _VOICES = ("feminine", "masculine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiggsV2Shape(DelayedShape):
-    """``audio_out`` is the id that stands for rows in a prompt, by config.json."""
+    """``audio_out`` is the id that stands for rows in a prompt, from config.json."""
 
     audio_out: int
 
@@ -91,15 +91,15 @@ class HiggsV2PromptBuilder(PromptBuilder):
         return normalise(text)
 
     def tag_ids(self, tag: str) -> list[int]:
-        """See PromptBuilder; its words alone where the vocabulary has no marks."""
+        """See PromptBuilder. Without marks in the vocabulary, only the tag's words."""
         opened, words, closed = EVENTS[tag]
         if opened not in self._marks or closed not in self._marks:
             return self._encode_piece(words).ids
         return [self._marks[opened], *self._encode_piece(words).ids, self._marks[closed]]
 
     def clip_rows(self, frames: Codes) -> Codes:
-        """T + 2 + K - 1 rows: a frame of BOC before the clip and one of EOC after it, in the delay
-        pattern.
+        """Return T + 2 + K - 1 rows: a frame of BOC before the clip and one of EOC after it, in the
+        delay pattern.
         """
         boc = self._codebook_size
         wrapped = np.pad(frames, ((1, 1), (0, 0)))
@@ -123,7 +123,9 @@ class HiggsV2PromptBuilder(PromptBuilder):
         return [self._begin, *self._turn("system", system)], []
 
     def _cloning(self, text: str, clips: Sequence[Clip], scene: str) -> tuple[list[int], list[int]]:
-        """System text, with the clips that have no transcript, and a turn for each that has."""
+        """Build the head: a system text with the clips without a transcript, then a turn per other
+        clip.
+        """
         names_speakers = len(clips) > 1 or bool(_SPEAKER.search(text))
         places, mute, ahead = [0] * len(clips), list[int](), f"{scene}\n\n"
         described: list[int] = []
@@ -156,7 +158,7 @@ class HiggsV2PromptBuilder(PromptBuilder):
         return [*before, *spoken, *speaking], len(before)
 
     def _scene(self, system: str, scene: list[int]) -> list[int]:
-        """System text and a scene's ids."""
+        """Build the system text with a scene's ids."""
         opened = [*self.encode(f"{system}\n\n"), self._scene_start, *self.encode("\n")]
         return [*opened, *scene, *self.encode("\n"), self._scene_end]
 

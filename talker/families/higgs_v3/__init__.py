@@ -16,14 +16,14 @@ from talker.families.family import Licence, SamplingDefaults, WeightShapes
 from talker.families.higgs_v3.prompts import HiggsV3PromptBuilder
 from talker.shape import CheckpointError, TalkerShape, positive_int, section, stop_id
 
-#: The published checkpoint leaves ``rope_theta`` null and was trained with this.
+#: The published checkpoint was trained with this and leaves ``rope_theta`` null.
 _ROPE_THETA = 1_000_000.0
 _TEXT_EMBEDDING = "tied.embedding.text_embedding.weight"
 _CODE_EMBEDDING = "tied.embedding.modality_embeddings.0.embedding.weight"
 
 
 class HiggsV3(DelayedFamily):
-    """See Family. Facts: the layout of ``bosonai/higgs-audio-v3-tts-4b``."""
+    """See Family. Follows the layout of ``bosonai/higgs-audio-v3-tts-4b``."""
 
     model_type = "higgs_multimodal_qwen3"
     title = "Higgs Audio v3"
@@ -39,7 +39,7 @@ class HiggsV3(DelayedFamily):
         "commercial licence from Boson AI",
     )
     has_continuity = True
-    #: Published with vLLM-Omni's pipeline.
+    #: As in vLLM-Omni's pipeline.
     defaults = SamplingDefaults(temperature=1.0, top_p=0.95, top_k=50, max_frames=2048)
 
     def read_shape(self, config: Mapping[str, Any]) -> DelayedShape:
@@ -73,7 +73,9 @@ class HiggsV3(DelayedFamily):
         return shape
 
     def backbone_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """A plain Qwen3, with the rotary base filled in where the checkpoint leaves it null."""
+        """Return a plain Qwen3 config, with the rotary base filled in if the checkpoint leaves it
+        null.
+        """
         text = dict(config.get("text_config") or {})
         text.pop("architectures", None)
         theta = rope_theta(text, _ROPE_THETA)

@@ -1,9 +1,9 @@
 """Higgs Audio v3's control tags and prompt layout.
 
 Layout: ``<|tts|> [<|ref_text|> transcript] [<|ref_audio|> voice rows] <|text|> text <|audio|>``.
-The 43 tags are all that the family documents. Emotion, style, speed, pitch and expressiveness
-lead a turn; pauses and sound effects stand inline, and what the sound effect sounds like follows
-without a space (``<|sfx:laughter|>haha``).
+The 43 tags are all that the family documents. Emotion, style, speed, pitch and expressiveness lead
+a turn. Pauses and sound effects stand inline, and the sound effect's spelling follows it without a
+space (``<|sfx:laughter|>haha``).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ TAG_VALUES: dict[str, tuple[str, ...]] = {
 CONTROL_TAGS: frozenset[str] = frozenset(
     f"<|{category}:{value}|>" for category, values in TAG_VALUES.items() for value in values
 )
-#: Those that lead a turn and colour all of it; pauses and sound effects stand where they are.
+#: Tags that lead a turn and affect all of it; pauses and sound effects apply where they stand.
 DELIVERY_TAGS: dict[str, str] = {
     f"<|{category}:{value}|>": value.partition("_")[0] if category == "prosody" else category
     for category in ("emotion", "style", "prosody")
     for value in TAG_VALUES[category]
     if value not in ("pause", "long_pause")
 }
-#: Tags that make a sound by themselves: text with one of them has something to say.
+#: Tags that make a sound by themselves, so text with one of them can be spoken.
 AUDIBLE_TAGS: frozenset[str] = frozenset(f"<|sfx:{value}|>" for value in TAG_VALUES["sfx"])
 TAGS = TagSet(CONTROL_TAGS, AUDIBLE_TAGS, DELIVERY_TAGS)
 
@@ -82,7 +82,7 @@ class HiggsV3PromptBuilder(PromptBuilder):
             head += [self._ref_text, *self.encode_transcript(transcript)]
         assert self._ref_audio is not None
         head.append(self._ref_audio)
-        # what stands for the rows does not matter: the engine puts their embeddings there
+        # any id will do for the rows: the engine puts their embeddings there
         return [*head, *[self._ref_audio] * num_rows], [len(head)]
 
     def turn(self, spoken: list[int]) -> tuple[list[int], int]:
