@@ -1,9 +1,9 @@
 """Measures the embedded voice: ``make voice-eval``, or ``python -m embedded.evaluate``.
 
-Held-out sentences are spoken by the service's own path (front end, talker process, codec), and
-compared with the teacher's recordings of them, if there are any, as they are and through the codec.
-A recogniser and a MOS predictor, in environments of their own, hear all three.
-docs/design/embedded_voice.md says what the figures mean.
+Held-out sentences are spoken by the service's own components (front end, talker process, codec).
+They are compared with the teacher's recordings, if there are any, both as they are and through the
+codec. A recogniser and a MOS predictor, in environments of their own, hear all three.
+docs/design/embedded_voice.md explains the results.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class NoTexts(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print the page, and write it with ``--out``. 1 if something is missing."""
+    """Measure, print the page, and write it with ``--out``. Returns 1 if something is missing."""
     options = _options(argv)
     torch.set_num_threads(1)
     try:
@@ -101,7 +101,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _mos_predictor(python: Path) -> AbstractContextManager[MosPredictor | None]:
-    """The MOS predictor, or None where there is none, which is said."""
+    """Return the MOS predictor, or print that there is none and return None."""
     try:
         return MosPredictor(python)
     except NoMosPredictor as missing:
@@ -112,7 +112,7 @@ def _mos_predictor(python: Path) -> AbstractContextManager[MosPredictor | None]:
 async def evaluate(
     options: argparse.Namespace, ears: Recogniser, predictor: MosPredictor | None
 ) -> Evaluation:
-    """Speak and measure. Raises NoEars, NoSource, NoTexts, or what talker and codec raise."""
+    """Speak and measure. Raises NoEars, NoSource, NoTexts, or the errors of talker and codec."""
     texts = _texts(options)
     found = open_higgs(str(options.model))
     decoder = found.load_decoder()
@@ -173,7 +173,7 @@ def _seams(decoder: HiggsDecoder, codes: Sequence[Codes]) -> list[SeamFigure]:
 
 
 def _texts(options: argparse.Namespace) -> list[str]:
-    """The lines that have words, or some of them. Raises NoTexts if none has."""
+    """Return the lines that have words, or some of them. Raises NoTexts if there are none."""
     written = options.sentences.read_text(encoding="utf-8").splitlines()
     lines = [line for line in written if words_of(line)]
     if not lines:

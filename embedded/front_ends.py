@@ -1,4 +1,4 @@
-"""The text front ends that checkpoints may name, by their names."""
+"""The text front ends that checkpoints may name."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import functools
 from embedded.pronunciation import sounds
 from embedded.text import normalise
 
-#: An utterance is parted by its length in words, checked and made into a prompt, one right after
-#: the other: it is read once for all of these.
+#: An utterance is split by its length in words, checked and made into a prompt in quick succession.
+#: With this cache it is read only once for all of these.
 _KEPT = 64
-#: As generation_config.json names them (``text_frontend``): one that writes words, and one that
-#: writes how these sound.
+#: By the name in generation_config.json (``text_frontend``): one writes words, the other their
+#: sounds.
 FRONT_ENDS = {
     "english": functools.lru_cache(_KEPT)(normalise),
     "english-sounds": functools.lru_cache(_KEPT)(sounds),

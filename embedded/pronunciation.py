@@ -1,9 +1,9 @@
-"""The text front end that says words by their sounds: ``english-sounds``.
+"""The text front end that writes words by their sounds: ``english-sounds``.
 
-What :func:`embedded.text.normalise` has put into words is looked up in a lexicon; words that it
-lacks, names above all, stay in letters, which the voice reads too. Sounds that are written as
-letters are in English (b, k, s) share these; the others have signs of their own, so that no vowel
-can be taken for its letter.
+The words from :func:`embedded.text.normalise` are looked up in a lexicon. Words that it lacks,
+names above all, stay in letters, which the voice reads too. Sounds that English writes as letters
+(b, k, s) share these; the others have signs of their own, so that no vowel can be mistaken for its
+letter.
 """
 
 from __future__ import annotations
@@ -15,34 +15,36 @@ from pathlib import Path
 
 from embedded.text import Normalised, Span, normalise
 
-#: Of the lexicon's International Phonetic Alphabet (as misaki writes it), what is written
-#: otherwise here.
+#: Symbols of the lexicon's International Phonetic Alphabet (in misaki's form) that are written
+#: differently here.
 _WRITTEN = str.maketrans({"i": "E", "u": "U", "j": "J", "ɹ": "r", "ɡ": "g", "ʔ": "t"})
-#: Signs that are no letters of the voice's, in the order of their ids.
+#: Signs that are not letters of the voice, in the order of their ids.
 SIGNS = "EUJAIOQWYæɑɔəɛɜɪʊʌᵊᵻðŋʃʒʤʧθɾˈˌ"
 _VOWELS = frozenset("EUAIOQWYæɑɔəɛɜɪʊʌᵊᵻ")
 _HISSES, _VOICELESS = frozenset("szʃʒʤʧ"), frozenset("ptkfθsʃʧ")
 #: Made by ``embedded.training.lexicon``.
 FILE = Path(__file__).with_name("lexicon.txt.gz")
-#: Small words as they are said in a sentence, where the lexicon has them alone.
+#: Small words as pronounced in a sentence; the lexicon has their isolated forms.
 _UNSTRESSED = {"a": "ə", "to": "tə", "the": "ðə"}
 _BEFORE_VOWELS = {"to": "tU", "the": "ðE"}
 
 
 @functools.cache
 def lexicon() -> dict[str, str]:
-    """How words are said, some 175,000 of them, in the signs of this module."""
+    """Return the pronunciations of some 175,000 words, in the signs of this module."""
     with gzip.open(FILE, "rt", encoding="utf-8") as lines:
         return dict(line.rstrip("\n").split(" ", 1) for line in lines if line.strip())
 
 
 def written(phonemes: str) -> str:
-    """The International Phonetic Alphabet in this module's signs."""
+    """Write the International Phonetic Alphabet in this module's signs."""
     return phonemes.translate(_WRITTEN)
 
 
 def said(word: str, following: str = "") -> str | None:
-    """How ``word`` is said before ``following`` (as said, too), if the lexicon knows it."""
+    """Return the sounds of ``word`` before ``following`` (also in sounds); None if they are not
+    known.
+    """
     if word in _UNSTRESSED:
         before_vowel = following.lstrip("ˈˌ")[:1] in _VOWELS
         return _BEFORE_VOWELS.get(word, "ə") if before_vowel else _UNSTRESSED[word]
@@ -51,7 +53,7 @@ def said(word: str, following: str = "") -> str | None:
 
 
 def _inflected(word: str, known: dict[str, str]) -> str | None:
-    """A word that is another one with an ending: by the endings' usual sounds."""
+    """Derive the sounds of an inflected word from its stem, by the usual sounds of endings."""
     for ending, sounded in (("'s", _plural), ("s", _plural), ("ed", _past), ("ing", _going)):
         if word.endswith(ending):
             for stem in _stems(word.removesuffix(ending), ending):
@@ -61,7 +63,7 @@ def _inflected(word: str, known: dict[str, str]) -> str | None:
 
 
 def _stems(stem: str, ending: str) -> list[str]:
-    """What a word may have been before the ending changed its spelling."""
+    """Return the possible stems of a word, whose spelling the ending may have changed."""
     found = [stem]
     if ending == "s" and stem.endswith("ie"):
         found.append(stem[:-2] + "y")
@@ -91,7 +93,7 @@ def _going(base: str) -> str:
 
 
 def sounds(text: str) -> Normalised:
-    """Read ``text`` as ``normalise`` does, and say each word of it as it sounds.
+    """Read ``text`` as ``normalise`` does, and write each word of it by its sounds.
 
     >>> sounds("The 2 apples.").text
     'ðə tˈU ˈæpᵊlz.'
@@ -100,7 +102,9 @@ def sounds(text: str) -> Normalised:
 
 
 def spoken(reading: Normalised, spelled: frozenset[int] = frozenset()) -> Normalised:
-    """The words of ``reading`` as they sound; those with the numbers in ``spelled`` in letters."""
+    """Return the words of ``reading`` by their sounds; those with indices in ``spelled`` in
+    letters.
+    """
     words: list[str] = []
     following = ""
     for number in range(len(reading.spans) - 1, -1, -1):

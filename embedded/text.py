@@ -1,9 +1,9 @@
-"""The text front end of the embedded voice: English writing into what it can read.
+"""The text front end of the embedded voice, which normalises English text.
 
-The voice knows small letters, the space, the apostrophe and ``, . ? !``. Everything else that
-English writing holds is put into words: numbers, money, dates, abbreviations, addresses. What
-nobody would read aloud (emoji, other scripts, markup) is dropped, and what is heard as a
-pause (dashes, brackets, colons) becomes one. See ``docs/design/embedded_voice.md``.
+The voice reads lower-case letters, the space, the apostrophe and ``, . ? !``. Everything else in
+English text is put into words: numbers, money, dates, abbreviations, addresses. Characters that are
+not read aloud (emoji, other scripts, markup) are dropped. Marks that are heard as a pause (dashes,
+brackets, colons) become one. See ``docs/design/embedded_voice.md``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from embedded.normalisation.rules import PAUSES, Rule
 from embedded.normalisation.unicode_fold import Folded, fold
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
-#: A stronger pause swallows a weaker one beside it.
+#: A stronger pause replaces a weaker one beside it.
 _STRENGTH = {mark: strength for strength, mark in enumerate(",.!?")}
 _LETTERS = (signs.SLASHED, *addresses.RULES, *times.DATES, *amounts.LETTERS, *abbreviations.RULES)
 _BY_LETTER = (abbreviations.PLAIN, *_LETTERS)
@@ -26,9 +26,7 @@ _BY_SIGN = (ranges.RANGE, *phones.PHONES, *amounts.RULES, *signs.RULES)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A spoken word, ``text[start:end]``, and the ``source[source_start:source_end]`` that it
-    is said for.
-    """
+    """A spoken word, ``text[start:end]``, and its source ``source[source_start:source_end]``."""
 
     start: int
     end: int
@@ -38,10 +36,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Normalised:
-    """What is spoken, and a span for each of its words, in order.
+    """The spoken text, and a span for each of its words, in order.
 
-    The spans cover all of ``text`` but its spaces and marks. Their source ranges come in
-    order too; two are either the same (a number takes several words) or do not overlap.
+    The spans cover all of ``text`` but its spaces and marks. Their source ranges are in order too;
+    two are either the same (a number takes several words) or do not overlap.
     """
 
     text: str
@@ -49,8 +47,8 @@ class Normalised:
 
 
 def normalise(text: str) -> Normalised:
-    """Read ``text`` as an English speaker would; see the module. Any string is taken, and may
-    give nothing. What comes out is unchanged by another pass.
+    """Read ``text`` as an English speaker would; see the module. Any string is accepted, and the
+    result may be empty. Normalising the result again does not change it.
 
     >>> normalise("Dr. Smith paid $3.50 at 3:45 pm.").text
     'doctor smith paid three dollars and fifty cents at three forty five pee em.'
@@ -64,7 +62,7 @@ def normalise(text: str) -> Normalised:
 
 
 def _read(text: str, at: int, speech: _Speech) -> int:
-    """Read what stands at ``at``; where to go on."""
+    """Read the text at ``at``. Returns where to continue."""
     for rule in _rules(text[at]):
         if found := rule.at(text, at):
             end, reading = found
@@ -83,7 +81,7 @@ def _rules(char: str) -> tuple[Rule, ...]:
 
 
 class _Speech:
-    """Collects what is said, with its spans."""
+    """Collects the spoken text and its spans."""
 
     def __init__(self, folded: Folded) -> None:
         self._folded = folded
@@ -93,7 +91,7 @@ class _Speech:
         self._spans: list[Span] = []
 
     def say(self, part: str, start: int, end: int) -> None:
-        """Say a pause or words, for ``[start, end)`` of the folded text."""
+        """Add a pause or words, for ``[start, end)`` of the folded text."""
         if part in PAUSES:
             if self._spans and _STRENGTH[part] >= _STRENGTH.get(self._pause, -1):
                 self._pause = part
@@ -107,7 +105,7 @@ class _Speech:
             self._spans.append(Span(at, self._length, first, last))
 
     def _source(self, start: int, end: int) -> tuple[int, int]:
-        """The source range; one with what was said before where they share a character, as
+        """Return the source range. It is merged with the previous one if they share a character, as
         the two halves of an unfolded ligature do.
         """
         first, last = self._folded.starts[start], self._folded.ends[end - 1]
@@ -127,5 +125,5 @@ class _Speech:
         self._length += len(text)
 
     def finish(self) -> Normalised:
-        """All of it."""
+        """Return the result."""
         return Normalised("".join(self._parts) + self._pause, tuple(self._spans))

@@ -1,1 +1,1 @@
-"""How good the embedded voice is: what ``python -m embedded.evaluate`` measures, and how."""
+"""The evaluation of the embedded voice, as run by ``python -m embedded.evaluate``."""

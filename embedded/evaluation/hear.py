@@ -1,6 +1,7 @@
-"""Hears WAV files: a script for the environment that has the recogniser (requirements/dev.txt).
+"""Recognises WAV files: a script for the environment that has the recogniser
+(requirements/dev.txt).
 
-Reads paths from stdin, one a line, and answers each with a JSON string: the words heard.
+Reads paths from stdin, one per line, and answers each with a JSON string: the words heard.
 """
 
 import array
@@ -10,9 +11,9 @@ import wave
 
 from moonshine_voice import ModelArch, Transcriber, get_model_path
 
-#: The clip is one piece: cut into pieces, words are heard where there are none.
+#: Keeps the clip in one piece: split into pieces, words are heard that are not there.
 OPTIONS = {"vad_threshold": "0.0"}
-#: Silence before and after it, as recordings have it.
+#: Silence before and after the clip, as in recordings.
 MARGIN_S = 0.3
 
 

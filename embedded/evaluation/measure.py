@@ -1,4 +1,4 @@
-"""Measures one voice: its source, the source through the codec, and the talker."""
+"""Measurement of one voice: its source, the source through the codec, and the talker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SEMITONES = 12
 
 
 class Judge:
-    """Measures speech of ``texts`` at ``rate``; how natural it is where there is a predictor."""
+    """Measures speech of ``texts`` at ``rate``; its naturalness too, if there is a predictor."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Judge:
         self._texts, self._ears, self._rate, self._predictor = texts, ears, rate, predictor
 
     def speech(self, speeches: Sequence[Samples]) -> SpeechFigures:
-        """The figures of speech that is not compared with other speech."""
+        """Measure speech by itself, without a comparison."""
         words = self._ears.hear(speeches, self._rate)
         heard = intelligibility(self._texts, words)
         lengths = [audible_s(samples, self._rate) for samples in speeches]
@@ -58,14 +58,14 @@ class Judge:
         )
 
     def _naturalness(self, speeches: Sequence[Samples]) -> float | None:
-        """The mean score; None without a predictor or without speech."""
+        """Return the mean score; None without a predictor or without speech."""
         scores = self._predictor.scores(speeches, self._rate) if self._predictor else []
         return fmean(scores) if scores else None
 
     def codec(
         self, sources: Sequence[Samples], encoder: HiggsEncoder, decoder: CodecDecoder
     ) -> CodecFigures:
-        """The sources through encoder and decoder."""
+        """Measure the sources after encoder and decoder."""
         coded = decoder.decode([encoder.encode(samples) for samples in sources])
         pairs = list(zip(sources, coded, strict=True))
         found = [pitch_match(*pair, self._rate) for pair in pairs]
@@ -78,8 +78,8 @@ class Judge:
         )
 
     def talker(self, said: Sequence[Speech], sources: Sequence[Samples] | None) -> TalkerFigures:
-        """What the talker said; ``sources`` are the same texts by the voice it learned from;
-        where that is silent, lengths are not compared.
+        """Measure the talker's speech. ``sources`` are the same texts by the voice that it was
+        trained on; lengths are not compared where a source is silent.
         """
         ratio = None
         if sources is not None:

@@ -1,4 +1,4 @@
-"""The figures: words misheard, length, silence, distance between spectra, pitch."""
+"""Measures of speech: word errors, length, silence, spectral distance, pitch."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from streaming.spec import Samples
 
 _Array = npt.NDArray[np.float64]
 
-#: Below this share of the loudest 10 ms nothing is heard (-40 dB) ...
+#: Below this share of the loudest 10 ms speech is inaudible (-40 dB).
 _AUDIBLE_SHARE = 0.01
-#: ... and below this there is no speech at all (-60 dBFS).
+#: Below this RMS there is no speech at all (-60 dBFS).
 _SILENT_RMS = 1e-3
 _STEP_S = 0.01
 _WINDOW, _BANDS, _LOWEST_HZ, _HIGHEST_HZ = 1024, 60, 60.0, 7600.0
 _FLOOR_DB = 50.0
-#: A codec may answer a few milliseconds late or early.
+#: Offsets in steps of 10 ms, since a codec may be a few milliseconds late or early.
 _SHIFTS = range(-3, 4)
 
 
 def words_of(text: str) -> list[str]:
-    """What is said for ``text``, as words: "3 km" and "three kilometers" are the same."""
+    """Return the words spoken for ``text``: "3 km" and "three kilometers" are the same."""
     spoken = normalise(text)
     return [spoken.text[word.start : word.end] for word in spoken.spans]
 
 
 def word_errors(said: str, heard: str) -> tuple[int, int]:
-    """(substituted, missing and added words, words that were said)."""
+    """Return the number of substituted, missing and added words, and of words in ``said``."""
     wanted, got = words_of(said), words_of(heard)
     return _edits(wanted, got), len(wanted)
 
 
 def letter_error_rate(said: str, heard: str) -> float:
-    """Substituted, missing and added letters by letters that were said; misheard words sound
-    alike, so this tells speech of a text from other speech where words cannot.
+    """Return the substituted, missing and added letters per letter of ``said``. Misheard words
+    sound alike, so this tells apart the speech of different texts where the word error rate cannot.
     """
     wanted, got = " ".join(words_of(said)), " ".join(words_of(heard))
     return _edits(wanted, got) / len(wanted)
@@ -51,8 +51,8 @@ def _edits(wanted: Sequence[str], got: Sequence[str]) -> int:
 
 
 def edit_costs(wanted: Sequence[str], got: Sequence[str]) -> npt.NDArray[np.int64]:
-    """``[len(wanted) + 1, len(got) + 1]``: the fewest substituted, missing and added items between
-    the first i of one and the first j of the other.
+    """Return the edit distances ``[len(wanted) + 1, len(got) + 1]``: the fewest substituted,
+    missing and added items between the first i of ``wanted`` and the first j of ``got``.
     """
     rows = [list(range(len(got) + 1))]
     for at, item in enumerate(wanted, 1):
@@ -65,14 +65,14 @@ def edit_costs(wanted: Sequence[str], got: Sequence[str]) -> npt.NDArray[np.int6
 
 @dataclass(frozen=True, slots=True)
 class Intelligibility:
-    """Over many sentences: errors by words said, and the share heard without one."""
+    """Errors per word over many sentences, and the share of sentences without an error."""
 
     word_error_rate: float
     whole: float
 
 
 def intelligibility(said: Sequence[str], heard: Sequence[str]) -> Intelligibility:
-    """Compare what was heard with what was said, sentence by sentence."""
+    """Compare the words heard with the words said, sentence by sentence."""
     counts = [word_errors(text, words) for text, words in zip(said, heard, strict=True)]
     total = sum(words for _, words in counts)
     whole = sum(not errors for errors, _ in counts)
@@ -80,7 +80,7 @@ def intelligibility(said: Sequence[str], heard: Sequence[str]) -> Intelligibilit
 
 
 def audible_s(samples: Samples, rate: int) -> float:
-    """Seconds from the first to the last 10 ms that are heard; 0 for silence."""
+    """Return the seconds from the first to the last audible 10 ms; 0 for silence."""
     if not len(samples) or float(np.sqrt(np.mean(np.square(samples)))) < _SILENT_RMS:
         return 0.0
     step = round(_STEP_S * rate)
@@ -91,8 +91,9 @@ def audible_s(samples: Samples, rate: int) -> float:
 
 
 def mel_distance_db(one: Samples, other: Samples, rate: int) -> float:
-    """How far two renderings of one speech are apart: the mean absolute difference of their
-    mel spectra in dB, level aside, where the first is not silent. Both at ``rate``.
+    """Return the distance between two renderings of the same speech: the mean absolute difference
+    of their mel spectra in dB, without the level, where the first is not silent. Both are at
+    ``rate``.
     """
     wanted, got = _mel_db(one, rate), _mel_db(other, rate)
     return min(_distance(wanted, got, shift) for shift in _SHIFTS)
@@ -117,7 +118,7 @@ def _mel_db(samples: Samples, rate: int) -> _Array:
 
 
 def _mel_bands(rate: int) -> _Array:
-    """``[bands, bins]``: triangles that are evenly wide on the mel scale."""
+    """Triangular filters ``[bands, bins]`` of equal width on the mel scale."""
     edges = 700 * np.expm1(
         np.linspace(math.log1p(_LOWEST_HZ / 700), math.log1p(_HIGHEST_HZ / 700), _BANDS + 2)
     )
@@ -129,8 +130,8 @@ def _mel_bands(rate: int) -> _Array:
 
 @dataclass(frozen=True, slots=True)
 class PitchMatch:
-    """``correlation`` of two melodies where both are voiced (1: the same rises and falls), and
-    ``agreement``: how much of the time they agree on whether there is a pitch.
+    """``correlation`` of two pitch tracks where both are voiced (1: the same rises and falls), and
+    ``agreement``: the share of frames in which both are voiced or both are not.
     """
 
     correlation: float
@@ -138,7 +139,7 @@ class PitchMatch:
 
 
 def pitch_match(one: Samples, other: Samples, rate: int) -> PitchMatch | None:
-    """Compare the melodies of two renderings of one speech; None where there is none."""
+    """Compare the pitch of two renderings of the same speech; None if there is no pitch."""
     first, second = pitch_track(one, rate), pitch_track(other, rate)
     count = min(len(first), len(second))
     first, second = first[:count], second[:count]

@@ -1,7 +1,8 @@
-"""Draws a sentence as teacher, codec and talker say it: ``python -m embedded.evaluation.picture``.
+"""Plot a sentence as spoken by teacher, codec and talker:
+``python -m embedded.evaluation.picture``.
 
-Three spectrograms to be looked at: the codec's must look like the teacher's, harmonics, gaps and
-all, and the talker's like speech of the same words by the same voice.
+Draws three spectrograms to compare by eye. The codec's must look like the teacher's, harmonics and
+gaps included. The talker's must look like speech of the same words by the same voice.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FFT, _STEP, _FLOOR_DB, _HIGHEST_HZ = 1024, 240, -80.0, 8000
 
 
 def spectrogram(samples: Samples) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """dB below the loudest, ``[bins, frames]``."""
+    """Return dB below the loudest, ``[bins, frames]``."""
     padded = np.pad(samples, _FFT)
     blocks = np.lib.stride_tricks.sliding_window_view(padded, _FFT)[::_STEP]
     power = np.abs(np.fft.rfft(blocks * np.hanning(_FFT))) ** 2
@@ -42,7 +43,7 @@ def spectrogram(samples: Samples) -> np.ndarray[tuple[int, int], np.dtype[np.flo
 
 
 def draw(file: Path, clips: dict[str, Samples], rate: int) -> None:
-    """One picture, a row for each clip."""
+    """Draw one picture with a row for each clip."""
     figure, rows = plt.subplots(len(clips), 1, figsize=(11, 2.4 * len(clips)), sharex=True)
     for axes, (title, samples) in zip(np.atleast_1d(rows), clips.items(), strict=True):
         extent = (0, len(samples) / rate, 0, rate / 2)
@@ -57,7 +58,9 @@ def draw(file: Path, clips: dict[str, Samples], rate: int) -> None:
 async def clips(
     folder: Path, text: str, voice: str, recordings: Path | None
 ) -> tuple[dict[str, Samples], int]:
-    """The sentence by each, and the rate; teacher and codec only where there are recordings."""
+    """Return the sentence as spoken by each, and the sample rate. Teacher and codec are left out
+    without recordings.
+    """
     found = open_higgs(str(folder))
     decoder, encoder = found.load_decoder(), found.load_encoder()
     rate = decoder.spec.sample_rate

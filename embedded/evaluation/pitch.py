@@ -11,14 +11,14 @@ STEP_S = 0.01
 _WINDOW_S = 0.05
 _LOWEST_HZ, _HIGHEST_HZ = 60.0, 420.0
 _VOICED_FROM = 0.5
-#: Quieter than this share of the loudest frame is silence (-40 dB).
+#: Frames below this share of the loudest frame's amplitude are silence (-40 dB).
 _AUDIBLE_SHARE = 0.01
-#: A shorter period that is nearly as good is the true one; its multiples are as good always.
+#: Multiples of the period score as high, so a shorter one that is nearly as good is preferred.
 _NEARLY = 0.92
 
 
 def pitch_track(samples: Samples, rate: int) -> npt.NDArray[np.float64]:
-    """Hz every 10 ms; 0 where there is no pitch."""
+    """Return the pitch in Hz every 10 ms; 0 where there is none."""
     window, step = round(_WINDOW_S * rate), round(STEP_S * rate)
     padded = np.pad(samples.astype(np.float64), (window // 2, window))
     frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::step]
@@ -46,7 +46,7 @@ def _autocorrelation(frames: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 def _refined(
     share: npt.NDArray[np.float64], place: npt.NDArray[np.int64], first: int
 ) -> npt.NDArray[np.float64]:
-    """Lags between samples: the top of a parabola through a peak and its neighbours."""
+    """Refine lags to fractions of a sample, by a parabola through a peak and its neighbours."""
     at = np.clip(place, 1, share.shape[1] - 2)
     rows = np.arange(len(share))
     left, top, right = (share[rows, at + move] for move in (-1, 0, 1))

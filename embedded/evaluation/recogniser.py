@@ -1,5 +1,5 @@
-"""The recogniser and the MOS predictor, each in a process of its own: an evaluation runs without
-their packages, in another environment.
+"""The recogniser and the MOS predictor. Each runs in a process of its own, in another environment,
+so that an evaluation does not need their packages.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import numpy as np
 
 from streaming.spec import Samples
 
-#: The interpreter that has the recogniser: requirements/dev.txt.
+#: The interpreter of the environment with the recogniser: requirements/dev.txt.
 PYTHON = Path(__file__).parents[2] / ".venv" / "bin" / "python"
 NAME = "Moonshine tiny-en (moonshine-voice 0.0.48, MIT)"
 MOS_NAME = "DistillMOS (distillmos 0.9.1, MIT)"
 
 
 class NoEars(Exception):
-    """There is no recogniser here."""
+    """The recogniser is not available."""
 
 
 class NoMosPredictor(Exception):
-    """There is no MOS predictor here; the text says why."""
+    """The MOS predictor is not available; the text says why."""
 
 
 class _Process:
-    """A script that reads paths of WAV files, a line each, and answers each with a line of JSON."""
+    """A script that reads paths of WAV files, and answers each with a line of JSON."""
 
     def __init__(self, python: Path, script: str, missing: type[Exception]) -> None:
         self._missing = missing
@@ -48,14 +48,14 @@ class _Process:
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it ended by itself
+        with suppress(BrokenPipeError):  # it has exited already
             self._process.stdin.close()
         self._process.wait(30)
         assert self._process.stdout is not None
         self._process.stdout.close()
 
     def answer(self, samples: Samples, rate: int) -> Any:
-        """The script's answer to ``[n]`` samples at ``rate``."""
+        """Return the script's answer to ``[n]`` samples at ``rate``."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
@@ -72,7 +72,7 @@ class _Process:
 
 
 class Recogniser(_Process):
-    """Hears speech. One process for as long as the block lasts; raises NoEars without one."""
+    """Recognises speech, in one process until the block ends. Raises NoEars if unavailable."""
 
     def __init__(self, python: Path = PYTHON) -> None:
         if not python.is_file():
@@ -80,15 +80,15 @@ class Recogniser(_Process):
         super().__init__(python, "hear.py", NoEars)
 
     def hear(self, speeches: Sequence[Samples], rate: int) -> list[str]:
-        """The words of each of ``speeches``, ``[n]`` samples at ``rate``. Raises NoEars if the
-        recogniser ends before it has answered.
+        """Return the words of each of ``speeches``, ``[n]`` samples at ``rate``. Raises NoEars if
+        the recogniser exits before it has answered.
         """
         return [str(self.answer(samples, rate)) for samples in speeches]
 
 
 class MosPredictor(_Process):
-    """Predicts how natural listeners find speech, from 1 to 5. Raises NoMosPredictor where its
-    interpreter has no ``distillmos`` (embedded/training/requirements.txt).
+    """Predicts the naturalness of speech from 1 to 5. Raises NoMosPredictor if its interpreter has
+    no ``distillmos`` (embedded/training/requirements.txt).
     """
 
     def __init__(self, python: Path = PYTHON) -> None:
@@ -102,14 +102,14 @@ class MosPredictor(_Process):
             raise NoMosPredictor(f"{python} has no distillmos")
 
     def scores(self, speeches: Sequence[Samples], rate: int) -> list[float]:
-        """The score of each of ``speeches``, ``[n]`` samples at ``rate``; those of less than a
-        twentieth of a second are left out.
+        """Return the score of each of ``speeches``, ``[n]`` samples at ``rate``. Those shorter than
+        a twentieth of a second are left out.
         """
         return [float(self.answer(s, rate)) for s in speeches if len(s) > rate // 20]
 
 
 def write_wav(file: Path, samples: Samples, rate: int) -> None:
-    """Samples within [-1, 1], as 16 bits."""
+    """Write samples within [-1, 1] as 16 bits."""
     with wave.open(str(file), "wb") as speech:
         speech.setnchannels(1)
         speech.setsampwidth(2)
@@ -119,7 +119,7 @@ def write_wav(file: Path, samples: Samples, rate: int) -> None:
 
 
 def read_wav(file: Path) -> tuple[Samples, int]:
-    """(samples within [-1, 1], rate) of a WAV of one channel and 16 bits."""
+    """Read a 16-bit mono WAV file. Returns its samples within [-1, 1] and its rate."""
     with wave.open(str(file)) as speech:
         rate, pcm = speech.getframerate(), speech.readframes(speech.getnframes())
     return np.asarray(np.frombuffer(pcm, "<i2") / 32768, np.float32), rate

@@ -1,4 +1,4 @@
-"""The figures of an evaluation, as data and as a Markdown page."""
+"""The results of an evaluation, as data and as a Markdown page."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from benchmarks.report import markdown_table
 
 @dataclass(frozen=True, slots=True)
 class SpeechFigures:
-    """One kind of speech over all sentences. ``whole``: the share heard without a wrong word.
-    ``silent``: how many said nothing. ``pitch_hz``: the median; ``melody_semitones``: the
-    standard deviation of the pitch, 0 for a monotone. ``heard``: what was heard, sentence by
-    sentence. ``mos``: how natural it is, from 1 to 5, if that was measured.
+    """Results for one source of speech over all sentences. ``whole``: the share of sentences heard
+    without a wrong word. ``silent``: number of silent sentences. ``pitch_hz``: the median;
+    ``melody_semitones``: the standard deviation of the pitch, 0 for a monotone. ``heard``: the
+    words heard, by sentence. ``mos``: the predicted naturalness from 1 to 5, if it was measured.
     """
 
     word_error_rate: float
@@ -30,7 +30,7 @@ class SpeechFigures:
 
 @dataclass(frozen=True, slots=True)
 class CodecFigures:
-    """The source through encoder and decoder, and how far it is from the source."""
+    """The source's speech after encoder and decoder, and its distance from the source."""
 
     speech: SpeechFigures
     pitch_correlation: float | None
@@ -40,8 +40,8 @@ class CodecFigures:
 
 @dataclass(frozen=True, slots=True)
 class TalkerFigures:
-    """What the talker says. Its lengths are divided by those of the source, where there is one:
-    mean, least and greatest.
+    """The talker's speech. Its lengths are divided by those of the source, if there is one: mean,
+    minimum and maximum.
     """
 
     speech: SpeechFigures
@@ -51,7 +51,7 @@ class TalkerFigures:
 
 @dataclass(frozen=True, slots=True)
 class VoiceFigures:
-    """One voice; ``teacher`` is the voice that it learned from, where that was recorded."""
+    """Results for one voice; ``teacher`` is the voice it was trained on, if recorded."""
 
     name: str
     teacher: str | None
@@ -62,7 +62,7 @@ class VoiceFigures:
 
 @dataclass(frozen=True, slots=True)
 class SeamFigure:
-    """Streamed against decoded whole, in dB; infinite where the samples are the same."""
+    """Streamed against whole decoding, in dB; infinite if the samples are equal."""
 
     lookahead: int
     snr_db: float
@@ -71,7 +71,9 @@ class SeamFigure:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """All of it. ``rtf``: seconds for a second of speech, talker and codec, one stream alone."""
+    """All results. ``rtf``: seconds of computing per second of speech by talker and codec, one
+    stream.
+    """
 
     model: str
     weights: str
@@ -87,7 +89,7 @@ class Evaluation:
 
 
 def to_data(evaluation: Evaluation) -> dict[str, Any]:
-    """For JSON, which has no infinity: equal samples have no SNR (null)."""
+    """Convert to JSON data. JSON has no infinity, so the SNR of equal samples is null."""
     data = asdict(evaluation)
     for seam in data["seams"]:
         for name, value in seam.items():
@@ -96,7 +98,7 @@ def to_data(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def to_markdown(evaluation: Evaluation) -> str:
-    """A page of tables."""
+    """Format as a page of tables."""
     environment = "; ".join(f"{key} {value}" for key, value in evaluation.environment.items())
     parts = [
         "# The embedded voice, measured",

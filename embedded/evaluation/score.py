@@ -1,6 +1,6 @@
-"""Scores WAV files by DistillMOS: a script for the environment that has it.
+"""Scores WAV files with DistillMOS: a script for the environment that has it.
 
-Answers each path on stdin with a JSON number, after a first line that says it is ready.
+Reads paths from stdin and answers each with a JSON number, after a first line when it is ready.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ _RATE = 16_000
 
 
 def main() -> None:
-    """Answer until stdin ends; end at once where the package is missing."""
-    # torchaudio, which cannot be loaded beside a CPU build of torch, is imported for a command line
+    """Answer until stdin ends. Exit at once if the package is missing."""
+    # the package imports torchaudio for its command line, but it does not load with a CPU torch
     for name in ("torchaudio", "torchaudio.transforms"):
         stub = types.ModuleType(name)
         stub.__spec__ = importlib.machinery.ModuleSpec(name, None)

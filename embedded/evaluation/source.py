@@ -1,4 +1,4 @@
-"""The teacher's own speech: recordings that ``embedded.training.recite`` wrote."""
+"""The teacher's own speech: recordings by ``embedded.training.recite``."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from streaming.spec import Samples
 
 
 class NoSource(Exception):
-    """The teacher has not spoken it; the text says what to do."""
+    """The teacher's recording is missing; the text says what to do."""
 
 
 def file_of(folder: Path, voice: str, text: str) -> Path:
-    """Where the teacher's speech of a text is kept: by its words, as the front end reads them."""
+    """Return the file of the teacher's recording of a text, named after the normalised text."""
     words = normalise(text).text.encode()
     return folder / voice / f"{hashlib.sha256(words).hexdigest()[:16]}.wav"
 
 
 class Source:
-    """A teacher's voice, as recorded in ``folder``."""
+    """A teacher's voice, recorded in ``folder``."""
 
     def __init__(self, folder: Path, voice: str, rate: int) -> None:
         self._folder, self._voice, self._rate = folder, voice, rate
 
     def speak(self, text: str) -> Samples:
-        """``[n]`` samples at the rate asked for. Raises NoSource if it was not recorded."""
+        """Return ``[n]`` samples at the requested rate. Raises NoSource if the text was not
+        recorded.
+        """
         file = file_of(self._folder, self._voice, text)
         if not file.exists():
             raise NoSource(

@@ -1,4 +1,4 @@
-"""Speech by the service's own path: segmenter, front end, talker process, codec."""
+"""Speech through the service's own components: segmenter, front end, talker process, codec."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from talker.engine import TalkerProcessEngine
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """One text as spoken: its utterances' codes ``[K, T]``, joined samples, and how it went.
+    """A spoken text: its utterances' codes ``[K, T]`` and joined samples.
 
-    ``ran_away``: an utterance had to be cut off at its longest. ``seconds``: wall time.
+    ``ran_away``: an utterance was cut off at the maximum length. ``seconds``: wall time.
     """
 
     codes: tuple[Codes, ...]

@@ -1,4 +1,4 @@
-"""The voices of a checkpoint, as the talker takes them."""
+"""The voices of a checkpoint, as a voice source for the talker."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from talker.request_builder import DEFAULT_VOICE
 
 
 class CheckpointVoices:
-    """``<checkpoint>/voices/*.safetensors`` by name: a ``talker.request_builder.VoiceSource``.
+    """The voices ``<checkpoint>/voices/*.safetensors`` by name: a
+    ``talker.request_builder.VoiceSource``.
 
-    The one marked as default also answers to ``default``.
+    The one marked as default is also found as ``default``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,13 +33,13 @@ class CheckpointVoices:
                 self._default = voice
 
     def names(self) -> Sequence[str]:
-        """All of them."""
+        """Return the names of all voices."""
         return tuple(self._voices)
 
     def get(self, name: str) -> ReferenceVoice | None:
-        """One of them, or None."""
+        """Return the voice of that name, or None."""
         return self._default if name == DEFAULT_VOICE else self._voices.get(name)
 
     def teacher(self, name: str) -> str | None:
-        """The teacher's voice that a voice learned from, if the checkpoint says so."""
+        """Return the teacher's voice that a voice was trained on, if the checkpoint names it."""
         return self._teachers.get(name)

@@ -40,11 +40,11 @@ _LATIN = {"e.g": ("for example", ","), "i.e": ("that is", ","), "a.k.a": ("also 
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _WELL_FORMED = re.compile(r"(?=[XVIL])(?:XL|L?X{0,3})(?:IX|IV|V?I{0,3})")
 _WORD_BEFORE = re.compile(r"([A-Za-z0-9']+)[.,]?\s+$")
-#: Their dot ends a sentence at the end of the text only: a capital after it is a name's.
+#: Their dot ends a sentence only at the end of the text, since a capital after it begins a name.
 _NAMED_AFTER = words_of("mr mrs ms prof vs approx incl excl")
 _JUNIOR = frozenset({"jr", "sr"})
 _PLACES = words_of("Ave Apt Ste Univ Assn Co Esq Est Tel Ext")
-#: Words, but for their capital: "see Fig 3".
+#: Words, unless they have a capital: "see Fig 3".
 _CAPITALS = frozenset({"Fig", "Figs", "Sec"})
 _QUOTES = frozenset("'\"*_")
 
@@ -54,7 +54,7 @@ def _latin(match: Match) -> Reading:
 
 
 def _initials(match: Match) -> Reading:
-    """U.S., Ph.D., J.R.R.: letters by their names; a stop where a sentence surely begins."""
+    """U.S., Ph.D., J.R.R.: letters by their names; a stop if a new sentence surely follows."""
     return last(match, spell(re.sub(r"[^A-Za-z]", "", match[0])))
 
 
@@ -86,7 +86,7 @@ def _numbered(match: Match) -> Reading:
 
 
 def _roman(match: Match) -> Reading:
-    """ "Henry VIII", "chapter IV", and what can be nothing else: "III"."""
+    """ "Henry VIII", "chapter IV", and unmistakable numerals: "III"."""
     written = match["n"]
     if not _WELL_FORMED.fullmatch(written):
         return None
@@ -121,7 +121,7 @@ def _word(match: Match) -> Reading:
 
 
 def _plain(match: Match) -> Reading:
-    """Most words: what the rules after this one would say too, found sooner."""
+    """Most words, read as the rules after this one would, but faster."""
     word = match[0]
     return None if word in ABBREVIATED else [read_word(word)]
 

@@ -16,7 +16,7 @@ _TOP = (
 )
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST = rf"(?P<host>(?:{_LABEL}\.){{1,6}}(?P<top>(?i:{_TOP})))(?![A-Za-z0-9-])"
-#: What "http://" tells to be a host: of any ending or none, or an address in numbers.
+#: After "http://" any host is accepted: with any ending or none, or an address in numbers.
 _SURE_LABEL = r"[A-Za-z0-9](?:[\w-]{0,61}[A-Za-z0-9])?"
 _SURE_HOST = rf"(?P<host>\[[0-9A-Fa-f:.]{{2,45}}\]|{_SURE_LABEL}(?:\.{_SURE_LABEL}){{0,8}})"
 _USER = r"(?:[^\s/?#\"<>]{0,200}@)?"
@@ -25,7 +25,7 @@ _PATH = (
     r"(?:[?#][^\s\"'<>)]{0,400}(?<![.,!?]))?"
 )
 _IN_NUMBERS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
-#: Ends of names that are read as words; the others are spelled.
+#: Top-level domains that are read as words; the others are spelled.
 _TOP_WORDS = words_of("com org net gov mil info biz dev app shop online tech cloud")
 _SIGNS = {".": "dot", "-": "dash", "_": "underscore", "@": "at", "/": "slash", "+": "plus",
           "~": "tilde", "%": "percent", ":": "colon"}  # fmt: skip
@@ -33,7 +33,7 @@ _PIECES = re.compile(r"[A-Za-z0-9]+|[._@/+~%-]")
 
 
 def _web(match: Match) -> Reading:
-    """The host without ``www.``, the port and the path; user, query and fragment are not read."""
+    """Read the host without ``www.``, the port and the path; not the user, query and fragment."""
     host = match["host"]
     if host[:4].lower() == "www." and "." in host[4:]:
         host = host[4:]
@@ -74,7 +74,7 @@ def _ending(top: str) -> str:
 
 
 def _in_letters(host: str) -> str:
-    """An address of version 6, ``[2001:db8::1]``, sign by sign."""
+    """Read an IPv6 address, ``[2001:db8::1]``, sign by sign."""
     return " ".join(
         numbers.digits(char) if char.isdigit() else spell(char) if char.isalpha() else _SIGNS[char]
         for char in host[1:-1]
@@ -82,7 +82,7 @@ def _in_letters(host: str) -> str:
 
 
 def _spell_out(text: str) -> str:
-    """Parts of an address: words where they look like words, names of signs."""
+    """Read parts of an address: words if they look like words, names of signs."""
     return " ".join(_SIGNS.get(piece) or _piece(piece) for piece in _PIECES.findall(text))
 
 

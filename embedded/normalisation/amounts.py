@@ -15,7 +15,7 @@ from embedded.normalisation.units import PER, UNITS
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?"
 _RANGE = rf"(?P<a>{NUMBER})(?:\s?[-–—]\s?(?P<b>{NUMBER}))?"
 _SCALE = r"(?:\s?(?P<scale>(?:thousand|million|billion|trillion|bn|mn)\b|[kKmMBT](?![A-Za-z0-9])))"
-#: Before or after a bare "5B", what makes it an amount and no name: "over 5B users".
+#: Words before or after a bare "5B" that make it an amount and not a name: "over 5B users".
 _COUNTING = re.compile(
     r"(?i)(?:\b(?:about|over|nearly|almost|under|than|worth|roughly|around|approximately|another"
     r"|raised)\s|~\s?)$"
@@ -30,7 +30,7 @@ _SCALES = {"k": "thousand", "m": "million", "mn": "million", "b": "billion", "bn
 
 @dataclass(frozen=True, slots=True)
 class Currency:
-    """Names of a currency and of its hundredth; no ``cent``: it has none in use."""
+    """Names of a currency and of its hundredth. ``cent`` is empty if none is in use."""
 
     one: str
     many: str
@@ -60,11 +60,11 @@ CURRENCIES = {
 }  # fmt: skip
 _SIGN = "|".join(re.escape(sign) for sign in sorted(CURRENCIES, key=len, reverse=True))
 UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
-#: A unit's dot is its own where the sentence goes on: "10 min. later", "5 lbs. 3 oz.".
+#: A unit's dot belongs to it if the sentence continues: "10 min. later", "5 lbs. 3 oz.".
 _UNIT_DOT = r"(?:\.(?=\s+(?:[a-z]|\d+\s?(?:in|oz|mins?|secs?)\b)))?"
 _STREET_FOLLOWS = re.compile(rf"\.?\s+{BEFORE_STREET}")
 _PER = "|".join(sorted(PER, key=len, reverse=True))
-#: The dot after "/mo." is the abbreviation's own where the sentence goes on; after "/month." not.
+#: The dot after "/mo." belongs to the abbreviation if the sentence continues; after "/month." not.
 _PER_IN_FULL = ")(?<!".join(word for word in PER if PER[word] == word)
 _SMALL_PARTS = {2: "half", 4: "quarter"}
 _SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "50/50": "fifty fifty"}
@@ -153,12 +153,12 @@ def _scaled(match: Match) -> list[str] | None:
     if is_labelled(match) or not _is_amount(match):
         return None
     if match["scale"] == "K" and match["a"] in ("2", "4", "5", "8"):
-        return [amount(match["a"]), "kay"]  # a picture's size
+        return [amount(match["a"]), "kay"]  # the resolution of a picture
     return [_count(match["a"], match["scale"])]
 
 
 def _is_amount(match: Match) -> bool:
-    """Whether the letter is a scale: "10k", "5M", but of "12B" only what something says."""
+    """Whether the letter is a scale: "10k", "5M"; "12B" only if the words around it show that."""
     if match["scale"] != "B" or "." in match["a"]:
         return True
     return bool(_COUNTING.search(before(match)) or _COUNTED.match(after(match)))
@@ -176,7 +176,7 @@ def _number(match: Match) -> list[str]:
 _MONEY = Rule(rf"(?P<cur>{_SIGN})\s?{_RANGE}{_SCALE}?", _money)
 _CENTS = Rule(rf"(?P<cur>{_SIGN})(?P<a>\.\d+)(?P<b>)(?P<scale>)", _money)
 _NAMED_VERSION = Rule(r"(?P<v>v)(?P<n>\d+(?:\.\d+)*)", _version, behind=r"[^A-Za-z0-9]?")
-#: For what begins with a letter: "USD 5", "v2.1".
+#: For amounts that begin with a letter: "USD 5", "v2.1".
 LETTERS: tuple[Rule, ...] = (_MONEY, _NAMED_VERSION)
 RULES: tuple[Rule, ...] = (
     _MONEY,

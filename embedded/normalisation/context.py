@@ -1,4 +1,4 @@
-"""What stands around a place of the text: names, labels, what a sentence begins with."""
+"""The context of a position in the text: names, labels, beginnings of sentences."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from embedded.normalisation.lexicon import words_of
 from embedded.normalisation.rules import Match
 
-#: As far as a rule looks back or ahead.
+#: Number of characters that a rule looks back or ahead.
 REACH = 40
-#: Words that begin a sentence after "Elm St." or "option B.", and no name that could go on.
+#: Words that begin a sentence after "Elm St." or "option B." and are never part of a name.
 STARTERS = words_of(
     """
     the this that these those there then they their he she it we you i my your our his her its
@@ -21,7 +21,7 @@ STARTERS = words_of(
     okay ok great hi hello hey dear
     """
 )
-#: A letter or a number with a letter after one of these is its name: "seat 12B", "option C".
+#: A letter, or a number with a letter, after one of these is a name: "seat 12B", "option C".
 LABELS = words_of(
     """
     seat gate room apt apartment unit suite ste bus flight row floor door platform track
@@ -30,7 +30,7 @@ LABELS = words_of(
     chapter page figure exhibit appendix item court ward wing lane
     """
 )
-#: A letter after one of these, likewise; a number with a letter may still be an amount.
+#: After one of these too, a letter is a name; a number with a letter may still be an amount.
 _GRADED = words_of(
     """
     option plan type vitamin hepatitis choice answer part group team grade category tier version
@@ -42,23 +42,23 @@ _WORD = re.compile(r"[\"')\]]*\s+[\"'(\[]*([A-Z][a-z]*)(?![A-Za-z0-9.])")
 
 
 def before(match: Match) -> str:
-    """The text before a match, no more of it than a rule needs."""
+    """Return the text before a match, as much as a rule needs."""
     return match.string[max(0, match.start() - REACH) : match.start()]
 
 
 def after(match: Match) -> str:
-    """The text after a match, likewise."""
+    """Return the text after a match, as much as a rule needs."""
     return match.string[match.end() : match.end() + REACH]
 
 
 def sentence_follows(text: str, end: int) -> bool:
-    """Whether a new sentence surely begins after ``end``: a word that no name begins with."""
+    """Whether a new sentence surely begins after ``end``, with a word that begins no name."""
     found = _WORD.match(text, end)
     return found is not None and found[1].lower() in STARTERS
 
 
 def is_labelled(match: Match, *, letter: bool = False) -> bool:
-    """Whether a label stands before a number; ``letter``: before a letter by itself."""
+    """Whether a label precedes a number or, with ``letter``, a single letter."""
     found = _LABEL.search(before(match))
     if not found:
         return False
@@ -68,13 +68,13 @@ def is_labelled(match: Match, *, letter: bool = False) -> bool:
 
 
 def titled(match: Match, words: str) -> list[str]:
-    """As ``stopped``, for what a name follows: its capital begins no sentence."""
+    """As ``stopped``, for an abbreviation before a name, whose capital begins no sentence."""
     at_end = match[0].endswith(".") and not after(match).strip(" \t\n\"')]")
     return [words, "."] if at_end else [words]
 
 
 def last(match: Match, words: str) -> list[str]:
-    """As ``titled``, for what may be the last of a sentence, where one surely follows."""
+    """As ``titled``, but with a stop if a new sentence surely follows."""
     if match[0].endswith(".") and sentence_follows(match.string, match.end()):
         return [words, "."]
     return titled(match, words)

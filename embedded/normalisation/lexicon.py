@@ -1,10 +1,10 @@
-"""What must be known of single words: letter names, abbreviations, acronyms, units."""
+"""Vocabulary of single words: letter names, abbreviations, acronyms, units."""
 
 from __future__ import annotations
 
 
 def words_of(text: str) -> frozenset[str]:
-    """A set written as words with spaces between them."""
+    """Return the set of the words in ``text``, which are separated by spaces."""
     return frozenset(text.split())
 
 
@@ -13,7 +13,7 @@ def _table(lines: str) -> dict[str, str]:
     return {word: reading.strip() for word, reading in pairs}
 
 
-#: Spellings that an English voice reads as the letters' names.
+#: The letters' names, spelled as an English voice reads them.
 LETTERS = _table(
     """
     a ay
@@ -44,7 +44,7 @@ LETTERS = _table(
     z zee
     """
 )
-#: Abbreviations in any case, with or without their dot; the reading shows that none is a word.
+#: Abbreviations in any case, with or without a dot. None of them is also a word.
 ABBREVIATED = _table(
     """
     mr mister
@@ -89,11 +89,11 @@ ABBREVIATED = _table(
     tbsp tablespoon
     """
 )
-#: Of those, what capitals without a number make an acronym: the HR people, the FT.
+#: Of those, acronyms if in capitals without a number: the HR people, the FT.
 MEASURES_TOO = words_of("ft hr yr km cm kg mph kph rpm")
-#: What capitals without a dot make one, unless the whole text is in capitals: MS Word.
+#: Acronyms if in capitals without a dot, unless the whole text is in capitals: MS Word.
 ACRONYMS_TOO = MEASURES_TOO | words_of("mr ms dr jr sr st rd vs")
-#: Other words that are read otherwise than they are written.
+#: Other words that are not read as they are written.
 WORDS = _table(
     """
     ok okay
@@ -116,8 +116,8 @@ WORDS = _table(
     usb you ess bee
     """
 )
-#: Abbreviations that need their capital or their dot to be told from a word: "Ave." but "ave".
-#: Their dot is part of them, and ends a sentence too if one seems to end there.
+#: Abbreviations that only their capital or dot distinguishes from a word: "Ave." but "ave". Their
+#: dot is part of them, and also ends a sentence if one seems to end there.
 DOTTED = _table(
     """
     Ave avenue
@@ -170,7 +170,7 @@ NUMBERED = _table(
     ext extension
     """
 )
-#: Of those, words or letters too, which a dot tells apart: "No. 5" but "no 5-star hotel".
+#: Of those, also words or letters, unless they have a dot: "No. 5" but "no 5-star hotel".
 ALSO_WORDS = words_of("no nos fig figs art sec p v")
 MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september",
@@ -182,14 +182,14 @@ DAYS = {
     "sat": "saturday", "sun": "sunday",
 }  # fmt: skip
 
-#: All capitals, yet spelled though they could be read.
+#: Acronyms that are spelled although they could be read.
 SPELLED = words_of(
     """
     aarp asap ieee ucla uefa usaid usda ussr espn isbn asic apac emea imao fifo html https ymca
     ywca eula csis isps mpaa riaa ioc nyse byod byob cyoa eyfs myob
     """
 )
-#: Of two or three letters, yet words.
+#: Words of two or three letters.
 SHORT_WORDS = words_of(
     """
     am an as at be by do go ha he hi if in is me my no of oh on or ox so to up we ye yo
@@ -209,7 +209,7 @@ SHORT_WORDS = words_of(
     fry ply pry sly wry
     """
 )
-#: Spelled unless the whole text is in capitals: "IT", "US".
+#: Spelled in capitals unless the whole text is in capitals: "IT", "US".
 SPELLED_ALONE = frozenset({"it", "us", "er", "ad", "am", "ma", "pa", "la"})
 #: Regnal names, after which a Roman numeral is an ordinal.
 REGNAL = words_of(
@@ -226,5 +226,5 @@ COUNTED = words_of(
     appendix figure table title grade group world bowl apollo episode season mark round rocky
     """
 )
-#: Without a vowel, yet no abbreviations: sounds that people write.
+#: Sounds written without a vowel that are no abbreviations.
 SOUNDS = words_of("hmm hm mm mmm mhm shh sh psst brr grr tsk pfft nth zzz")

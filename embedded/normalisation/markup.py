@@ -1,4 +1,4 @@
-"""What HTML and SSML write between the words: tags, comments, and characters by their names."""
+"""HTML and SSML markup between the words: tags, comments, and named characters."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _STOPS = words_of(
     thead body figure
     """
 )
-#: Names that make a tag of ``<name>``. Of another, "<your name>", something else must: a slash,
-#: or an attribute with its value.
+#: Names for which ``<name>`` is a tag. Other names, "<your name>", also need a slash or an
+#: attribute with a value.
 _NAMES = words_of(
     """
     a abbr acronym aside b big center cite code del details dfn em emphasis figcaption font head
@@ -35,7 +35,7 @@ _QUOTED = r"(?:\"[^\"<>]{0,400}\"|'[^'<>]{0,400}')"
 _KEY = r"[A-Za-z_:@][\w:.@-]{0,60}\s{0,3}=\s{0,3}"
 _ATTRIBUTE = rf"(?:{_KEY}(?:{_QUOTED}|[^\s\"'<>`]{{1,400}})|{_FLAGS})"
 _ATTRIBUTES = rf"(?:\s{{1,20}}{_ATTRIBUTE}){{0,20}}"
-#: A long tag may have been parted into two utterances: its end is the second one's beginning.
+#: A long tag may be split between two utterances, so that its end begins the second one.
 _REST_OF_TAG = rf"\A(?:{_KEY}{_QUOTED}\s{{0,20}}){{1,20}}/?>"
 _MARKUP = re.compile(
     r"&(?P<character>#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
@@ -47,7 +47,7 @@ _MARKUP = re.compile(
 
 
 def pieces(source: str) -> Iterator[Piece]:
-    """The markup of ``source``, in order; what only looks like it ("a < b > c") is left out."""
+    """Yield the markup of ``source`` in order; lookalikes ("a < b > c") are left out."""
     if "<" not in source and "&" not in source and ">" not in source:
         return
     for match in _MARKUP.finditer(source):
@@ -57,7 +57,7 @@ def pieces(source: str) -> Iterator[Piece]:
 
 
 def _read(match: re.Match[str]) -> str | None:
-    """The text to read instead; None: this is no markup."""
+    """Return the text to read instead; None if it is no markup."""
     if name := match["character"]:
         known = name[0] == "#" or f"{name};" in html5
         return html.unescape(match[0]) if known else None

@@ -18,13 +18,14 @@ _ORDINALS = {
     "nine": "ninth",
     "twelve": "twelfth",
 }
-#: More digits than this, or as many without separators as a telephone number, are spelled.
+#: Numbers with more digits than this are read digit by digit, and those as long as a telephone
+#: number if they have no separators.
 MOST_DIGITS = 12
 _SPELLED_FROM = 7
 
 
 def cardinal(number: int) -> str:
-    """``number`` in words, for 0 <= number < 10**15; digit by digit above.
+    """Return ``number`` in words, for 0 <= number < 10**15; digit by digit above.
 
     >>> cardinal(1_234_567)
     'one million two hundred thirty four thousand five hundred sixty seven'
@@ -53,7 +54,7 @@ def _below_thousand(number: int) -> list[str]:
 
 
 def ordinal(number: int) -> str:
-    """The ordinal: ``ordinal(21)`` is "twenty first"."""
+    """Return the ordinal: ``ordinal(21)`` is "twenty first"."""
     *head, last = cardinal(number).split()
     if last in _ORDINALS:
         last = _ORDINALS[last]
@@ -63,7 +64,7 @@ def ordinal(number: int) -> str:
 
 
 def year(number: int) -> str:
-    """A year of four digits in pairs: 1905 is "nineteen oh five", 2007 "two thousand seven"."""
+    """Read a four-digit year in pairs: 1905 is "nineteen oh five", 2007 "two thousand seven"."""
     century, rest = divmod(number, 100)
     if (century % 10 == 0 and rest < 10) or not 1000 <= number <= 9999:
         return cardinal(number)
@@ -73,26 +74,26 @@ def year(number: int) -> str:
 
 
 def is_year(written: str) -> bool:
-    """Whether four bare digits are read as a year when nothing says what they are."""
+    """Whether four bare digits are read as a year if their context does not tell."""
     return len(written) == 4 and written.isdigit() and 1100 <= int(written) <= 2099
 
 
 def digits(written: str) -> str:
-    """Every digit by itself: "007" is "zero zero seven"."""
+    """Read every digit by itself: "007" is "zero zero seven"."""
     return " ".join(_ONES[int(digit)] for digit in written)
 
 
 def plural(word: str) -> str:
-    """A number word's plural: "nineties", "sixes", "thousands"."""
+    """Return a number word's plural: "nineties", "sixes", "thousands"."""
     if word.endswith("y"):
         return word[:-1] + "ies"
     return word + ("es" if word.endswith("x") else "s")
 
 
 def amount(written: str) -> str:
-    """A written number, with separators and a fraction: "1,234.50", ".5"; never a year.
+    """Read a written number, with separators and a fraction: "1,234.50", ".5"; never as a year.
 
-    Numbers with a leading zero, of more than twelve digits, or of seven and more without
+    Numbers with a leading zero, with more than twelve digits, or with seven or more digits without
     separators unless they are round (telephone and order numbers) are read digit by digit.
     """
     whole, dot, fraction = written.partition(".")
@@ -113,5 +114,5 @@ def _is_code(bare: str, separated: bool) -> bool:
 
 
 def number(written: str) -> str:
-    """A number that nothing explains: as ``amount``, or as a year where it looks like one."""
+    """Read a number without context: as a year if it looks like one, else as ``amount``."""
     return year(int(written)) if is_year(written) else amount(written)

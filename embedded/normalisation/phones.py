@@ -21,7 +21,7 @@ def _address(match: Match) -> Reading:
 
 
 def port(written: str | None) -> list[str]:
-    """What follows an address's colon, if there is one."""
+    """Read the port after an address's colon, if there is one."""
     return [",", "port", numbers.amount(written)] if written else []
 
 
@@ -47,7 +47,7 @@ def _code(match: Match) -> Reading:
 
 
 def _vanity(match: Match) -> Reading:
-    """ "1-800-FLOWERS": its word is heard as one."""
+    """ "1-800-FLOWERS": the word is read as a word."""
     groups = match[0].split("-")
     if not any(map(str.isalpha, groups)):
         return None
@@ -62,7 +62,7 @@ def _group(written: str) -> str:
 
 
 def _lettered(match: Match) -> Reading:
-    """A paragraph of law that became a name: "401(k)", "501(c)(3)", "403b"."""
+    """A section of a law that is used as a name: "401(k)", "501(c)(3)", "403b"."""
     number = numbers.digits(match["n"]).replace("zero", "oh")
     pieces = re.findall(r"[A-Za-z0-9]", match["piece"])
     return [number, *(numbers.digits(p) if p.isdigit() else spell(p) for p in pieces)]

@@ -15,7 +15,8 @@ _MONEY = r"[$€£¥₹]"
 _SCALE = r"(?:\s?(?:thousand|million|billion|trillion|bn|mn)|[kKmMBT])"
 _DATE = rf"(?:{DAY_NAME}\.?,?\s)?(?:{MONTH_NAME}|\d\d?(?:st|nd|rd|th)?\s{MONTH_NAME})"
 _OF_UNIT = rf"(?P<unit>{UNIT}|[kKMB])"
-#: What a range goes from, at the end of the text before the dash, and to, after it.
+#: Patterns for the start of a range, at the end of the text before the dash, and for its end, after
+#: it.
 _TIMES = (
     (rf"(?:{_HALF}|\d:\d\d|{_NOON})", rf"(?:\d?\d:\d\d|\d?{_HALF}|{_NOON})(?![A-Za-z0-9])"),
     (rf"\b(?i:{DAY_NAME})\.?", rf"(?i:{DAY_NAME})"),
@@ -36,7 +37,7 @@ _OF_TIME, _OF_AMOUNT = _compiled(_TIMES), _compiled(_AMOUNTS)
 
 
 def _range(match: Match) -> Reading:
-    """ "to" between two ends of one kind; "minus" where it comes to something."""
+    """ "to" between two ends of one kind; "minus" if an equals sign follows."""
     text, end = match.string, match.end()
     if _holds(_OF_TIME, match):
         return ["to"]
@@ -46,7 +47,7 @@ def _range(match: Match) -> Reading:
 
 
 def _holds(ends: list[tuple[re.Pattern[str], re.Pattern[str]]], match: Match) -> bool:
-    """Whether two ends of one kind stand around a dash; about a spaced one, in one unit."""
+    """Whether a dash has ends of one kind on both sides; in the same unit if it is spaced."""
     left = before(match)
     for since, to in ends:
         if (last := to.match(match.string, match.end())) and (first := since.search(left)):

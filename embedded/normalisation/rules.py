@@ -1,4 +1,4 @@
-"""A rule of reading: what it matches, where, and what is said for it."""
+"""A normalisation rule: its pattern, its position, and its spoken form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Match: TypeAlias = re.Match[str]
-#: Words (several in one string if so) and pauses, one of ``, . ? !``; None: not here.
+#: Words (several may share a string) and pauses, one of ``, . ? !``; None: the rule does not apply.
 Reading: TypeAlias = "list[str] | None"
 
 PAUSES = ",.!?"
@@ -15,7 +15,7 @@ _ENDS = re.compile(r"[\"')\]]*(?:\s+[\"'(\[]*[A-Z]|\s*$)")
 
 
 class Rule:
-    """``pattern``, tried at a position, and ``read``, which says what is spoken for a match.
+    """``pattern``, tried at a position, and ``read``, which returns the spoken form of a match.
 
     ``behind`` must match the one character before the position (none at the beginning).
     """
@@ -28,7 +28,7 @@ class Rule:
         self._read = read
 
     def at(self, text: str, position: int) -> tuple[int, list[str]] | None:
-        """The end of what is read at ``position`` and its reading, or None."""
+        """Return the end of the match at ``position`` and its reading, or None."""
         if self._behind and not self._behind.fullmatch(text[position - 1 : position]):
             return None
         match = self._pattern.match(text, position)
@@ -39,7 +39,7 @@ class Rule:
 
 
 def stopped(match: Match, *words: str) -> list[str]:
-    """The words, and a stop where the match's last dot ends a sentence too."""
+    """Return the words, with a stop if the match's last dot also ends a sentence."""
     stop = match[0].endswith(".") and dot_ends(match.string, match.end())
     return [*words, *(["."] if stop else [])]
 

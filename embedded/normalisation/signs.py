@@ -28,7 +28,7 @@ def _named(match: Match) -> Reading:
 
 
 def _minus(match: Match) -> Reading:
-    """A spaced dash between numbers: a subtraction if it comes to something, else a range."""
+    """A spaced dash between numbers: a subtraction if an equals sign follows, else a range."""
     if "=" in match.string[match.end() : match.end() + REACH]:
         return ["minus"]
     return ["to"] if match[0] == " – " else [","]
@@ -40,12 +40,12 @@ def _divided(match: Match) -> Reading:
 
 
 def _ellipsis(match: Match) -> Reading:
-    """A stop, or within a sentence a pause."""
+    """A stop, or a pause within a sentence."""
     return [","] if re.match(r"\s*[a-z]", match.string[match.end() : match.end() + 3]) else ["."]
 
 
 def _blank(match: Match) -> Reading:
-    """An empty line ends a sentence; a list's items and lines are parted by pauses."""
+    """An empty line ends a sentence; list items on separate lines are separated by pauses."""
     if match[0].count("\n") > 1:
         return ["."]
     item = re.match(r"(?:[-*+#>]|\d{1,2}[.)])\s", match.string[match.end() : match.end() + 4])
@@ -57,7 +57,7 @@ def _slashed(match: Match) -> Reading:
 
 
 def says(pattern: str, words: str = "", behind: str | None = None) -> Rule:
-    """A rule that always reads the same: a pause, words, or nothing."""
+    """Make a rule with a fixed reading: a pause, words, or nothing."""
     reading = [words] if words else []
     return Rule(pattern, lambda match: reading, behind=behind)
 
@@ -102,6 +102,6 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(?<![A-Za-z]{3})[²³]", _named, behind=r"[A-Za-z0-9)]"),
     *map(_pause, PAUSES),
 )
-#: Short forms with a sign in them, tried before words.
+#: Short forms that contain a sign, tried before words.
 SLASHED = Rule(r"(?i:and/or|w/o|w/|n/a|c/o)(?![A-Za-z0-9/])|(?i:w/)(?=\w)|C\+\+|[Cc]#", _slashed,
                behind=r"[^A-Za-z0-9]?")  # fmt: skip

@@ -1,4 +1,4 @@
-""" "St." and "Dr.", which stand before a name and after one, and the letters of directions."""
+""" "St." and "Dr.", which may come before or after a name, and the letters of directions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from embedded.normalisation.lexicon import words_of
 from embedded.normalisation.rules import Match, Reading, Rule, stopped
 from embedded.normalisation.words import is_shouting
 
-#: An abbreviation of these is a title where a name follows, and a street after a name.
+#: These abbreviations are a title before a name, and a street after one.
 STREETS = {"st": ("saint", "street"), "dr": ("doctor", "drive")}
 _DIRECTIONS = {
     "n": "north", "e": "east", "s": "south", "w": "west", "ne": "northeast", "nw": "northwest",
     "se": "southeast", "sw": "southwest",
 }  # fmt: skip
-#: Names after "St." that make it a saint even where a name stands before it: "Fort St. John".
+#: Names after "St." that make it a saint even if a name is before it: "Fort St. John".
 _SAINTS = words_of(
     """
     paul louis john johns peter patrick mary andrew andrews george james thomas joseph michael
@@ -56,7 +56,7 @@ def _street(match: Match) -> Reading:
 
 
 def _is_street(match: Match, written: str) -> bool:
-    """By the name before it and the word after it."""
+    """Decide by the name before it and the word after it."""
     behind = before(match)
     name = _NAME.search(behind)
     ends = sentence_follows(match.string, match.end())
@@ -88,7 +88,7 @@ def _direction(match: Match) -> Reading:
 
 
 STREET = Rule(r"(?P<a>[Ss]t|[Dd]r|ST|DR)(?:\.|(?![A-Za-z0-9'&]))", _street, behind=r"[^A-Za-z0-9]?")
-#: A direction before the name of a street, wherever the name ends in its kind.
+#: The name of a street after a direction, up to its kind.
 BEFORE_STREET = rf"(?:[A-Z][a-z']+|\d{{1,3}}(?:st|nd|rd|th))\s+(?:[A-Z][a-z']+\s+){{0,2}}?{_KIND}"
 DIRECTION = Rule(
     rf"(?P<a>[NSEW]|[NS][EW])\.?(?=\s+{BEFORE_STREET})", _direction, behind=r"[^A-Za-z0-9.]?"

@@ -13,11 +13,11 @@ from embedded.normalisation.rules import Match, Reading, Rule, stopped
 _HALF = r"(?:(?P<half>[AaPp])(?:\.\s?[Mm]\.|[Mm]\b))"
 _ANY_CASE = "jan(?:uary)?|feb(?:ruary)?|apr(?:il)?|june?|july?|aug(?:ust)?|sept?(?:ember)?" \
     "|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?"  # fmt: skip
-#: "may" and "march" are months with a capital only.
+#: "may" and "march" are months only with a capital.
 MONTH = rf"(?P<month>(?i:{_ANY_CASE})|M(?:ar(?:ch)?|ay|AR|ARCH|AY))\b\.?"
 _DAY = r"(?P<day>[12]\d|3[01]|0?[1-9])(?P<th>st|nd|rd|th)?"
 _YEAR = r"(?P<year>1\d\d\d|20\d\d)"
-#: A word before "5/11" that makes it a date, and what makes it a fraction all the same.
+#: A word before "5/11" that makes it a date, and words that still make it a fraction.
 _DATED = re.compile(
     r"(?i)\b(?:on|by|until|before|after|since|from|dated?|due|(?:mon|tues|wednes|thurs|fri|satur"
     r"|sun)day|mon|tues?|wed|thu|thurs?|fri|sat|sun)[:,.]?\s"
@@ -39,13 +39,13 @@ MONTH_NAME = (
 )
 _FROM_DAY = re.compile(rf"\b{DAY_NAME}\.?\s?[-–—]\s?$")
 _TO_DAY = re.compile(rf"\s?[-–—]\s?{DAY_NAME}")
-#: "Mar." as the month and no name: what stands before it, or after.
+#: Text before or after "Mar." that shows that it is the month and not a name.
 _BEFORE_MAR = re.compile(
     rf"(?:\b(?:in|to|of|by|from|since|until|till|through|and|or|last|next|this)\s"
     rf"|{MONTH_NAME}\.?\s?[-–—]\s?)$"
 )
 _AFTER_MAR = re.compile(rf"(?:(?<=\.)\s+[a-z\d]|\s?[-–—]\s?{MONTH_NAME})")
-#: What follows "3 p.m." with a capital and begins no sentence.
+#: Words with a capital that may follow "3 p.m." without beginning a sentence.
 _OF_THE_TIME = re.compile(
     r"\s+\(?(?:[AECMPH][SD]?T|AK[SD]T|GMT|UTC|BST|CES?T|IST|JST|KST|AE[SD]T|Eastern|Central"
     rf"|Mountain|Pacific|Greenwich|{DAY_NAME}|{MONTH_NAME}\.?\s+\d)\b"
@@ -81,7 +81,7 @@ def _half(match: Match) -> list[str]:
 
 
 def month_name(written: str) -> str:
-    """The month that a name or its first letters mean."""
+    """Return the month of a name or its first letters."""
     return next(name for name in MONTHS if name.startswith(written[:3].lower()))
 
 
@@ -100,7 +100,7 @@ def _day_month(match: Match) -> Reading:
     day, month = numbers.ordinal(int(match["day"])), month_name(match["month"])
     said = before(match)[-4:].lower() == "the "
     words = [*([] if said or match["of"] else ["the"]), day, "of", month, *_year(match)]
-    # "3 Jan. at noon", but nobody abbreviates May.
+    # "3 Jan. at noon", but May is never abbreviated.
     in_full = match["month"].lower() == month
     return [*words, "."] if in_full and match[0].endswith(".") else stopped(match, *words)
 
@@ -114,7 +114,7 @@ def _month(match: Match) -> Reading:
 
 
 def _mar(match: Match) -> Reading:
-    """ "Mar. 15" is read with its day; "Del Mar" is none."""
+    """ "Mar. 15" is read with its day; "Del Mar" is not a month."""
     sure = _AFTER_MAR.match(match.string, match.end()) or _BEFORE_MAR.search(before(match))
     return stopped(match, "march") if sure else None
 
@@ -125,7 +125,7 @@ def _iso_date(match: Match) -> Reading:
 
 
 def _slash_date(match: Match) -> Reading:
-    """Month first, as in America, unless it can only be the day."""
+    """Month first, as in America, unless the first number can only be the day."""
     first, second, written = int(match["a"]), int(match["b"]), match["y"]
     if not written and not _is_day(match, first, second):
         return None  # a fraction
@@ -137,7 +137,7 @@ def _slash_date(match: Match) -> Reading:
 
 
 def _is_day(match: Match, first: int, second: int) -> bool:
-    """Whether "5/11", without a year, is a date and no fraction."""
+    """Whether "5/11", without a year, is a date and not a fraction."""
     if _PART_OF.match(after(match)) or _PARTED.search(before(match)):
         return False
     if _DATED.search(before(match)) or "0" in (match["a"][0], match["b"][0]):
@@ -157,7 +157,7 @@ def _weekday(match: Match) -> Reading:
 
 
 def _end_of_range(match: Match) -> Reading:
-    """ "Sat–Friday": a day by the other one."""
+    """ "Sat–Friday": the other end shows that it is a day."""
     sure = _TO_DAY.match(match.string, match.end()) or _FROM_DAY.search(before(match))
     return stopped(match, DAYS[match["day"].lower()]) if sure else None
 

@@ -1,4 +1,4 @@
-"""Writing folded to ASCII and a few signs, with every character's place in the source."""
+"""Text folded to ASCII and a few signs, with each character's offset in the source."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _REPLACED = {
     "ı": "i", "™": "", "®": "", "©": "", "。": ". ", "，": ", ", "、": ", ", "！": "! ",
     "？": "? ", "μ": "u", "µ": "u", "Ω": "ohm", "¿": "", "¡": "",
 }  # fmt: skip
-#: Emoji, flags and other pictures: dropped before decomposition would make letters of them.
+#: Emoji, flags and other pictures: dropped, since decomposition would turn them into letters.
 _PICTURES = frozenset({"So", "Sk", "Co", "Cn", "Cs"})
 _JOINED = frozenset({"Mn", "Me", "Cf"})
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """``text`` with ``starts[i]`` and ``ends[i]``, the source range of its character i."""
+    """``text``, with ``starts[i]`` and ``ends[i]``, the source range of its character i."""
 
     text: str
     starts: tuple[int, ...]
@@ -36,7 +36,7 @@ class Folded:
 def fold(source: str) -> Folded:
     """Fold accents, widths, quotes and dashes, and read markup; everything else becomes a space.
 
-    Marks and invisible characters belong to the character before them, tags to none.
+    Combining marks and invisible characters belong to the character before them, tags to none.
     """
     folding = _Folding()
     at = 0
@@ -50,7 +50,7 @@ def fold(source: str) -> Folded:
 
 
 class _Folding:
-    """Collects folded characters with their places."""
+    """Collects folded characters with their offsets."""
 
     def __init__(self) -> None:
         self._chars: list[str] = []
@@ -58,7 +58,7 @@ class _Folding:
         self._ends: list[int] = []
 
     def add(self, text: str, start: int) -> None:
-        """Fold text that is read as it is written; ``start`` is its place in the source."""
+        """Fold plain text; ``start`` is its offset in the source."""
         chars, starts, ends = self._chars, self._starts, self._ends
         for at, char in enumerate(text, start):
             if char.isascii():
@@ -78,7 +78,7 @@ class _Folding:
             return
         else:
             new = _fold_one(char)
-            if "/" in new:  # a vulgar fraction, and no part of the digits around it
+            if "/" in new:  # a vulgar fraction, separate from digits beside it
                 new = f" {new} "
         for one in new:
             self._chars.append(one)
@@ -86,7 +86,7 @@ class _Folding:
             self._ends.append(end)
 
     def finish(self) -> Folded:
-        """All of it."""
+        """Return the result."""
         return Folded("".join(self._chars), tuple(self._starts), tuple(self._ends))
 
 

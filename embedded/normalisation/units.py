@@ -1,4 +1,4 @@
-"""Units of measurement: what stands after a number, and what is said."""
+"""Units of measurement: the signs after a number, and their names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = {
     "square meter": "m² sqm", "square kilometer": "km²", "square centimeter": "cm²",
     "square mile": "mi²", "cubic meter": "m³", "cubic centimeter": "cm³", "degree": "°",
 }  # fmt: skip
-#: In one form only, or with a plural of their own.
+#: Units without a plural in s.
 _SET = {
     "°C": ("degree celsius", "degrees celsius"),
     "°F": ("degree fahrenheit", "degrees fahrenheit"),
@@ -42,7 +42,7 @@ UNITS: dict[str, tuple[str, str]] = {
     for name, signs in _NAMES.items()
     for sign in signs.split()
 } | _SET
-#: What a price or a rate is for, after a slash.
+#: Units after a slash, in a price or a rate.
 PER = {
     "mo": "month", "month": "month", "hr": "hour", "hour": "hour", "h": "hour", "day": "day",
     "wk": "week", "week": "week", "yr": "year", "year": "year", "min": "minute",

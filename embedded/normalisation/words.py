@@ -36,11 +36,11 @@ _CODAS = words_of(
     x xt z zz
     """
 )
-#: "y" is a vowel wherever it does not begin the word.
+#: "y" is a vowel unless it begins the word.
 _PARTS = re.compile(r"[aeiou]+|(?<!^)y+|^y|[b-df-hj-np-tv-xz]+")
 _VOWEL = re.compile(r"[aeiouy]")
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-#: Names whose inner capital is no seam.
+#: Names with an inner capital that are not split there.
 _NAME = re.compile(r"(?:Mc|Mac|De|Di|Du|La|Le|Van|Von|Fitz|O')[A-Z][a-z]+")
 _PLURAL = re.compile(r"([A-Z]{2,})s")
 _PIECES = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|\d+")
@@ -52,10 +52,10 @@ def spell(letters: str) -> str:
 
 
 def read_word(token: str, *, shouting: bool = False) -> str:
-    """One written word, of letters and inner apostrophes, as spoken.
+    """Read one written word, of letters and inner apostrophes.
 
-    ``shouting``: the text around it is in capitals, so capitals do not mean an acronym.
-    What comes out is read as itself: ``read_word(read_word(x)) == read_word(x)``, word by word.
+    ``shouting``: the text around it is in capitals, so capitals do not mean an acronym. Reading the
+    result word by word does not change it: ``read_word(read_word(x)) == read_word(x)``.
     """
     base, apostrophe, ending = token.partition("'")
     if ending.lower() == "s" and base:
@@ -81,12 +81,12 @@ def read_word(token: str, *, shouting: bool = False) -> str:
 
 
 def is_plural_acronym(token: str) -> bool:
-    """Whether a token is several of what is an abbreviation too: "MRs"."""
+    """Whether a token is the plural of an acronym that is also an abbreviation: "MRs"."""
     return token[-1:] == "s" and token[:-1].isupper() and token[:-1].lower() in ACRONYMS_TOO
 
 
 def read_mixed(token: str) -> str:
-    """Letters and digits without a space between them: "MP3", "4K", "B2B", "x86"."""
+    """Read letters and digits without a space between them: "MP3", "4K", "B2B", "x86"."""
     words = []
     for piece in _PIECES.findall(token):
         if piece.isdigit():
@@ -101,7 +101,7 @@ def read_mixed(token: str) -> str:
 
 
 def _is_readable(lower: str) -> bool:
-    """Whether letters beside digits are a word: never an abbreviation, "INC0012345"."""
+    """Whether letters beside digits are a word; an abbreviation is not: "INC0012345"."""
     return is_pronounceable(lower) and lower not in ABBREVIATED
 
 
@@ -114,7 +114,7 @@ def is_shouting(text: str) -> bool:
 
 
 def is_pronounceable(lower: str) -> bool:
-    """Whether small letters look like an English word: vowels, and consonants as they go."""
+    """Whether lower-case letters look like an English word, judged by its vowels and consonants."""
     parts = _PARTS.findall(lower)
     if not any(_VOWEL.match(part) for part in parts) or any(len(part) > 3 for part in parts):
         return False

@@ -1,1 +1,1 @@
-"""How the embedded voice is made: data, codec, talker, checkpoint. README.md tells the story."""
+"""The making of the embedded voice: data, codec, talker, checkpoint. README.md describes it."""

@@ -1,8 +1,8 @@
-"""How good the decoder is so far: ``python -m embedded.training.audition --work voice-work``.
+"""Quality of the decoder so far: ``python -m embedded.training.audition --work voice-work``.
 
-The teacher says held-out sentences on pitches that codes can say; the recogniser and the MOS
-predictor hear that, and the same from its codes by the decoder, whose WAV files are kept. Encoder
-and talker have no part in it: ``make voice-eval`` measures a whole checkpoint.
+The teacher speaks held-out sentences on pitches that codes can represent. The recogniser and the
+MOS predictor hear that speech, and the same decoded from its codes, whose WAV files are kept.
+Encoder and talker are not involved: ``make voice-eval`` measures a whole checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _SAMPLES = Path("audition")
 
 
 def recited(plan: train.Plan, texts: Sequence[str]) -> Iterator[speech.Spoken]:
-    """The sentences by each named voice; spoken once, and kept beside the training's parts."""
+    """Yield the sentences by each named voice. They are spoken once, and kept with the training
+    data.
+    """
     folder = plan.work / _SAMPLES / "teacher"
     gains = train.gains(plan)
     for voice in speech.NAMED:
@@ -49,7 +51,7 @@ def recited(plan: train.Plan, texts: Sequence[str]) -> Iterator[speech.Spoken]:
 
 @torch.inference_mode()
 def rendered(model: Any, plan: train.Plan, said: Sequence[speech.Spoken]) -> list[Floats]:
-    """The same from their codes."""
+    """Decode the same utterances from their codes."""
     pool = examples(said, train.quantiser(plan))
     return [decode(model, one.latents.float()[None])[0].numpy() for one in pool]
 

@@ -1,10 +1,9 @@
 """Makes the codec's decoder causal: no sample depends on a later frame.
 
-The format's convolutions look as far ahead as they look back. A decoder that was taught with all
-of that says something else in a stream, where the next frames are not known yet, than it would
-have said with the whole utterance in hand. So the taps that look ahead are left out here and are
-zeros in the checkpoint. The format knows nothing of that; ``codec.families.higgs.decoder`` finds
-the zeros and leaves their work out.
+The format's convolutions look as far ahead as back. A decoder trained that way gives other samples
+in a stream, where the next frames are not known yet, than with the whole utterance. So the taps
+that look ahead are left out here and are zeros in the checkpoint. The format does not record this;
+``codec.families.higgs.decoder`` finds the zeros and skips them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 
 class _Convolution(nn.Conv1d):
-    """With the middle tap and those that look back alone."""
+    """A convolution with only the middle tap and those that look back."""
 
     def forward(self, x: Tensor) -> Tensor:
         kept, dilation = self.kernel_size[0] // 2 + 1, self.dilation[0]
@@ -24,7 +23,7 @@ class _Convolution(nn.Conv1d):
 
 
 class _Upsampling(nn.ConvTranspose1d):
-    """Without the taps by which an input is heard before its own place."""
+    """A transposed convolution without the taps by which an input affects earlier outputs."""
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         stride, first = self.stride[0], int(self.padding[0])
@@ -33,7 +32,7 @@ class _Upsampling(nn.ConvTranspose1d):
 
 
 def make_causal(decoder: nn.Module) -> None:
-    """Let ``decoder`` (``acoustic_decoder``) look back alone, whatever weights it is given."""
+    """Make ``decoder`` (``acoustic_decoder``) look back only, whatever weights it has."""
     for layer in decoder.modules():
         if isinstance(layer, nn.Conv1d) and layer.kernel_size[0] > 1:
             layer.__class__ = _Convolution
@@ -45,7 +44,7 @@ def make_causal(decoder: nn.Module) -> None:
 
 @torch.no_grad()
 def _silence(decoder: nn.Module) -> None:
-    """Make the taps that are left out zero. No gradient reaches them: they stay so."""
+    """Set the unused taps to zero. They stay zero, since no gradient reaches them."""
     for layer in decoder.modules():
         if isinstance(layer, _Convolution):
             layer.weight[..., layer.kernel_size[0] // 2 + 1 :] = 0

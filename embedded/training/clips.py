@@ -1,9 +1,9 @@
-"""Which clip speaks best for a voice: ``python -m embedded.training.clips --model folder``.
+"""Comparison of clips for the voices: ``python -m embedded.training.clips --model folder``.
 
-A voice that ships is a clip of its speaker, and some clips are followed better than others.
-Each line of ``clips.txt`` is spoken by each voice's speaker (training's stage ``clips``),
-``tuning.txt`` is spoken after each, and the recogniser listens. Those are sentences of their own:
-what is chosen by the held-out ones could not be judged by them.
+A voice that ships is a clip of its speaker, and the talker follows some clips better than others.
+Each line of ``clips.txt`` is spoken by each voice's speaker (training's stage ``clips``). Each clip
+then speaks ``tuning.txt``, and the recogniser listens. ``tuning.txt`` is separate, since the
+held-out sentences cannot judge a choice that was made by them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _STREAMS = 8
 
 
 def lines(name: str) -> list[str]:
-    """Of ``clips.txt`` or ``tuning.txt``."""
+    """Return the lines of ``clips.txt`` or ``tuning.txt``."""
     return (_HERE / f"{name}.txt").read_text(encoding="utf-8").splitlines()
 
 
 def candidate(voice: str, number: int) -> str:
-    """The name of a voice with a clip."""
+    """Return the name of a voice with a clip."""
     return f"{voice}-{number}"
 
 
@@ -48,7 +48,7 @@ async def listen(
     texts: Sequence[str],
     ears: Recogniser,
 ) -> dict[str, float]:
-    """The share of words misheard, by candidate."""
+    """Return the word error rate by candidate."""
     settings, found = TalkerSettings(max_num_seqs=_STREAMS), dict[str, float]()
     talker = TalkerProcessEngine(str(model), settings, voices=source, front_ends=FRONT_ENDS)
     await talker.start()
@@ -64,7 +64,7 @@ async def listen(
 
 
 def table(found: dict[str, float]) -> str:
-    """A row for each clip, a column for each voice."""
+    """Format a row for each clip and a column for each voice."""
     voices = list(dict.fromkeys(name.rpartition("-")[0] for name in found))
     rows = [
         (text, *(f"{found[candidate(voice, number)]:.3f}" for voice in voices))

@@ -1,4 +1,4 @@
-"""What teaching the codec's decoder and teaching its encoder share: their parts, one descent."""
+"""Shared code for training the codec's decoder and encoder: their parts, the training loop."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from embedded.training.precision import muon
 from embedded.training.progress import Progress
 
-LEAST_ALPHA = 0.05  # below it Snake's 1/alpha runs away
-#: Convolutions of so many channels learn as matrices do, by Muon, at so many times AdamW's rate.
+LEAST_ALPHA = 0.05  # below it Snake's 1/alpha diverges
+#: Convolutions with at least this many channels are trained as matrices by Muon, at this multiple
+#: of AdamW's rate.
 _MATRIX, _MUON = 8, 2.0
 
 
 def parts(model: Any) -> dict[str, nn.ModuleDict]:
-    """What is trained of the codec: its decoder, and its encoder (HuBERT stays as it was made)."""
+    """Return the trained parts of the codec: decoder, and encoder without HuBERT."""
     acoustic, semantic = model.acoustic_encoder, model.encoder_semantic
     return {
         "decoder": nn.ModuleDict({"decoder": model.acoustic_decoder, "fc2": model.fc2}),
@@ -29,8 +30,8 @@ def parts(model: Any) -> dict[str, nn.ModuleDict]:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a part is taught: ``seed`` of its batches, rate, AdamW's first beta, longest gradient,
-    and the weight decay of matrices.
+    """Training parameters of a part: ``seed`` of its batches, rate, AdamW's first beta, gradient
+    limit, and the weight decay of matrices.
     """
 
     seed: int
@@ -44,7 +45,7 @@ def learn(
     part: nn.ModuleDict, progress: Progress, way: Way,
     lose: Callable[[np.random.Generator], dict[str, Tensor]], test: Callable[[], str],
 ) -> None:  # fmt: skip
-    """Descend on the sum of the losses that ``lose`` finds on a batch of its own drawing."""
+    """Minimise the sum of the losses that ``lose`` computes on a batch that it draws."""
     alphas = [p for name, p in part.named_parameters() if name.endswith("alpha")]
     deep = [p for p in part.parameters() if p.dim() > 1]
     kernels = [p for p in deep if min(p.flatten(1).shape) >= _MATRIX]

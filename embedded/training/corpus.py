@@ -1,8 +1,8 @@
-"""Sentences to learn from: WordNet's definitions and examples, its words, and everyday phrases.
+"""Training sentences: WordNet's definitions and examples, its words, and everyday phrases.
 
 WordNet 3.0 (Princeton University, free for any purpose with its notice) is Debian's package
-``wordnet-base``. Everything is written in the letters that the voice reads: ``a-z``, the
-apostrophe and ``, . ? !``. The order depends on the seed alone.
+``wordnet-base``. Everything is written in the voice's letters: ``a-z``, the apostrophe and
+``, . ? !``. The order depends only on the seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GAPS = {
 
 
 def number(value: int) -> str:
-    """An English cardinal below a million."""
+    """Return an English cardinal below a million."""
     if value < 20:
         return _LISTS["ones"][value]
     if value < 100:
@@ -42,7 +42,7 @@ def number(value: int) -> str:
 
 
 def plain(text: str) -> str | None:
-    """``text`` in the voice's letters, or None if it has what they cannot write."""
+    """Write ``text`` in the voice's letters; None if they cannot express it."""
     text = re.sub(r"\([^)]*\)", " ", text.lower()).replace("`", "'").replace(";", ",")
     text = re.sub(r"\s*-+\s*|:\s*", " ", text)
     text = re.sub(r"\s+([,.?!])", r"\1", re.sub(r"\s+", " ", text)).strip(" ,'")
@@ -56,7 +56,7 @@ def plain(text: str) -> str | None:
 
 
 def wordnet() -> tuple[list[str], list[str]]:
-    """(sentences, words): definitions and examples, and single words of letters alone."""
+    """Return sentences (definitions and examples), and single words that consist of letters."""
     sentences: dict[str, None] = {}
     words: dict[str, None] = {}
     for part in _PARTS:
@@ -91,10 +91,10 @@ def _filled(phrase: str, words: list[str], random: Random) -> str:
 
 
 def sentences(count: int, seed: int, without: frozenset[str] = frozenset()) -> list[str]:
-    """``count`` different sentences; none of ``without`` is among them.
+    """Return ``count`` different sentences, none of them in ``without``.
 
-    Half are WordNet's examples and definitions (the shorter the likelier), a quarter
-    everyday phrases, and a quarter words in a row, for the spelling of rare ones.
+    Half are WordNet's examples and definitions (shorter ones are more likely), a quarter everyday
+    phrases, and a quarter sequences of words, for the spelling of rare ones.
     """
     random = Random(seed)
     natural, words = wordnet()

@@ -1,7 +1,7 @@
-"""Sentences as codes, kept in numbered parts: what the talker learns from.
+"""The talker's training data: sentences as codes, stored in numbered parts.
 
-The teacher's front says pitch and times, a small network guesses the spectra, the quantiser makes
-codes of them. That is a twentieth of the work of speaking the sentences.
+The teacher's front gives pitch and durations, a small network predicts the spectra, and the
+quantiser turns them into codes. That takes a twentieth of the work of speaking the sentences.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from embedded.training.pitch import F0_STEP, Floats, Ints, codes_of
 from embedded.training.quantise import ACTIVE, Quantiser
 from embedded.training.speech import GROUP, british, part_file, places, voice_of
 
-#: Groups in a part.
+#: Groups per part.
 GROUPS = 50
 PART = GROUP * GROUPS
-#: The share of texts that are passages, of up to so many characters.
+#: Share of texts that are passages, and a passage's maximum number of characters.
 _PASSAGES, LONGEST = 0.2, 300
-#: Quieter than this is silence (it has -5.8), of which so many frames are kept at the end.
+#: Level below which a frame is silent (silence has -5.8), and the silent frames kept at the end.
 _QUIET, _TAIL = -4.9, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One utterance: ``codes`` ``[T, ACTIVE]``, ``place`` ``[T]``: the character of ``text`` that
-    is being said in each frame. ``group``: neighbours in it have the same voice.
+    """One utterance: ``codes`` ``[T, ACTIVE]``; ``place`` ``[T]``: the character of ``text`` spoken
+    in each frame. Utterances of the same ``group`` have the same voice.
     """
 
     text: str
@@ -45,7 +45,7 @@ class Item:
 
 
 def passages(sentences: Sequence[str], seed: int) -> list[str]:
-    """Sentences as they are, or several joined, in every fifth text."""
+    """Return single sentences, and for about one text in five several joined ones."""
     random, made, rest = Random(seed), list[str](), iter(sentences)
     while True:
         long = random.random() < _PASSAGES
@@ -56,7 +56,7 @@ def passages(sentences: Sequence[str], seed: int) -> list[str]:
 
 
 def _joined(rest: Iterator[str], length: int) -> str:
-    """The next sentence, and others as long as all have no more than ``length`` characters."""
+    """Join the next sentences up to about ``length`` characters, at most ``LONGEST``."""
     text = next(rest, "")
     while text and len(text) < length:
         more = next(rest, "")
@@ -67,7 +67,7 @@ def _joined(rest: Iterator[str], length: int) -> str:
 
 
 def make(text: str, voice: str, teacher: Teacher, guess: SpectrumGuess, table: Quantiser) -> Item:
-    """The codes of a text, without a waveform. ValueError if the teacher cannot say it."""
+    """Make the codes of a text without a waveform. ValueError if it is too long for the teacher."""
     reading = read(text, british(voice))
     features = teacher.features(reading.phonemes, voice)
     begin, frames = features.span()
@@ -79,8 +79,8 @@ def make(text: str, voice: str, teacher: Teacher, guess: SpectrumGuess, table: Q
 
 
 def ending(codes: Tensor, table: Quantiser) -> int:
-    """How many frames of ``[T, 8]`` to keep: Kokoro's full stop is a third of a second of silence,
-    which nobody waits for at the end.
+    """Return the number of frames of ``codes`` ``[T, 8]`` to keep. Kokoro ends a sentence with a
+    third of a second of silence, which a listener should not have to wait for.
     """
     loud = (table.levels(codes) > _QUIET).any(1).nonzero()
     return min(len(codes), int(loud[-1]) + 1 + _TAIL) if len(loud) else len(codes)
@@ -90,7 +90,7 @@ def write_part(
     number: int, *, folder: Path, texts: Sequence[str], seed: int,
     tools: Callable[[], tuple[Teacher, SpectrumGuess, Quantiser]],
 ) -> None:  # fmt: skip
-    """Make a part."""
+    """Make and write a part."""
     file = part_file(folder, number)
     teacher, guess, table = tools()
     items, groups = list[Item](), list[int]()
@@ -114,7 +114,7 @@ def write_part(
 
 
 def load(folder: Path) -> Iterator[Item]:
-    """All that was made, in its order."""
+    """Yield all utterances made so far, in order."""
     for file in sorted(folder.glob("part-?????.npz")):
         with np.load(file) as part:
             ends, codes, place = np.cumsum(part["lengths"]), part["codes"], part["place"]

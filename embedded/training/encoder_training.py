@@ -1,4 +1,4 @@
-"""Teaches the codec's encoder: to find in a waveform the latents that codes stand for."""
+"""Training of the codec's encoder: from a waveform to the latents of its codes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from embedded.training.quantise import COMPONENTS, Quantiser
 from embedded.training.spectra import spectra
 from embedded.training.speech import Spoken
 
-#: The encoder hears speech softer and louder by these (natural log of the amplitude).
+#: Range of loudness changes in the encoder's training (natural log of the amplitude).
 _LOUDER = (-0.9, 0.6)
 _TESTED = 12
 
 
 def analysis(model: Any, samples: Tensor) -> Tensor:
-    """``[B, 1, n * HOP]`` -> latents ``[B, n, LATENT]``, as the class's ``encode`` before the
-    quantiser.
+    """Map ``[B, 1, n * HOP]`` to latents ``[B, n, LATENT]``, as the class's ``encode`` does before
+    its quantiser.
     """
     semantic = model._extract_semantic_features(samples)
     semantic = model.encoder_semantic(semantic.transpose(1, 2))
@@ -41,8 +41,8 @@ def analysis(model: Any, samples: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What the encoder learns: samples ``[T * HOP]``, float16, and the latents ``[T, LATENT]``
-    that are in them.
+    """The encoder's training data: samples ``[T * HOP]``, float16, and their latents
+    ``[T, LATENT]``.
     """
 
     samples: Tensor
@@ -50,9 +50,9 @@ class Heard:
 
 
 def recordings(said: Iterable[Spoken], quantiser: Quantiser, seed: int) -> list[Heard]:
-    """Utterances of the teacher, each at a loudness of its own, before any quantising. None is
-    louder than full scale, as no file is: Snake may answer that with numbers a hundred times as
-    large, and training would end.
+    """Return the teacher's utterances, each at its own loudness, before any quantisation. None
+    exceeds full scale, as no file does: Snake may turn such samples into numbers a hundred times as
+    large, and training would diverge.
     """
     random, made = np.random.default_rng(seed), []
     for one in said:
@@ -66,7 +66,7 @@ def recordings(said: Iterable[Spoken], quantiser: Quantiser, seed: int) -> list[
 
 @torch.no_grad()
 def encoder_error(model: Any, pool: Sequence[Heard]) -> tuple[float, float]:
-    """Share of the variance that is missed: (spectra, pitch), over whole utterances."""
+    """Return the share of variance missed in spectra and in pitch, over whole utterances."""
     found = []
     for heard in pool:
         made = analysis(model, heard.samples.float()[None, None].to(model.device))[0]
@@ -83,7 +83,7 @@ def train_encoder(
     model: Any, pool: Sequence[Heard], progress: Progress, *, size: int = 10, frames: int = 20,
     compiled: bool = False,
 ) -> None:  # fmt: skip
-    """Teach ``acoustic_encoder``, ``encoder_semantic`` and ``fc``; HuBERT stays as it was made."""
+    """Train ``acoustic_encoder``, ``encoder_semantic`` and ``fc``; HuBERT is not trained."""
     device = model.device
     analysed = torch.compile(partial(analysis, model), disable=not compiled)
     tested = list(pool[:_TESTED])
@@ -108,7 +108,7 @@ def train_encoder(
 def _batch(
     pool: Sequence[Heard], random: np.random.Generator, size: int, frames: int
 ) -> tuple[Tensor, Tensor]:
-    """Pieces with hiss of -50 to -100 dB."""
+    """Draw pieces with hiss of -50 to -100 dB."""
     samples, latents = [], []
     for i in random.integers(len(pool), size=size):
         start = int(random.integers(len(pool[i].latents) - frames + 1))

@@ -1,4 +1,4 @@
-"""Writes the checkpoint in the layout of ``bosonai/higgs-audio-v3-tts-4b``, and its voices."""
+"""Export of the checkpoint in the layout of ``bosonai/higgs-audio-v3-tts-4b``, with its voices."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from embedded.training.talker import (
 
 CODEC = "tied.embedding.modality_embeddings.0.model."
 _AUDIO = "tied.embedding.modality_embeddings.0.embedding.weight"
-#: What the codebooks were worked out with: a run that goes on from the checkpoint needs it.
+#: The analysis behind the codebooks, which a run that continues from the checkpoint needs.
 ANALYSIS = "training/analysis.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
 class NamedVoice:
-    """A voice that ships: the teacher's voice, what is said in its clip, and its description."""
+    """A voice that ships: the teacher's voice, its clip's text, and its description."""
 
     name: str
     teacher: str
@@ -47,7 +47,7 @@ class NamedVoice:
 
 _HELLO = "hello, it's good to hear from you."
 _MORNING = "good morning, how can i help you today?"
-#: The first is what speaks when none is asked for. Their texts: see ``embedded.training.clips``.
+#: The first is the default voice. For their texts see ``embedded.training.clips``.
 VOICES = (
     NamedVoice("heart", "af_heart", _HELLO, "Female, American; the default."),
     NamedVoice("michael", "am_michael", _HELLO, "Male, American, low."),
@@ -58,17 +58,17 @@ VOICES = (
 
 
 def talker_names(net: TalkerNet) -> dict[str, str]:
-    """The talker's tensors, and their names in the real checkpoint."""
+    """Map the talker's tensors to their names in the real checkpoint."""
     named = {name: f"body.{name}" for name in net.state_dict()}
     return named | {"text.weight": "tied.embedding.text_embedding.weight", "audio": _AUDIO}
 
 
 def weights(net: TalkerNet, codec: Any) -> dict[str, torch.Tensor]:
-    """Every tensor under its name in the real checkpoint, bfloat16."""
+    """Return every tensor under its name in the real checkpoint, in bfloat16."""
     names = talker_names(net)
     found = {names[name]: tensor for name, tensor in net.state_dict().items()}
     found[_AUDIO] = found[_AUDIO].clone()
-    found[_AUDIO][ACTIVE * ROWS :] = 0  # books that say nothing
+    found[_AUDIO][ACTIVE * ROWS :] = 0  # inert codebooks
     found |= {CODEC + name: tensor for name, tensor in codec.state_dict().items()}
     return {
         name: (t.to(torch.bfloat16) if t.is_floating_point() else t).contiguous().clone()
@@ -77,7 +77,7 @@ def weights(net: TalkerNet, codec: Any) -> dict[str, torch.Tensor]:
 
 
 def config(net: TalkerNet, codec: Any) -> dict[str, Any]:
-    """``config.json``."""
+    """Return the contents of ``config.json``."""
     shape = net.shape
     rope = {"rope_type": "default", "rope_theta": shape.theta}
     text = {
@@ -122,7 +122,9 @@ def config(net: TalkerNet, codec: Any) -> dict[str, Any]:
 
 
 def tokenizer() -> Tokenizer:
-    """A letter or a sign is an id. What the front end has not rewritten is dropped here."""
+    """Make a tokenizer with an id per letter or sign. It drops what the front end has not
+    rewritten.
+    """
     made = Tokenizer(models.WordLevel(vocab=dict(VOCABULARY), unk_token=" "))
     made.normalizer = normalizers.Sequence(
         [
@@ -140,13 +142,13 @@ def tokenizer() -> Tokenizer:
 def clip_codes(
     text: str, voice: str, teacher: Teacher, table: Quantiser, gain: float
 ) -> torch.Tensor:
-    """The codes ``[T, 8]`` of ``text`` as one of the teacher's voices says it."""
+    """Return the codes ``[T, 8]`` of ``text`` spoken by one of the teacher's voices."""
     said = next(levelled([speak(text, voice, teacher)], {voice: gain}))
     return table.encode(spectra(torch.from_numpy(said.samples)), torch.from_numpy(said.pitch))
 
 
 def write_voices(folder: Path, clips: Mapping[NamedVoice, torch.Tensor]) -> None:
-    """A file for each voice: the codes ``[T, 8]`` of its clip, and what is said in it."""
+    """Write a file for each voice: the codes ``[T, 8]`` of its clip, and its text."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, (voice, codes) in enumerate(clips.items()):
         save_file(
@@ -167,7 +169,7 @@ def write(
     folder: Path, net: TalkerNet, codec: Any, quantiser: Quantiser, generation: Mapping[str, Any],
     clips: Mapping[NamedVoice, torch.Tensor],
 ) -> None:  # fmt: skip
-    """The whole checkpoint but its model card."""
+    """Write the whole checkpoint except its model card."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights(net, codec), folder / "model.safetensors", metadata={"format": "pt"})
     for name, content in (
@@ -190,4 +192,4 @@ def write(
     save_file(quantiser.analysis(), folder / ANALYSIS)
     write_voices(folder / "voices", clips)
     for file in folder.rglob("*.safetensors"):
-        file.chmod(0o644)  # the library makes files that their owner alone may read
+        file.chmod(0o644)  # the library creates files that only their owner may read

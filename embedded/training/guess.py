@@ -1,8 +1,8 @@
-"""Guesses the spectra of the teacher's speech without its vocoder, which is 97 % of its work.
+"""Prediction of the spectra of the teacher's speech without its vocoder, which is 97 % of its work.
 
-The talker needs tens of hours of codes, and no waveforms. A small convolutional network learns,
-from the speech that was made for the codec, what the vocoder makes of the front's text features,
-F0, energy and style.
+The talker needs tens of hours of codes, but no waveforms. From the speech made for the codec, a
+small convolutional network learns the vocoder's output for the front's text features, F0, energy
+and style.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from embedded.training.spectra import CEPSTRA, STEP, SUBFRAMES
 _TEXT = 512
 INPUTS = _TEXT + 3
 _RATE, _SIZE, _LENGTH = 2e-3, 16, 96
-#: Pieces that would begin up to so far outside an utterance begin or end with it: what the front
-#: says of the ends is unlike all else, and a network that hardly met it makes bursts of it.
+#: Starts are drawn from up to this far outside an utterance, then moved to its begin or end. The
+#: front's features there are unlike all others, and a network that rarely saw them makes bursts.
 _BEYOND = 48
 _USUAL_HZ, _LOWEST_HZ, _VOICED_HZ, _ENERGY = 200.0, 50.0, 30.0, 4.0
 _UNSEEN = 16
 
 
 def inputs(features: Features, frames: int) -> Floats:
-    """``[frames * SUBFRAMES, INPUTS]``: what the front says of each 10 ms of what is kept."""
+    """Return ``[frames * SUBFRAMES, INPUTS]``: the front's features for each 10 ms of the kept
+    span.
+    """
     at = features.span()[0] + (np.arange(frames * SUBFRAMES) + 0.5) * STEP
     place = np.clip(at / UNIT - 0.5, 0, features.text.shape[1] - 1)
     low, rows = place.astype(int), features.text.T
@@ -48,7 +50,7 @@ def inputs(features: Features, frames: int) -> Floats:
 
 
 class SpectrumGuess(nn.Module):
-    """``[B, n, INPUTS]`` every 10 ms and styles ``[B, 128]`` -> spectra ``[B, n, CEPSTRA]``."""
+    """Maps ``[B, n, INPUTS]``, every 10 ms, and styles ``[B, 128]`` to ``[B, n, CEPSTRA]``."""
 
     mean: Tensor
     spread: Tensor
@@ -79,7 +81,7 @@ class SpectrumGuess(nn.Module):
 
     @torch.no_grad()
     def spectra(self, features: Features, frames: int) -> Tensor:
-        """``[frames, SUBFRAMES * CEPSTRA]``."""
+        """Predict the spectra ``[frames, SUBFRAMES * CEPSTRA]``."""
         style = torch.from_numpy(features.style[:VOCODER_STYLE])[None]
         made: Tensor = self(torch.from_numpy(inputs(features, frames))[None], style)[0]
         return made.reshape(frames, SUBFRAMES * CEPSTRA)
@@ -95,10 +97,10 @@ class Pair:
 
 
 def pair(features: Features, wanted: Tensor) -> Pair:
-    """What the front says, and the spectra ``[T, SUBFRAMES * CEPSTRA]`` of what was spoken.
+    """Pair the front's features with the spectra ``[T, SUBFRAMES * CEPSTRA]`` of the spoken audio.
 
-    What was cut from a recording's end is silence as its last frame is. The network has to meet
-    it, since codes go on to the end of the span.
+    Silence that was cut from a recording's end is replaced by copies of its last frame. The network
+    has to see it, since codes go on to the end of the span.
     """
     frames = max(len(wanted), features.span()[1])
     wanted = torch.cat([wanted, wanted[-1:].expand(frames - len(wanted), -1)])
@@ -108,7 +110,7 @@ def pair(features: Features, wanted: Tensor) -> Pair:
 
 
 def train(pairs: Iterable[Pair], progress: Progress) -> SpectrumGuess:
-    """Teach the network; the first utterances are kept apart for testing."""
+    """Train the network; the first utterances are held out for testing."""
     known = list(pairs)
     tested, seen = known[:_UNSEEN], [p for p in known[_UNSEEN:] if len(p.y) >= _LENGTH]
     torch.manual_seed(1)
@@ -147,7 +149,7 @@ def _batch(seen: Sequence[Pair], step: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.no_grad()
 def missed(net: SpectrumGuess, tested: Sequence[Pair]) -> tuple[float, float]:
-    """Share of the spectra's variance that is not guessed, and that of the last 80 ms alone."""
+    """Return the share of the spectra's variance not predicted, and that of the last 80 ms."""
     right = torch.cat([p.y for p in tested])
     spread = (right - right.mean(0)).pow(2).sum(1).mean()
     wrong = [(net(p.x.float()[None], p.style[None])[0] - p.y).pow(2).sum(1) for p in tested]
@@ -156,7 +158,7 @@ def missed(net: SpectrumGuess, tested: Sequence[Pair]) -> tuple[float, float]:
 
 
 def load(file: Path) -> SpectrumGuess:
-    """The network that ``train`` left in its state's file."""
+    """Load the network from the state's file of ``train``."""
     tensors = load_file(file)
     net = SpectrumGuess()
     net.load_state_dict(

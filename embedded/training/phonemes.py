@@ -1,7 +1,7 @@
-"""Sentences as phonemes, with the characters that each run of them says: misaki's English.
+"""Sentences as phonemes, with the characters that each run of them stands for, by misaki's English.
 
-misaki (hexgrad, Apache-2.0) has a lexicon and suffix rules; words that it lacks are left to
-espeak-ng, which is GPL: a tool for making data, as spaCy's tagger is. Nothing of them ships.
+misaki (hexgrad, Apache-2.0) has a lexicon and suffix rules. It leaves other words to espeak-ng,
+which is GPL: a tool for making data, as spaCy's tagger is. None of them ships.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from embedded.training.kokoro import SYMBOLS
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``phonemes`` that the teacher knows, and of each word ``(first character, end, first
-    phoneme, end)``.
+    """``phonemes`` that the teacher knows, and for each word
+    ``(first character, end, first phoneme, end)``.
     """
 
     phonemes: str
@@ -46,7 +46,7 @@ def _misaki(british: bool) -> Callable[..., Any]:
 
 
 def read(text: str, british: bool) -> Reading:
-    """The phonemes of ``text``, which is in the letters that the voice reads.
+    """Return the phonemes of ``text``, which is in the voice's letters.
 
     Raises ValueError if no word of it has any.
     """

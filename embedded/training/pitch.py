@@ -1,11 +1,11 @@
-"""Pitch and phase of a frame as one code, and the F0 contour that a sequence of such codes means.
+"""Pitch and phase of a frame as one code, and the F0 contour of a sequence of such codes.
 
-A waveform cannot be had from spectra and pitch alone: where in a period a frame begins must be
-known too, or neighbouring frames do not fit. So the pitch code holds the phase. A frame of 40 ms
-is ``eighths`` of a period long (``round(F0 * 40 ms * 8)``) and begins at one of eight phases; the
-next frame's phase follows from both, which the talker learns by heart. Pitch is thereby exact to
-1.6 Hz. The teacher is made to speak on exactly these contours (:func:`quantised_f0`), so that the
-codes say where each of its harmonics is.
+Spectra and pitch alone do not determine a waveform: the phase at which a frame begins must be known
+too, or neighbouring frames do not fit. So the pitch code includes the phase. A frame of 40 ms is
+``eighths`` of a period long (``round(F0 * 40 ms * 8)``) and begins at one of eight phases. The next
+frame's phase follows from both, which the talker memorises. Pitch is thereby exact to 1.6 Hz. The
+teacher speaks on exactly these contours (:func:`quantised_f0`), so the codes determine the phases
+of its harmonics.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ PHASES = 8
 LOWEST, HIGHEST = 19, 145  # eighths of a period in a frame: 59 Hz to 453 Hz
 #: Code 0 is a frame without pitch; the others are ``1 + PHASES * (eighths - LOWEST) + phase``.
 PITCH_CODES = 1 + PHASES * (HIGHEST - LOWEST + 1)
-#: Columns of ``pitch_table`` that do not depend on the phase: the first ones.
+#: Number of first columns of ``pitch_table`` that do not depend on the phase.
 PLAIN = 4
-#: Numbers in a row of ``pitch_table``.
+#: Columns of ``pitch_table``.
 PITCH = 24
 _VOICED_HZ = 30.0
-_FINE = 32  # F0 values looked at in a frame
+_FINE = 32  # F0 values read per frame
 _UNVOICED_HZ = 8.0  # the teacher's source makes noise below 10 Hz
-_QUIET_STEPS = 24  # values of silence that may make up for a phase
+_QUIET_STEPS = 24  # F0 values of silence over which a phase may be adjusted
 
 
 def codes_of(f0: Floats, frames: int) -> Ints:
-    """Quantise a contour, the phase beginning at 0 in each voiced stretch.
+    """Quantise a contour, with phase 0 at the beginning of each voiced stretch.
 
     Args:
-        f0: the teacher's values in Hz, one in ``F0_STEP`` samples, the first at the first frame.
-        frames: how many codes are wanted.
+        f0: the teacher's values in Hz, one per ``F0_STEP`` samples, the first at the first frame.
+        frames: number of codes to return.
 
     Returns:
         Pitch codes ``[frames]``.
@@ -60,7 +60,9 @@ def codes_of(f0: Floats, frames: int) -> Ints:
 
 
 def periods_of(codes: Ints) -> tuple[Floats, Floats]:
-    """(periods in the frame ``[T]``, 0 where unvoiced; phase at its beginning ``[T]``, 0-1)."""
+    """Return the periods per frame ``[T]``, 0 if unvoiced, and the phase at its beginning ``[T]``,
+    0-1.
+    """
     eighths, phase = np.divmod(np.maximum(codes - 1, 0), PHASES)
     voiced = codes > 0
     periods = np.where(voiced, (eighths + LOWEST) / PHASES, 0)
@@ -68,10 +70,10 @@ def periods_of(codes: Ints) -> tuple[Floats, Floats]:
 
 
 def pitch_table() -> Floats:
-    """``[PITCH_CODES, PITCH]``: numbers from which a network reads pitch and phase with ease.
+    """Return ``[PITCH_CODES, PITCH]``: pitch and phase in a form that is easy to learn.
 
-    Columns: voiced and F0 on three scales (``PLAIN`` columns, without the phase); the
-    fundamental's cosine and sine at ten times in the frame, were its pitch constant.
+    Columns: voiced and F0 on three scales (``PLAIN`` columns, without the phase); the fundamental's
+    cosine and sine at ten times in the frame, for a constant pitch.
     """
     periods, phase = periods_of(np.arange(PITCH_CODES))
     columns = [periods > 0, np.log2(np.maximum(periods, 1) / 5)]
@@ -83,11 +85,11 @@ def pitch_table() -> Floats:
 
 
 def contour(codes: Ints) -> npt.NDArray[np.float64]:
-    """The fundamental's phase at every sample ``[T * HOP]``, in periods, growing.
+    """Return the fundamental's phase at every sample ``[T * HOP]``, in periods, increasing.
 
-    Between two frames' phases it is the cubic whose slope is the pitch there. Where a frame's
-    pitch does not lead to the next one's phase (a sampled sequence may hold that), the pitch
-    gives way by the least.
+    Between two frames' phases it is the cubic whose slope is the pitch at each. If a frame's pitch
+    does not lead to the next frame's phase, as in a sampled sequence, the pitch is changed as
+    little as possible.
     """
     periods, phase = (x.astype(np.float64) for x in periods_of(codes))
     count, following = len(codes), np.append(phase[1:], 0)
@@ -97,7 +99,7 @@ def contour(codes: Ints) -> npt.NDArray[np.float64]:
     before = np.append(False, joined[:-1])
     first = np.where(before, np.append(0, slope[:-1]), step)
     start = phase.copy()
-    for t in range(1, count):  # whole periods go on counting
+    for t in range(1, count):  # unwrap the phase
         start[t] += np.rint(start[t - 1] + step[t - 1] - phase[t])
     x = (np.arange(HOP) / HOP)[None]
     a, b, d = first[:, None], slope[:, None], step[:, None]
@@ -106,16 +108,16 @@ def contour(codes: Ints) -> npt.NDArray[np.float64]:
 
 
 def quantised_f0(codes: Ints, meant: Floats, begin: int) -> Floats:
-    """The teacher's F0 with the phases that ``codes`` say.
+    """Return the teacher's F0 with the phases of ``codes``.
 
     Args:
         codes: pitch codes ``[T]``; the first frame begins at sample ``begin``.
-        meant: the F0 that the teacher meant, for the length and for what is not voiced.
+        meant: the teacher's original F0, for the length and for the unvoiced values.
         begin: in samples.
 
     Returns:
-        F0 as long as ``meant``, whose sum is the codes' contour wherever they are voiced. Silence
-        before a voiced stretch makes up for the phase at which that begins.
+        F0 as long as ``meant``, whose sum is the codes' contour wherever they are voiced. The
+        silence before a voiced stretch is adjusted to reach the phase at which that begins.
     """
     theta, length = contour(codes), len(meant)
     at = np.arange(length) * F0_STEP + (F0_STEP - 1) / 2 - begin
@@ -124,7 +126,7 @@ def quantised_f0(codes: Ints, meant: Floats, begin: int) -> Floats:
     voiced = (codes[frame] > 0) & (at >= 0) & (at < len(theta))
     phase = np.where(voiced, theta[place], 0.0)
     f0 = np.clip(meant, 0.0, _UNVOICED_HZ).astype(np.float64)
-    turn, total = RATE / F0_STEP, 0.0  # F0 of one period in a step
+    turn, total = RATE / F0_STEP, 0.0  # F0 of one period per step
     for m in range(length):
         if not voiced[m]:
             total = (total + f0[m] / turn) % 1

@@ -1,7 +1,7 @@
-"""Training's precision: bfloat16 where the device multiplies in it, float32 elsewhere.
+"""Training precision: bfloat16 where the device multiplies in it, float32 elsewhere.
 
-On a CPU without AVX512-BF16 PyTorch emulates bfloat16: a convolution takes nine times as long as
-in float32 there, a product of matrices forty times.
+On a CPU without AVX512-BF16 PyTorch emulates bfloat16: a convolution then takes nine times as long
+as in float32, a matrix product forty times.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-#: Of the quintic iteration (Keller Jordan, https://kellerjordan.github.io/posts/muon), and of
+#: The quintic iteration (Keller Jordan, https://kellerjordan.github.io/posts/muon), and
 #: ``torch.optim.Muon``'s defaults.
 _COEFFICIENTS, _ITERATIONS, _EPS, _MOMENTUM = (3.4445, -4.775, 2.0315), 5, 1e-7, 0.95
 #: Scales an orthogonal update to AdamW's usual size ("match_rms_adamw").
@@ -27,7 +27,7 @@ def multiplies_bfloat16(device: str) -> bool:
 
 
 def autocast(device: str) -> AbstractContextManager[Any]:
-    """Compute what is inside in bfloat16, where that is faster."""
+    """Compute the block in bfloat16 if that is faster."""
     return torch.autocast(device, torch.bfloat16, enabled=multiplies_bfloat16(device))
 
 
@@ -41,7 +41,7 @@ def muon(matrices: Sequence[Tensor], rate: float, weight_decay: float) -> torch.
 
 
 class Float32Muon(torch.optim.Optimizer):
-    """Muon in float32: momentum, of which an orthogonal matrix is the update.
+    """Muon in float32: the update is the orthogonalised momentum.
 
     Args:
         matrices: the parameters, two-dimensional.
@@ -58,7 +58,7 @@ class Float32Muon(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Move every matrix that has a gradient."""
+        """Update every matrix that has a gradient."""
         loss = None if closure is None else closure()
         for group in self.param_groups:
             rate, decay = group["lr"], group["weight_decay"]
@@ -76,8 +76,8 @@ class Float32Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """About the nearest matrix with orthonormal rows or columns: its singular values become about
-    1 (.7 to 1.2), by Newton-Schulz iterations.
+    """Approximate the nearest matrix with orthonormal rows or columns: Newton-Schulz iterations
+    bring its singular values to about 1 (.7 to 1.2).
     """
     a, b, c = _COEFFICIENTS
     tall = matrix.shape[0] > matrix.shape[1]

@@ -1,4 +1,4 @@
-"""A training run's steps: counted, reported with the time that is left, kept, and resumed."""
+"""The steps of a training run: counted, reported with the time left, saved and resumed."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from torch import nn
 
 _SMOOTHING = 0.97
 _FLOOR = 0.02
-#: The share of the steps in which the rate falls.
+#: Share of the steps in which the learning rate falls.
 _FALL = 0.25
-#: A loss so many times its mean is no bad batch: the run has diverged.
+#: A loss that exceeds its mean by this factor is not just a bad batch: the run has diverged.
 _DIVERGED = 20.0
-#: Losses below this are as good as nothing, and jump by more than that.
+#: Losses below this are practically zero, and jump by more than that factor.
 _LEAST = 0.05
 
 
 class Progress:
-    """Iterating it yields the steps that are left.
+    """Iterates over the remaining steps.
 
-    State is kept in ``folder`` every ``every`` steps: weights, the optimisers' moments, and what
-    else :meth:`keep` is given, as safetensors. The rate rises, stays, and falls to 2 % in the last
-    quarter of the steps. The state in which it begins to fall is kept apart (``NAME.steady``), so
-    that a run which is planned longer afterwards goes on from there, as if it had been planned so
-    at first. One that is planned shorter, so that it should have begun to fall, falls at once.
+    The state is saved in ``folder`` every ``every`` steps: weights, the optimisers' moments, and
+    the ``more`` given to :meth:`keep`, as safetensors. The learning rate rises, stays, and falls to
+    2 % in the last quarter of the steps. The state at the beginning of the fall is saved separately
+    (``NAME.steady``), so that a run extended later resumes from there, as if it had been planned so
+    from the start. If a run is shortened so that the fall should have begun already, it begins at
+    once.
 
     Args:
-        name: of the part that is taught; the state's file is ``NAME.state.safetensors``.
-        folder: where state is kept.
-        steps: how many in all.
-        every: steps between two tests, after each of which state is kept.
-        report: steps between two lines that say how long it will take.
-        rate: scales every slope.
+        name: of the trained part; the state's file is ``NAME.state.safetensors``.
+        folder: where the state is saved.
+        steps: total number of steps.
+        every: steps between two tests; the state is saved after each.
+        report: steps between two reports of the time left.
+        rate: factor of all learning rates.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Progress:
         return self._steps > planned and step > _fall_of(planned)
 
     def _shorter(self) -> bool:
-        """Whether the rate is to fall at once, where it would not have yet."""
+        """Whether the rate falls from now on, although it would not have by the earlier plan."""
         planned = int(self._kept["planned"])
         return _fall_of(self._steps) < self.step < _fall_of(planned)
 
@@ -80,7 +81,7 @@ class Progress:
                 self._tell()
 
     def slope(self, warm: int) -> float:
-        """The learning rate's factor: ``warm`` steps up, level, and down at last."""
+        """Return the learning rate's factor: ``warm`` steps up, constant, and finally down."""
         fall = (self._steps - self.step) / max(1, self._steps - _fall_of(self._steps))
         return self._rate * min(1.0, (self.step + 1) / warm) * min(1.0, max(_FLOOR, fall))
 
@@ -90,10 +91,10 @@ class Progress:
         return self.step >= _fall_of(self._steps)
 
     def note(self, **values: float) -> None:
-        """Remember losses for the report.
+        """Record losses for the report.
 
-        Raises ArithmeticError when one is not finite, or so large that the run has diverged: what
-        was kept last is from before, and a run goes on from it at a lower rate.
+        Raises ArithmeticError if one is not finite, or so large that the run has diverged. The
+        state saved last is from before that, and a run may resume from it at a lower rate.
         """
         for name, value in values.items():
             before = self._means.get(name, value)
@@ -106,19 +107,19 @@ class Progress:
 
     @property
     def due(self) -> bool:
-        """Whether this step is one to test and keep."""
+        """Whether to test and save at this step."""
         done = self.step + 1
         return done % self._every == 0 or done in (self._steps, _fall_of(self._steps))
 
     def say(self, text: str) -> None:
-        """A line for people."""
+        """Print a line of progress."""
         print(f"{self._name} {self.step + 1}/{self._steps}: {text}", file=sys.stderr, flush=True)
 
     def keep(
         self, module: nn.Module, *optimisers: torch.optim.Optimizer,
         more: Mapping[str, torch.Tensor] | None = None,
     ) -> None:  # fmt: skip
-        """Write everything a resumed run needs, whole or not at all."""
+        """Save everything that a resumed run needs, in one atomic write."""
         tensors = {f"model.{k}": v.detach().cpu().clone() for k, v in module.state_dict().items()}
         for number, optimiser in enumerate(optimisers):
             for index, state in optimiser.state_dict()["state"].items():
@@ -140,7 +141,7 @@ class Progress:
     def restore(
         self, module: nn.Module, *optimisers: torch.optim.Optimizer
     ) -> dict[str, torch.Tensor]:
-        """Go on where ``keep`` was last called, if it was; returns the ``more`` it was given."""
+        """Resume from the last ``keep``, if any. Returns the ``more`` that it was given."""
         if not self._kept:
             return {}
         module.load_state_dict(_below("model.", self._kept))
@@ -163,7 +164,7 @@ class Progress:
 
 
 def restore_weights(name: str, folder: Path, module: nn.Module) -> int:
-    """Give ``module`` what a run has learned so far; returns after how many steps, 0 if none."""
+    """Load a run's weights so far into ``module``. Returns its number of steps, 0 if none."""
     file = folder / f"{name}.state.safetensors"
     if not file.exists():
         return 0

@@ -1,8 +1,8 @@
-"""The codebooks: one for pitch and phase, three for spectra, four that say nothing.
+"""The codebooks: one for pitch and phase, three for spectra, four inert ones.
 
-Spectra become ``COMPONENTS`` principal components, which three codebooks approximate one after
-the other (residual k-means). A code vector is those components, or 24 numbers that tell pitch and
-phase; a frame's latent is the sum of its codes' vectors. With identities for ``project_in`` and
+Spectra become ``COMPONENTS`` principal components, which three codebooks approximate one after the
+other (residual k-means). A code vector is those components, or 24 numbers for pitch and phase; a
+frame's latent is the sum of its codes' vectors. With identities for ``project_in`` and
 ``project_out`` this is exactly what HiggsAudioV2TokenizerModel's residual quantizer computes.
 """
 
@@ -21,9 +21,9 @@ from embedded.training.spectra import BANDS, CEPSTRA, SUBFRAMES, WIDTH
 COMPONENTS = 56
 LATENT = COMPONENTS + PITCH
 CODES, BOOKS = 1024, 8
-#: Codebooks that the talker has to say.
+#: Codebooks that the talker generates.
 ACTIVE = 4
-#: Of these, the one of pitch and phase, and those of spectra in order.
+#: The codebook of pitch and phase among them, and those of spectra in order.
 PITCH_BOOK, SPECTRAL = 1, (0, 2, 3)
 _PITCH_WEIGHT = 0.8
 _CHUNK = 16384
@@ -41,11 +41,11 @@ class Quantiser:
     books: Tensor
 
     def components(self, spectra: Tensor) -> Tensor:
-        """``[n, WIDTH]`` -> ``[n, COMPONENTS]``."""
+        """Map ``[n, WIDTH]`` to ``[n, COMPONENTS]``."""
         return (spectra - self.mean) @ self.basis / self.scale
 
     def encode(self, spectra: Tensor, pitch: Tensor) -> Tensor:
-        """Codes ``[n, 8]`` of spectra ``[n, WIDTH]`` and pitch codes ``[n]``."""
+        """Return the codes ``[n, 8]`` of spectra ``[n, WIDTH]`` and pitch codes ``[n]``."""
         rest = self.components(spectra)
         codes = torch.zeros(len(rest), BOOKS, dtype=torch.long)
         codes[:, PITCH_BOOK] = pitch
@@ -56,29 +56,29 @@ class Quantiser:
         return codes
 
     def latents(self, codes: Tensor) -> Tensor:
-        """``[n, 8]`` -> ``[n, LATENT]``."""
+        """Map codes ``[n, 8]`` to latents ``[n, LATENT]``."""
         return sum((self.books[i][codes[:, i]] for i in range(ACTIVE)), torch.zeros(()))
 
     def spectra(self, codes: Tensor) -> Tensor:
-        """The spectra ``[n, WIDTH]`` that codes ``[n, 8]`` say."""
+        """Return the spectra ``[n, WIDTH]`` of codes ``[n, 8]``."""
         said: Tensor = self.latents(codes)[:, :COMPONENTS] * self.scale @ self.basis.T
         return said + self.mean
 
     def levels(self, codes: Tensor) -> Tensor:
-        """Of codes ``[n, 8]`` how loud each quarter of a frame is: ``[n, SUBFRAMES]``, the mean of
-        its mel bands' log amplitudes.
+        """Return the loudness of each quarter of the frames of codes ``[n, 8]``:
+        ``[n, SUBFRAMES]``, the mean of its mel bands' log amplitudes.
         """
         cepstra = self.spectra(codes).reshape(len(codes), SUBFRAMES, CEPSTRA)
         levels: Tensor = cepstra[..., 0] / BANDS**0.5
         return levels
 
     def exact(self, spectra: Tensor, pitch: Tensor) -> Tensor:
-        """The latents ``[n, LATENT]`` if spectra were not quantised."""
+        """Return the latents ``[n, LATENT]`` of spectra that are not quantised."""
         said = self.books[PITCH_BOOK][pitch]
         return torch.cat([self.components(spectra), said[:, COMPONENTS:]], 1)
 
     def analysis(self) -> dict[str, Tensor]:
-        """All of it but the codebooks, which a checkpoint has anyway."""
+        """Return all tensors but the codebooks, which are in a checkpoint anyway."""
         return {
             "mean": self.mean.contiguous(),
             "basis": self.basis.contiguous(),
@@ -86,26 +86,26 @@ class Quantiser:
         }
 
     def save(self, file: Path) -> None:
-        """Write it as safetensors, whole or not at all."""
+        """Write it as safetensors, atomically."""
         partial = file.with_suffix(".partial")
         save_file(self.analysis() | {"books": self.books.contiguous()}, partial)
         partial.rename(file)
 
     @classmethod
     def load(cls, file: Path) -> Quantiser:
-        """Read what ``save`` wrote."""
+        """Read a file written by ``save``."""
         return cls(**load_file(file))
 
 
 def nearest(points: Tensor, centres: Tensor) -> Tensor:
-    """Index of the centre nearest to each point."""
+    """Return the index of the centre nearest to each point."""
     squares = centres.pow(2).sum(1)
     found = [(squares - 2 * part @ centres.T).argmin(1) for part in points.split(_CHUNK)]
     return torch.cat(found)
 
 
 def _means(points: Tensor, rounds: int, generator: torch.Generator) -> Tensor:
-    """``CODES`` centres by Lloyd's rule; those that few points are near begin anew elsewhere."""
+    """Find ``CODES`` centres by Lloyd's algorithm; those with few points restart elsewhere."""
     centres = points[torch.randperm(len(points), generator=generator)[:CODES]].clone()
     for turn in range(rounds):
         chosen = nearest(points, centres)
@@ -120,14 +120,14 @@ def _means(points: Tensor, rounds: int, generator: torch.Generator) -> Tensor:
 
 
 def fit(spectra: Tensor, seed: int, rounds: int = 12) -> tuple[Quantiser, list[float]]:
-    """Work out the codebooks.
+    """Fit the codebooks.
 
     Args:
-        spectra: ``[n, WIDTH]``; the last twentieth is kept apart.
+        spectra: ``[n, WIDTH]``; the last twentieth is held out.
 
     Returns:
-        The quantiser, and the share of the variance of what was kept apart that is left after
-        one, two and three codebooks.
+        The quantiser, and the share of the held-out variance that is left after one, two and three
+        codebooks.
 
     Raises:
         ValueError: too few frames for ``CODES`` centres.
@@ -152,7 +152,7 @@ def fit(spectra: Tensor, seed: int, rounds: int = 12) -> tuple[Quantiser, list[f
         left.append(float(other.pow(2).mean() / total))
     table = torch.from_numpy(pitch_table()) * _PITCH_WEIGHT
     books[PITCH_BOOK, :PITCH_CODES, COMPONENTS:] = table
-    # codes that no pitch has are left at zero: they sound like code 0, and are never the nearest
+    # unused pitch codes stay zero: they sound like code 0 and are never the nearest
     return Quantiser(mean, basis, scale.reshape(()), books), left
 
 

@@ -1,7 +1,7 @@
 """Recordings of the held-out sentences by the teacher: ``python -m embedded.training.recite``.
 
-The recordings are what ``make voice-eval ARGS="--teacher FOLDER"`` compares codec and talker with.
-They are the teacher's own, before any pitch is rounded. It goes on where it was broken off.
+``make voice-eval ARGS="--teacher FOLDER"`` compares codec and talker with these recordings. They
+are the teacher's own speech, before any pitch is rounded. An interrupted run is resumed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from embedded.training.pitch import HOP, RATE
 def recite(
     folder: Path, voice: str, texts: Sequence[str], teacher: kokoro.Teacher, gain: float
 ) -> None:
-    """Write what is missing of a voice's recordings."""
+    """Write the missing recordings of a voice."""
     (folder / voice).mkdir(parents=True, exist_ok=True)
     for text in texts:
         file = file_of(folder, voice, text)

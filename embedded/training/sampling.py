@@ -1,7 +1,7 @@
-"""Draws what the talker says, many utterances at a time, with the network that is trained.
+"""Generate speech in batches with the network in training.
 
-The service draws with vLLM; this draws the same way (a codebook after the other starts a row
-later, the first one ends the utterance), and is fast where hundreds of utterances are wanted.
+It samples as the service does with vLLM (each codebook starts one row after the previous one, and
+the first one ends the utterance), and is fast for hundreds of utterances.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from embedded.training.talker import BOC, EOC, TalkerNet, turned
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """How codes are drawn, as ``generation_config.json`` has it; temperature 0: the likeliest."""
+    """Sampling parameters, as in ``generation_config.json``; temperature 0 is greedy."""
 
     temperature: float = 0.3
     top_k: int = 50
@@ -34,8 +34,8 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Codes ``[T, BOOKS]``, of which those that say nothing are 0, and whether the talker ended the
-    utterance itself.
+    """Codes ``[T, BOOKS]``, 0 for the inert codebooks, and whether the talker ended the utterance
+    itself.
     """
 
     codes: Ints
@@ -55,14 +55,14 @@ class _Cache:
         self._filled = 0
 
     def last(self, x: Tensor, at: Tensor) -> Tensor:
-        """The hidden states ``[B, hidden]`` of the last of ``x`` ``[B, n, hidden]``, which are at
-        positions ``at`` ``[B, n]``.
+        """Return the hidden states ``[B, hidden]`` of the last of ``x`` ``[B, n, hidden]``, which
+        are at positions ``at`` ``[B, n]``.
         """
         net, length, shape = self._net, x.shape[1], self._net.shape
         angle = (net.cosine[at][:, None], net.sine[at][:, None])
         room = slice(self._filled, self._filled + length)
         seen = self._known[:, None, None, : room.stop].expand(-1, 1, length, -1)
-        if length > 1:  # the first call; padding sees itself, since something has to be seen
+        if length > 1:  # the first call; padding attends to itself, not to nothing
             whole = torch.ones(length, length, dtype=torch.bool)
             seen = seen & whole.tril() | torch.eye(length, dtype=torch.bool)
         layers: list[Any] = list(net.layers)
@@ -88,13 +88,13 @@ class _Cache:
 
 @torch.inference_mode()
 def draw(net: TalkerNet, prompts: Sequence[Script], drawing: Drawing, seed: int) -> list[Drawn]:
-    """What the talker says after each of the prompts, which end with ``<|audio|>``.
+    """Generate an utterance for each of the prompts, which end with ``<|audio|>``.
 
     Args:
         net: in float32, on the CPU.
-        prompts: of any lengths; padding and the others of a batch change nothing but by rounding.
-        drawing: how.
-        seed: of all that is drawn.
+        prompts: of any lengths. Padding and the batch's other prompts only affect the rounding.
+        drawing: sampling parameters.
+        seed: seed of all draws.
 
     Returns:
         An utterance for each prompt.
@@ -113,7 +113,7 @@ def draw(net: TalkerNet, prompts: Sequence[Script], drawing: Drawing, seed: int)
         for book in range(min(step + 1, ACTIVE)):
             row[:, book] = _code(logits[:, book], drawing, random)
         ends = torch.where((row[:, 0] == EOC) & (ends > step), step, ends)
-        for book in range(ACTIVE):  # the others end with the frame before, and one code too late
+        for book in range(ACTIVE):  # the others have one surplus code before EOC
             row[:, book][step >= ends + book + (book > 0)] = EOC
         made[:, step] = row
         if bool((step >= ends + ACTIVE - 1).all()):
@@ -133,7 +133,7 @@ def draw(net: TalkerNet, prompts: Sequence[Script], drawing: Drawing, seed: int)
 
 
 def _aligned(prompts: Sequence[Script]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(ids, rows, is_row, what is no padding), padded at the beginning."""
+    """Return ids, rows, is_row, and a mask of what is no padding, all padded at the beginning."""
     length = max(len(prompt) for prompt in prompts)
     ids = torch.zeros(len(prompts), length, dtype=torch.long)
     rows = torch.zeros(len(prompts), length, ACTIVE, dtype=torch.long)
@@ -148,7 +148,7 @@ def _aligned(prompts: Sequence[Script]) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _code(logits: Tensor, drawing: Drawing, random: torch.Generator) -> Tensor:
-    """``[B, ROWS]`` -> ``[B]``."""
+    """Draw codes ``[B]`` from logits ``[B, ROWS]``."""
     if not drawing.temperature:
         return logits.argmax(-1)
     best, codes = logits.topk(drawing.top_k, -1)

@@ -1,9 +1,9 @@
-"""Training sequences: what the talker will be given, as ids, rows, targets and where to look.
+"""Training sequences of the talker: ids, rows, targets and attention targets.
 
-Laid out as the real model's prompts are: ``<|tts|> [<|ref_text|> text] [<|ref_audio|> rows]``
-and then turns of ``<|text|> text <|audio|> rows``. Half of the speech follows a reference of the
-same speaker; without one it is the default voice that speaks. Several turns in a row teach that
-a voice goes on as it was.
+They are laid out like the real model's prompts:
+``<|tts|> [<|ref_text|> text] [<|ref_audio|> rows]`` and then turns of
+``<|text|> text <|audio|> rows``. Half of the speech follows a reference of the same speaker;
+without one the default voice speaks. Sequences of several turns teach the talker to keep a voice.
 """
 
 from __future__ import annotations
@@ -21,30 +21,32 @@ from embedded.training.quantise import ACTIVE
 from embedded.training.talker import BOC, BOOKS, EOC, VOCABULARY
 
 NOTHING = -100  # a target that does not count
-#: The share of words that the talker learns by their letters, though it knows their sounds: it
-#: will meet words that the lexicon lacks.
+#: Share of words that the talker learns by their letters although the lexicon has their sounds,
+#: since it will meet words that the lexicon lacks.
 _SPELLED = 0.06
-_FREE_START = 8  # rows of a reference before which nobody can know its voice
+_FREE_START = 8  # first rows of a reference, in which its voice cannot be known yet
 
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """``codes`` ``[T, 8]``; ``place`` ``[T]``: the character that is being said."""
+    """``codes`` ``[T, 8]``; ``place`` ``[T]``: the character spoken in each frame."""
 
     text: str
     codes: Ints
     place: Floats
 
     def at_once(self) -> Utterance:
-        """Without the silence before the first word, but for the frame in which that may begin."""
+        """Return it without the silence before the first word, except one frame, in which it may
+        begin.
+        """
         begun = np.flatnonzero(self.place > self.place[0])
         late = max(0, int(begun[0]) - 1) if len(begun) else 0
         return Utterance(self.text, self.codes[late:], self.place[late:])
 
 
 def sounded(utterance: Utterance, random: np.random.Generator) -> Utterance:
-    """The same with its words by their sounds, as the front end gives them to the talker, but for
-    a few in letters.
+    """Return it with its words as sounds, as the front end gives them to the talker, except for a
+    few in letters.
     """
     reading = normalise(utterance.text)
     chosen = np.flatnonzero(random.random(len(reading.spans)) < _SPELLED)
@@ -76,7 +78,7 @@ class Script:
 
 
 def delayed(codes: Ints) -> Ints:
-    """``[T, 8]`` -> ``[T + 7, 8]``: codebook k is k rows late."""
+    """Delay ``[T, 8]`` to ``[T + 7, 8]``: codebook k by k rows."""
     count = len(codes)
     rows = np.full((count + BOOKS - 1, BOOKS), EOC, np.int64)
     for k in range(BOOKS):
@@ -86,7 +88,7 @@ def delayed(codes: Ints) -> Ints:
 
 
 def _targets(rows: Ints, count: int) -> Ints:
-    """What is to be said: codes, and one EOC by codebook 0; the sampler does the rest."""
+    """Return the targets: codes, and one EOC of codebook 0. The sampler produces the rest."""
     wanted = rows[:, :ACTIVE].copy()
     for k in range(ACTIVE):
         wanted[:k, k] = NOTHING
@@ -107,14 +109,16 @@ class _Writer:
         self._put(VOCABULARY[name])
 
     def text(self, text: str) -> int:
-        """Write it; returns where it begins."""
+        """Write ``text``. Returns its start."""
         start = len(self.ids)
         for letter in text:
             self._put(VOCABULARY[letter])
         return start
 
     def speech(self, utterance: Utterance, start: int | None, free: int) -> None:
-        """Rows, after the mark that precedes them; targets from row ``free`` on (none at -1)."""
+        """Write rows after the mark that precedes them, with targets from row ``free`` on (none if
+        -1).
+        """
         count = len(utterance.codes)
         rows = delayed(utterance.codes)
         wanted = _targets(rows, count)
@@ -134,7 +138,7 @@ class _Writer:
 
     def _corrupted(self, rows: Ints, count: int) -> Ints:
         rows = rows.copy()
-        for k in range(1, BOOKS):  # the sampler leaves one code too many in each codebook
+        for k in range(1, BOOKS):  # the sampler leaves one surplus code in each codebook
             if count + k < len(rows):
                 rows[count + k, k] = self._random.integers(1024)
         wrong = (self._random.random(rows.shape) < self._random.random() * self._corruption) & (
@@ -161,8 +165,9 @@ def write(
     turns: Sequence[Utterance], *, reference: Utterance | None, transcript: bool,
     random: np.random.Generator, corruption: float = 0.08,
 ) -> Script:  # fmt: skip
-    """One sequence: a reference if there is one, then ``turns``. The first begins at once, since
-    somebody waits for it; before the others is the pause between sentences.
+    """Write one sequence: a reference if there is one, then ``turns``. The first turn starts
+    without silence, since a listener waits for it; the others start with the pause between
+    sentences.
     """
     writer = _Writer(random, corruption)
     writer.mark("<|tts|>")
@@ -184,7 +189,7 @@ def write(
 def scripts_of(
     group: Sequence[Utterance], default: bool, random: np.random.Generator, longest: int
 ) -> Iterator[Script]:
-    """Scripts of all the utterances of one speaker; those over ``longest`` are left out."""
+    """Yield the scripts of one speaker's utterances; those over ``longest`` are left out."""
     order = [group[i] for i in random.permutation(len(group))]
     while order:
         plain = default and random.random() < 0.5

@@ -1,11 +1,11 @@
-"""Sharpens the decoder: it learns to say what it says with exact spectra and clear formants.
+"""Sharpening of the decoder: exact spectra and clear formants.
 
-Plain distances leave the decoder with the mean of what codes may stand for, and means are smooth.
-Smoothed spectra, which its codes do say, it renders less exactly than they say them; and from
-formant to formant the teacher's spectra rise and fall 1.3 to 1.8 times as far. Speech codecs and
-statistical synthesis know this, and have a filter behind the decoder. Here the decoder itself
-learns what such filters would make of its speech, so nothing is to be done, and nothing waited
-for, when it speaks. Codes, and thus talker and encoder, stay as they are.
+Trained with plain distances, the decoder outputs the mean of all sounds that its codes may stand
+for, and means are smooth. It renders the smoothed spectra less exactly than the codes represent
+them, and the teacher's spectra rise and fall 1.3 to 1.8 times as far between formants. Speech
+codecs and statistical synthesis therefore filter the decoder's output. Here the decoder itself
+learns the output of such filters, so they cost no time when it speaks. Codes, and thus talker and
+encoder, stay as they are.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from embedded.training.spectra import CEPSTRA, STEP, curves, spectra
 from embedded.training.speech import Spoken
 
 _SIZE, _STEP = 1024, 256
-#: The least amplitude or power that is told from silence; the most that a bin changes (nepers).
+#: Lowest amplitude or power that differs from silence; maximum change of a bin (nepers).
 _FLOOR, _MOST = 1e-4, 6.0
-#: (quefrency in samples, what the cepstrum there is multiplied by), linear in between on a
-#: logarithmic scale: formants are at 8 to 44, harmonics of the highest voice from 56 on.
+#: (quefrency in samples, factor of the cepstrum there), linear in between on a logarithmic scale:
+#: formants are at 8 to 44, harmonics of the highest voice from 56 on.
 _GAINS = (
     (1, 1.0), (2, 0.95), (4, 1.05), (8, 1.3), (12, 1.7), (16, 2.1), (22, 2.25), (28, 2.05),
     (36, 1.55), (44, 1.25), (56, 1.0),
 )  # fmt: skip
-#: How much brighter: nepers for each standard deviation of the bins' log frequencies. That is
-#: 1.25 dB an octave. Frequencies below ``_LOWEST_HZ`` count as that.
+#: Added brightness: nepers per standard deviation of the bins' log frequencies. That is 1.25 dB an
+#: octave. Frequencies below ``_LOWEST_HZ`` count as that.
 _BRIGHTER, _LOWEST_HZ = 0.2, 100.0
-#: The most that a bin changes so that spectra are those that codes say (nepers).
+#: Maximum change of a bin towards the spectra of the codes (nepers).
 _MOST_CODED = 3.0
-#: Of the decoder's losses: spectra have to change most. Filters leave the decoder's phases, so
-#: samples can be compared at all frequencies. Without ``burst`` five of five hundred
-#: utterances of the talker went beyond full scale, one of them to seven times that.
+#: Weights of the decoder's losses: spectra have to change most. Filters preserve the decoder's
+#: phases, so samples can be compared at all frequencies. Without ``burst`` five of five hundred
+#: utterances of the talker exceeded full scale, one of them sevenfold.
 WEIGHTS = {"wave": 0.3, "raised": 0.3, "spectral": 1.0, "mel": 2.0, "burst": 1.0}
-#: Of the decoder's usual learning rate, since it is taught already.
+#: Share of the decoder's usual learning rate, since it is already trained.
 RATE_SHARE = 0.2
 #: Voices that sounded least natural before; each of their utterances counts twice.
 _TWICE = ("am_michael", "am_fenrir", "bm_george")
 
 
 def _gains() -> Tensor:
-    """``[_SIZE]``, by quefrency, of which the second half is the first's mirror image."""
+    """Factors by quefrency ``[_SIZE]``; the second half mirrors the first."""
     quefrency, gain = zip(*_GAINS, strict=True)
     at = np.arange(_SIZE)
     at = np.log2(np.maximum(np.minimum(at, _SIZE - at), 1))
@@ -56,13 +56,13 @@ def _gains() -> Tensor:
 
 
 def _brightness() -> Tensor:
-    """``[_SIZE // 2 + 1]``, by frequency: nepers."""
+    """Nepers by frequency, ``[_SIZE // 2 + 1]``."""
     log = (torch.arange(_SIZE // 2 + 1) * RATE / _SIZE).clamp(min=_LOWEST_HZ).log()
     return _BRIGHTER * (log - log.mean()) / log.std()
 
 
 def sharpened(samples: Tensor, pitch: Ints) -> Tensor:
-    """Speech with its voiced frames' formants brought out, and as loud as it was.
+    """Sharpen the formants of voiced frames, and keep the loudness.
 
     Args:
         samples: ``[T * HOP]`` at 24 kHz.
@@ -86,11 +86,11 @@ def sharpened(samples: Tensor, pitch: Ints) -> Tensor:
 
 
 def as_coded(samples: Tensor, wanted: Tensor) -> Tensor:
-    """Speech multiplied so that its spectra are those that its codes say.
+    """Filter speech so that it has the spectra that its codes represent.
 
     Args:
         samples: ``[T * HOP]`` at 24 kHz.
-        wanted: ``[T, WIDTH]``, as :func:`spectra` has them.
+        wanted: ``[T, WIDTH]``, in the format of :func:`spectra`.
 
     Returns:
         ``[T * HOP]``.
@@ -106,7 +106,7 @@ def as_coded(samples: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _voiced(pitch: Ints, count: int) -> Tensor:
-    """``[count]``, each spectrum's: 1 in voiced frames' middles, 0 in unvoiced ones'."""
+    """Weights ``[count]`` of the spectra: 1 in the middle of voiced frames, 0 of unvoiced ones."""
     at = np.arange(count) * _STEP / HOP - 0.5
     share = np.interp(at, np.arange(len(pitch)), pitch > 0)
     return torch.from_numpy(share.astype(np.float32))
@@ -114,8 +114,8 @@ def _voiced(pitch: Ints, count: int) -> Tensor:
 
 @torch.no_grad()
 def examples(model: Any, said: Iterable[Spoken], quantiser: Quantiser) -> list[Example]:
-    """What the decoder learns: the latents of the teacher's speech, and what the decoder itself
-    makes of them, with the spectra that they say, sharpened. ``model`` is as ``decoder`` left it.
+    """Make the training data: the latents of the teacher's speech, and the decoder's own output for
+    them, with the spectra of the codes, sharpened. ``model`` is as ``decoder`` left it.
     """
     made = []
     for one in said:

@@ -1,4 +1,4 @@
-"""What a frame of 40 ms sounds like, as numbers: four smoothed log-mel spectra."""
+"""The sound of a frame of 40 ms as numbers: four smoothed log-mel spectra."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _FLOOR = 1e-5
 
 
 def _edges(count: int) -> npt.NDArray[np.float64]:
-    """Where bands begin, have their middle and end, in Hz: ``[count + 2]``."""
+    """Return the edges and middles of bands in Hz: ``[count + 2]``."""
     lowest, highest = np.log1p(_LOWEST_HZ / 700), np.log1p(_HIGHEST_HZ / 700)
     return 700 * np.expm1(np.linspace(lowest, highest, count + 2))
 
 
 def mel_bands(count: int, size: int) -> Tensor:
-    """``[count, size // 2 + 1]``: triangles evenly wide on the mel scale, each of sum 1."""
+    """Triangular filters ``[count, size // 2 + 1]``, equally wide in mel, each of sum 1."""
     edges = _edges(count)
     bins = np.fft.rfftfreq(size, 1 / RATE)[None]
     low, middle, high = (edges[i : i + count, None] for i in range(3))
@@ -50,13 +50,13 @@ _HANN = torch.nn.functional.pad(torch.hann_window(_WINDOW), ((_FFT - _WINDOW) //
 
 
 def spectra(samples: Tensor) -> Tensor:
-    """Smoothed log-mel spectra of a waveform.
+    """Compute smoothed log-mel spectra of a waveform.
 
     Args:
         samples: ``[T * HOP]`` at 24 kHz.
 
     Returns:
-        ``[T, WIDTH]``: of each frame four spectra, as the first ``CEPSTRA`` coefficients of an
+        ``[T, WIDTH]``: four spectra per frame, as the first ``CEPSTRA`` coefficients of an
         orthonormal cosine transform.
     """
     padded = torch.nn.functional.pad(samples, (_FFT // 2 - STEP // 2, _FFT))
@@ -69,8 +69,8 @@ def spectra(samples: Tensor) -> Tensor:
 
 @cache
 def curves(size: int) -> Tensor:
-    """``[CEPSTRA, size // 2 + 1]``: by which cepstra are to be multiplied for the log amplitudes at
-    the frequencies of a transform of ``size``; between the middles of bands it is linear.
+    """Return ``[CEPSTRA, size // 2 + 1]``: cepstra times this matrix are the log amplitudes at the
+    frequencies of a transform of ``size``, linear between the middles of bands.
     """
     middles, bins = _edges(BANDS)[1:-1], np.fft.rfftfreq(size, 1 / RATE)
     rows = [np.interp(bins, middles, row) for row in _COSINES.numpy()]

@@ -1,7 +1,7 @@
-"""Spoken sentences, kept in numbered parts: what the codec learns from.
+"""The codec's training data: spoken sentences, stored in numbered parts.
 
-Each part is a file of its own, made whole or not at all, and depends on its number and the seed
-alone: making data can be broken off at any time, and more of it can be asked for later.
+Each part is a file, written atomically, and depends only on its number and the seed. So making data
+can be interrupted at any time and extended later.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from embedded.training.kokoro import Features, Teacher
 from embedded.training.phonemes import Reading, read
 from embedded.training.pitch import HOP, RATE, Floats, Ints
 
-#: Sentences in a row by one speaker: the talker learns to follow a reference from such neighbours.
+#: Consecutive sentences by one speaker, from which the talker learns to follow a reference.
 GROUP = 4
-#: Groups in a part.
+#: Groups per part.
 GROUPS = 10
 PART = GROUP * GROUPS
 _FRAME_S = HOP / RATE
 _LOUD = 32767
-#: How loud voiced frames are on average, once levelled: peaks are about .7 then.
+#: Mean RMS of voiced frames once levelled; peaks are then about .7.
 _VOICED_RMS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
     """One utterance: ``samples`` ``[T * HOP]`` at 24 kHz, ``pitch`` codes ``[T]``, ``place``
-    ``[T]``: the character of ``text`` that is being said in each frame.
+    ``[T]``: the character of ``text`` spoken in each frame.
     """
 
     text: str
@@ -52,7 +52,7 @@ NAMED = {
     "am_fenrir": 0.12,
     "bm_george": 0.12,
 }
-#: Voices that the rest is divided among, so that codec and talker can follow others, too.
+#: Voices that speak the rest, so that codec and talker can follow other voices too.
 OTHERS = (
     "af_bella", "af_aoede", "af_kore", "af_nova", "af_sarah", "am_eric", "am_liam", "am_onyx",
     "am_puck", "bf_alice", "bf_isabella", "bf_lily", "bm_daniel", "bm_fable", "bm_lewis",
@@ -65,7 +65,7 @@ def british(voice: str) -> bool:
 
 
 def voice_of(group: int, seed: int) -> str:
-    """Who speaks a group of sentences."""
+    """Return the voice of a group of sentences."""
     kind, other = np.random.default_rng((seed, 7, group)).random(2)
     for voice, share in NAMED.items():
         kind -= share
@@ -75,7 +75,7 @@ def voice_of(group: int, seed: int) -> str:
 
 
 def places(reading: Reading, features: Features, characters: int, frames: int) -> Floats:
-    """The character that is being said in each frame ``[frames]``, by the teacher's durations."""
+    """Return the character spoken in each frame ``[frames]``, from the teacher's durations."""
     starts = features.starts_s()
     known = [(0.0, 0.0)]
     for first, end, symbol, last in reading.words:
@@ -88,7 +88,7 @@ def places(reading: Reading, features: Features, characters: int, frames: int) -
 
 
 def speak(text: str, voice: str, teacher: Teacher) -> Spoken:
-    """Have the teacher say a sentence."""
+    """Let the teacher speak a sentence."""
     reading = read(text, british(voice))
     features = teacher.features(reading.phonemes, voice)
     samples, pitch = teacher.speak(features)
@@ -98,7 +98,7 @@ def speak(text: str, voice: str, teacher: Teacher) -> Spoken:
 def write_part(
     number: int, *, folder: Path, texts: Sequence[str], seed: int, teacher: Callable[[], Teacher]
 ) -> None:
-    """Make a part."""
+    """Make and write a part."""
     file = part_file(folder, number)
     speaker, said = teacher(), list[Spoken]()
     for i in range(number * PART, min((number + 1) * PART, len(texts))):
@@ -118,7 +118,7 @@ def write_part(
 
 
 def load(folder: Path, parts: int | None = None) -> Iterator[Spoken]:
-    """What is in the first ``parts``, or in all that there are, in order."""
+    """Yield the utterances of the first ``parts``, or of all existing parts, in order."""
     for file in sorted(folder.glob("part-?????.npz"))[:parts]:
         with np.load(file) as part:
             ends, samples = np.cumsum(part["lengths"]), part["samples"]
@@ -131,7 +131,7 @@ def load(folder: Path, parts: int | None = None) -> Iterator[Spoken]:
 
 
 def gains(said: Iterable[Spoken]) -> dict[str, float]:
-    """What each voice is to be multiplied by, so that all are equally loud."""
+    """Return the factor for each voice that makes all equally loud."""
     powers: dict[str, list[Floats]] = {}
     for one in said:
         blocks = np.square(one.samples.reshape(-1, HOP)).mean(1)
@@ -143,19 +143,21 @@ def gains(said: Iterable[Spoken]) -> dict[str, float]:
 
 
 def levelled(said: Iterable[Spoken], gain: Mapping[str, float]) -> Iterator[Spoken]:
-    """The same at the same loudness; peaks stay within one."""
+    """Yield the same utterances at equal loudness, with peaks within one."""
     for one in said:
         samples = np.clip(one.samples * np.float32(gain[one.voice]), -1, 1)
         yield replace(one, samples=samples)
 
 
 def part_file(folder: Path, number: int) -> Path:
-    """Where a part is kept."""
+    """Return the file of a part."""
     return folder / f"part-{number:05d}.npz"
 
 
 def make_parts(folder: Path, count: int, make: Callable[[int], None], workers: int) -> None:
-    """Make what is missing of so many parts, in so many processes, and say how long that takes."""
+    """Make the missing ones of ``count`` parts in ``workers`` processes, and report the time
+    needed.
+    """
     folder.mkdir(exist_ok=True)
     missing = [number for number in range(count) if not part_file(folder, number).exists()]
     began = time.monotonic()

@@ -1,7 +1,7 @@
-"""The talker's network, as Qwen3 computes it, written for training: attention can be seen.
+"""The talker's network, computed like Qwen3, for training: it also returns attention scores.
 
-The names of its parameters are those of ``transformers``' Qwen3Model, so a checkpoint is a
-renaming. Sizes are fixed: 6.8 million parameters is what two cores teach in an evening.
+Its parameters have the names of ``transformers``' Qwen3Model, so that exporting a checkpoint only
+renames them. Sizes are fixed: two cores can train 6.8 million parameters in an evening.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _POSITIONS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of the backbone. ``guided``: layers whose first query head is taught to look at
-    the letter that is being said.
+    """Sizes of the backbone. ``guided``: layers whose first query head is trained to attend to the
+    letter being spoken.
     """
 
     hidden: int = 256
@@ -62,7 +62,9 @@ class _Attention(nn.Module):
     def forward(
         self, x: Tensor, angle: tuple[Tensor, Tensor], guide: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, scores of the first head ``[B, T, T]`` before the causal mask if ``guide``)."""
+        """Return the output, and the first head's scores ``[B, T, T]`` before the causal mask if
+        ``guide``.
+        """
         batch, length, _ = x.shape
         size = self.shape.head
         q = self.q_norm(self.q_proj(x).view(batch, length, -1, size)).transpose(1, 2)
@@ -79,7 +81,7 @@ class _Attention(nn.Module):
 
 
 def turned(x: Tensor, angle: tuple[Tensor, Tensor]) -> Tensor:
-    """Queries or keys ``[..., T, head]``, turned by their positions' cosines and sines."""
+    """Rotate queries or keys ``[..., T, head]`` by their positions' cosines and sines."""
     cosine, sine = angle
     a, b = x.float().chunk(2, -1)
     return torch.cat([a, b], -1) * cosine + torch.cat([-b, a], -1) * sine
@@ -107,14 +109,14 @@ class _Layer(nn.Module):
     def forward(
         self, x: Tensor, angle: tuple[Tensor, Tensor], guide: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, scores); see _Attention."""
+        """Return (output, scores); see _Attention."""
         attended, scores = self.self_attn(self.input_layernorm(x), angle, guide)
         x = x + attended
         return x + self.mlp(self.post_attention_layernorm(x)), scores
 
 
 class TalkerNet(nn.Module):
-    """Text and code embeddings, a Qwen3 backbone, and the codes' head (the embedding again)."""
+    """Text and code embeddings, a Qwen3 backbone, and a code head tied to the embedding."""
 
     cosine: Tensor
     sine: Tensor
@@ -140,12 +142,14 @@ class TalkerNet(nn.Module):
         self.register_buffer("offset", torch.arange(BOOKS) * ROWS, persistent=False)
 
     def embed(self, text: Tensor, rows: Tensor, is_row: Tensor, books: int) -> Tensor:
-        """Ids ``[B, T]``, rows ``[B, T, 8]``, which counts ``[B, T]`` -> ``[B, T, hidden]``."""
+        """Embed ids ``[B, T]`` and rows ``[B, T, 8]``, selected by ``is_row``, as
+        ``[B, T, hidden]``.
+        """
         audio = F.embedding(rows[..., :books] + self.offset[:books], self.audio).sum(-2)
         return torch.where(is_row[..., None], audio, self.text(text))
 
     def forward(self, x: Tensor, guide: bool) -> tuple[Tensor, list[Tensor]]:
-        """(hidden states ``[B, T, hidden]``, the guided heads' scores ``[B, T, T]``)."""
+        """Return hidden states ``[B, T, hidden]``, and the guided heads' scores ``[B, T, T]``."""
         angle = (self.cosine[: x.shape[1]], self.sine[: x.shape[1]])
         seen = []
         for number, layer in enumerate(self.layers):
@@ -155,5 +159,5 @@ class TalkerNet(nn.Module):
         return self.norm(x), seen
 
     def logits(self, hidden: Tensor, books: int) -> Tensor:
-        """``[n, hidden]`` -> ``[n, books, 1026]``."""
+        """Compute logits ``[n, books, 1026]`` from ``[n, hidden]``."""
         return F.linear(hidden, self.audio[: books * ROWS]).view(-1, books, ROWS)

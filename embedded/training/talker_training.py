@@ -1,4 +1,4 @@
-"""Teaches the talker to read: cross-entropy of the next row, and attention where the letter is."""
+"""Training of the talker: cross-entropy of the next row, and attention to the spoken letter."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _RATE, _MUON_RATE = 1.5e-3, 2.2e-3
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one speaker said; ``default`` if it is the voice that speaks without a reference."""
+    """One speaker's utterances; ``default`` if it is the voice that speaks without a reference."""
 
     utterances: tuple[Utterance, ...]
     default: bool
 
 
 class Batches:
-    """Batches of scripts without end, each at most ``tokens`` long, padding included.
+    """Endless batches of scripts, each at most ``tokens`` long, padding included.
 
-    ``place`` (epoch, pool in it, batch in that) is where it stands: another that is given the same
-    groups and seed goes on from there with the same batches. Raises ValueError if no script of
-    the groups is short enough.
+    ``place`` (epoch, pool in the epoch, batch in the pool) is the current position. Another object
+    with the same groups and seed continues from it with the same batches. Raises ValueError if no
+    script of the groups is short enough.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ def _packed(pool: list[Script], tokens: int, random: np.random.Generator) -> Ite
 
 
 def collated(batch: Sequence[Script]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(ids, rows, is_row, targets, look), padded at the end."""
+    """Return ids, rows, is_row, targets and look, padded at the end."""
     length = max(len(script) for script in batch)
     count = len(batch)
     ids, is_row = (
@@ -100,7 +100,9 @@ def collated(batch: Sequence[Script]) -> tuple[Tensor, Tensor, Tensor, Tensor, T
 
 
 def losses(net: TalkerNet, batch: Sequence[Script]) -> tuple[Tensor, Tensor, Tensor]:
-    """(cross-entropy of each codebook ``[ACTIVE]``, the guide's loss, rows that counted)."""
+    """Return the cross-entropy of each codebook ``[ACTIVE]``, the guide's loss, and the rows
+    counted.
+    """
     device = net.audio.device
     ids, rows, is_row, targets, look = (t.to(device) for t in collated(batch))
     with autocast(device.type):
@@ -118,7 +120,7 @@ def losses(net: TalkerNet, batch: Sequence[Script]) -> tuple[Tensor, Tensor, Ten
 
 
 def _looking(scores: Tensor, look: Tensor) -> Tensor:
-    """Cross-entropy of the attention against a small hill around the letter that is said."""
+    """Cross-entropy of the attention against a narrow Gaussian around the letter being spoken."""
     batch, now = (look >= 0).nonzero(as_tuple=True)
     keys = torch.arange(scores.shape[-1], device=scores.device)
     seen = scores[batch, now].masked_fill(keys > now[:, None], float("-inf")).log_softmax(-1)
@@ -130,7 +132,7 @@ def _looking(scores: Tensor, look: Tensor) -> Tensor:
 
 @torch.no_grad()
 def evaluate(net: TalkerNet, held: Sequence[Script]) -> str:
-    """The losses on scripts that were not learned."""
+    """Report the losses on held-out scripts."""
     found = [
         torch.cat([b, g[None]])
         for b, g, _ in (losses(net, held[i : i + 6]) for i in range(0, len(held), 6))
@@ -148,7 +150,7 @@ def train(
     longest: int = 1100,
     compiled: bool = False,
 ) -> None:
-    """Teach ``net``; the first groups are kept apart for testing."""
+    """Train ``net``; the first groups are held out for testing."""
     for layer in net.layers:
         layer.compile(dynamic=True, disable=not compiled)
     kept_apart, seen = groups[:_TESTED], groups[_TESTED:]

@@ -1,7 +1,7 @@
-"""The codec as ``transformers`` has it, scaled down: HiggsAudioV2TokenizerModel.
+"""The codec as in ``transformers``, scaled down: HiggsAudioV2TokenizerModel.
 
-The class asks for torchaudio, of which it uses ``functional.resample`` alone, and whose
-published builds cannot be loaded beside a CPU build of torch. So that one function stands in.
+The class requires torchaudio, but only uses ``functional.resample``. The published builds of
+torchaudio cannot be loaded with a CPU build of torch, so this module replaces that function.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor
 from embedded.training.causal import make_causal
 from embedded.training.quantise import LATENT, Quantiser
 
-#: The acoustic and the semantic half of a latent.
+#: Sizes of the acoustic and the semantic half of a latent.
 _ACOUSTIC, _SEMANTIC = 64, LATENT - 64
 _RATIOS = [8, 5, 4, 2, 3]
 _ZEROS, _ROLLOFF = 6, 0.99
 
 
 def resample(samples: Tensor, old: int, new: int) -> Tensor:
-    """``[..., n]`` at ``old`` Hz -> at ``new`` Hz, by a Hann-windowed sinc.
+    """Resample ``[..., n]`` from ``old`` to ``new`` Hz, by a Hann-windowed sinc.
 
     The formula and its constants (six zero crossings, rolloff .99) are those of torchaudio's
     default, documented with ``torchaudio.functional.resample``.
@@ -63,9 +63,9 @@ def _stand_in() -> None:
 
 
 def new_model(decoder_hidden: int, encoder_hidden: int) -> Any:
-    """A HiggsAudioV2TokenizerModel with fresh weights."""
+    """Make a HiggsAudioV2TokenizerModel with fresh weights."""
     _stand_in()
-    # from its own module: the package's top level has settled what is installed at its first import
+    # from its own module: the top-level package checks what is installed only at its first import
     from transformers import HiggsAudioV2TokenizerConfig
     from transformers.models.higgs_audio_v2_tokenizer.modeling_higgs_audio_v2_tokenizer import (
         HiggsAudioV2TokenizerModel,
@@ -118,12 +118,12 @@ def _draw_weights(model: Any) -> None:
         if name.endswith("alpha"):
             torch.nn.init.ones_(parameter)
     with torch.no_grad():
-        model.acoustic_decoder.conv2.weight.mul_(0.1)  # speech begins softly
+        model.acoustic_decoder.conv2.weight.mul_(0.1)  # speech starts out quiet
     make_causal(model.acoustic_decoder)
 
 
 def set_books(model: Any, quantiser: Quantiser) -> None:
-    """Put the codebooks in, with identities around them."""
+    """Set the codebooks, with identities as projections around them."""
     eye = torch.eye(LATENT)
     with torch.no_grad():
         for layer, book in zip(model.quantizer.quantizers, quantiser.books, strict=True):

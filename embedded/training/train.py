@@ -1,13 +1,12 @@
 """Makes the embedded voice: ``python -m embedded.training.train all --out folder``.
 
-Stages: ``teacher`` (Kokoro, cut in two), ``speech`` (sentences spoken), ``quantiser`` (codebooks),
-``decoder``, ``sharpen`` (it, with its formants brought out), ``encoder``, ``guess`` (a network that
-spares the vocoder), ``codes`` (sentences as codes), ``talker``, ``rehearse`` (it, with what a
-recogniser misheard said better), ``clips`` (candidates for the voices' clips) and ``export``. Each
-keeps what it made in the work folder, and goes on where it stood.
-``--from`` a checkpoint keeps that one's codebooks and begins with its weights. The numbers of
-steps are fixed, as are all seeds: a run's length depends on the machine, its result does not but
-for rounding.
+Stages: ``teacher`` (Kokoro, cut in two), ``speech`` (spoken sentences), ``quantiser`` (codebooks),
+``decoder``, ``sharpen`` (the decoder, with clearer formants), ``encoder``, ``guess`` (a network
+that replaces the vocoder), ``codes`` (sentences as codes), ``talker``, ``rehearse`` (the talker,
+trained on what a recogniser misheard), ``clips`` (candidates for the voices' clips) and ``export``.
+Each keeps its results in the work folder and can be resumed. ``--from`` a checkpoint keeps its
+codebooks and begins with its weights. The numbers of steps and all seeds are fixed. A run's
+duration depends on the machine; its result does not, except for rounding.
 """
 
 from __future__ import annotations
@@ -56,15 +55,16 @@ from embedded.training.spectra import spectra
 from embedded.training.talker import ROWS, Shape, TalkerNet
 
 _SEED = 1
-#: Sentences, of which the first are for the codec and the others for the talker.
+#: Sentences: the first are for the codec and the others for the talker.
 _SENTENCES, _SPOKEN = 80_000, 20_000
 _ENCODER_HIDDEN = 12
-#: Temperatures at which the talker says what might become a burst.
+#: Temperatures at which the talker generates speech to find bursts.
 _TALKED = (0.3, 0.6, 0.9)
-#: By each voice, so many texts, and so many utterances at a time.
+#: Texts per voice, and utterances per batch.
 _TALKED_TEXTS, _TOGETHER = 200, 80
 _LEAST_FRAMES = 4
-#: How loud each voice was made, in a checkpoint: codes of a run that goes on from it mean the same.
+#: Each voice's gain, stored in a checkpoint so that codes of a run that continues from it mean the
+#: same.
 _GAINS = "training/gains.json"
 STAGES = (
     "teacher", "speech", "quantiser", "decoder", "sharpen", "encoder", "guess", "codes", "talker",
@@ -87,7 +87,7 @@ GENERATION = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of everything. ``voices``: the folder of Kokoro's style vectors."""
+    """Sizes and options of a run. ``voices``: the folder of Kokoro's style vectors."""
 
     work: Path
     out: Path
@@ -116,7 +116,7 @@ class Plan:
 
 
 def sentences(plan: Plan) -> list[str]:
-    """All that is to be said, made once."""
+    """Return all sentences to be spoken, made once."""
     file = plan.work / "sentences.json"
     if not file.exists():
         lines = plan.held_out.read_text(encoding="utf-8").splitlines()
@@ -129,18 +129,18 @@ def sentences(plan: Plan) -> list[str]:
 
 
 def teacher(plan: Plan) -> None:
-    """Kokoro's two halves."""
+    """Make Kokoro's two halves."""
     kokoro.fetch(plan.work / "teacher")
 
 
 @cache
 def teacher_of(plan: Plan) -> kokoro.Teacher:
-    """One for each process."""
+    """Return the teacher, one per process."""
     return kokoro.Teacher(plan.work / "teacher", plan.voices)
 
 
 def speak(plan: Plan) -> None:
-    """Have sentences spoken, for the codec."""
+    """Let the teacher speak sentences for the codec."""
     folder = plan.work / "speech"
     make = partial(
         speech.write_part, folder=folder, texts=sentences(plan)[:_SPOKEN], seed=plan.seed,
@@ -150,7 +150,7 @@ def speak(plan: Plan) -> None:
 
 
 def gains(plan: Plan) -> dict[str, float]:
-    """What makes the voices equally loud; once a voice is known, its own stays as it is."""
+    """Return the gains that make the voices equally loud. A known gain never changes."""
     file, known = plan.work / "gains.json", dict[str, float]()
     for kept in (plan.start and plan.start / _GAINS, file):
         if kept and kept.exists():
@@ -166,13 +166,13 @@ def gains(plan: Plan) -> dict[str, float]:
 
 
 def spoken(plan: Plan) -> Iterator[speech.Spoken]:
-    """What was spoken, every voice as loud as the others."""
+    """Yield the spoken utterances, all voices equally loud."""
     said = speech.load(plan.work / "speech", plan.speech_parts)
     yield from speech.levelled(said, gains(plan))
 
 
 def quantiser(plan: Plan) -> Quantiser:
-    """The codebooks, worked out once, or those of the checkpoint that is trained further."""
+    """Return the codebooks, fitted once, or those of the checkpoint that is trained further."""
     file = plan.work / "quantiser.safetensors"
     if plan.start and not file.exists():
         warm.quantiser_of(plan.start).save(file)
@@ -185,7 +185,7 @@ def quantiser(plan: Plan) -> Quantiser:
 
 
 def new_codec(plan: Plan) -> Any:
-    """The codec before a part of it is trained."""
+    """Make the codec before training."""
     torch.manual_seed(0)
     model = tokenizer_model.new_model(plan.hidden, _ENCODER_HIDDEN)
     if plan.start:
@@ -199,17 +199,17 @@ def new_codec(plan: Plan) -> Any:
 
 
 def decoder(plan: Plan) -> None:
-    """The codec's decoder."""
+    """Train the codec's decoder."""
     progress = Progress("decoder", plan.work, plan.decoder_steps, rate=plan.rate)
     pool = decoder_training.examples(spoken(plan), quantiser(plan))
     decoder_training.train_decoder(new_codec(plan), pool, progress, compiled=plan.compiled)
 
 
 def sharpened(plan: Plan) -> None:
-    """The decoder, with its formants brought out.
+    """Sharpen the decoder's formants.
 
-    Raises LookupError if the decoder was not taught in this work folder: the one of a checkpoint
-    may be sharpened already, and twice is too much.
+    Raises LookupError if the decoder was not trained in this work folder: a checkpoint's decoder
+    may be sharpened already, and must not be sharpened twice.
     """
     if not plan.sharpen_steps:
         return
@@ -227,8 +227,8 @@ def sharpened(plan: Plan) -> None:
 
 
 def _talked(plan: Plan, table: Quantiser) -> Iterator[torch.Tensor]:
-    """The codes ``[T, BOOKS]`` of what the talker says, if there is one, also when it is drawn
-    less carefully than the service does it: so bursts are found that are rare.
+    """Yield codes ``[T, BOOKS]`` that the talker generates, if there is one, also at higher
+    temperatures than the service's, so that rare bursts are found.
     """
     net, known = _learned_talker(plan)
     if not known:
@@ -246,14 +246,14 @@ def _talked(plan: Plan, table: Quantiser) -> Iterator[torch.Tensor]:
 
 
 def encoder(plan: Plan) -> None:
-    """The codec's encoder."""
+    """Train the codec's encoder."""
     progress = Progress("encoder", plan.work, plan.encoder_steps, rate=plan.rate)
     pool = encoder_training.recordings(spoken(plan), quantiser(plan), seed=3)
     encoder_training.train_encoder(new_codec(plan), pool, progress, compiled=plan.compiled)
 
 
 def guesser(plan: Plan) -> None:
-    """The network that says what the vocoder would have made."""
+    """Train the network that predicts the vocoder's output."""
     progress = Progress("guess", plan.work, plan.guess_steps)
     guess.train(_pairs(plan), progress)
 
@@ -266,7 +266,7 @@ def _pairs(plan: Plan) -> Iterator[guess.Pair]:
 
 
 def codes(plan: Plan) -> None:
-    """Sentences as codes, for the talker."""
+    """Make sentences as codes, for the talker."""
     folder = plan.work / "codes"
     texts = dataset.passages(sentences(plan)[_SPOKEN:], plan.seed)
     make = partial(
@@ -285,7 +285,7 @@ def _tools(plan: Plan) -> tuple[kokoro.Teacher, guess.SpectrumGuess, Quantiser]:
 
 
 def groups(plan: Plan) -> list[talker_training.Group]:
-    """What the talker learns, speaker by speaker."""
+    """Return the talker's training data, speaker by speaker."""
     found, random = dict[int, list[Utterance]](), np.random.default_rng((plan.seed, 11))
     default = set[int]()
     for item in dataset.load(plan.work / "codes"):
@@ -313,20 +313,20 @@ def _new_talker(plan: Plan) -> TalkerNet:
 
 
 def talker(plan: Plan) -> None:
-    """The talker."""
+    """Train the talker."""
     progress = Progress("talker", plan.work, plan.talker_steps, rate=plan.rate)
     talker_training.train(_new_talker(plan), groups(plan), progress, compiled=plan.compiled)
 
 
 def _learned_talker(plan: Plan) -> tuple[TalkerNet, bool]:
-    """On the CPU; and whether it has learned anything."""
+    """Return the talker so far, on the CPU, and whether it has been trained."""
     net = _new_talker(plan)
     steps = [restore_weights(name, plan.work, net) for name in ("talker", "rehearse")]
     return net.cpu(), any(steps) or plan.start is not None
 
 
 def rehearse(plan: Plan) -> None:
-    """The talker, rehearsed with the decoder as it is: on the CPU, in float32."""
+    """Rehearse the talker with the current decoder, on the CPU in float32."""
     if not plan.rehearsals:
         return
     net, began, table = _new_talker(plan).cpu(), _new_talker(plan).cpu(), quantiser(plan)
@@ -338,7 +338,7 @@ def rehearse(plan: Plan) -> None:
     def hear(codes: Sequence[Ints]) -> list[str]:
         latents = [table.latents(torch.from_numpy(one))[None] for one in codes]
         said = [decoder_training.decode(model, one)[0].numpy() for one in latents]
-        with Recogniser(plan.ears) as ears:  # one for a few: it keeps 2 MB of each utterance
+        with Recogniser(plan.ears) as ears:  # not kept: it grows by 2 MB per utterance
             return ears.hear(said, RATE)
 
     with ThreadPoolExecutor(plan.workers) as pool:
@@ -375,7 +375,7 @@ def _learned_codec(plan: Plan) -> Any:
 
 
 def write(plan: Plan) -> None:
-    """The checkpoint, of whatever has been learned so far."""
+    """Write the checkpoint with the training so far."""
     model, (net, _) = _learned_codec(plan), _learned_talker(plan)
     table = quantiser(plan)
     export.write(plan.out, net, model.cpu(), table, GENERATION, _clips(plan, table))
@@ -384,7 +384,7 @@ def write(plan: Plan) -> None:
 
 
 def _clips(plan: Plan, table: Quantiser) -> dict[export.NamedVoice, torch.Tensor]:
-    """The codes of the clips that the voices are: the checkpoint's own, where it has that clip."""
+    """Return the codes of the voices' clips: the checkpoint's own, if it has that clip."""
     return {
         voice: _clip(plan, table, voice) if (kept := _stored(plan, voice)) is None else kept
         for voice in export.VOICES
@@ -401,7 +401,7 @@ def _stored(plan: Plan, voice: export.NamedVoice) -> torch.Tensor | None:
 
 
 def candidates(plan: Plan) -> None:
-    """Each voice with each clip that it might be, for ``embedded.training.clips`` to compare."""
+    """Make each voice with each candidate clip, for ``embedded.training.clips`` to compare."""
     table, made = quantiser(plan), {}
     texts = (Path(__file__).with_name("clips.txt")).read_text(encoding="utf-8").splitlines()
     for voice in export.VOICES:
@@ -424,7 +424,7 @@ _RUN = {
 
 
 def run(stage: str, plan: Plan) -> None:
-    """One stage, or all of them in their order."""
+    """Run one stage, or all of them in order."""
     for name in STAGES if stage == "all" else (stage,):
         _RUN[name](plan)
 
@@ -473,7 +473,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> tuple[str, Plan]:
-    """(stage, how much of everything) of a command line."""
+    """Parse a command line into the stage and its plan."""
     values = vars(_parser().parse_args(arguments))
     return values.pop("stage"), Plan(**values)
 

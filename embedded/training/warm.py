@@ -1,5 +1,5 @@
-"""A training run that goes on from a checkpoint: its codebooks as they are, its weights to begin
-with. What a talker has learned and the codes of stored voices stay valid, since no code changes
+"""Initialisation of a training run from a checkpoint: its codebooks are kept, its weights are the
+first ones. The talker's training and the codes of stored voices stay valid, since no code changes
 its meaning.
 """
 
@@ -20,13 +20,13 @@ _BOOK = "quantizer.quantizers.{}.codebook.embed"
 
 
 class NotOurs(ValueError):
-    """The folder has no checkpoint that can be trained further; the text says what is missing."""
+    """The folder has no checkpoint that can be trained further; the text names what is missing."""
 
 
 def quantiser_of(folder: Path) -> Quantiser:
-    """Its codebooks, as the codec rounds them, and what they were worked out with.
+    """Return its codebooks as the codec rounds them, and the analysis that they were fitted with.
 
-    Raises NotOurs if the checkpoint does not say how spectra became latents.
+    Raises NotOurs if the checkpoint does not contain that analysis.
     """
     if not (folder / ANALYSIS).exists():
         raise NotOurs(f"{folder} has no {ANALYSIS}: only what `export` wrote can be trained on")
@@ -37,7 +37,7 @@ def quantiser_of(folder: Path) -> Quantiser:
 
 
 def fill_codec(model: Any, folder: Path) -> None:
-    """Give ``model`` the weights of the codec in ``folder``, but for its codebooks. NotOurs if
+    """Load the weights of the codec in ``folder`` into ``model``, without its codebooks. NotOurs if
     their shapes differ.
     """
     found = _codec_tensors(folder).items()
@@ -45,15 +45,15 @@ def fill_codec(model: Any, folder: Path) -> None:
 
 
 def fill_talker(net: TalkerNet, folder: Path) -> None:
-    """Give ``net`` the weights of the talker in ``folder``. NotOurs if their shapes differ."""
+    """Load the weights of the talker in ``folder`` into ``net``. NotOurs if their shapes differ."""
     found, names = load_file(folder / "model.safetensors"), talker_names(net)
     _fill(net, {ours: found[theirs] for ours, theirs in names.items() if theirs in found}, folder)
 
 
 def fill_decoder(model: Any, folder: Path, table: Quantiser) -> None:
-    """Give ``model`` the decoder in ``folder``, whose codebooks are others than ``table``: behind
-    the affine map from this table's latents to those that it knows, which is exact but for what
-    the principal components leave out. NotOurs if shapes differ.
+    """Load the decoder in ``folder`` into ``model``, although its codebooks differ from ``table``.
+    The affine map from this table's latents to the decoder's own is merged into its first layer. It
+    is exact but for what the principal components leave out. NotOurs if shapes differ.
     """
     known = quantiser_of(folder)
     found = _codec_tensors(folder)
@@ -69,24 +69,24 @@ def fill_decoder(model: Any, folder: Path, table: Quantiser) -> None:
 
 
 def fill_encoder(model: Any, folder: Path) -> None:
-    """Give ``model`` the encoder in ``folder``, whose codebooks may be others, but for its last
-    layer: what hears is worth keeping, what it is to say of that is new. NotOurs if shapes differ.
+    """Load the encoder in ``folder`` into ``model``, whose codebooks may differ, without its last
+    layer: its features are worth keeping, but its outputs are new. NotOurs if shapes differ.
     """
     parts = ("acoustic_encoder.", "encoder_semantic.", "semantic_model.")
     _fill(model, {k: v for k, v in _codec_tensors(folder).items() if k.startswith(parts)}, folder)
 
 
 def fill_reader(net: TalkerNet, folder: Path) -> None:
-    """Give ``net`` what the talker in ``folder`` knows of reading, though its codes mean other
-    sounds: its layers, the letters, and the rows of the pitch codes, which are numbered alike.
-    The rows of spectral codes stay as they are. NotOurs if their shapes differ.
+    """Load into ``net`` the part of the talker in ``folder`` that reads text, although its codes
+    stand for other sounds: its layers, the letters, and the rows of the pitch codes, which have the
+    same numbers. The rows of spectral codes stay as they are. NotOurs if shapes differ.
     """
     found, names = load_file(folder / "model.safetensors"), talker_names(net)
     known = {ours: found[theirs].float() for ours, theirs in names.items() if theirs in found}
     rows = slice(PITCH_BOOK * ROWS, PITCH_BOOK * ROWS + PITCH_CODES)
     if known["audio"].shape == net.audio.shape:
         letters, text = len(LETTERS) + len(SPECIALS), net.text.weight.detach().clone()
-        text[:letters] = known["text.weight"][:letters]  # signs added since begin as they are
+        text[:letters] = known["text.weight"][:letters]  # newer signs stay untrained
         known["text.weight"] = text
         fresh = net.audio.detach().clone()
         fresh[rows] = known["audio"][rows]
@@ -104,7 +104,7 @@ def _codec_tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _fill(module: torch.nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """Parts that the folder has nothing of stay as they are."""
+    """Load ``weights`` into ``module``. Parts without weights in it stay as they are."""
     try:
         missing, unexpected = module.load_state_dict(weights, strict=False)
     except RuntimeError as error:  # its message lists every tensor that does not fit
