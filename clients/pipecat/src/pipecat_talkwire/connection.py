@@ -1,4 +1,4 @@
-"""The socket to the server: opened, kept alive, and opened again when it was lost."""
+"""The socket to the server: opened, kept alive, and reopened when it is lost."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pipecat_talkwire.contexts import Contexts
 _GREETING_TIMEOUT_S = 10.0
 #: An utterance may come as one message.
 _MAX_MESSAGE_BYTES = 16 << 20
-#: With Pipecat's pauses some minutes: a server that is started again loads its model first.
+#: Some minutes with Pipecat's pauses, since a restarting server first loads its model.
 _RECONNECT_ATTEMPTS = 20
 
 
 class TalkwireConnection(WebsocketTTSService):
-    """The half of the service that holds the connection; reads no message but the greeting.
+    """The half of the service that manages the connection. It reads only the greeting.
 
-    What it needs of the other half: ``_receive_messages``, which sets ``_reading`` to its socket.
+    The other half must define ``_receive_messages``, which sets ``_reading`` to its socket.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class TalkwireConnection(WebsocketTTSService):
 
         Args:
             url: The server's address.
-            headers: Of the handshake.
-            word_timestamps: Whether words are wanted as they are spoken; None: if there are any.
+            headers: Headers of the handshake.
+            word_timestamps: Whether to push words as they are spoken; None: if the server can.
             **kwargs: Passed to the parent service.
         """
         super().__init__(**kwargs)
@@ -57,7 +57,7 @@ class TalkwireConnection(WebsocketTTSService):
         """Set up the service and connect.
 
         Args:
-            setup: What the pipeline sets its processors up with.
+            setup: The pipeline's setup for its processors.
         """
         await super().setup(setup)
         await self._connect()
@@ -65,7 +65,7 @@ class TalkwireConnection(WebsocketTTSService):
     async def _connect(self) -> None:
         await super()._connect()
         await self._connect_websocket()
-        # It ends when it gives up; the socket may be opened again later.
+        # The task ends when it gives up; the socket may be opened again later.
         if self._websocket and (not self._receive_task or self._receive_task.done()):
             self._receive_task = self.create_task(self._receive_task_handler(self._report_error))
         if self._server:
@@ -85,8 +85,8 @@ class TalkwireConnection(WebsocketTTSService):
         report_error: ReportErrorCallback,
         error: Exception | None = None,
     ) -> bool:
-        # Pipecat gives up for good after three connections in a row that did not last, since they
-        # may have been refused. One on which the server has spoken was not: it died.
+        # Pipecat gives up for good after three short-lived connections in a row, since the server
+        # may have refused them. It did not refuse a connection on which it sent audio.
         if self._has_spoken:
             self._quick_failure_tracker.reset()
         return await super()._maybe_try_reconnect(error_message, report_error, error)
@@ -99,7 +99,7 @@ class TalkwireConnection(WebsocketTTSService):
         return await super()._try_reconnect(max_retries, report_error)
 
     async def _reconnect_websocket(self, attempt_number: int) -> bool:
-        # In the pause between two attempts a text may have opened another, and be spoken there.
+        # Between two attempts a text may have opened another socket, on which it is spoken.
         async with self._connecting:
             socket = self._websocket
             if socket and socket is not self._reading and socket.state is State.OPEN:
@@ -107,7 +107,7 @@ class TalkwireConnection(WebsocketTTSService):
         return await super()._reconnect_websocket(attempt_number)
 
     async def _connect_websocket(self) -> None:
-        # The receive task may be reconnecting while a text wants a connection.
+        # The receive task may be reconnecting when a text needs a connection.
         async with self._connecting:
             if not self._websocket or self._websocket.state is not State.OPEN:
                 await self._open_websocket()
@@ -137,7 +137,7 @@ class TalkwireConnection(WebsocketTTSService):
         self._has_word_timestamps = server.has_word_timings and wanted is not False
         if wanted and not server.has_word_timings:
             logger.warning(f"{self}: this server has no word timings")
-        # With timings words are pushed as they are spoken, else each text with its audio.
+        # With timings words are pushed as they are spoken, otherwise each text with its audio.
         self._push_text_frames = not self._has_word_timestamps
 
     async def _disconnect_websocket(self) -> None:
@@ -166,7 +166,7 @@ class TalkwireConnection(WebsocketTTSService):
 
 
 async def _greeting(socket: ClientConnection) -> wire.Server:
-    """The server's first message; closes the socket if that does not come."""
+    """Receive the server's first message. Closes the socket if it does not come."""
     try:
         async with asyncio.timeout(_GREETING_TIMEOUT_S):
             return wire.read_greeting(await socket.recv())

@@ -1,7 +1,7 @@
-"""Which of Pipecat's contexts are open on the server; no I/O.
+"""Pipecat's contexts that are open on the server; no I/O.
 
-A context is opened with its first text. It is forgotten when the server has closed it, refused
-it, or was told to cancel it: what still comes for it then is nobody's.
+A context is opened with its first text. It is forgotten when the server has closed or refused it,
+or was told to cancel it. Later messages for it are then ignored.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 class OpenContext:
     """A context that the server has been asked to open.
 
-    ``base_s`` is where Pipecat's clock of words began, in the context's own time: 0 unless
-    Pipecat gave the context up for a while because nothing came.
+    ``base_s`` is the zero of Pipecat's word clock in the context's own time: 0 unless Pipecat ended
+    the context for a while because nothing arrived.
     """
 
     context_id: str
@@ -35,32 +35,32 @@ class Contexts:
         return len(self._by_id)
 
     def get(self, context_id: str | None) -> OpenContext | None:
-        """The context of this id, if it is open."""
+        """Return the context of this id, if it is open."""
         return None if context_id is None else self._by_id.get(context_id)
 
     def of_handle(self, handle: int) -> OpenContext | None:
-        """The open context that a binary message is for; None if it is of a forgotten one."""
+        """Return the open context of a binary message; None if it was forgotten."""
         return self._by_handle.get(handle)
 
     def add(self, context_id: str) -> None:
-        """The server is being asked to open a context."""
+        """Add a context that the server is being asked to open."""
         self._by_id[context_id] = OpenContext(context_id)
 
     def on_created(self, context_id: str, handle: int) -> None:
-        """The server has opened it. A handle may have been another context's before."""
+        """Record the handle of a context that the server has opened. Handles are reused."""
         self._by_handle.pop(handle, None)
         if context := self._by_id.get(context_id):
             context.handle = handle
             self._by_handle[handle] = context
 
     def forget(self, context_id: str) -> bool:
-        """Expect nothing more for this context; whether anything was expected."""
+        """Forget a context. Returns whether it was open."""
         context = self._by_id.pop(context_id, None)
         if context is not None and context.handle is not None:
             self._by_handle.pop(context.handle, None)
         return context is not None
 
     def clear(self) -> None:
-        """The connection is gone, and all its contexts with it."""
+        """Forget all contexts, since the connection is gone."""
         self._by_id.clear()
         self._by_handle.clear()

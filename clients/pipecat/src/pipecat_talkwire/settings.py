@@ -1,4 +1,4 @@
-"""Settings that may be changed while the service runs."""
+"""Settings that can be changed while the service runs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def _not_given() -> NotGiven:
 class TalkwireTTSSettings(TTSSettings):
     """Settings of :class:`~pipecat_talkwire.tts.TalkwireTTSService`.
 
-    With None the server does as it does by default. A change holds from the next text on: the
-    context under way is ended, and its turn goes on in another.
+    None selects the server's default. A change takes effect with the next text: the current context
+    is ended, and the rest of its turn is spoken in another one.
 
     Parameters:
-        temperature: How freely speech is drawn, 0 to 2; 0 always takes the likeliest.
-        top_p: The share of probability that is drawn from, above 0 and up to 1.
-        top_k: How many candidates are drawn from.
+        temperature: Randomness of sampling, 0 to 2; 0 always takes the most likely code.
+        top_p: Share of the probability to sample from, above 0 and up to 1.
+        top_k: Number of candidates to sample from.
         seed: The same seed and text give the same audio.
-        ras_win_len: Among how many of the last codes one that repeats is drawn again, for models
-            that do so; 0: never.
-        ras_max_repeat: How often it must be among them for that.
-        speed: How many times as fast as the voice's own, at the same pitch, 0.25 to 4.
-        continuity: ``context`` lets each utterance of a turn go on from those before it, ``none``
-            speaks each for itself. The server tells which of them it can do.
-        max_lead_ms: How far speech may be made ahead of what has been heard. What is ahead is
-            lost when the user interrupts, so a small lead saves work.
-        scene: Where and how it is spoken, for models that take a scene; the server refuses it
-            for others.
+        ras_win_len: Number of last codes in which a repeated code is drawn again, for models with
+            repetition-aware sampling; 0: never.
+        ras_max_repeat: How often a code must be among them to be drawn again.
+        speed: Factor of the voice's own speed, at the same pitch, 0.25 to 4.
+        continuity: ``context``: each utterance of a turn continues those before it; ``none``: each
+            is spoken by itself. The server tells which of them it supports.
+        max_lead_ms: How far generation may run ahead of playback. Audio that is ahead is lost when
+            the user interrupts, so a small lead saves work.
+        scene: Where and how the text is spoken, for models that take a scene; the server refuses
+            it for others.
     """
 
     temperature: float | NotGiven | None = field(default_factory=_not_given)
@@ -50,7 +50,7 @@ class TalkwireTTSSettings(TTSSettings):
 
     @classmethod
     def server_defaults(cls) -> TalkwireTTSSettings:
-        """A complete set that leaves everything to the server."""
+        """Return complete settings that leave everything to the server."""
         return cls(
             model=None,
             voice=None,
@@ -68,9 +68,9 @@ class TalkwireTTSSettings(TTSSettings):
         )
 
     def as_options(self) -> dict[str, Any]:
-        """The fields of ``context.create`` that are set, but for the audio's format.
+        """Return the fields of ``context.create`` that are set, without the audio's format.
 
-        Only of a complete set.
+        The settings must be complete.
         """
         sampling = {
             "temperature": self.temperature,

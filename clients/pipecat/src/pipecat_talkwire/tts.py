@@ -27,15 +27,15 @@ _CATEGORIES = (
 
 
 class TalkwireTTSService(TalkwireConnection):
-    """Speaks with a Talkwire server over its native protocol, ``talkwire.tts.v1``.
+    """Text-to-speech by a Talkwire server over its native protocol, ``talkwire.tts.v1``.
 
-    One socket carries all turns. Each of Pipecat's contexts is one of Talkwire's: it is opened
+    One socket carries all turns. Each of Pipecat's contexts is a Talkwire context: it is opened
     with its first text, ended when the turn's text is complete, and cancelled when the user
-    interrupts; the server then stops working on it at once.
+    interrupts. The server then stops working on it at once.
 
     Event handlers (beside those of :class:`~pipecat.services.tts_service.TTSService`):
-        on_speech_cancelled: Called after an interruption, with the context's id and what the
-            server says of it: ``generated_ms``, ``sent_ms``, ``played_ms``, ``text_spoken`` and
+        on_speech_cancelled: Called after an interruption, with the context's id and the server's
+            report: ``generated_ms``, ``sent_ms``, ``played_ms``, ``text_spoken`` and
             ``text_remaining``, the last three by its model of the listener.
 
     Example::
@@ -68,19 +68,19 @@ class TalkwireTTSService(TalkwireConnection):
             api_key: Sent as a bearer token, if given.
             sample_rate: Of the audio, in Hz: 8000, 16000, 22050, 24000, 32000, 44100 or
                 48000. The pipeline's own if None.
-            word_timestamps: Whether words come as they are spoken. None: if the server has
-                timings, and else each text with its audio.
+            word_timestamps: Whether to push words as they are spoken. None: if the server has
+                timings, and otherwise each text with its audio.
             text_aggregation_mode: With ``TextAggregationMode.TOKEN`` the LLM's text goes to the
                 server as it is written, and the server finds the sentences. Pipecat's default
                 finds them here, so that text transforms see whole ones.
             extra_headers: Further headers of the handshake.
-            settings: What may be changed while it runs.
+            settings: Settings that can be changed while the service runs.
             **kwargs: Passed to the parent service.
         """
         complete = self.Settings.server_defaults()
         if settings is not None:
             complete.apply_update(settings)
-        # A context ends when the server says so; the timeout is for one that went silent.
+        # The server ends a context; the timeout is for a server that sends nothing more.
         kwargs.setdefault("stop_frame_timeout_s", 20.0)
         super().__init__(
             url=url,
@@ -104,10 +104,10 @@ class TalkwireTTSService(TalkwireConnection):
 
     @traced_tts
     async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
-        """Send text; its audio comes through the receive task.
+        """Send text; its audio arrives in the receive task.
 
         Args:
-            text: What to speak.
+            text: The text to speak.
             context_id: The turn's context.
 
         Yields:
@@ -139,7 +139,7 @@ class TalkwireTTSService(TalkwireConnection):
         self._contexts.add(context_id)
 
     async def flush_audio(self, context_id: str | None = None) -> None:
-        """Say that the turn's text is complete: what is left of it is spoken, and then it is done.
+        """Complete the turn's text: the rest is spoken, and then the context ends.
 
         Args:
             context_id: The context to end; the active one if None.
@@ -150,11 +150,11 @@ class TalkwireTTSService(TalkwireConnection):
             context.ended = True
             await self._send("context.end", context_id=context.context_id)
         elif context is None and turn and not self.is_usable:
-            # Pipecat gives an unusable service no text, so nothing will come for this turn.
+            # Pipecat sends no text to an unusable service, so nothing will arrive for this turn.
             await self._close_context(turn)
 
     async def on_audio_context_interrupted(self, context_id: str) -> None:
-        """Stop the server's work on what the user interrupted.
+        """Cancel a context that the user interrupted.
 
         Args:
             context_id: The interrupted context.
@@ -165,14 +165,14 @@ class TalkwireTTSService(TalkwireConnection):
         await super().on_audio_context_interrupted(context_id)
 
     async def on_audio_context_completed(self, context_id: str) -> None:
-        """Look after a context that Pipecat gave up because nothing came for a while.
+        """Handle a context that Pipecat ended because nothing arrived for a while.
 
         Args:
             context_id: The context that has been played.
         """
         context = self._contexts.get(context_id)
         if context is not None and context_id == self._turn_context_id:
-            context.rebase = True  # its turn may still go on
+            context.rebase = True  # its turn may still continue
         elif self._contexts.forget(context_id):
             await self._send("context.cancel", context_id=context_id)
         await super().on_audio_context_completed(context_id)
@@ -183,7 +183,7 @@ class TalkwireTTSService(TalkwireConnection):
         """Apply changed settings from the next text on.
 
         Args:
-            delta: What changes.
+            delta: The changes.
 
         Returns:
             The changed fields with their former values.
@@ -202,7 +202,7 @@ class TalkwireTTSService(TalkwireConnection):
         self._turn_context_id = None
         self._turn_context_id = self.create_context_id()
 
-    # -- what the server says
+    # -- server messages
 
     async def _receive_messages(self) -> None:
         self._reading = self._socket
@@ -212,7 +212,7 @@ class TalkwireTTSService(TalkwireConnection):
             else:
                 await self._on_message(wire.read(data))
             if self._leaving and not self._contexts:
-                return  # reconnects, and so gets to a server that stays
+                return  # reconnects, and so reaches a server that stays
 
     async def _on_audio(self, audio: wire.Audio) -> None:
         self._has_spoken = True
@@ -254,7 +254,7 @@ class TalkwireTTSService(TalkwireConnection):
         )
 
     async def _on_error(self, error: dict[str, Any]) -> None:
-        """Report an error; a context that was not even opened ends with it."""
+        """Report an error. If its context was not opened yet, it ends."""
         code, context_id = error["code"], error.get("context_id")
         if code in wire.CROSSED:
             logger.debug(f"{self}: {code} ({context_id})")
@@ -268,7 +268,7 @@ class TalkwireTTSService(TalkwireConnection):
             await self._close_context(context.context_id)
 
     async def _close_context(self, context_id: str) -> None:
-        """Nothing more comes for a context: it ends when what has come is played."""
+        """End a context for which nothing more arrives, once its audio has been played."""
         if self.audio_context_available(context_id):
             await self.append_to_audio_context(context_id, TTSStoppedFrame(context_id=context_id))
             await self.remove_audio_context(context_id)

@@ -1,7 +1,7 @@
-"""The part of ``talkwire.tts.v1`` that this service speaks; no I/O.
+"""The part of ``talkwire.tts.v1`` that this service uses; no I/O.
 
-docs/reference/protocol.md in Talkwire's repository describes the protocol. Messages and fields
-that are not known here are left alone: later servers may send more.
+docs/reference/protocol.md in Talkwire's repository describes the protocol. Unknown messages and
+fields are ignored, since later servers may send more.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SUBPROTOCOL = "talkwire.tts.v1"
-#: Codes of errors that say: not like this, however often it is tried.
+#: Codes of errors that will recur however often the request is repeated.
 INVALID_REQUEST = frozenset(
     {
         "invalid_json",
@@ -26,25 +26,25 @@ INVALID_REQUEST = frozenset(
         "unsupported",
     }
 )
-#: Codes that say: not now.
+#: Codes of errors after which the request can be repeated later.
 BUSY = frozenset({"overloaded", "rate_limited", "too_many_contexts"})
-#: Codes that say: something is wrong over there.
+#: Codes of failures of the server.
 SERVER_FAILURE = frozenset(
     {"not_ready", "draining", "engine_restarting", "engine_failed", "codec_failed", "internal"}
 )
-#: Codes that are about the text: the service itself is well.
+#: Codes of errors in the text; the service itself works.
 TEXT = frozenset({"invalid_text", "text_too_long"})
-#: What a message gets that crossed the end of its context on the wire; nothing has gone wrong.
+#: Codes of answers to messages that crossed the end of their context. These are no errors.
 CROSSED = frozenset({"unknown_context", "context_closed"})
 
 _HEADER = struct.Struct("<BBHII")
 _VERSION_AND_TYPE = 0x11
-#: The longest that a character gets in JSON (``\\u0000``), and room for the rest of a message.
+#: The longest form of a character in JSON (``\\u0000``), and room for the rest of a message.
 _CHAR_BYTES, _ENVELOPE_BYTES = 6, 1024
 
 
 class ProtocolError(Exception):
-    """The server said something that is not ``talkwire.tts.v1``."""
+    """The server sent something that is not ``talkwire.tts.v1``."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Server:
 
     @property
     def piece_chars(self) -> int:
-        """How many characters fit into one ``text.append``, whatever they are."""
+        """Number of characters that always fit into one ``text.append``."""
         return max(1, (self.max_message_bytes - _ENVELOPE_BYTES) // _CHAR_BYTES)
 
 
 @dataclass(frozen=True)
 class Audio:
-    """A binary message: s16le samples, and how many of the context's came before them."""
+    """A binary message: s16le samples, and the number of the context's samples before them."""
 
     handle: int
     sample_offset: int
@@ -72,7 +72,7 @@ class Audio:
 
 
 def read_greeting(data: str | bytes) -> Server:
-    """The server's first message. Raises ProtocolError if it is not ``session.created``."""
+    """Parse the server's first message. Raises ProtocolError if it is not ``session.created``."""
     message = read(data) if isinstance(data, str) else {}
     try:
         if message["type"] != "session.created":
@@ -89,7 +89,7 @@ def read_greeting(data: str | bytes) -> Server:
 
 
 def read(data: str) -> dict[str, Any]:
-    """A JSON message. Raises ProtocolError."""
+    """Parse a JSON message. Raises ProtocolError."""
     try:
         message = json.loads(data)
     except ValueError as error:
@@ -100,7 +100,7 @@ def read(data: str) -> dict[str, Any]:
 
 
 def read_audio(data: bytes) -> Audio:
-    """A binary message. Raises ProtocolError."""
+    """Parse a binary message. Raises ProtocolError."""
     if len(data) < _HEADER.size or data[0] != _VERSION_AND_TYPE:
         raise ProtocolError("a binary message of another version or type")
     _, _, handle, _, sample_offset = _HEADER.unpack_from(data)
@@ -108,10 +108,10 @@ def read_audio(data: bytes) -> Audio:
 
 
 def write(kind: str, **fields: Any) -> str:
-    """A JSON message."""
+    """Format a JSON message."""
     return json.dumps({"type": kind, **fields}, ensure_ascii=False, separators=(",", ":"))
 
 
 def pieces(text: str, chars: int) -> list[str]:
-    """``text`` in parts of at most ``chars`` characters."""
+    """Split ``text`` into parts of at most ``chars`` characters."""
     return [text[at : at + chars] for at in range(0, len(text), chars)]

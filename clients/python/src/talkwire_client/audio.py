@@ -1,4 +1,4 @@
-"""Chunks of audio as they arrive, how many samples they hold, and a WAV file to write them to."""
+"""Chunks of audio as they arrive, their number of samples, and a WAV file to write them to."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class AudioChunk(NamedTuple):
     """A chunk of audio: one frame of the protocol.
 
     Attributes:
-        data: The audio in the encoding that was asked for; an Opus chunk is one packet.
-        samples: How many samples it decodes to, at the rate of the audio.
+        data: The audio in the requested encoding; an Opus chunk is one packet.
+        samples: Number of samples that it decodes to, at the rate of the audio.
         header: The frame's header.
-        arrived_s: When it arrived, on the clock of ``time.monotonic()``.
+        arrived_s: Time of arrival, on the clock of ``time.monotonic()``.
     """
 
     data: bytes
@@ -41,11 +41,11 @@ def count_samples(data: bytes, encoding: Encoding, sample_rate: int | None) -> i
 
     Args:
         data: Audio in ``encoding``.
-        encoding: How it is laid out.
-        sample_rate: In Hz; needed for Opus alone.
+        encoding: The encoding of ``data``.
+        sample_rate: In Hz; required only for Opus.
 
     Raises:
-        ValueError: It ends within a sample, is not an Opus packet, or has no rate and needs one.
+        ValueError: It ends within a sample, is not an Opus packet, or lacks a required rate.
     """
     if sample_bytes := _SAMPLE_BYTES.get(encoding):
         samples, rest = divmod(len(data), sample_bytes)
@@ -93,7 +93,7 @@ _WAV_MAX_BYTES = 0xFFFFFFFF
 class WavWriter:
     """A WAV file of mono 16-bit PCM that is valid after every write.
 
-    Use it as a context manager. A file that got no sample because of an error is removed.
+    Use it as a context manager. A file without samples is removed after an error.
 
     Args:
         path: The file, which is created or overwritten.
@@ -107,7 +107,7 @@ class WavWriter:
     def __init__(self, path: str | Path, sample_rate: int) -> None:
         self._path, self._rate = Path(path), sample_rate
         self._bytes = 0
-        # Without a buffer: what could not be written is not tried again on closing.
+        # Unbuffered, so that closing does not retry a failed write.
         self._file = self._path.open("wb", buffering=0)  # closed by __exit__
         try:
             if not self._file.seekable():
@@ -135,7 +135,7 @@ class WavWriter:
             rest = rest[self._file.write(rest) :]
 
     def _header(self) -> bytes:
-        """44 bytes; the two lengths stop at the greatest that 32 bits hold."""
+        """The header's 44 bytes; the two lengths are limited to 32 bits."""
         data, whole = min(self._bytes, _WAV_MAX_BYTES), min(36 + self._bytes, _WAV_MAX_BYTES)
         layout = (16, 1, 1, self._rate, 2 * self._rate, 2, 16)
         return _WAV_HEADER.pack(b"RIFF", whole, b"WAVE", b"fmt ", *layout, b"data", data)

@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class BoundedQueue(Generic[T]):
-    """A queue of ``max_items`` items whose writer waits for room with ``wait_for_room``.
+    """A queue of ``max_items`` items, whose writer waits for room with ``wait_for_room``.
 
-    ``put`` and ``end`` themselves never wait, so the reader learns of an end at once.
+    ``put`` and ``end`` never wait, so the reader learns of an end at once.
     """
 
     def __init__(self, max_items: int) -> None:
@@ -22,7 +22,7 @@ class BoundedQueue(Generic[T]):
         self._error: BaseException | None = None
         self._changed = asyncio.Event()  # for the reader
         self._taken = asyncio.Event()  # for the writer
-        self.is_awaited = False  #: the reader waits for an item
+        self.is_awaited = False  # whether the reader waits for an item
 
     def __len__(self) -> int:
         return len(self._items)
@@ -44,16 +44,16 @@ class BoundedQueue(Generic[T]):
         self._changed.set()
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the queue: the reader gets the items that wait, then ``error`` or the end.
+        """End the queue: the reader gets the remaining items, then ``error`` or the end.
 
-        The first end counts.
+        Only the first call counts.
         """
         if not self._ended:
             self._ended, self._error = True, error
             self._changed.set()
 
     def clear(self) -> None:
-        """Drop the items that wait; how the queue ended is left for the reader."""
+        """Drop the remaining items, but keep the end or error."""
         self._items.clear()
         self._taken.set()
 
@@ -64,7 +64,7 @@ class BoundedQueue(Generic[T]):
             The item; None at the end.
 
         Raises:
-            BaseException: What the queue was ended with.
+            BaseException: The error with which the queue was ended.
         """
         while not self._items and not self._ended:
             self._changed.clear()

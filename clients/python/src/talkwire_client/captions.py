@@ -16,7 +16,7 @@ _SENTENCE_ENDS = ".!?…。！？।"
 
 
 def captions(words: Sequence[Word]) -> list[list[Word]]:
-    """Group words into captions: lines that one can read at once."""
+    """Group words into captions of one line."""
     lines = [[word] for word in words[:1]]
     for before, word in pairwise(words):
         line = lines[-1]
@@ -52,7 +52,7 @@ def as_lines(words: Sequence[Word]) -> str:
 
 
 def _clock(ms: float) -> str:
-    """Hours, minutes, seconds and milliseconds as SubRip writes them."""
+    """Format a time as SubRip does: hours, minutes, seconds and milliseconds."""
     seconds, thousandths = divmod(round(ms), 1000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)

@@ -43,7 +43,7 @@ from talkwire_client.speech import (
 )
 
 DEFAULT_URL = f"ws://127.0.0.1:8000{wire.PATH}"
-#: How long a speech that is not read may keep others of its connection waiting.
+#: How long a speech that is not read may block others on its connection.
 SLOW_READER_TIMEOUT_S = 5.0
 #: A second of float32 audio at 48 kHz is 192 kB; a chunk is a few seconds at most.
 _MAX_MESSAGE_BYTES = 16 << 20
@@ -52,24 +52,23 @@ _MAX_MESSAGE_BYTES = 16 << 20
 class Client:
     """A connection to a Talkwire server.
 
-    Enter it (``async with``) to connect; leaving closes the connection, and with it every speech
-    that is open.
+    Enter it (``async with``) to connect. Leaving it closes the connection and all open speeches.
 
-    Speeches that are open at the same time share the connection and are to be read at the same
-    time, each in a task of its own: while one has MAX_QUEUED_CHUNKS unread chunks, nothing is read
-    from the connection. If another speech waits for SLOW_READER_TIMEOUT_S on one that is not read,
-    the latter is cancelled, and its reader gets SlowReaderError.
+    Speeches that are open at the same time share the connection. Read them at the same time, each
+    in a task of its own: while one has MAX_QUEUED_CHUNKS unread chunks, nothing is read from the
+    connection. If another speech waits for SLOW_READER_TIMEOUT_S because of it, the unread one is
+    cancelled, and its reader gets SlowReaderError.
 
     Args:
         url: The server's WebSocket; its path may be left out.
-        api_key: Where the server asks for one.
-        headers: More headers of the handshake.
+        api_key: An API key, if the server requires one.
+        headers: Further headers of the handshake.
         ssl_context: For ``wss://`` with a certificate of your own authority.
-        open_timeout_s: How long connecting may take.
+        open_timeout_s: Timeout of connecting.
         framing: ``json`` for connections that cannot carry binary messages.
 
     Attributes:
-        going_away: The server's notice that it will close, once it came: open no more speeches.
+        going_away: The server's notice that it will close, or None. Open no more speeches after it.
     """
 
     def __init__(
@@ -95,8 +94,8 @@ class Client:
         self._handles: dict[int, Speech] = {}
         self._ids = itertools.count(1)
         self._notice: ServerError | None = None  # an error about the connection
-        self._ended: ClientError | None = None  # what the reader has come to
-        self._fault: Exception | None = None  # of this client itself
+        self._ended: ClientError | None = None  # how the reader ended
+        self._fault: Exception | None = None  # an error in this client itself
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -106,12 +105,12 @@ class Client:
         await self.close()
 
     async def connect(self) -> None:
-        """Connect, as entering the client does.
+        """Connect. Entering the client does the same.
 
         Raises:
             NoServerError: Nothing answers at the address.
             RefusedError: The handshake was answered with another HTTP status than 101.
-            ServerError: The server has no room, for example.
+            ServerError: The server sent an error, for example when it is full.
             ProtocolError: It is not a Talkwire server.
         """
         if self._socket is not None:
@@ -132,10 +131,10 @@ class Client:
                 raise
 
     async def close(self) -> None:
-        """Close the connection, as leaving the client does. Closing twice does nothing.
+        """Close the connection. Leaving the client does the same. Closing twice does nothing.
 
         Raises:
-            Exception: A fault of the client itself, if one ended its reading.
+            Exception: An error in the client itself, if one ended its reading.
         """
         if self._socket is None or self._reader is None:
             return
@@ -150,7 +149,7 @@ class Client:
 
     @property
     def server(self) -> wire.SessionCreated:
-        """The server's offer: voices, sample rates, limits."""
+        """The server's capabilities: voices, sample rates, limits."""
         if self._server is None:
             raise RuntimeError("not connected: async with Client(...) as client")
         return self._server
@@ -165,10 +164,10 @@ class Client:
         """Speak a text.
 
         Args:
-            text: A whole text, or an iterator over its parts, which are sent as they come. None:
-                call ``append`` and ``end`` of the speech yourself.
+            text: A whole text, or an iterator over its parts, which are sent as they arrive. None:
+                call the speech's ``append`` and ``end`` yourself.
             on_words: Called with words and their times, after their audio has arrived; asks for
-                timestamps. What it raises ends the iteration over the audio.
+                timestamps. An exception in it ends the iteration over the audio.
             **options: See SpeechOptions.
 
         Returns:
@@ -212,20 +211,20 @@ class Client:
             raise self._lost(error) from error
 
     async def register(self, speech: Speech) -> None:
-        """Pass what the server says of the speech's context on to it, from now on.
+        """Pass all later messages about the speech's context to it.
 
         Raises:
-            ValueError: Another speech of that context id is open.
+            ValueError: Another speech with that context id is open.
         """
         earlier = self._speeches.get(speech.context_id)
-        if earlier is not None and earlier.cancelled is not None:  # only its metrics are to come
+        if earlier is not None and earlier.cancelled is not None:  # only its metrics are missing
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(earlier._wait_forgotten(), CANCEL_TIMEOUT_S)
         if speech.context_id in self._speeches:
             raise ValueError(f"context id in use: {speech.context_id}")
         self._speeches[speech.context_id] = speech
 
-    # -- details
+    # -- internal
 
     def _connected(self) -> ClientConnection:
         if self._socket is None:
@@ -251,7 +250,7 @@ class Client:
             error, code = wrong, 1002
         except Exception as fault:
             error, self._fault = ConnectionLostError(None, "the client failed"), fault
-        finally:  # whatever it was: no task may wait for a connection that is not read
+        finally:  # in any case: no task may wait for a connection that is not read
             self._ended = error
             for speech in list(self._speeches.values()):
                 speech._on_lost(error)
@@ -290,7 +289,7 @@ class Client:
     def _on_error(self, message: wire.Error) -> None:
         error = ServerError(message)
         if message.context_id is None:
-            self._notice = error  # the reason, should the connection close now
+            self._notice = error  # the reason, if the connection closes now
         elif (speech := self._speeches.get(message.context_id)) is not None:
             speech._on_error(error)
             if speech._handle is None:
@@ -327,10 +326,10 @@ class Client:
 async def _wait_for_room(
     slow: Speech, speeches: Collection[Speech], socket: ClientConnection
 ) -> None:
-    """Wait until ``slow`` has room; meanwhile the connection is not read, which slows the server.
+    """Wait until ``slow`` has room. Meanwhile the connection is not read, which slows the server.
 
-    It is given up if one of ``speeches`` waits too long. A socket that is closed is to be read at
-    once: what is left in it is bounded, and its end is news to all of them.
+    ``slow`` is given up if one of ``speeches`` waits too long. Returns at once if the socket is
+    closed: the rest of its data is bounded, and all speeches need to learn of its end.
     """
     room = asyncio.ensure_future(slow._wait_for_room())
     closed = asyncio.ensure_future(socket.wait_closed())
@@ -340,7 +339,7 @@ async def _wait_for_room(
         while not (await asyncio.wait([room, closed], timeout=timeout_s, return_when=first))[0]:
             if any(speech._is_awaited for speech in speeches):
                 why = f"context {slow.context_id} was not read while another one waited"
-                with contextlib.suppress(ClientError):  # that will be read too
+                with contextlib.suppress(ClientError):  # will be read too
                     await slow._give_up(SlowReaderError(why))
                 return
     finally:
@@ -361,7 +360,7 @@ def _decode(data: str) -> wire.ServerMessage | None:
 
 
 def _with_path(url: str) -> str:
-    """The address of the protocol where ``url`` names a server alone."""
+    """Add the protocol's path to ``url`` if that has none."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=wire.PATH)) if parts.path in ("", "/") else url
 
@@ -373,7 +372,7 @@ async def _open_socket(
     try:
         address = _with_path(url)
         parse_uri(address)
-    except (InvalidURI, ValueError) as error:  # a port or host that cannot be one
+    except (InvalidURI, ValueError) as error:  # an invalid port or host
         raise NoServerError(f"not a WebSocket address: {url}") from error
     tls: dict[str, Any] = {} if ssl_context is None else {"ssl": ssl_context}
     try:
@@ -403,7 +402,7 @@ async def _open_socket(
 
 
 async def _receive_greeting(socket: ClientConnection, timeout_s: float) -> wire.SessionCreated:
-    """The server's first message.
+    """Receive the server's first message.
 
     Raises ServerError if it is an error, ConnectionLostError or ProtocolError.
     """

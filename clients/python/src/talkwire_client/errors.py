@@ -1,4 +1,4 @@
-"""Exceptions of the client, by who can do something about them.
+"""Exceptions of the client.
 
 ::
 
@@ -7,7 +7,7 @@
      +-- RefusedError          the server refused the handshake (an HTTP status)
      +-- ServerError           the server sent an ``error`` message
      +-- ConnectionLostError   the connection closed before the audio was complete
-     +-- SlowReaderError       a speech was not read, and kept others of its connection waiting
+     +-- SlowReaderError       a speech was not read, and blocked others on its connection
      +-- ProtocolError         the server sent something that is not the protocol
 
 Mistakes in a call (a context id that is in use, text that is not Unicode) are ValueError or
@@ -20,7 +20,7 @@ from talkwire_client.protocol import Error
 
 
 class ClientError(Exception):
-    """Base of what can go wrong between client and server; its text may be shown to a person."""
+    """Base of errors between client and server; the text may be shown to users."""
 
 
 class NoServerError(ClientError):
@@ -28,11 +28,11 @@ class NoServerError(ClientError):
 
 
 class RefusedError(ClientError):
-    """A handshake that was answered with an HTTP status other than 101.
+    """The handshake was answered with an HTTP status other than 101.
 
     Attributes:
         status: The HTTP status: 401 without a valid API key, 429 at a limit, 503 when full.
-        retry_after_s: The server's ``Retry-After`` in seconds; None if it gave none.
+        retry_after_s: The server's ``Retry-After`` in seconds; None if there was none.
     """
 
     def __init__(self, status: int, message: str, retry_after_s: float | None = None) -> None:
@@ -47,10 +47,10 @@ class ServerError(ClientError):
     Attributes:
         code: One of ``ErrorCode``'s values, or one that a later server added.
         message: A sentence for people.
-        param: The field at fault; None where it is not about a field.
+        param: The invalid field; None if the error does not concern a field.
         retryable: Whether the same request can succeed later.
-        retry_after_ms: When; None where that is not known.
-        request_id: Finds the error in the server's log.
+        retry_after_ms: Time to wait before that; None if unknown.
+        request_id: Identifies the error in the server's log.
     """
 
     def __init__(self, error: Error) -> None:
@@ -65,10 +65,10 @@ class ServerError(ClientError):
 
 
 class ConnectionLostError(ClientError):
-    """A connection that closed while a speech was open.
+    """The connection closed while a speech was open.
 
     Attributes:
-        code: The WebSocket close code; None if none came.
+        code: The WebSocket close code; None if there was none.
     """
 
     def __init__(self, code: int | None, reason: str) -> None:
@@ -78,8 +78,8 @@ class ConnectionLostError(ClientError):
 
 
 class SlowReaderError(ClientError):
-    """A speech that was cancelled by the client, because it was not read while another waited."""
+    """The client cancelled a speech that was not read while another one waited."""
 
 
 class ProtocolError(ClientError):
-    """A message or a frame that is not of ``talkwire.tts.v1``."""
+    """A message or a frame is not of ``talkwire.tts.v1``."""

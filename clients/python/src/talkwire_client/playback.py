@@ -1,8 +1,8 @@
-"""Playback as a listener hears it: the clock, and what a stream was like.
+"""Playback by a listener: the clock, and statistics of a stream.
 
 A listener begins to play with the first chunk (after a prebuffer, if there is one), plays in real
-time, and stalls when nothing is left. Everything here is arithmetic over times that the caller
-passes in, in seconds on any clock that does not run backwards.
+time, and stalls when no audio is left. The times are arguments, in seconds on any clock that does
+not run backwards.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class PlaybackClock:
         sample_rate: In Hz.
 
     Attributes:
-        received_samples: Samples that have arrived.
-        underruns: How many chunks arrived after the listener had run dry.
+        received_samples: Number of samples that have arrived.
+        underruns: Number of chunks that arrived after an underrun.
         underrun_s: Seconds of silence that they caused.
     """
 
@@ -44,7 +44,7 @@ class PlaybackClock:
 
     @property
     def dry_at(self) -> float:
-        """When everything received will have been played; -inf before the first chunk."""
+        """Time when everything received will have been played; -inf before the first chunk."""
         if not self.received_samples:
             return -inf
         return self._anchor_s + (self.received_samples - self._anchor_samples) / self._rate
@@ -53,8 +53,8 @@ class PlaybackClock:
         """Count ``samples`` that arrive at ``now``.
 
         Args:
-            samples: How many.
-            now: When.
+            samples: Number of samples.
+            now: Time of arrival.
             continues: False after an intended pause, which is no underrun.
         """
         if not samples:
@@ -75,7 +75,7 @@ class PlaybackClock:
         return min(self.received_samples, played)
 
     def heard_at(self, sample: int) -> float:
-        """Tell when the sample of that number is played, which must be of the last chunk."""
+        """Return the time at which a sample is played; it must be of the last chunk."""
         return self._anchor_s + (sample - self._anchor_samples) / self._rate
 
 
@@ -89,17 +89,17 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """A stream's figures for its listener; None where there was no (audible) audio.
+    """Measurements of a stream for its listener; None where there was no (audible) audio.
 
     Attributes:
-        ttfb_ms: Until the first chunk arrived.
-        ttfa_ms: Until the first audible sample was played, so leading silence counts.
-        audio_s: How long the audio is.
-        rtf: The time to the last chunk over the audio's length.
+        ttfb_ms: Time until the first chunk arrived.
+        ttfa_ms: Time until the first audible sample was played, so leading silence counts.
+        audio_s: Duration of the audio.
+        rtf: The time to the last chunk over the audio's duration.
         largest_gap_ms: The longest time between two chunks.
         underrun_ms: The silence that late chunks caused.
-        underruns: In how many places.
-        chunks: How many came.
+        underruns: Number of underruns.
+        chunks: Number of chunks.
     """
 
     ttfb_ms: float | None
@@ -115,12 +115,12 @@ class StreamReport:
 def underrun(
     arrivals: Sequence[Arrival], sample_rate: int, prebuffer_s: float = 0.0
 ) -> tuple[int, float]:
-    """Count how often a listener ran dry, and sum up for how many seconds.
+    """Return the number of underruns, and their duration in seconds.
 
     Args:
         arrivals: In order of time.
         sample_rate: In Hz.
-        prebuffer_s: How long the listener holds the first chunk back.
+        prebuffer_s: How long the listener delays the first chunk.
     """
     clock = PlaybackClock(sample_rate)
     begin_s = arrivals[0].at_s + prebuffer_s if arrivals else 0.0
@@ -137,14 +137,14 @@ def report(
     leading_silence_samples: int | None = 0,
     prebuffer_s: float = 0.0,
 ) -> StreamReport:
-    """Work out the figures of one stream.
+    """Compute the measurements of one stream.
 
     Args:
-        arrivals: In order of time; those without samples do not count.
+        arrivals: In order of time; those without samples are ignored.
         started_s: When its text was sent, on the same clock.
         sample_rate: In Hz.
-        leading_silence_samples: Before the first audible one; None when nothing audible came.
-        prebuffer_s: How long the listener holds the first chunk back, for underruns.
+        leading_silence_samples: Samples before the first audible one; None if all are silent.
+        prebuffer_s: How long the listener delays the first chunk, for underruns.
     """
     heard = [arrival for arrival in arrivals if arrival.samples]
     audio_s = sum(arrival.samples for arrival in heard) / sample_rate
@@ -167,7 +167,7 @@ def report(
 
 
 def _heard_s(arrivals: Sequence[Arrival], sample_rate: int, sample: int) -> float | None:
-    """When a listener without a prebuffer hears that sample; None if it has not come."""
+    """Time at which a listener without a prebuffer hears a sample; None if it has not arrived."""
     clock = PlaybackClock(sample_rate)
     for arrival in arrivals:
         clock.on_audio(arrival.samples, arrival.at_s)
@@ -185,7 +185,7 @@ class LeadingSilence:
 
     @property
     def samples(self) -> int | None:
-        """The count; None while nothing audible has come."""
+        """The count; None before the first audible sample."""
         return self._samples if self._audible else None
 
     def push(self, pcm: bytes) -> None:

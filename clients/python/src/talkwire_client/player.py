@@ -1,4 +1,4 @@
-"""Playing PCM with a player that is installed: PipeWire's, ALSA's, ffmpeg's or SoX's."""
+"""Playback of PCM with an installed player: PipeWire's, ALSA's, ffmpeg's or SoX's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLAYERS = (
 
 
 class PlayerError(Exception):
-    """A player that is missing or did not play all; its text may be shown to a person."""
+    """A player is missing or did not play everything; the text may be shown to users."""
 
 
 def player_command(sample_rate: int) -> list[str] | None:
@@ -41,19 +41,19 @@ def player_command(sample_rate: int) -> list[str] | None:
 
 
 def _raw(pw_play: str) -> list[str]:
-    """Older versions read raw samples from standard input without being told."""
+    """Return the option for raw samples; older versions have none and accept them anyway."""
     usage = subprocess.run([pw_play, "--help"], capture_output=True, text=True, check=False)
     return ["--raw"] if "--raw" in usage.stdout + usage.stderr else []
 
 
 class Player:
-    """A player that runs; made by ``open_player``."""
+    """A running player; made by ``open_player``."""
 
     def __init__(self, stdin: asyncio.StreamWriter) -> None:
         self._stdin = stdin
 
     async def write(self, pcm: bytes) -> None:
-        """Hand over samples (signed 16 bits, little-endian); waits while the player has enough.
+        """Write samples (signed 16 bits, little-endian); waits while the player's buffer is full.
 
         Raises:
             PlayerError: The player has stopped.
@@ -69,13 +69,13 @@ class Player:
 async def open_player(sample_rate: int) -> AsyncIterator[Player]:
     """Run a player of mono 16-bit PCM.
 
-    Leaving waits until it has played all; an error stops it at once.
+    Leaving waits until it has played everything; an error stops it at once.
 
     Args:
         sample_rate: In Hz.
 
     Raises:
-        PlayerError: None is installed, or it cannot be started, or it fails.
+        PlayerError: None is installed, it cannot be started, or it fails.
     """
     arguments = player_command(sample_rate)
     if arguments is None:
@@ -97,12 +97,12 @@ async def open_player(sample_rate: int) -> AsyncIterator[Player]:
 
 
 async def play(speech: Speech) -> None:
-    """Play a speech to its end, while it arrives.
+    """Play a speech to its end as it arrives.
 
     Raises:
         PlayerError: It cannot be played.
-        ValueError: The speech is not of the encoding ``pcm_s16le``.
-        Exception: What iterating over the speech raises.
+        ValueError: The speech does not have the encoding ``pcm_s16le``.
+        Exception: An exception of iterating over the speech.
     """
     if speech.encoding != Encoding.PCM_S16LE:
         raise ValueError(f"only pcm_s16le can be played, and the speech is {speech.encoding}")

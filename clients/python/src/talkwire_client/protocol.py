@@ -1,10 +1,10 @@
-"""The native protocol, ``talkwire.tts.v1``, as a client sees it: JSON messages, binary frames.
+"""The native protocol, ``talkwire.tts.v1``, for clients: JSON messages, binary frames.
 
 The client sends ``ClientMessage`` and receives ``ServerMessage``; audio arrives as binary frames
-with a header of 12 bytes. Talkwire's docs/reference/protocol.md says what each field means.
+with a header of 12 bytes. Talkwire's docs/reference/protocol.md describes each field.
 
-This is the client's own view, independent of the server's code. Fields at their default are left
-out of what is sent; unknown types and fields of what is received are ignored.
+This definition is independent of the server's code. Fields at their default are not sent; unknown
+types and fields are ignored on receipt.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ErrorCode(StrEnum):
 
 
 class AudioOptions(Struct, frozen=True, omit_defaults=True):
-    """The audio to send; None: the server's own rate (8000 Hz for mu-law and A-law)."""
+    """The format of the audio; None: the server's own rate (8000 Hz for mu-law and A-law)."""
 
     encoding: Encoding = Encoding.PCM_S16LE
     sample_rate: int | None = None
@@ -83,8 +83,8 @@ class AudioOptions(Struct, frozen=True, omit_defaults=True):
 
 
 class SamplingOptions(Struct, frozen=True, omit_defaults=True):
-    """How the talker draws codes; None: the model's default. ``ras_win_len`` and
-    ``ras_max_repeat`` are for models with repetition-aware sampling.
+    """Sampling parameters; None: the model's default. ``ras_win_len`` and ``ras_max_repeat`` are
+    for models with repetition-aware sampling.
     """
 
     temperature: float | None = None
@@ -97,8 +97,8 @@ class SamplingOptions(Struct, frozen=True, omit_defaults=True):
 
 
 class ChunkingOptions(Struct, frozen=True, omit_defaults=True):
-    """How the stream is cut into chunks, in codec frames or milliseconds; None: the
-    server's choice.
+    """The division of the stream into chunks, in codec frames or milliseconds; None: the server's
+    choice.
     """
 
     first_chunk_frames: int | None = None
@@ -110,13 +110,13 @@ class ChunkingOptions(Struct, frozen=True, omit_defaults=True):
 
 
 class ReferenceOptions(Struct, frozen=True, omit_defaults=True):
-    """A clip to speak like: the bytes of an audio file of 1 to 30 s, and what is said in it."""
+    """A clip to imitate: the bytes of an audio file of 1 to 30 s, and its transcript."""
 
     audio: bytes
     text: str | None = None
 
 
-# -- what a client sends
+# -- client messages
 
 
 class ClientMessage(Struct, frozen=True, omit_defaults=True, tag_field="type"):
@@ -124,7 +124,7 @@ class ClientMessage(Struct, frozen=True, omit_defaults=True, tag_field="type"):
 
 
 class SessionConfigure(ClientMessage, frozen=True, tag="session.configure"):
-    """How audio travels: with a header, bare, or as JSON."""
+    """The framing of audio: with a header, raw, or as JSON."""
 
     framing: Literal["header", "raw", "json"] = "header"
 
@@ -149,7 +149,7 @@ class ContextCreate(ClientMessage, frozen=True, tag="context.create"):
 
 
 class TextAppend(ClientMessage, frozen=True, tag="text.append"):
-    """More text of a context."""
+    """Add text to a context."""
 
     context_id: str
     text: str
@@ -163,20 +163,20 @@ class ContextFlush(ClientMessage, frozen=True, tag="context.flush"):
 
 
 class ContextEnd(ClientMessage, frozen=True, tag="context.end"):
-    """No more text will come."""
+    """End a context's text."""
 
     context_id: str
 
 
 class ContextCancel(ClientMessage, frozen=True, tag="context.cancel"):
-    """Stop a context; ``played_ms``: how much of it the listener has heard."""
+    """Stop a context; ``played_ms`` is the audio that the listener has heard of it."""
 
     context_id: str
     played_ms: float | None = None
 
 
 class Playback(ClientMessage, frozen=True, tag="playback"):
-    """How many samples of a context the listener has heard in all."""
+    """The total number of samples of a context that the listener has heard."""
 
     context_id: str
     played_samples: int
@@ -205,7 +205,7 @@ CLIENT_MESSAGES: tuple[type[ClientMessage], ...] = (
 )
 
 
-# -- what a server sends
+# -- server messages
 
 
 class ServerMessage(Struct, frozen=True, tag_field="type"):
@@ -228,7 +228,7 @@ class Limits(Struct, frozen=True):
 
 
 class SessionCreated(ServerMessage, frozen=True, tag="session.created"):
-    """The first message on a connection: what the server offers."""
+    """The first message on a connection, with the server's capabilities."""
 
     session_id: str
     protocol: str
@@ -243,8 +243,8 @@ class SessionCreated(ServerMessage, frozen=True, tag="session.created"):
 
 
 class ContextCreated(ServerMessage, frozen=True, tag="context.created"):
-    """The context is open; ``handle`` stands for it in frame headers. ``warning``: what will be
-    worse than it could be, for people.
+    """The context is open; ``handle`` identifies it in frame headers. ``warning`` tells a person
+    what will be worse than it could be.
     """
 
     context_id: str
@@ -255,7 +255,7 @@ class ContextCreated(ServerMessage, frozen=True, tag="context.created"):
 class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
     """The audio's format, before its first frame.
 
-    ``delay_samples``: what an Opus decoder gives before the first sample of speech.
+    ``delay_samples``: samples that an Opus decoder returns before the first sample of speech.
     """
 
     context_id: str
@@ -265,7 +265,7 @@ class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
 
 
 class Audio(ServerMessage, frozen=True, tag="audio"):
-    """A frame of audio, with ``json`` framing alone: the header's fields and its bytes."""
+    """A frame of audio, only with ``json`` framing: the header's fields and the audio's bytes."""
 
     context_id: str
     handle: int
@@ -276,7 +276,7 @@ class Audio(ServerMessage, frozen=True, tag="audio"):
 
 
 class Word(Struct, frozen=True):
-    """A spoken word: characters ``[start, end)`` of the context's text, and when it is heard.
+    """A spoken word: characters ``[start, end)`` of the context's text, and its time.
 
     ``start_ms`` and ``end_ms`` are milliseconds of speech from the context's first sample.
     """
@@ -303,7 +303,7 @@ class FlushDone(ServerMessage, frozen=True, tag="flush.done"):
 
 
 class ContextCancelled(ServerMessage, frozen=True, tag="context.cancelled"):
-    """The answer to a cancel: how much was made, sent and heard, in milliseconds and as text."""
+    """The answer to a cancel: the audio generated, sent and played, in milliseconds and as text."""
 
     context_id: str
     generated_ms: float
@@ -314,14 +314,14 @@ class ContextCancelled(ServerMessage, frozen=True, tag="context.cancelled"):
 
 
 class ContextDone(ServerMessage, frozen=True, tag="context.done"):
-    """The end of a context: ``complete``, ``length`` (cut at the longest) or ``error``."""
+    """The end of a context: ``complete``, ``length`` (cut off at the maximum) or ``error``."""
 
     context_id: str
     reason: str
 
 
 class Metrics(ServerMessage, frozen=True, tag="metrics"):
-    """The server's figures of a context; None where nothing was measured."""
+    """The server's measurements of a context; None where nothing was measured."""
 
     context_id: str
     queue_ms: float | None
@@ -333,13 +333,13 @@ class Metrics(ServerMessage, frozen=True, tag="metrics"):
 
 
 class GoingAway(ServerMessage, frozen=True, tag="going_away"):
-    """The server closes the connection when its contexts are done, or in ``deadline_ms``."""
+    """The server will close the connection once its contexts are done, or in ``deadline_ms``."""
 
     deadline_ms: int
 
 
 class Error(ServerMessage, frozen=True, omit_defaults=True, tag="error"):
-    """An error; without ``context_id`` it is about the connection."""
+    """An error; without ``context_id`` it concerns the connection."""
 
     code: str
     message: str
@@ -372,7 +372,7 @@ SERVER_MESSAGES: tuple[type[ServerMessage], ...] = (
 )
 
 
-# -- bytes to messages and back
+# -- encoding and decoding
 
 
 class _Tagged(Struct, frozen=True):
@@ -413,7 +413,7 @@ def decode_server_message(text: str | bytes) -> ServerMessage | None:
 
 
 def decode_client_message(text: str | bytes) -> ClientMessage | None:
-    """Decode a message of a client, for servers that are written to test one.
+    """Decode a message of a client, for test servers.
 
     Returns:
         The message; None if this version does not know its type.
@@ -448,7 +448,7 @@ class AudioFlags(IntFlag):
     NONE = 0
     FIRST = 1
     LAST = 2
-    #: The listener ran dry before this frame.
+    #: The listener had an underrun before this frame.
     DISCONTINUITY = 4
 
 

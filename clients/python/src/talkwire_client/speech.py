@@ -16,10 +16,10 @@ from talkwire_client.audio import AudioChunk, count_samples
 from talkwire_client.bounded_queue import BoundedQueue
 from talkwire_client.errors import ClientError, ProtocolError, ServerError
 
-#: Chunks held for a reader that is late. When the queue is full the connection is not read, so
-#: that a slow reader slows the server down instead of filling memory.
+#: Chunks queued for a slow reader. When the queue is full the connection is not read, so that a
+#: slow reader slows the server down instead of filling memory.
 MAX_QUEUED_CHUNKS = 256
-#: How long leaving a speech waits for the server to confirm that it was cancelled.
+#: How long leaving a speech waits for the server to confirm its cancellation.
 CANCEL_TIMEOUT_S = 5.0
 _WRAP = 1 << 32
 #: The longest form of a character in JSON (``\u0000``), and room for the rest of a message.
@@ -30,7 +30,7 @@ OnWords = Callable[[Sequence[wire.Word]], None]
 
 
 class SpeechOptions(TypedDict, total=False):
-    """Options of a speech; what is left out is the server's choice.
+    """Options of a speech; the server chooses those left out.
 
     Attributes:
         voice: A name of ``client.server.voices``.
@@ -41,24 +41,24 @@ class SpeechOptions(TypedDict, total=False):
         frame_ms: Milliseconds of audio in a chunk; 0: as it is made.
         bitrate: Bits per second, for Opus.
         speed: 0.25 to 4, at the same pitch.
-        fade_in_ms: Over how much of its first audio it fades in.
+        fade_in_ms: Duration of the fade-in at the start of the audio.
         temperature: 0 is greedy.
         top_p: Nucleus sampling.
         top_k: Sampling from the most likely codes.
         seed: The same seed and text give the same audio.
         max_frames: The longest utterance in codec frames.
-        ras_win_len: Among how many of the last codes one that repeats is drawn again, for models
-            that do so; 0: never.
-        ras_max_repeat: How often it must be among them for that.
+        ras_win_len: Number of last codes in which a repeated code is drawn again, for models with
+            repetition-aware sampling; 0: never.
+        ras_max_repeat: How often a code must be among them to be drawn again.
         mode: ``chunked`` streams; ``whole`` decodes an utterance at once.
-        chunking: How the stream is cut.
+        chunking: The division of the stream into chunks.
         max_lead_ms: How far audio may run ahead of playback.
         timestamps: Whether to send the times of words.
-        continuity: ``context`` or ``none``: whether utterances go on from those before them.
-        reference: A clip to speak like, instead of a voice.
-        references: A clip for each speaker of the text, for models that know several.
-        scene: Where and how it is spoken, for models that take a scene.
-        context_id: The context's name on the wire; made up if left out.
+        continuity: ``context`` or ``none``: whether utterances continue those before them.
+        reference: A clip to imitate, instead of a voice.
+        references: A clip for each speaker of the text, for models that support several.
+        scene: Where and how the text is spoken, for models that take a scene.
+        context_id: The context's name on the wire; generated if left out.
     """
 
     voice: str | None
@@ -92,7 +92,7 @@ def context_create(context_id: str, options: SpeechOptions) -> wire.ContextCreat
     """Make the message that opens a speech.
 
     Args:
-        context_id: The id to use where ``options`` has none.
+        context_id: The id to use if ``options`` has none.
         options: The caller's options.
 
     Raises:
@@ -115,10 +115,10 @@ def split_text(text: str, limits: wire.Limits) -> list[str]:
     """Split a text into parts that each fit into a message.
 
     Raises:
-        ClientError: It needs several and is more than a context takes: the server would speak
-            the first of them.
-        ValueError: It is not Unicode: half a surrogate pair, as Python makes of bytes that are
-            not UTF-8.
+        ClientError: It needs several parts and is longer than a context allows. The server would
+            speak the first of them.
+        ValueError: It is not Unicode: it has half a surrogate pair, as Python makes of bytes that
+            are not UTF-8.
     """
     max_bytes = limits.max_message_bytes - _ENVELOPE_BYTES
     max_chars = max(1, max_bytes // _CHAR_BYTES)
@@ -135,36 +135,36 @@ def split_text(text: str, limits: wire.Limits) -> list[str]:
 
 
 class Connection(Protocol):
-    """The connection that a speech is one context of."""
+    """The connection to which a speech's context belongs."""
 
     @property
     def server(self) -> wire.SessionCreated:
-        """The server's offer: voices, sample rates, limits."""
+        """The server's capabilities: voices, sample rates, limits."""
 
     async def send(self, message: wire.ClientMessage) -> None:
         """Send a message. Raises ClientError if the connection is gone."""
 
     async def register(self, speech: Speech) -> None:
-        """Pass on what is said of this context from now on. Raises ValueError: the id is in use."""
+        """Pass on later messages about this context. Raises ValueError if the id is in use."""
 
 
 class Speech:
     """One stream of text in and one stream of audio out; made by ``Client.speak``.
 
-    Enter it (``async with``) to open it at the server, and iterate over it once, from one task,
-    for its audio. Leaving it early cancels it.
+    Enter it (``async with``) to open it at the server, and iterate over it once, from one task, for
+    its audio. Leaving it early cancels it.
 
     Attributes:
         context_id: Its name on the wire.
-        encoding: Of its audio.
-        warning: What will be worse than it could be, as the server says, once it is open.
-        started: The audio's format, once the first of it has come.
-        words: Those whose times have come, where they were asked for.
-        errors: What the server refused without ending the speech, a text too long for example.
-        metrics: The server's figures, once it is over.
+        encoding: The encoding of its audio.
+        warning: The server's warning, once the speech is open: why it will be worse than possible.
+        started: The audio's format, once audio has started to arrive.
+        words: Words whose times have arrived, if timestamps were requested.
+        errors: Errors of the server that did not end the speech, such as a text that is too long.
+        metrics: The server's measurements, once the speech is over.
         done: How it ended, unless it was cancelled.
-        cancelled: How much was heard of it, once a cancel was answered.
-        last_audio_s: When the last chunk arrived (``time.monotonic()``), also of those that a
+        cancelled: How much of it was heard, once a cancel was answered.
+        last_audio_s: When the last chunk arrived (``time.monotonic()``), including chunks that a
             cancel dropped.
     """
 
@@ -201,7 +201,7 @@ class Speech:
         self._discards = self._cancel_sent = False
         self._sequence = self._offset = 0
 
-    # -- for users
+    # -- public
 
     async def __aenter__(self) -> Self:
         """Open the speech, and begin to send its text if ``speak`` was given one.
@@ -246,13 +246,13 @@ class Speech:
             raise failure
 
     async def append(self, text: str) -> None:
-        """Send more text. What one message cannot hold goes in several.
+        """Send more text, in several messages if one cannot hold it.
 
         Args:
             text: Any part of the whole; the server finds the sentences.
 
         Raises:
-            ClientError: It needs several messages and is more than a context takes.
+            ClientError: It needs several messages and is longer than a context allows.
             ConnectionLostError: The connection is gone.
             ValueError: It is not Unicode.
         """
@@ -274,7 +274,7 @@ class Speech:
         return flush_id
 
     async def wait_flushed(self, flush_id: str) -> bool:
-        """Wait until all audio of the text before a flush has arrived; read it meanwhile.
+        """Wait until all audio of the text before a flush has arrived. Read the audio meanwhile.
 
         Returns:
             False if the speech ended before.
@@ -291,7 +291,7 @@ class Speech:
         return flushed.is_set()
 
     async def end(self) -> None:
-        """Say that no more text will come.
+        """End the text.
 
         Raises:
             ConnectionLostError: The connection is gone.
@@ -299,10 +299,11 @@ class Speech:
         await self._connection.send(wire.ContextEnd(self.context_id))
 
     async def feed(self, text: str | AsyncIterable[str]) -> None:
-        """Send a whole text, or the parts that an iterator yields as they come, and end.
+        """Send a whole text, or the parts that an iterator yields as they arrive, and end.
 
         Raises:
-            ClientError: As ``append``; and what the iterator raises.
+            ClientError: As ``append``.
+            Exception: An exception of the iterator.
         """
         if isinstance(text, str):
             await self.append(text)
@@ -312,10 +313,10 @@ class Speech:
         await self.end()
 
     async def report_playback(self, played_samples: int) -> None:
-        """Report how much the listener has heard, a few times a second where it may be late.
+        """Report how much the listener has heard, a few times a second if playback may be late.
 
         Args:
-            played_samples: Samples of this speech, in all, at the rate of its audio.
+            played_samples: Total number of samples of this speech, at the rate of its audio.
 
         Raises:
             ConnectionLostError: The connection is gone.
@@ -326,7 +327,7 @@ class Speech:
         """Stop the speech, and drop the audio that has not been read.
 
         Args:
-            played_ms: How much of it the listener has heard, if that is known.
+            played_ms: How much of it the listener has heard, if known.
 
         Returns:
             What was heard and what was not; None if the speech was over already.
@@ -346,29 +347,28 @@ class Speech:
         Raises:
             ServerError: The server ended it with an error, or refused a text given to ``speak``.
             ConnectionLostError: The connection is gone.
-            ProtocolError: What came was not the protocol.
+            ProtocolError: The server sent something that is not the protocol.
             SlowReaderError: It was not read while another speech of the connection waited.
-            Exception: What ``on_words`` or the text's iterator raised.
+            Exception: An exception of ``on_words`` or the text's iterator.
         """
         if not self._entered:
             raise RuntimeError("open the speech first: async with client.speak(...) as speech")
         while (chunk := await self._chunks.get()) is not None:
             yield chunk
         if self._text is not None and self.errors:
-            raise self.errors[0]  # not fatal, but not what was asked for either
+            raise self.errors[0]  # not fatal, but the speech is incomplete
 
     async def read(self) -> bytes:
-        """Read all audio to the end. Raises what iterating raises.
+        """Read all audio to the end. Raises the same as iterating.
 
         Returns:
-            The chunks joined: a whole recording, except for Opus, whose packets it does not keep
-            apart.
+            The joined chunks: a whole recording, except for Opus, whose packet boundaries are lost.
         """
         return b"".join([chunk.data async for chunk in self])
 
     @property
     def sample_rate(self) -> int:
-        """Samples per second of the audio: as the server says, or before that as it will be."""
+        """Samples per second of the audio, as the server reports, or as expected before that."""
         if self.started is not None:
             return self.started.sample_rate
         if self.encoding in (wire.Encoding.PCM_MULAW, wire.Encoding.PCM_ALAW):
@@ -377,15 +377,15 @@ class Speech:
 
     @property
     def is_over(self) -> bool:
-        """Whether no more audio will arrive; some may still wait to be read."""
+        """Whether no more audio will arrive. Some may still be unread."""
         return self._over.is_set()
 
     @property
     def queued_chunks(self) -> int:
-        """Chunks that have arrived and were not read, at most MAX_QUEUED_CHUNKS."""
+        """Number of chunks that have arrived but were not read, at most MAX_QUEUED_CHUNKS."""
         return len(self._chunks)
 
-    # -- for the client, on behalf of the connection
+    # -- for the client
 
     @property
     def _is_full(self) -> bool:
@@ -397,11 +397,11 @@ class Speech:
 
     @property
     def _is_awaited(self) -> bool:
-        """Whether a task waits for what the server says next of this speech."""
+        """Whether a task waits for a message about this speech."""
         return self._waiters > 0 or self._chunks.is_awaited
 
     async def _give_up(self, error: ClientError) -> None:
-        """Drop what was not read, and cancel; the reader gets ``error``."""
+        """Drop unread audio and cancel the speech; the reader gets ``error``."""
         self._discard()
         self._chunks.end(error)
         await self._send_cancel(None)
@@ -411,14 +411,14 @@ class Speech:
         self._answered.set()
 
     def _on_error(self, error: ServerError) -> None:
-        """The server refused the context, or a message of it."""
+        """Handle an error about the context, or about a message for it."""
         if self._handle is None:
             self._on_lost(error)
         else:
             self.errors.append(error)
 
     def _on_audio(self, data: bytes, header: wire.AudioHeader, arrived_s: float) -> None:
-        """Raises ProtocolError if the frame does not continue the last one."""
+        """Handle a frame. Raises ProtocolError if it does not continue the last one."""
         try:
             rate = self.started.sample_rate if self.started else None
             samples = count_samples(data, self.encoding, rate)
@@ -443,7 +443,7 @@ class Speech:
         if self._on_words is not None:
             try:
                 self._on_words(words)
-            except Exception as error:  # the user's own: other speeches go on
+            except Exception as error:  # an error in the user's callback: other speeches continue
                 self._on_words = None
                 self._chunks.end(error)
 
@@ -463,11 +463,11 @@ class Speech:
         self._chunks.end()
 
     def _on_forgotten(self) -> None:
-        """The server has said all of this context: its id is free."""
+        """Note that the server is done with this context, so its id is free."""
         self._forgotten.set()
 
     def _on_lost(self, error: ClientError) -> None:
-        """Nothing more will come: the context was refused, or the connection is gone."""
+        """End the speech: its context was refused, or the connection is gone."""
         if self._over.is_set():
             return
         self._over.set()
@@ -479,15 +479,15 @@ class Speech:
     async def _wait_forgotten(self) -> None:
         await self._wait(self._forgotten)
 
-    # -- details
+    # -- internal
 
     def _on_fed(self, feeding: asyncio.Task[None]) -> None:
-        """A text that fails ends the wait for its audio; leaving tells the server."""
+        """End the audio with the error of a failed text. Leaving then tells the server."""
         if not feeding.cancelled() and (error := feeding.exception()) is not None:
             self._chunks.end(error)
 
     async def _leave(self) -> None:
-        """Cancel unless it is over, and wait for the metrics, for a limited time."""
+        """Cancel unless it is over, and wait for the metrics for a limited time."""
         with contextlib.suppress(ClientError, TimeoutError):
             async with asyncio.timeout(CANCEL_TIMEOUT_S):
                 cancelled_before = self._cancel_sent
@@ -496,7 +496,7 @@ class Speech:
                     await self._wait_forgotten()
 
     async def _send_cancel(self, played_ms: float | None) -> None:
-        """Once: a second cancel would be refused."""
+        """Send a cancel, but only once, since a second one would be refused."""
         if not self._cancel_sent:
             await self._connection.send(wire.ContextCancel(self.context_id, played_ms))
             self._cancel_sent = True
@@ -509,6 +509,6 @@ class Speech:
             self._waiters -= 1
 
     def _discard(self) -> None:
-        """Drop the chunks that wait; how it ended is left for the reader."""
+        """Drop the waiting chunks, but keep the reader's end or error."""
         self._discards = True
         self._chunks.clear()

@@ -7,9 +7,9 @@
             for chunk in speech:
                 play(chunk.data)
 
-It is ``talkwire_client.client`` on an event loop in a thread of its own, with the same errors and
+It runs ``talkwire_client.client`` on an event loop in a thread of its own, with the same errors and
 the same bounded queue. Every method may be called from any thread, so one thread can write a
-speech's text while another hears its audio.
+speech's text while another reads its audio.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SyncClient:
         self.close()
 
     def connect(self) -> None:
-        """Connect, as entering the client does. Raises what ``Client.connect`` raises."""
+        """Connect. Entering the client does the same. Raises the same as ``Client.connect``."""
         if self._loop.is_running:
             raise RuntimeError("a client connects once; make another one")
         self._loop.start()
@@ -77,7 +77,7 @@ class SyncClient:
             raise
 
     def close(self) -> None:
-        """Close the connection, as leaving the client does. Closing twice does nothing."""
+        """Close the connection. Leaving the client does the same. Closing twice does nothing."""
         if self._loop.is_running:
             try:
                 self._loop.run(self._client.close())
@@ -86,12 +86,12 @@ class SyncClient:
 
     @property
     def server(self) -> wire.SessionCreated:
-        """The server's offer: voices, sample rates, limits."""
+        """The server's capabilities: voices, sample rates, limits."""
         return self._client.server
 
     @property
     def going_away(self) -> wire.GoingAway | None:
-        """The server's notice that it will close, once it came: open no more speeches."""
+        """The server's notice that it will close, or None. Open no more speeches after it."""
         return self._client.going_away
 
     def speak(
@@ -104,8 +104,8 @@ class SyncClient:
         """Speak a text.
 
         Args:
-            text: A whole text, or an iterable of its parts, which may block: it is read in another
-                thread while the audio is heard. None: call ``append`` and ``end`` yourself.
+            text: A whole text, or an iterable of its parts. It may block, since it is iterated over
+                in another thread. None: call ``append`` and ``end`` yourself.
             on_words: Called with words and their times, on the client's own thread; asks for
                 timestamps.
             **options: See SpeechOptions.
@@ -149,7 +149,7 @@ class SyncSpeech:
         self._loop.run(self._speech.__aexit__(kind, error, trace))
 
     def append(self, text: str) -> None:
-        """Send more text. What one message cannot hold goes in several."""
+        """Send more text, in several messages if one cannot hold it."""
         self._loop.run(self._speech.append(text))
 
     def flush(self, flush_id: str | None = None) -> str:
@@ -161,11 +161,11 @@ class SyncSpeech:
         return self._loop.run(self._speech.wait_flushed(flush_id))
 
     def end(self) -> None:
-        """Say that no more text will come."""
+        """End the text."""
         self._loop.run(self._speech.end())
 
     def report_playback(self, played_samples: int) -> None:
-        """Report how many samples of this speech the listener has heard in all."""
+        """Report the total number of samples of this speech that the listener has heard."""
         self._loop.run(self._speech.report_playback(played_samples))
 
     def cancel(self, played_ms: float | None = None) -> wire.ContextCancelled | None:
@@ -193,22 +193,22 @@ class SyncSpeech:
 
     @property
     def is_over(self) -> bool:
-        """Whether no more audio will arrive; some may still wait to be read."""
+        """Whether no more audio will arrive. Some may still be unread."""
         return self._speech.is_over
 
     @property
     def warning(self) -> str | None:
-        """The server's warning: why the speech will be worse than it could be."""
+        """The server's warning: why the speech will be worse than possible."""
         return self._speech.warning
 
     @property
     def started(self) -> wire.AudioStarted | None:
-        """The audio's format, once the first of it has come."""
+        """The audio's format, once audio has started to arrive."""
         return self._speech.started
 
     @property
     def words(self) -> list[wire.Word]:
-        """Those whose times have come, where they were asked for."""
+        """Words whose times have arrived, if timestamps were requested."""
         return list(self._speech.words)
 
     @property
@@ -218,7 +218,7 @@ class SyncSpeech:
 
     @property
     def metrics(self) -> wire.Metrics | None:
-        """The server's figures, once the speech is over."""
+        """The server's measurements, once the speech is over."""
         return self._speech.metrics
 
     @property
@@ -228,7 +228,7 @@ class SyncSpeech:
 
     @property
     def cancelled(self) -> wire.ContextCancelled | None:
-        """How much was heard of it, once a cancel was answered."""
+        """How much of it was heard, once a cancel was answered."""
         return self._speech.cancelled
 
 
@@ -258,7 +258,7 @@ class _LoopThread:
         await self._stopping.wait()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there, and wait for it. An interrupt here cancels it there.
+        """Run a coroutine on the loop, and wait for it. An interrupt here cancels it there.
 
         Raises:
             ConnectionLostError: The client was closed.
@@ -281,7 +281,7 @@ class _LoopThread:
             raise
 
     def stop(self) -> None:
-        """End the loop, with all that still runs there."""
+        """Stop the loop, and cancel everything that still runs on it."""
         if self._loop is not None and self._stopping is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
@@ -300,7 +300,9 @@ class _Part(NamedTuple, Generic[T]):
 
 
 async def _iterate_in_thread(items: Iterable[T]) -> AsyncIterator[T]:
-    """Iterate over what may block, in a thread that is not waited for when this is left early."""
+    """Iterate over a blocking iterable in a thread, which may outlive an early end of the
+    iteration.
+    """
     loop = asyncio.get_running_loop()
     parts: asyncio.Queue[_Part[T]] = asyncio.Queue(1)
     abandoned = threading.Event()
