@@ -1,1 +1,1 @@
-"""An open-loop load generator on native sockets or OpenAI's HTTP, and what its records come to."""
+"""An open-loop load generator for native sockets or OpenAI's HTTP API, and its evaluation."""

@@ -1,8 +1,8 @@
-"""A bare WebSocket server that replays what a gateway sent, at the same times.
+"""A bare WebSocket server that replays a gateway's audio at the same times.
 
-It reads a raw file (``--raw``) and answers each context with as many bytes, in the same
-messages and at the same offsets from ``context.create``, as the context of that id got in the
-recording. Its cost is the floor: sockets, frames, the event loop.
+It reads a raw file (``--raw``). Each context gets the same number of bytes as the recorded context
+of that id, in the same messages and at the same offsets from ``context.create``. Its cost is the
+minimum: sockets, frames, the event loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ Chunks = Sequence[tuple[float, int]]
 
 
 def chooser(records: Sequence[TurnRecord]) -> Callable[[str], Chunks]:
-    """Choose the answer to a context: its own recording, or one that its id picks."""
+    """Return a function that chooses the audio of a context: its own recording, else one picked by
+    its id.
+    """
     spoken = {
         record.context_id: [(at - record.opened_s, n) for at, n in record.arrivals]
         for record in records
@@ -55,7 +57,7 @@ def chooser(records: Sequence[TurnRecord]) -> Callable[[str], Chunks]:
 
 
 class ReplaySession:
-    """The replay on one socket."""
+    """Replays to one socket."""
 
     def __init__(self, socket: ServerConnection, choose: Callable[[str], Chunks]) -> None:
         self._socket, self._choose = socket, choose
@@ -139,7 +141,7 @@ async def run(recording: Path) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """The process' entry."""
+    """Run the process."""
     import uvloop
 
     allow_open_files()

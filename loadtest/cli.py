@@ -34,7 +34,7 @@ _MOST_S = 3600.0
 def number(
     kind: type[int] | type[float], least: float, most: float = math.inf
 ) -> Callable[[str], float]:
-    """What reads an option's number, and refuses it outside of these bounds."""
+    """Return a parser of an option's number, which refuses values outside of these bounds."""
 
     def read(text: str) -> float:
         bounds = f"from {least:g}" + (f" to {most:g}" if most < math.inf else " on")
@@ -47,7 +47,7 @@ def number(
 
 
 def options_of_all() -> argparse.ArgumentParser:
-    """The options of every command that measures."""
+    """Make the options of every command that measures."""
     parser = argparse.ArgumentParser(add_help=False)
     add = parser.add_argument
     add("--duration", type=number(float, 1, _MOST_S), help="seconds")
@@ -60,7 +60,7 @@ def options_of_all() -> argparse.ArgumentParser:
 
 
 def options_of_loads() -> argparse.ArgumentParser:
-    """The options of commands that put a load on a service."""
+    """Make the options of commands that put a load on a service."""
     parser = argparse.ArgumentParser(add_help=False, parents=[options_of_all()])
     add = parser.add_argument
     add("--url", default=_URL, help="the service's WebSocket, or (openai) its API")
@@ -86,7 +86,7 @@ def options_of_loads() -> argparse.ArgumentParser:
 
 
 def commands() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Make the whole command line."""
     about = "Load tests: open loop, with the figures a listener would give."
     parser = argparse.ArgumentParser(prog="loadtest", description=about)
     add_command = partial(
@@ -121,7 +121,7 @@ def commands() -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> None:
-    """One load: sessions that arrive at a rate, whatever the server makes of them."""
+    """Run one load: sessions that arrive at a rate, whatever the server does."""
     plan = plan_of(options, rate_per_s=parse_rate(options.rate), max_sessions=options.sessions)
 
     async def measure(display: Display) -> tuple[list[RunRecords], None]:
@@ -141,7 +141,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def sweep(options: argparse.Namespace) -> None:
-    """Loads from a tenth of the capacity to three times it: one row per load."""
+    """Run loads from a tenth of the capacity to three times it: one row per load."""
     loads = steps(parse_share(options.lowest), parse_share(options.highest), options.steps)
     plan = plan_of(options)
 
@@ -165,7 +165,7 @@ def sweep(options: argparse.Namespace) -> None:
 
 
 def gateway(options: argparse.Namespace) -> None:
-    """The gateway alone against a bare WebSocket server that sends the same bytes."""
+    """Compare the gateway alone with a bare WebSocket server that sends the same bytes."""
     counts = [int(each) for each in options.streams.split(",")]
 
     async def measure(display: Display) -> tuple[list[RunRecords], None]:
@@ -183,7 +183,7 @@ def gateway(options: argparse.Namespace) -> None:
 
 
 def compare_files(options: argparse.Namespace) -> None:
-    """Ratios of two results, with a verdict only where the spread allows one."""
+    """Print the ratios of two results, with a verdict only where the spread allows one."""
     first, second = read_json(options.a), read_json(options.b)
     print(as_markdown(compare(first, second), caveats(first, second)), end="")
 
@@ -193,7 +193,7 @@ def report(
     name: str,
     measure: Callable[[Display], Coroutine[Any, Any, tuple[list[RunRecords], float | None]]],
 ) -> None:
-    """Measure, print the tables and write the files that were asked for."""
+    """Measure, print the tables and write the requested files."""
     prepare_files(options.out, options.raw, options.plots)
     with Display() as display:
         made, capacity = carry_out(measure(display))
@@ -203,7 +203,7 @@ def report(
 
 
 def plan_of(options: argparse.Namespace, **more: Any) -> Plan:
-    """The plan that the options describe. Raises ValueError or OSError."""
+    """Make the plan that the options describe. Raises ValueError or OSError."""
     return Plan(
         url=options.url,
         protocol=options.protocol,
@@ -219,7 +219,7 @@ def plan_of(options: argparse.Namespace, **more: Any) -> Plan:
 
 
 def workload(options: argparse.Namespace) -> Workload:
-    """The workload that the options name. Raises ValueError or OSError."""
+    """Return the workload that the options name. Raises ValueError or OSError."""
     name, share = options.workload, parse_share(options.barge_in)
     if share > 1:
         raise ValueError("no more than 100 % of the turns can be cut off")
@@ -240,7 +240,7 @@ def workload(options: argparse.Namespace) -> Workload:
 
 @contextlib.asynccontextmanager
 async def served(options: argparse.Namespace) -> AsyncIterator[tuple[str, int | None]]:
-    """Start a server if one is asked for; yields its address and the process to meter."""
+    """Start a server if requested. Yields the address and the process to measure."""
     if options.serve and options.fake:
         raise ValueError("--serve or --fake, not both")
     if not options.serve and not options.fake:
@@ -253,7 +253,7 @@ async def served(options: argparse.Namespace) -> AsyncIterator[tuple[str, int | 
 
 
 def server_name(options: argparse.Namespace) -> str:
-    """Name what is measured."""
+    """Name the measured server."""
     started = "gateway with fake engines" if options.fake else "talkwire serve"
     server = started if options.fake or options.serve else options.url
     over = f" over {options.protocol}'s HTTP API"
@@ -261,7 +261,7 @@ def server_name(options: argparse.Namespace) -> str:
 
 
 class Display:
-    """Use it as a context manager; ``begin`` starts the next run's bar."""
+    """Progress bars. Use it as a context manager; ``begin`` starts the next run's bar."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -282,7 +282,7 @@ class Display:
         self._bars.stop()
 
     def begin(self, label: str, plan: Plan) -> OnProgress:
-        """A run of this plan begins; call what is returned with its progress."""
+        """Begin a run of this plan. Returns the callback for its progress."""
         whole = plan.duration_s
         if not self._console.is_terminal:
             self._console.print(f"{label}: {whole:.0f} s, then up to {plan.grace_s:.0f} s more")
@@ -295,7 +295,7 @@ class Display:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The program's entry. Errors of the user and of the machine are a line, and a status of 1."""
+    """Run the program. Errors of user or machine print a line and exit with status 1."""
     options = commands().parse_args(argv)
     try:
         options.command(options)

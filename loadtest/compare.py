@@ -1,7 +1,7 @@
-"""Two results side by side: ratios, and a verdict only where the spread allows one.
+"""Comparison of two results: ratios, and a verdict only where the spread allows one.
 
-The intervals know the spread within each run. What differs between two runs of the very same
-thing (the machine's other work, say) they do not know: repeat a run before believing a small
+The intervals reflect the spread within each run, but not the differences between two runs of the
+same thing, for example through other work on the machine. Repeat a run before you believe a small
 difference.
 """
 
@@ -22,18 +22,18 @@ from loadtest.workload import Workload
 
 _ROUNDING = 1e-6
 
-#: Two sweeps' rates for one load that differ by no more are as good as the same.
+#: Maximum relative difference of two sweeps' rates for one load that counts as none.
 _SAME_RATE = 0.05
 
-#: A row's label, its load, and how many rows before it have the same.
+#: A row's label, its load, and the number of rows before it with the same two.
 _Name = tuple[str, float, int]
 
-#: A percentile's interval is one only with so many values beyond it.
+#: A percentile has an interval only with this many values beyond it.
 _BEYOND = 4
 
 
 def _mark(name: str) -> Callable[[Quantiles], Interval | None]:
-    """A percentile, if there are values enough for its interval."""
+    """Return a percentile, if there are enough values for its interval."""
     share = float(name[1:]) / 100
 
     def get(values: Quantiles) -> Interval | None:
@@ -45,7 +45,7 @@ def _mark(name: str) -> Callable[[Quantiles], Interval | None]:
 
 _P50, _P95, _P99 = map(_mark, ("p50", "p95", "p99"))
 
-#: Name, whether more is better, and where it stands.
+#: Name, whether more is better, and where it is found.
 _COMPARED: tuple[tuple[str, bool, Callable[[Figures], Interval | None]], ...] = (
     ("TTFB p50", False, lambda f: _P50(f.ttfb)),
     ("TTFB p95", False, lambda f: _P95(f.ttfb)),
@@ -63,7 +63,7 @@ _COMPARED: tuple[tuple[str, bool, Callable[[Figures], Interval | None]], ...] = 
 
 
 class Comparison(NamedTuple):
-    """B against A in one figure of one run. ``verdict``: better, worse, or no difference shown."""
+    """B against A in one measure of one run. ``verdict``: better, worse, or no difference shown."""
 
     run: str
     figure: str
@@ -73,12 +73,12 @@ class Comparison(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """B over A; None over 0."""
+        """B over A; None if A is 0."""
         return self.b.value / self.a.value if self.a.value else None
 
 
 def judge(a: Interval, b: Interval, more_is_better: bool) -> str:
-    """Judge B against A; without a verdict if the intervals meet or nearly do."""
+    """Judge B against A; no verdict if the intervals overlap or nearly do."""
     hair = _ROUNDING * max(abs(a.value), abs(b.value))
     if a.low <= b.high + hair and b.low <= a.high + hair:
         return "no difference shown"
@@ -86,7 +86,9 @@ def judge(a: Interval, b: Interval, more_is_better: bool) -> str:
 
 
 def pairs(a: Report, b: Report) -> list[tuple[Row, Row]]:
-    """Pair the runs of both reports by label and load, in turn; or the only two."""
+    """Pair the runs of both reports by label and load, in order. Two single runs always form a
+    pair.
+    """
     if len(a.rows) == len(b.rows) == 1:
         return [(a.rows[0], b.rows[0])]
     theirs = dict(_numbered(b.rows))
@@ -94,7 +96,7 @@ def pairs(a: Report, b: Report) -> list[tuple[Row, Row]]:
 
 
 def _numbered(rows: Sequence[Row]) -> list[tuple[_Name, Row]]:
-    """Each row by its label, its load, and how many of these came before it."""
+    """Name each row by its label, its load, and the number of rows before it with the same two."""
     seen: Counter[tuple[str, float]] = Counter()
     named = []
     for row in rows:
@@ -105,7 +107,7 @@ def _numbered(rows: Sequence[Row]) -> list[tuple[_Name, Row]]:
 
 
 def compare(a: Report, b: Report) -> list[Comparison]:
-    """Compare every figure that both have, of the runs that belong together."""
+    """Compare all measures that both reports have, for each pair of runs."""
     made = []
     for row, other in pairs(a, b):
         for name, more_is_better, get in _COMPARED:
@@ -148,7 +150,7 @@ def _alone(name: str, rows: Sequence[Row], matched: Sequence[Row]) -> list[str]:
 def _plan_differences(row: Row, other: Row) -> list[str]:
     mine, its = _settings(row.plan), _settings(other.plan)
     if row.load and other.load and _is_near(mine["rate_per_s"], its["rate_per_s"]):
-        mine["rate_per_s"] = its["rate_per_s"]  # each sweep measures what makes its load
+        mine["rate_per_s"] = its["rate_per_s"]  # each sweep calibrates its own rate for a load
     unlike = {name: (value, its[name]) for name, value in mine.items() if value != its[name]}
     drawn = [name for name in unlike if name == "seed" or name in Workload.__struct_fields__]
     said = [f"{row.label}: another workload or seed"] if drawn else []
@@ -159,7 +161,7 @@ def _plan_differences(row: Row, other: Row) -> list[str]:
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
-    """All that a plan says of the load: not where it goes to."""
+    """Return all settings of a plan that affect the load, so not the address."""
     fields = msgspec.structs.asdict(plan)
     return {name: each for name, each in fields.items() if name not in ("url", "workload")} | (
         msgspec.structs.asdict(plan.workload)
@@ -171,7 +173,7 @@ def _is_near(a: float, b: float) -> bool:
 
 
 def _short(value: object) -> str:
-    """For a line: numbers as they are said, texts by how many there are."""
+    """Format a value for a line: texts only by their number."""
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, tuple) and any(isinstance(each, str) for each in value):
@@ -180,7 +182,7 @@ def _short(value: object) -> str:
 
 
 def as_markdown(compared: Sequence[Comparison], warnings: Sequence[str]) -> str:
-    """Caveats first, then the table."""
+    """Format the caveats and then the table."""
     head = ("run", "figure", "A", "B", "B / A", "verdict on B")
     rows = [
         (

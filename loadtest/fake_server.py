@@ -1,7 +1,7 @@
-"""The gateway alone: the service's own app around a fake talker and a fake codec.
+"""The gateway alone: the service's own app with a fake talker and a fake codec.
 
-What is measured against it is the gateway's cost, not speech. The fakes work in the gateway's
-process, so what they cost is counted with it; that is why the codec says the same noise to all.
+It serves to measure the gateway's cost, without speech. The fakes run in the gateway's process, so
+their cost is included. The codec therefore returns the same noise to all.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def serve(chosen: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The process' entry."""
+    """Run the process."""
     chosen = options(argv)
     allow_open_files()
     with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:

@@ -1,4 +1,4 @@
-"""Figures of a run, by arithmetic over its raw records alone."""
+"""The results of a run, computed from its raw records alone."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from loadtest.records import TurnRecord
 from loadtest.stats import Interval, Quantiles, quantiles, share_interval
 from talkwire_client.playback import Arrival, StreamReport, report, underrun
 
-#: Milliseconds of audio that a listener may hold back before it plays.
+#: Milliseconds of audio that a listener may buffer before playback.
 PREBUFFERS_MS = (0, 100, 200)
 
 
 class Figures(Struct, frozen=True):
-    """One run. docs/guides/load_testing.md says what each figure means; times in milliseconds.
+    """The results of one run, described in docs/guides/load_testing.md; times in milliseconds.
 
-    ``ttfb`` and ``ttfa`` run from the turn's intended start, ``ttfa_sentence`` from when its
+    ``ttfb`` and ``ttfa`` count from the turn's intended start, ``ttfa_sentence`` from when its
     first sentence was due to be complete. ``streams`` is the mean number of open contexts.
-    ``codes_before`` counts what went wrong before the window: those sessions are missing in it.
-    ``goodput_per_s`` counts turns whose ``ttfa_sentence`` was within ``slo_ttfa_ms`` and that
-    were gap-free without prebuffer.
+    ``codes_before`` counts errors before the window, whose sessions are missing in it.
+    ``goodput_per_s`` counts turns whose ``ttfa_sentence`` was within ``slo_ttfa_ms`` and that were
+    gap-free without prebuffer.
     """
 
     offered_per_s: float
@@ -57,7 +57,7 @@ class Figures(Struct, frozen=True):
 
 
 def stream_report(record: TurnRecord) -> StreamReport:
-    """Work out the listener's figures of one turn, from its intended start."""
+    """Compute the listener's measurements of one turn, from its intended start."""
     return report(
         arrivals_of(record),
         started_s=record.intended_s,
@@ -72,10 +72,10 @@ def arrivals_of(record: TurnRecord) -> list[Arrival]:
 
 
 def is_gap_free(record: TurnRecord, prebuffer_ms: int) -> bool:
-    """Tell whether a listener with that prebuffer never ran dry, until the end or the cut."""
+    """Whether a listener with that prebuffer had no underrun before the end or the cancel."""
     heard = arrivals_of(record)
     if record.outcome == "cancelled" and record.cancel_s is not None:
-        heard.append(Arrival(record.cancel_s, 1))  # what was to come had not come by then
+        heard.append(Arrival(record.cancel_s, 1))  # audio that was to come had not arrived by then
     return underrun(heard, record.sample_rate, prebuffer_ms / 1000)[0] == 0
 
 
@@ -88,7 +88,7 @@ def measured_turns(
 
 
 def open_spans(records: Iterable[TurnRecord]) -> list[tuple[float, float]]:
-    """List the span in which each context was open."""
+    """List the time span in which each context was open."""
     return [(r.opened_s, r.ended_s) for r in records if r.opened_s is not None]
 
 
@@ -98,7 +98,7 @@ def overlap(spans: Sequence[tuple[float, float]], begin_s: float, end_s: float) 
 
 
 def most_at_once(spans: Sequence[tuple[float, float]]) -> int:
-    """Find the greatest number of spans that overlap."""
+    """Return the maximum number of spans that overlap."""
     changes = sorted([(b, 1) for b, _ in spans] + [(e, -1) for _, e in spans])
     return max(itertools.accumulate(change for _, change in changes), default=0)
 
@@ -124,7 +124,7 @@ def _cancel_last_byte_ms(record: TurnRecord) -> float | None:
 
 
 def _refusal_ms(plan: Plan, record: TurnRecord) -> float | None:
-    """From when the server was asked: over HTTP only when the whole text was there."""
+    """Return the time from request to refusal; over HTTP the request has the whole text."""
     asked_s = record.sentence_s if plan.protocol == "openai" else record.intended_s
     return 1000 * (record.ended_s - asked_s) if record.outcome == "refused" else None
 
@@ -144,9 +144,9 @@ def figures(
     load_average: tuple[float, float] = (0.0, 0.0),
     until_s: float | None = None,
 ) -> Figures:
-    """Work out the figures of turns that were due between the warm-up and the plan's end.
+    """Compute the results of the turns that were due between the warm-up and the plan's end.
 
-    ``until_s``: the run was stopped then, before the plan's end.
+    ``until_s``: the time at which the run was stopped before the plan's end.
     """
     begin_s, end_s = plan.warmup_s, min(plan.duration_s, until_s or plan.duration_s)
     window_s = max(1e-9, end_s - begin_s)

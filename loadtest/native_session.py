@@ -1,4 +1,4 @@
-"""A session over the native protocol: speaks as an agent would, and records what arrives."""
+"""A session over the native protocol: speaks as an agent would, and records the audio."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from loadtest.session import API_KEY, Sink, TurnSpeech, judge_unfinished, new_re
 from loadtest.workload import Turn
 from talkwire_client import Client, ClientError, PlaybackClock, RefusedError, ServerError, Speech
 
-#: A cancelled context's metrics come after the answer: so often they are looked for, every so
-#: many seconds; and so long is waited after them for audio that should not come.
+#: A cancelled context's metrics follow the answer. They are checked for this many times at this
+#: interval in seconds, and then this long is waited for audio that should not come.
 _METRICS_LOOKS, _LOOK_S, _AFTER_S = 100, 0.01, 0.25
 
 
 async def converse(
     plan: Plan, number: int, turns: Sequence[Turn], begin_s: float, zero_s: float, sink: Sink
 ) -> None:
-    """Carry out session ``number``, which was to begin at ``begin_s`` after ``zero_s`` (monotonic).
+    """Run session ``number``, which was to begin at ``begin_s`` after ``zero_s`` (monotonic).
 
-    Hands a record to ``sink`` for each turn that was due before the plan's end, also when it
-    is itself cancelled. A turn that was refused or failed ends the session: its caller hangs up.
+    Passes a record to ``sink`` for each turn that was due before the plan's end, also when this is
+    cancelled. A refused or failed turn ends the session, as if the caller hung up.
     """
     due_s = begin_s
     record = new_record(number, 0, turns[0], due_s, zero_s)
     try:
         opened = Client(plan.url, api_key=API_KEY, open_timeout_s=plan.turn_limit_s)
-        # The group: what may still come of cancelled turns, while the next ones go on.
+        # The group waits for messages of cancelled turns, while the next turns go on.
         async with opened as client, asyncio.TaskGroup() as settling:
             for index, turn in enumerate(turns):
                 if index:
@@ -47,7 +47,7 @@ async def converse(
                     return
                 due_s = speech.silent_s() + turn.think_s
     except (ClientError, asyncio.CancelledError) as error:
-        if not record.ended_s:  # the socket did not open: no turn has told of it
+        if not record.ended_s:  # the socket did not open, so no turn has recorded it
             _conclude(record, error, zero_s)
             sink(record)
         if isinstance(error, asyncio.CancelledError):
@@ -65,7 +65,7 @@ def _conclude(record: TurnRecord, error: BaseException | None, zero_s: float) ->
         record.outcome, record.code = "failed", "timeout"
     elif isinstance(error, ClientError):
         record.code = _code(error)
-        # What is refused is refused before any sound; later the same code is a broken promise.
+        # Refusals come before any sound; afterwards the same code is a failure.
         refused = record.code in REFUSALS and not record.arrivals
         record.outcome = "refused" if refused else "failed"
 
@@ -85,7 +85,7 @@ class _Speech(TurnSpeech):
     _speech: Speech | None = None
 
     async def run(self, client: Client) -> None:
-        """Speak, listen, perhaps barge in, and record it. Raises CancelledError alone."""
+        """Speak, listen, perhaps barge in, and record it. Raises only CancelledError."""
         record = self._record
         record.sample_rate = client.server.sample_rate
         self._playback = PlaybackClock(record.sample_rate)
@@ -102,7 +102,7 @@ class _Speech(TurnSpeech):
             _conclude(record, error, self._zero_s)
 
     def hand_over(self, settling: asyncio.TaskGroup, sink: Sink) -> None:
-        """Give the record to ``sink``: at once, or when all has come that may after a cancel."""
+        """Pass the record to ``sink``, after a cancel only once no more messages are expected."""
         if self._record.outcome != "cancelled":
             sink(self._record)
             return
@@ -114,7 +114,7 @@ class _Speech(TurnSpeech):
         settling.create_task(self._settle()).add_done_callback(settled)
 
     async def _settle(self) -> None:
-        """Until the metrics are there (for a while at most), and a little longer."""
+        """Wait until the metrics have arrived (for a limited time), and a little longer."""
         for _ in range(_METRICS_LOOKS):
             if self._is_settled():
                 break
@@ -159,7 +159,7 @@ class _Speech(TurnSpeech):
                 self._silence.push(chunk.data)
                 self._playback.on_audio(chunk.samples, at)
         if self._cutting is not None and record.cancel_s is not None:
-            await self._cutting  # the answer is there; let it be written down
+            await self._cutting  # the answer has arrived: let it be recorded
         if speech.errors:
             raise speech.errors[0]
 
@@ -174,11 +174,11 @@ class _Speech(TurnSpeech):
             record.underrun_ms = speech.metrics.underrun_ms
 
     async def _feed(self, speech: Speech) -> None:
-        """The text, each piece when it is due: one that is late does not delay the next."""
-        with contextlib.suppress(ClientError):  # the listener is told of it, too
+        """Send each piece of the text when it is due; a late one does not delay the next."""
+        with contextlib.suppress(ClientError):  # the listener gets the error too
             for piece in self._turn.pieces:
                 wait_s = self._record.intended_s + piece.at_s - self._now()
-                self._stall.progress(wait_s)  # what waits for its text does not stand still
+                self._stall.progress(wait_s)  # waiting for text is no stall
                 await asyncio.sleep(wait_s)
                 if speech.is_over or self._record.cancel_s is not None:
                     return
@@ -186,7 +186,7 @@ class _Speech(TurnSpeech):
             await speech.end()
 
     async def _report(self, speech: Speech) -> None:
-        """Playback reports while something plays."""
+        """Send playback reports during playback."""
         with contextlib.suppress(ClientError):
             while not speech.is_over and self._record.cancel_s is None:
                 await asyncio.sleep(self._plan.report_every_s)

@@ -1,7 +1,7 @@
-"""A session over OpenAI's HTTP API: each turn is a request, whose answer is PCM.
+"""A session over OpenAI's HTTP API: each turn is a request that is answered with PCM.
 
-The API takes whole texts, so a turn's request leaves when the last piece of its text is due, and
-``sentence_s`` of the record is that moment. To barge in is to close the connection.
+The API takes whole texts. A turn's request is therefore sent when the last piece of its text is
+due, and ``sentence_s`` of the record is that moment. A barge-in closes the connection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _READ_BYTES, _ERROR_BYTES, _OK = 1 << 16, 1 << 14, 200
 
 
 class Refused(Exception):
-    """The answer is another status than 200; ``code`` as in its body, or the status."""
+    """The status of the answer is not 200; ``code`` is that of its body, or the status."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -38,7 +38,7 @@ class Refused(Exception):
 
 
 class Broken(Exception):
-    """The connection ended before the answer did."""
+    """The connection ended before the answer."""
 
     code = "broken_off"
 
@@ -86,7 +86,7 @@ async def converse(
 
 
 class _Speech(TurnSpeech):
-    """One turn, asked for at ``where``."""
+    """One turn, requested at ``where``."""
 
     _cutting: asyncio.TimerHandle | None = None
 
@@ -98,7 +98,7 @@ class _Speech(TurnSpeech):
         self._where = where
 
     async def run(self) -> None:
-        """Ask, listen, perhaps barge in, and record it. Raises CancelledError alone."""
+        """Send the request, listen, perhaps barge in, and record it. Raises only CancelledError."""
         record = self._record
         try:
             await asyncio.sleep(record.sentence_s - self._now())
@@ -145,7 +145,7 @@ class _Speech(TurnSpeech):
                 await writer.wait_closed()
 
     def _hear(self, pcm: bytes, hang_up: Callable[[], None]) -> bytes:
-        """Record whole samples of ``pcm``; returns the rest of one."""
+        """Record the whole samples of ``pcm``. Returns the remaining bytes."""
         record, at = self._record, self._now()
         samples = len(pcm) // _SAMPLE_BYTES
         record.last_audio_s = at
@@ -167,7 +167,7 @@ class _Speech(TurnSpeech):
 
 
 def _request(where: Address, text: str) -> tuple[h11.Request, h11.Data]:
-    """Make the request of OpenAI's own clients, with their names of a model and a voice."""
+    """Make the request as OpenAI's own clients do, with their names of a model and a voice."""
     body = {"model": "tts-1", "voice": "alloy", "input": text, "response_format": "pcm"}
     data = json.dumps(body).encode()
     headers = [
@@ -187,7 +187,7 @@ async def _answer(
     request: tuple[h11.Request, h11.Data],
     accepted: Callable[[], None],
 ) -> AsyncIterator[bytes]:
-    """The body, as it comes, after ``accepted`` for a 200. Raises Refused, Broken, OSError."""
+    """Yield the body as it arrives; call ``accepted`` at a 200. Raises Refused, Broken, OSError."""
     http = h11.Connection(h11.CLIENT)
     for event in (*request, h11.EndOfMessage()):
         writer.write(http.send(event) or b"")
@@ -217,8 +217,8 @@ async def _answer(
 
 
 def _code(status: int, body: bytes) -> str:
-    """An error's own code where it has one of ours, else its status: others' words differ too
-    much.
+    """Return the error's own code if it is one of ours, else its status, since other servers' codes
+    differ too much.
     """
     with suppress(ValueError, KeyError, TypeError):
         return ErrorCode(json.loads(body)["error"]["code"]).value

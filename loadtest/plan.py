@@ -1,8 +1,8 @@
-"""The plan of a run: its load, and when each session arrives.
+"""The plan of a run: its load, and the arrival of each session.
 
-Arrivals are drawn before the run, whatever the server does during it: the loop is open. A
-generator that waits for an answer before it asks again slows down with the server, and so leaves
-out exactly the waits that it was to measure.
+Arrivals are drawn before the run, independently of the server: the loop is open. A generator that
+waits for an answer before its next request slows down with the server, and so misses the very waits
+that it should measure.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from loadtest.workload import Workload
 
 _UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
 
-#: What a service is spoken to in; ``openai`` has neither leads nor playback reports.
+#: Protocols of a service; ``openai`` has neither leads nor playback reports.
 Protocol = Literal["native", "openai"]
 
 
 class Plan(Struct, frozen=True):
     """The parameters of a run, from which all workers draw the same sessions.
 
-    ``rate_per_s`` sessions arrive as a Poisson process for ``duration_s``. Those that would have
-    come within ``under_way_s`` before it, and not be over, take part from the first turn that is
-    due after the beginning, so that the load is there from then on. Or ``streams`` is
-    set: then so many sessions begin evenly over the warm-up and speak turn after turn until
-    ``duration_s``, so that as many streams run at any time. Turns that are due before
+    ``rate_per_s`` sessions arrive as a Poisson process for ``duration_s``. Sessions that would have
+    arrived within ``under_way_s`` before it, and would not be over, take part from the first turn
+    that is due after the beginning, so that the load is complete from then on. If ``streams`` is
+    set instead, that many sessions begin evenly over the warm-up and speak turn after turn until
+    ``duration_s``, so that the number of streams is constant. Turns that are due before
     ``warmup_s`` are not measured. The run ends ``grace_s`` after ``duration_s`` at the latest.
 
-    A turn fails when nothing has gone on in it for ``turn_limit_s``: no text sent, no audio come.
+    A turn fails after ``turn_limit_s`` without progress: no text sent, no audio received.
     """
 
     url: str
@@ -53,7 +53,7 @@ class Plan(Struct, frozen=True):
 
 
 def warmup_within(warmup_s: float, duration_s: float) -> float:
-    """Check a warm-up against the run. Raises ValueError if it leaves nothing to measure."""
+    """Check a warm-up against the run. Raises ValueError if no time is left to measure."""
     if warmup_s >= duration_s:
         raise ValueError(
             f"the warm-up of {warmup_s:g} s is as long as the run; nothing would be measured"
@@ -94,7 +94,7 @@ def poisson(rate_per_s: float, duration_s: float, seed: int, most: int) -> tuple
 
 
 def arrivals(plan: Plan) -> tuple[float, ...]:
-    """Draw when each session begins; before 0, it is under way when the run begins."""
+    """Draw the beginning of each session; one before 0 is in progress when the run begins."""
     if plan.streams:
         return evenly(plan.streams, plan.warmup_s)
     whole_s = plan.under_way_s + plan.duration_s

@@ -38,7 +38,7 @@ def _save(axes: Axes, path: Path) -> Path:
 
 
 def draw_plots(made: Sequence[RunRecords], out: Path) -> None:
-    """Draw the plots that these runs allow into a folder, of the turns that the tables count."""
+    """Draw the plots that these runs allow into a folder, from the turns that the tables count."""
     out.mkdir(parents=True, exist_ok=True)
     counted = [
         (row.label, measured_turns(row.plan, records, row.plan.warmup_s + row.figures.window_s))
@@ -55,7 +55,7 @@ def draw_plots(made: Sequence[RunRecords], out: Path) -> None:
 
 
 def ttfa_against_load(rows: Sequence[Row], path: Path) -> Path:
-    """TTFA from the sentence, over the offered load; the 95 % interval of p95 shaded."""
+    """Plot TTFA from the sentence over the offered load, with the 95 % interval of p95 shaded."""
     axes = _new("TTFA against load", "offered load, % of capacity", "TTFA from sentence, ms")
     for mark in _MARKS:
         points = [
@@ -76,7 +76,7 @@ def ttfa_against_load(rows: Sequence[Row], path: Path) -> Path:
 
 
 def goodput(rows: Sequence[Row], path: Path) -> Path:
-    """Good turns a second over offered ones; the ideal is the diagonal."""
+    """Plot good turns per second over offered ones; the diagonal is ideal."""
     axes = _new("Goodput", "offered turns/s", "turns/s")
     offered = [row.figures.offered_per_s for row in rows]
     axes.plot(offered, offered, linestyle=":", color="grey", label="offered")
@@ -89,7 +89,7 @@ def goodput(rows: Sequence[Row], path: Path) -> Path:
 
 
 def ttfa_cdf(named: Sequence[tuple[str, Sequence[TurnRecord]]], path: Path) -> Path:
-    """The share of turns that were heard within a time, one line per run."""
+    """Plot the share of turns that were heard within a time, one line per run."""
     axes = _new("TTFA", "from the turn's intended start, ms", "share of turns")
     for name, records in named:
         values = sorted(
@@ -106,7 +106,7 @@ def ttfa_cdf(named: Sequence[tuple[str, Sequence[TurnRecord]]], path: Path) -> P
 
 
 def waterfall(record: TurnRecord, path: Path) -> Path:
-    """One stream: audio received, in steps, against audio played. The distance is the lead."""
+    """Plot one stream: audio received, in steps, and audio played. The distance is the lead."""
     axes = _new(
         f"One stream ({record.context_id}, {record.outcome})",
         "after the turn's intended start, s",
@@ -118,7 +118,7 @@ def waterfall(record: TurnRecord, path: Path) -> Path:
     dry = 0.0
     for at, samples in record.arrivals:
         at -= record.intended_s
-        if not play_x or at > dry:  # playback begins, or begins again
+        if not play_x or at > dry:  # playback begins or resumes
             play_x += [at] if not play_x else [dry, at]
             play_y += [total] if not play_y else [total, total]
             dry = at
@@ -140,7 +140,7 @@ def waterfall(record: TurnRecord, path: Path) -> Path:
 
 
 def typical(records: Sequence[TurnRecord]) -> TurnRecord | None:
-    """The stream to draw: the one in the middle by TTFA among those with most chunks."""
+    """Return the stream to draw: the median by TTFA among those with most chunks."""
     heard = [r for r in records if r.outcome == "complete" and len(r.arrivals) > 1]
     if not heard:
         return None

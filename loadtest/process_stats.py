@@ -1,4 +1,4 @@
-"""Processes of a run: processor time and memory of the server's, and open files of ours."""
+"""Processes of a run: processor time and memory of the server, and our limit of open files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Sample(Struct, frozen=True):
 
 
 class ProcessStats(Struct, frozen=True):
-    """Over a window: cores kept busy on average, and the most memory resident."""
+    """Over a window: the mean number of busy cores, and the maximum resident memory."""
 
     cores: float
     rss_mib: float
 
 
 def listener_pid(port: int) -> int | None:
-    """The process that listens on a local port; None if that cannot be seen."""
+    """Return the process that listens on a local port; None if that is not visible."""
     with contextlib.suppress(psutil.Error):
         for connection in psutil.net_connections("tcp"):
             listening = connection.status == psutil.CONN_LISTEN
@@ -45,7 +45,7 @@ class Meter:
 
     def __init__(self, pid: int | None) -> None:
         self._pid = pid
-        self._spent: dict[tuple[int, float], float] = {}  # a child that ended keeps its time
+        self._spent: dict[tuple[int, float], float] = {}  # also of ended children
         self.samples: list[Sample] = []
 
     async def run(self) -> None:
@@ -58,7 +58,7 @@ class Meter:
             await asyncio.sleep(_EVERY_S)
 
     def sample(self, pid: int) -> Sample:
-        """The tree's figures now. Raises psutil.Error when its root is gone."""
+        """Sample the tree. Raises psutil.Error if its root is gone."""
         root = psutil.Process(pid)
         rss = 0
         for process in (root, *root.children(recursive=True)):
@@ -72,7 +72,7 @@ class Meter:
 
 
 def usage(samples: Sequence[Sample], begin_s: float, end_s: float) -> ProcessStats | None:
-    """The mean over the samples within ``[begin_s, end_s]``; None with fewer than two."""
+    """Summarise the samples within ``[begin_s, end_s]``; None with fewer than two."""
     within = [sample for sample in samples if begin_s <= sample.at_s <= end_s]
     if len(within) < 2:
         return None
@@ -82,12 +82,14 @@ def usage(samples: Sequence[Sample], begin_s: float, end_s: float) -> ProcessSta
 
 
 def load_average() -> float:
-    """Processes that want a core, over the last minute: what else the machine is doing."""
+    """Mean number of runnable processes over the last minute, which shows other work on the
+    machine.
+    """
     return os.getloadavg()[0]
 
 
 def allow_open_files() -> None:
-    """Raise the limit of open files to what this user may have: 1024 is less than a load needs."""
+    """Raise the limit of open files to this user's maximum, since a load needs more than 1024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = hard if hard != resource.RLIM_INFINITY else 1 << 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,4 +1,4 @@
-"""Raw records of a run, one for each turn; every figure follows from them."""
+"""Raw records of a run, one per turn, from which all results are computed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-#: ``refused``: the server said at once that it had no room or was not ready. ``failed``: it
-#: broke, or said nothing in time. ``unfinished``: the run ended first, and the server was not
-#: late with the first sound. ``dropped``: this generator had no room, so the figures are not
-#: those of the load that was asked for.
+#: ``refused``: the server said at once that it had no room or was not ready. ``failed``: it sent an
+#: error, or nothing in time. ``unfinished``: the run ended first, and the server was not late with
+#: the first sound. ``dropped``: this generator had no room, so the results are not those of the
+#: requested load.
 Outcome = Literal["complete", "cancelled", "refused", "failed", "unfinished", "dropped"]
 
-#: Codes of an ``error``, or of a refused handshake, that mean "not now" rather than "broken".
+#: Codes of an ``error``, or of a refused handshake, after which the request can be repeated later.
 REFUSALS = frozenset(
     {
         "overloaded",
@@ -30,16 +30,16 @@ REFUSALS = frozenset(
 
 
 class TurnRecord(Struct):
-    """One turn. Times are seconds from the run's beginning; None: it did not come to that.
+    """One turn. Times are seconds from the run's beginning; None: the turn did not get that far.
 
-    ``intended_s``: when the first piece of text was due, by the script and the listener's
-    playback alone. ``started_s``: when the generator got to it. ``sentence_s``: when the first
-    sentence's end was due. ``opened_s``: the context (for a session's first turn also the
-    socket) was open; over HTTP the connection, if its answer was a 200. ``arrivals``: (time,
-    samples) of each chunk that was kept; ``silence``: samples before the first audible one.
-    ``cancel_s``: the cancel was sent, ``cancelled_s``: acknowledged; ``last_audio_s``: the last
-    frame came, kept or not, also after ``ended_s``. ``rtf`` and ``underrun_ms`` are the server's
-    own, ``code`` its word for what went wrong. ``run``: the label of the row that it belongs to.
+    ``intended_s``: when the first piece of text was due, by the script and the listener's playback
+    alone. ``started_s``: when the generator began it. ``sentence_s``: when the end of the first
+    sentence was due. ``opened_s``: the context (for a session's first turn also the socket) was
+    open; over HTTP the connection, if its answer was a 200. ``arrivals``: (time, samples) of each
+    chunk that was kept; ``silence``: samples before the first audible one. ``cancel_s``: the cancel
+    was sent; ``cancelled_s``: it was acknowledged; ``last_audio_s``: the last frame arrived, kept
+    or not, also after ``ended_s``. ``rtf`` and ``underrun_ms`` are the server's own measurements,
+    ``code`` its error code. ``run``: the label of the row to which the turn belongs.
     """
 
     session: int

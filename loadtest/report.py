@@ -1,4 +1,4 @@
-"""The report of a run: JSON with a versioned schema, Markdown, plots, and the files they go to."""
+"""The report of a run: JSON with a versioned schema, Markdown, plots, and their files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGES = ("talkwire", "websockets", "uvicorn", "uvloop", "msgspec", "vllm", "
 
 
 class Row(Struct, frozen=True):
-    """One run: ``label`` says which (a load, a server); ``load`` is its share of capacity."""
+    """One run: ``label`` names it (a load, a server); ``load`` is its share of the capacity."""
 
     label: str
     plan: Plan
@@ -32,12 +32,12 @@ class Row(Struct, frozen=True):
     stopped: bool = False
 
 
-#: A row, and the raw records that it was made from.
+#: A row, and the raw records from which it was made.
 RunRecords = tuple[Row, list[TurnRecord]]
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """A file of results. ``server`` says what was measured."""
+    """A file of results. ``server`` names the measured server."""
 
     schema: str = SCHEMA
     made_at: str
@@ -48,7 +48,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def make_report(server: str, rows: Sequence[Row], capacity: float | None = None) -> Report:
-    """Make a report of this machine and this moment."""
+    """Make a report with the machine's description and the current time."""
     return Report(
         made_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         server=server,
@@ -59,13 +59,15 @@ def make_report(server: str, rows: Sequence[Row], capacity: float | None = None)
 
 
 def write_json(path: Path, made: Report) -> None:
-    """Write a report, its floats rounded to what a clock can tell. Raises OSError."""
+    """Write a report, with floats rounded to the clock's resolution. Raises OSError."""
     rounded = _rounded(msgspec.to_builtins(made))
     path.write_bytes(msgspec.json.format(msgspec.json.encode(rounded), indent=1) + b"\n")
 
 
 def read_json(path: Path) -> Report:
-    """Read a file of ``write_json``. Raises ValueError for any other file, OSError without one."""
+    """Read a file of ``write_json``. Raises ValueError for any other file, OSError if there is
+    none.
+    """
     try:
         made = msgspec.json.decode(path.read_bytes(), type=Report)
     except msgspec.MsgspecError as error:
@@ -102,7 +104,7 @@ def markdown(made: Report) -> str:
 
 
 def _notes(row: Row) -> list[str]:
-    """List a run's errors by their codes, and why its load was not what was asked for."""
+    """List a run's errors by code, and the reasons why its load was not the requested one."""
     found = [
         (row.figures.codes, "what went wrong"),
         (row.figures.codes_before, "what went wrong in the warm-up"),
@@ -124,7 +126,7 @@ def _notes(row: Row) -> list[str]:
 
 
 def _streams(row: Row, capacity: float | None) -> str:
-    """Format how many streams were open, and how many were intended."""
+    """Format the number of open streams, and of intended ones."""
     if not row.load or not capacity:
         return f"{row.figures.streams:.1f}"
     return f"{row.figures.streams:.1f} of {row.load * capacity:.1f}"
@@ -209,17 +211,17 @@ def _outcome(label: str, f: Figures) -> tuple[str, ...]:
 
 
 def number(interval: Interval | None, digits: int = 0) -> str:
-    """Its value; a dash where there is none."""
+    """Format a value, or a dash for None."""
     return "-" if interval is None else f"{interval.value:.{digits}f}"
 
 
 def percent(interval: Interval | None) -> str:
-    """A share in per cent."""
+    """Format a share in per cent."""
     return "-" if interval is None else f"{100 * interval.value:.1f} %"
 
 
 def four(values: Quantiles) -> str:
-    """p50 / p90 / p95 / p99."""
+    """Format p50 / p90 / p95 / p99."""
     return " / ".join(number(mark) for mark in (values.p50, values.p90, values.p95, values.p99))
 
 
@@ -231,9 +233,9 @@ def prepare_files(out: Path | None, raw: Path | None, plots: bool = False) -> No
     """Make the folders of the results before the run.
 
     Raises:
-        ValueError: They could not be written there.
-        OSError: Likewise.
-        LoadTestError: Plots are asked for, and there is no matplotlib.
+        ValueError: The results could not be written there.
+        OSError: A folder cannot be made.
+        LoadTestError: Plots are requested, but matplotlib is not installed.
     """
     if plots and out is None:
         raise ValueError("--plots draws into a folder: name it with --out")
@@ -254,7 +256,7 @@ def write_report(
     out: Path | None,
     raw: Path | None,
 ) -> Report:
-    """Print the tables; write the files that were asked for, the report first.
+    """Print the tables and write the requested files, the report first.
 
     Raises:
         OSError: A file cannot be written.

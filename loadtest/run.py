@@ -1,4 +1,4 @@
-"""Running a plan: worker processes, their records, and samples of the server meanwhile."""
+"""Running a plan: worker processes, their records, and samples of the server's resources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loadtest.plan import Plan, Protocol
 from loadtest.process_stats import Meter, listener_pid, load_average, usage
 from loadtest.records import TurnRecord, from_line
 
-#: Workers start together so long after the last one is ready.
+#: Delay of the workers' common start after the last one is ready.
 _LEAD_S = 0.2
 _START_S = 60.0
 _LINE_BYTES = 1 << 24
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 
 class LoadTestError(Exception):
-    """A failure to tell the user of, before the program ends."""
+    """An error that is shown to the user before the program ends."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A run's figures and the raw records behind them; ``stopped``: by the user, early."""
+    """A run's results and raw records; ``stopped``: the user stopped it early."""
 
     figures: Figures
     records: list[TurnRecord]
@@ -43,7 +43,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def port_of(url: str, protocol: Protocol) -> int:
-    """The port of an address that the protocol can be spoken to. Raises LoadTestError."""
+    """Return the port of an address that is valid for the protocol. Raises LoadTestError."""
     parts = urlsplit(url)
     ports = {"ws": 80, "wss": 443} | ({"http": 80, "https": 443} if protocol == "openai" else {})
     try:
@@ -55,7 +55,7 @@ def port_of(url: str, protocol: Protocol) -> int:
 
 
 def require_local(url: str, protocol: Protocol = "native") -> int:
-    """The port of a loopback address. Raises LoadTestError for any other address."""
+    """Return the port of a loopback address. Raises LoadTestError for any other address."""
     port, parts = port_of(url, protocol), urlsplit(url)
     try:
         found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
@@ -76,8 +76,8 @@ async def run_plan(
     slo_ttfa_ms: float = 500.0,
     on_progress: OnProgress = lambda elapsed_s, turns: None,
 ) -> Result:
-    """Carry out a plan. Ctrl-C ends it early, with what there is. Raises LoadTestError,
-    ValueError for an address that is none.
+    """Run a plan. Ctrl-C ends it early, with the results so far. Raises LoadTestError, or
+    ValueError for an invalid address.
     """
     port_of(plan.url, plan.protocol)
     if plan.protocol == "openai":
@@ -119,7 +119,7 @@ async def run_plan(
 
 
 def carry_out(work: Coroutine[object, object, T]) -> T:
-    """Run a coroutine; SIGTERM is like Ctrl-C, so that the servers it started end too."""
+    """Run a coroutine. SIGTERM acts like Ctrl-C, so that the servers that it started end too."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return asyncio.run(work)
@@ -128,7 +128,7 @@ def carry_out(work: Coroutine[object, object, T]) -> T:
 
 
 def _interrupt(*_: object) -> None:
-    """As Ctrl-C, which a shell's background jobs are set to ignore."""
+    """Act like Ctrl-C, which a shell's background jobs ignore."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)
@@ -160,7 +160,7 @@ async def _start(plan: Plan, index: int) -> asyncio.subprocess.Process:
 
 
 async def _begin(workers: list[asyncio.subprocess.Process]) -> float:
-    """Wait until all are ready, and tell them when the run begins (monotonic seconds)."""
+    """Wait until all workers are ready, and tell them the run's beginning (monotonic seconds)."""
     for worker in workers:
         assert worker.stdout is not None
         async with asyncio.timeout(_START_S):
@@ -186,7 +186,7 @@ async def _watch(
     zero_s: float,
     tell: Callable[[float], None],
 ) -> None:
-    """Until every worker is done, or the user stops, or the time is over."""
+    """Wait until every worker is done, the user stops the run, or the time is over."""
     stopping = asyncio.create_task(stop.wait())
     end_s = plan.duration_s + plan.grace_s
     while (now_s := time.monotonic() - zero_s) < end_s and not stop.is_set():
@@ -199,7 +199,7 @@ async def _watch(
 
 
 def _close(worker: asyncio.subprocess.Process) -> None:
-    """Closing its input tells a worker to stop; one that is done does not mind."""
+    """Close a worker's input, which tells it to stop. This does no harm if it is done."""
     if worker.stdin is not None:
         worker.stdin.close()
 

@@ -1,4 +1,4 @@
-"""Servers to measure, each in a process of its own on a free port of the loopback."""
+"""Servers to measure, each in a process of its own on a free loopback port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loadtest.run import LoadTestError
 _START_S = 300.0
 _STOP_S = 15.0
 _PATH = "/v1/tts/stream"
-#: The fake decoder's products are small; a pool of threads would only burn time beside them.
+#: The fake decoder's matrix products are small; a pool of threads would only waste time on them.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -38,24 +38,24 @@ class Server(NamedTuple):
 
 
 def real(options: Sequence[str] = ()) -> Command:
-    """The command line of ``talkwire serve``."""
+    """Return the command line of ``talkwire serve``."""
     talkwire = str(Path(sys.executable).with_name("talkwire"))
     return Command([talkwire, "serve", "--port", "0", *options], {})
 
 
 def fake(options: Sequence[str] = ()) -> Command:
-    """The gateway with a fake talker and a fake codec."""
+    """Return the command of the gateway with a fake talker and a fake codec."""
     return Command([sys.executable, "-m", "loadtest.fake_server", *options], _ONE_THREAD)
 
 
 def bare(recording: Path) -> Command:
-    """A bare WebSocket server that says again what was recorded."""
+    """Return the command of a bare WebSocket server that replays a recording."""
     return Command([sys.executable, "-m", "loadtest.bare_server", str(recording)], {})
 
 
 @contextlib.asynccontextmanager
 async def started(command: Command) -> AsyncIterator[Server]:
-    """Run a server until the block ends. Raises LoadTestError if it does not get ready."""
+    """Run a server until the block ends. Raises LoadTestError if it does not become ready."""
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
             *command.args,
@@ -99,8 +99,8 @@ def _is_ready(port: int) -> bool:
 
 
 def capacity(url: str, api_key: str | None = None) -> int | None:
-    """How many contexts a server says it carries; None if it does not say, which it may do to
-    keys of the scope ``admin`` alone.
+    """Return the number of contexts that a server reports as its capacity. None if it does not
+    report one: it may do so only to keys of the scope ``admin``.
     """
     address = re.sub(r"^ws", "http", url).split("/v1/")[0].rstrip("/") + "/metrics"
     try:

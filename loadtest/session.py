@@ -1,4 +1,4 @@
-"""Parts of a session in any protocol: its record, its API key, and the limit on a stall."""
+"""Parts of a session that all protocols share: its record, its API key, and the stall limit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from talkwire_client import PlaybackClock
 from talkwire_client.playback import LeadingSilence
 
 Sink = Callable[[TurnRecord], None]
-#: Not in the plan, which is written down with the figures; workers inherit the environment.
+#: Kept out of the plan, which is stored with the results; workers inherit the environment.
 API_KEY = os.environ.get("TALKWIRE_API_KEY") or None
-#: A turn that the run's end finds without a sound so long after its first sentence was due has
-#: waited for a server that is stuck or far too slow.
+#: If the run ends this long after a turn's first sentence was due, and there was no sound, the
+#: server is stuck or far too slow.
 _SILENT_S = 10.0
 
 
 class StallTimeout:
-    """A limit on the time without progress: ``async with`` raises TimeoutError after it."""
+    """A limit on the time without progress, after which ``async with`` raises TimeoutError."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -44,18 +44,18 @@ class StallTimeout:
 
     @property
     def until(self) -> float:
-        """The time at which it raises, on the event loop's clock."""
+        """The time at which it expires, on the event loop's clock."""
         return self._timeout.when() or 0.0
 
     def progress(self, ahead_s: float = 0.0) -> None:
-        """Note progress now, or in ``ahead_s``: the limit counts from there."""
+        """Record progress now, or in ``ahead_s``: the limit counts from there."""
         when = asyncio.get_running_loop().time() + max(0.0, ahead_s) + self._limit_s
         if not self._timeout.expired() and when > self.until:
             self._timeout.reschedule(when)
 
 
 class TurnSpeech:
-    """One turn that is spoken. Times are the run's, in seconds from ``zero_s``."""
+    """The speech of one turn. Times are in seconds from ``zero_s``."""
 
     def __init__(self, plan: Plan, turn: Turn, record: TurnRecord, zero_s: float) -> None:
         self._plan, self._turn, self._record, self._zero_s = plan, turn, record, zero_s
@@ -68,7 +68,7 @@ class TurnSpeech:
         return time.monotonic() - self._zero_s
 
     def silent_s(self) -> float:
-        """When the listener has heard the last of it: played to the end, or cut off."""
+        """Return the time at which the listener's audio ended: played to the end, or cut off."""
         end_s = max(self._playback.dry_at, self._record.intended_s)
         if self._barge_at is not None and self._barge_at < end_s:
             return max(self._barge_at, self._record.intended_s)
@@ -76,7 +76,7 @@ class TurnSpeech:
 
 
 def new_record(session: int, turn: int, script: Turn, due_s: float, zero_s: float) -> TurnRecord:
-    """Make the record of a turn that is due; nothing has happened yet."""
+    """Make the record of a turn that is due, with no results yet."""
     return TurnRecord(
         session=session,
         turn=turn,
@@ -88,7 +88,9 @@ def new_record(session: int, turn: int, script: Turn, due_s: float, zero_s: floa
 
 
 def judge_unfinished(record: TurnRecord) -> None:
-    """Call a turn ``failed`` that was silent for too long when the run ended (``ended_s``)."""
+    """Mark a turn as ``failed`` if it had been silent for too long when the run ended
+    (``ended_s``).
+    """
     silent_s = record.ended_s - max(record.sentence_s, record.started_s)
     if record.outcome == "unfinished" and not record.arrivals and silent_s >= _SILENT_S:
         record.outcome, record.code = "failed", "no_audio"

@@ -1,11 +1,10 @@
 """Soak test: does the service grow while it works? ``python -m loadtest.soak --minutes 60``.
 
-Starts ``talkwire serve`` as a user does and lets clients speak, cancel, leave in the middle and
-break off, a little of everything all the time. Memory, file descriptors and threads of the
-service and of its children are read every second, and at the end, when all have left, once
-more. What is told of each is its slope in an hour with the 95 % confidence interval, after a
-warm-up, and what is left at the end over what there was before. Whatever ends a run, also Ctrl-C,
-its report tells what there was until then.
+Starts ``talkwire serve`` as a user does. Clients speak, cancel, disconnect in the middle and break
+off, in a constant mix. Memory, file descriptors and threads of the service and of its children are
+read every second, and once more at the end, when all clients have left. For each, the report has
+the slope per hour with the 95 % confidence interval, after a warm-up, and the values at rest before
+and after the run. If a run ends early, also by Ctrl-C, the report covers the time until then.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ TEXTS = (
     "Open the window.",
 )
 _QUIET_S, _READ_S = 10.0, 1.0
-#: Of the whole, before the regression begins: caches fill.
+#: Share of the run before the regression begins, while caches fill.
 _WARM_UP = 0.2
 _MIB = 1 << 20
-#: What ended a run that the user stopped.
+#: ``ended_by`` of a run that the user stopped.
 _INTERRUPT = "interrupt"
-#: Reading = one series by name, such as "gateway rss_mib".
+#: Values by the name of their series, such as "gateway rss_mib".
 Reading = dict[str, float]
 
 
@@ -58,17 +57,17 @@ class Soaked:
 
 @contextlib.asynccontextmanager
 async def served() -> AsyncIterator[tuple[psutil.Process, int]]:
-    """Run ``talkwire serve`` until the block ends; its process and its port."""
+    """Run ``talkwire serve`` until the block ends. Yields its process and its port."""
     async with servers.started(servers.real()) as server:
         yield psutil.Process(server.pid), port_of(server.url, "native")
 
 
 def read(process: psutil.Process, port: int) -> Reading:
-    """Read what the service and its children hold now, and its tasks and open work."""
+    """Read the resources held by the service and its children, its tasks and its open contexts."""
     values = _held("gateway", process)
     seen: Counter[str] = Counter()
     for child in sorted(process.children(recursive=True), key=lambda each: each.pid):
-        with contextlib.suppress(psutil.NoSuchProcess):  # it ended just now
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
             name = _name(child)
             seen[name] += 1
             values |= _held(f"{name} {seen[name]}" if seen[name] > 1 else name, child)
@@ -82,7 +81,7 @@ def read(process: psutil.Process, port: int) -> Reading:
 
 
 def _name(process: psutil.Process) -> str:
-    """Its package, as in ``python -m talker.worker``."""
+    """Return its package, as in ``python -m talker.worker``."""
     module = next((part for part in process.cmdline() if "." in part and "/" not in part), "")
     return module.split(".")[0] or "other"
 
@@ -97,8 +96,8 @@ def _held(name: str, process: psutil.Process) -> Reading:
 
 
 async def client(url: str, seed: int, until: float, done: dict[str, int]) -> None:
-    """One agent's day: most utterances are heard to the end, some are cut off, some sockets
-    are left without a word. What goes wrong is counted by its name, and the next socket opened.
+    """Simulate an agent: most utterances are heard to the end, some are cancelled, some connections
+    are dropped. Errors are counted by name, and then another connection is opened.
     """
     chance = random.Random(seed)
     while time.monotonic() < until:
@@ -127,7 +126,7 @@ def _count(done: dict[str, int], way: str) -> None:
 
 
 async def _speak(native: Client, chance: random.Random, way: str) -> None:
-    """Leaving early cancels the speech; with ``left`` the connection goes with it."""
+    """Speak, and leave early unless ``heard``, which cancels the speech."""
     seed, rate = chance.randrange(1 << 30), chance.choice((8000, 24000))
     text = " ".join(chance.choices(TEXTS, k=chance.randrange(1, 4)))
     async with native.speak(text, seed=seed, sample_rate=rate) as speech:
@@ -137,7 +136,9 @@ async def _speak(native: Client, chance: random.Random, way: str) -> None:
 
 
 async def soak(minutes: float, clients: int) -> dict[str, object]:
-    """Run; the report, of what there was until an error or Ctrl-C ended it (``ended_by``)."""
+    """Run the test. Returns the report of the time until its end, an error or Ctrl-C
+    (``ended_by``).
+    """
     kept = Soaked()
     ended_by: str | None = None
     try:
@@ -169,7 +170,7 @@ async def _soak(seconds: float, clients: int, kept: Soaked) -> None:
             await asyncio.sleep(_READ_S)
             try:
                 values = await asyncio.to_thread(read, process, port)
-            except (OSError, HTTPException):  # it did not answer in time: a reading less
+            except (OSError, HTTPException):  # it did not answer in time: one reading is missing
                 kept.missed += 1
             else:
                 kept.readings.append((time.monotonic() - began, values))
@@ -181,7 +182,7 @@ async def _soak(seconds: float, clients: int, kept: Soaked) -> None:
 def summary(
     readings: Sequence[tuple[float, Reading]], before: Reading, after: Reading
 ) -> dict[str, dict[str, float | None]]:
-    """For each series its slope per hour (None: too few readings), and its values at rest."""
+    """Return each series' slope per hour (None: too few readings), and its values at rest."""
     kept = [one for one in readings if one[0] >= _WARM_UP * readings[-1][0]]
     found: dict[str, dict[str, float | None]] = {}
     for name in before:
@@ -202,7 +203,7 @@ def _line(hours: Sequence[float], values: Sequence[float]) -> dict[str, float | 
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Soak, and print what grows."""
+    """Run the test, and print the slopes."""
     parser = argparse.ArgumentParser(prog="loadtest.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--clients", type=int, default=2)

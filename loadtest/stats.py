@@ -10,10 +10,10 @@ import numpy as np
 from msgspec import Struct
 
 _Z95 = 1.959964
-#: Two-sided 95 % quantiles of Student's t, by degrees of freedom; between them the next lower.
+#: Two-sided 95 % quantiles of Student's t, by degrees of freedom; for others the next lower one.
 _T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 _T |= {10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980}
-#: Samples next to each other are alike; means of so many groups of them are nearly not.
+#: Neighbouring samples are correlated; the means of this many groups are almost not.
 _GROUPS = 20
 
 
@@ -26,7 +26,7 @@ class Interval(Struct, frozen=True):
 
 
 class Quantiles(Struct, frozen=True):
-    """Percentiles of ``n`` values; None where there is none."""
+    """Percentiles of ``n`` values; None without values."""
 
     n: int
     p50: Interval | None = None
@@ -40,9 +40,9 @@ def percentile_interval(ordered: Sequence[float], share: float) -> Interval:
     """Estimate a percentile of sorted values, with an interval from order statistics.
 
     The interval assumes nothing about the distribution: the count of values below the true
-    percentile is binomial, and its normal approximation gives the ranks. With too few values for
-    a rank the interval ends at the least or greatest value, and covers less than 95 % (a p99 of
-    fewer than some 370 values does).
+    percentile is binomial, and its normal approximation gives the ranks. With too few values for a
+    rank the interval ends at the least or greatest value, and covers less than 95 % (as for a p99
+    of fewer than some 370 values).
     """
     count = len(ordered)
     spread = _Z95 * math.sqrt(count * share * (1 - share))
@@ -54,7 +54,7 @@ def percentile_interval(ordered: Sequence[float], share: float) -> Interval:
 
 
 def quantiles(values: Sequence[float]) -> Quantiles:
-    """Estimate p50, p90, p95 and p99, and find the greatest."""
+    """Estimate p50, p90, p95 and p99, and find the maximum."""
     if not values:
         return Quantiles(0)
     ordered = sorted(values)
@@ -63,13 +63,13 @@ def quantiles(values: Sequence[float]) -> Quantiles:
 
 
 def share_interval(hits: int, of: int) -> Interval | None:
-    """Estimate a share with Wilson's interval; None of nothing."""
+    """Estimate a share with Wilson's interval; None if ``of`` is 0."""
     if not of:
         return None
     share, z2 = hits / of, _Z95**2
     middle = (share + z2 / (2 * of)) / (1 + z2 / of)
     half = _Z95 * math.sqrt(share * (1 - share) / of + z2 / (4 * of * of)) / (1 + z2 / of)
-    # The bounds of nothing and of all are exact; rounding must not move the estimate out.
+    # The bounds of shares 0 and 1 are exact; rounding must not move the estimate out.
     return Interval(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)))
 
 
@@ -83,12 +83,12 @@ class Trend:
 
     @property
     def is_flat(self) -> bool:
-        """Whether the interval includes no slope at all."""
+        """Whether the interval includes a slope of 0."""
         return self.low <= 0.0 <= self.high
 
 
 def trend(x: Sequence[float], y: Sequence[float], groups: int = _GROUPS) -> Trend:
-    """Least squares through the means of ``groups`` equal parts of the series. Raises
+    """Fit a line by least squares to the means of ``groups`` equal parts of the series. Raises
     ValueError with fewer than three samples.
     """
     if len(x) != len(y) or len(x) < 3:

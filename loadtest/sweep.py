@@ -17,22 +17,22 @@ from loadtest.report import Row
 from loadtest.run import LoadTestError, OnProgress, Result, run_plan
 from loadtest.workload import Workload, session
 
-#: Says what is about to run; returns what is to hear of its progress.
+#: Announces the next run; returns the callback for its progress.
 Announce = Callable[[str, Plan], OnProgress]
 
-#: Sessions that are let finish, and the time that bounds them.
+#: Sessions of a calibration, and its duration.
 _CALIBRATION_SESSIONS, _CALIBRATION_S = 4, 90.0
-#: Sessions drawn to know the mean length of their texts.
+#: Sessions drawn to estimate the mean length of their texts.
 _DRAWN = 500
-#: Answers of some 20 seconds, one after the other: a stream that hardly ever pauses.
+#: Answers of some 20 seconds, one after another: a stream that hardly ever pauses.
 _STEADY = Workload(turns=(1, 1), sentences=(4, 4), barge_in=0.0, think_s=0.2)
 
 
 def context_seconds(workload: Workload, seed: int, records: Sequence[TurnRecord]) -> float:
     """Estimate how long a session keeps contexts open. Raises LoadTestError without any.
 
-    What is measured is only the time per character: a few sessions' lengths say little about
-    the mean of all, and that is known from the script.
+    Only the time per character is measured. The mean length is computed from the script, since a
+    few sessions say little about it.
     """
     served = [r for r in records if r.outcome in ("complete", "cancelled")]
     if not served:
@@ -45,12 +45,12 @@ def context_seconds(workload: Workload, seed: int, records: Sequence[TurnRecord]
 
 
 def longest_s(workload: Workload, seed: int) -> float:
-    """Estimate how long the longest of the sessions takes that are drawn."""
+    """Estimate the duration of the longest of the drawn sessions."""
     return max(sum(turn.estimated_s for turn in session(workload, seed, i)) for i in range(_DRAWN))
 
 
 def labels(loads: Sequence[float]) -> list[str]:
-    """Format each load in per cent, with as many digits as it takes to tell them apart."""
+    """Format each load in per cent, with as many digits as needed to distinguish them."""
     named: list[str] = []
     for digits in range(4):
         named = [f"{100 * load:.{digits}f} %" for load in loads]
@@ -60,8 +60,9 @@ def labels(loads: Sequence[float]) -> list[str]:
 
 
 async def calibrate(plan: Plan) -> float:
-    """Context seconds per session at a low load; warms the server up, too. Raises LoadTestError
-    if none is served, or the user stops it: the rest of a session is not known then.
+    """Measure the context seconds per session at a low load; this also warms up the server. Raises
+    LoadTestError if no session is served, or if the user stops it, since a session's length is then
+    unknown.
     """
     quiet = Plan(
         url=plan.url,
@@ -88,9 +89,9 @@ async def sweep(
     slo_ttfa_ms: float,
     announce: Announce,
 ) -> list[tuple[Row, list[TurnRecord]]]:
-    """One run per load, each with the rate that keeps ``load * capacity`` contexts open if all
-    are served (Little's law), from the beginning on: sessions are under way then. Ctrl-C ends the
-    series with the run that it stops.
+    """Run each load at the rate that keeps ``load * capacity`` contexts open if all are served
+    (Little's law). Some sessions are in progress at the beginning, so the load is complete from
+    then on. Ctrl-C ends the series with the run that it stops.
     """
     held_s = await calibrate(plan)
     under_way_s = longest_s(plan.workload, plan.seed)
@@ -107,8 +108,8 @@ async def sweep(
 
 
 def steady_plan(streams: int, duration_s: float, processes: int, seed: int) -> Plan:
-    """A fixed number of streams, each of answer after answer. Raises ValueError if there
-    are none, or ``duration_s`` is too short for any to be measured.
+    """Make a plan with a fixed number of streams, each of answer after answer. Raises ValueError if
+    there are none, or if ``duration_s`` is too short to measure any.
     """
     if streams < 1:
         raise ValueError("the numbers of streams are at least 1")
@@ -135,8 +136,8 @@ async def gateway_against_bare(
     slo_ttfa_ms: float,
     announce: Announce,
 ) -> list[Row]:
-    """For each number of streams: the gateway with fakes, then a bare server that sends the
-    same bytes at the same times.
+    """Run for each number of streams the gateway with fakes, then a bare server that sends the same
+    bytes at the same times.
     """
     rows: list[Row] = []
     plans = [steady_plan(count, duration_s, processes, seed) for count in counts]

@@ -1,8 +1,8 @@
-"""A worker process: carries out its share of the sessions and prints a record per turn.
+"""A worker process: runs its share of the sessions and prints a record per turn.
 
-Standard input holds the plan on its first line and the run's beginning (monotonic seconds) on
-the second; its end, also by the parent's death, ends the run. Standard output holds a line
-``ready`` and then records. Run as ``python -m loadtest.worker INDEX``.
+Standard input has the plan on its first line and the run's beginning (monotonic seconds) on the
+second. Its end, also by the parent's death, ends the run. Standard output has a line ``ready`` and
+then records. Run as ``python -m loadtest.worker INDEX``.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _STOPPING_S = 8.0
 _CONVERSE = {"native": native_session.converse, "openai": openai_session.converse}
 
 
-#: A session's number, when it begins, and its turns from there.
+#: A session's number, its beginning, and its turns from then on.
 Share = tuple[int, float, tuple[Turn, ...]]
 
 
 def shares(plan: Plan, index: int) -> list[tuple[int, float]]:
-    """List (number, beginning) of the sessions that worker ``index`` carries out."""
+    """List (number, beginning) of the sessions that worker ``index`` runs."""
     return [
         (number, at) for number, at in enumerate(arrivals(plan)) if number % plan.processes == index
     ]
 
 
 def scripts(plan: Plan, index: int) -> Iterator[Share]:
-    """The sessions of worker ``index``, in order of beginning. Sessions that are under way when
-    the run begins are drawn at once, and go on with the turn that is due next; the others are
-    drawn when they are asked for.
+    """Yield the sessions of worker ``index``, in order of beginning. Sessions in progress when the
+    run begins are drawn at once, and continue with the next turn that is due. The others are drawn
+    when they are requested.
     """
     mine = shares(plan, index)
     begun = [(n, session(plan.workload, plan.seed, n), at) for n, at in mine if at < 0]
@@ -53,14 +53,14 @@ def scripts(plan: Plan, index: int) -> Iterator[Share]:
 
 
 def emit(record: TurnRecord) -> None:
-    """Write one record; the parent reads as fast as it can, so this hardly ever waits."""
+    """Write one record. This hardly ever waits, since the parent reads as fast as it can."""
     sys.stdout.buffer.write(to_line(record))
     sys.stdout.buffer.flush()
 
 
 async def run(plan: Plan, coming: Iterator[Share], zero_s: float, stop: asyncio.Event) -> None:
-    """Begin each session when it is due, whatever the others do. Ends when all have, at the
-    plan's last moment, or at ``stop``.
+    """Begin each session when it is due, independently of the others. Returns when all have ended,
+    at the plan's last moment, or at ``stop``.
     """
     most = max(1, plan.max_open // plan.processes)
     talking: set[asyncio.Task[None]] = set()
@@ -86,7 +86,7 @@ async def run(plan: Plan, coming: Iterator[Share], zero_s: float, stop: asyncio.
         task.cancel()
     await asyncio.wait({beginning, stopping, *talking}, timeout=_STOPPING_S)
     if beginning.done() and not beginning.cancelled():
-        beginning.result()  # its own mistake, if it made one
+        beginning.result()  # raises its error, if it had one
 
 
 def _dropped(number: int, turn: Turn, at: float, zero_s: float) -> TurnRecord:
@@ -117,9 +117,9 @@ async def _until_closed(stdin: asyncio.StreamReader, stop: asyncio.Event) -> Non
 
 
 def main(argv: Sequence[str]) -> None:
-    """The process' entry."""
+    """Run the process."""
     allow_open_files()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, and closes our input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and closes our input
     try:
         import uvloop
     except ImportError:

@@ -1,8 +1,8 @@
 """The workload: texts, and sessions drawn in full before they begin.
 
-A session is a conversation with a voice agent. In each turn a text arrives piece by piece, as
-an LLM writes it; the answer is spoken and played; in some turns the caller barges in; then the
-caller speaks, which for the service is a pause, and the next turn begins.
+A session is a conversation with a voice agent. In each turn a text arrives piece by piece, as an
+LLM writes it; the answer is spoken and played, and in some turns the caller barges in. Then the
+caller speaks, which is a pause for the service, and the next turn begins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-#: Sentences as a voice agent says them. The first of an answer is drawn from OPENINGS.
+#: Sentences of a voice agent. The first of an answer is drawn from OPENINGS.
 OPENINGS = (
     "Of course, I can help you with that.",
     "Thank you for waiting, I have found your order.",
@@ -46,23 +46,23 @@ SENTENCES = (
     "Write down the last four letters, and read them to me slowly.",
 )
 
-#: About four characters, a leading space included: what LLMs' tokens are in English.
+#: About four characters, a leading space included, like an LLM's tokens in English.
 _TOKEN = re.compile(r"\s*\w{1,5}|\s*[^\w\s]|\s+")
 _SENTENCE_END = re.compile(r"[.!?]+[\"')]*(?=\s|$)")
-#: Of speech: a guess, for where in an answer to barge in, and for how long a turn takes.
+#: Estimated speed of speech, for the time of a barge-in and the duration of a turn.
 _CHARACTERS_PER_S = 14.0
-#: From a sentence to its sound: a guess, too.
+#: Estimated time from a sentence to its first sound.
 _FIRST_SOUND_S = 0.3
 
 
 class Workload(Struct, frozen=True):
     """Parameters of sessions.
 
-    ``texts`` empty: answers are made of an agent's sentences, ``sentences`` of them (least and
-    most); else each turn says one of the texts. ``tokens_per_s`` 0: the whole text comes at
-    once. ``jitter``: the standard deviation of the waits between tokens over their mean.
-    ``barge_in``: the share of turns that are cut off, at a moment drawn evenly from the
-    answer's estimated length. ``think_s``: the mean pause between turns.
+    With ``texts`` each turn speaks one of them; without, answers consist of an agent's sentences,
+    ``sentences`` of them (minimum and maximum). ``tokens_per_s`` 0: the whole text arrives at once.
+    ``jitter``: the standard deviation of the waits between tokens over their mean. ``barge_in``:
+    the share of turns that are cut off, at a moment drawn uniformly from the answer's estimated
+    length. ``think_s``: the mean pause between turns.
     """
 
     turns: tuple[int, int] = (2, 4)
@@ -84,8 +84,8 @@ class Piece(NamedTuple):
 class Turn(NamedTuple):
     """One answer. ``sentence_s``: when its first sentence is complete, after the turn's start.
 
-    ``barge_in_s``: so long after the first sound the caller cuts in; None: never.
-    ``think_s``: so long after the last sound (or the cut) the next turn begins.
+    ``barge_in_s``: when the caller barges in, after the first sound; None: never. ``think_s``: when
+    the next turn begins, after the last sound (or the barge-in).
     """
 
     pieces: tuple[Piece, ...]
@@ -100,7 +100,7 @@ class Turn(NamedTuple):
 
     @property
     def estimated_s(self) -> float:
-        """From the turn's start to the next one's, by guess: what is known before it is spoken."""
+        """Estimated time from the turn's start to the next one's, before it is spoken."""
         begins_s = self.sentence_s + _FIRST_SOUND_S
         ends_s = max(self.pieces[-1].at_s, begins_s + self.characters / _CHARACTERS_PER_S)
         if self.barge_in_s is not None:
@@ -109,7 +109,7 @@ class Turn(NamedTuple):
 
 
 def tokens(text: str) -> list[str]:
-    """Split a text into pieces like an LLM's, which join up to it."""
+    """Split a text into pieces like an LLM's tokens, without losing a character."""
     return _TOKEN.findall(text)
 
 
@@ -120,8 +120,8 @@ def session(workload: Workload, seed: int, index: int) -> tuple[Turn, ...]:
 
 
 def from_beginning(turns: Sequence[Turn], begin_s: float) -> tuple[tuple[Turn, ...], float]:
-    """The rest of a session that begins at ``begin_s`` (perhaps before 0) when the run does,
-    and when that is due. Nothing: it would be in its last turn, or over.
+    """Return the turns of a session that are due in the run, and when the first is due. ``begin_s``
+    may be before 0. No turns are left if the session would be in its last turn, or over.
     """
     for index, turn in enumerate(turns):
         if begin_s >= 0:
@@ -150,7 +150,7 @@ def _text(workload: Workload, draw: random.Random) -> str:
 def _pieces(workload: Workload, text: str, draw: random.Random) -> tuple[Piece, ...]:
     if not workload.tokens_per_s:
         return (Piece(0.0, text),)
-    # A log-normal wait of mean 1 / tokens_per_s: mostly even, now and then a long one.
+    # A log-normal wait of mean 1 / tokens_per_s: mostly even, with an occasional long one.
     sigma = math.sqrt(math.log1p(workload.jitter**2))
     mu = -math.log(workload.tokens_per_s) - sigma**2 / 2
     at, pieces = 0.0, []
@@ -161,7 +161,7 @@ def _pieces(workload: Workload, text: str, draw: random.Random) -> tuple[Piece, 
 
 
 def _sentence_due(text: str, pieces: Sequence[Piece]) -> float:
-    """Find when the piece is due that ends the first sentence, or else the text."""
+    """Return when the piece is due that ends the first sentence, or else the text."""
     found = _SENTENCE_END.search(text)
     end = found.end() if found else len(text)
     said = 0
@@ -173,10 +173,10 @@ def _sentence_due(text: str, pieces: Sequence[Piece]) -> float:
 
 
 def read_texts(path: Path) -> tuple[str, ...]:
-    """Read a file of texts, one in a line; empty lines do not count.
+    """Read a file of texts, one per line; empty lines are ignored.
 
     Raises:
-        ValueError: It holds none.
+        ValueError: It contains none.
         OSError: It cannot be read.
     """
     lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
