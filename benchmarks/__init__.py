@@ -1,1 +1,1 @@
-"""Commands that measure: each prints its figures, the machine and the versions."""
+"""Benchmark commands: each prints its results, the machine and the versions."""

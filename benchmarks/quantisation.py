@@ -1,13 +1,13 @@
-"""What 8 and 4 bits do to the talker's codes: ``python -m benchmarks.quantisation``.
+"""Effect of 8 and 4 bits on the talker's codes: ``python -m benchmarks.quantisation``.
 
-The plain loop of ``talker.reference`` says some sentences in float32. Then each scheme looks at
-the same rows, teacher-forced: how many of its best codes differ from float32's, and how far its
-odds lie from float32's (Kullback-Leibler, in nats per code, at temperature 1). Schemes are
-simulated by rounding weights and inputs to what so few bits can hold, which is all that the real
-kernels do to them; ``int8`` and ``fp8`` are the presets of the setting ``talker_quantization`` (fp8
-checkpoints hold the same), ``int4`` is what ``talker.pack`` writes, the others show what these
-leave out. ``--quantised FOLDER`` compares the weights that such a copy of the model really stores.
-Speed is measured with the real kernels, by ``benchmarks.talker_steps --model FOLDER``.
+``talker.reference`` speaks some sentences in float32. Then each scheme computes the odds of the
+same rows, teacher-forced. The results are the share of best codes that differ from float32's, and
+the odds' distance from float32's (Kullback-Leibler, in nats per code, at temperature 1). Schemes
+are simulated by rounding weights and inputs to the reduced number of bits, as the real kernels do;
+``int8`` and ``fp8`` are the presets of the setting ``talker_quantization`` (fp8 checkpoints are the
+same), ``int4`` is that of ``talker.pack``, the others show the effect of their parts.
+``--quantised FOLDER`` compares the weights that such a copy of the model stores. Speed is measured
+with the real kernels, by ``benchmarks.talker_steps --model FOLDER``.
 """
 
 from __future__ import annotations
@@ -46,24 +46,26 @@ Rounding = Callable[[Tensor], Tensor]
 
 
 def fake_int8(x: Tensor) -> Tensor:
-    """Each row of ``[..., n]`` as INT8 with a scale of its own, and back."""
+    """Round each row of ``[..., n]`` to INT8 with its own scale, and convert it back."""
     scale = (x.abs().amax(-1, keepdim=True) / 127).clamp_min(1e-12)
     return (x / scale).round().clamp(-127, 127) * scale
 
 
 def fake_fp8(x: Tensor) -> Tensor:
-    """Each row as FP8 (e4m3) with a scale of its own, and back."""
+    """Round each row to FP8 (e4m3) with its own scale, and convert it back."""
     scale = (x.abs().amax(-1, keepdim=True) / _FP8_MOST).clamp_min(1e-12)
     return (x / scale).to(torch.float8_e4m3fn).float() * scale
 
 
 def fake_fp8_per_tensor(x: Tensor) -> Tensor:
-    """All as FP8 with one scale, and back."""
+    """Round everything to FP8 with one scale, and convert it back."""
     return fake_fp8(x.reshape(1, -1)).reshape(x.shape)
 
 
 def fake_int4(x: Tensor) -> Tensor:
-    """Groups of each row in 4 bits with a scale of their own, as ``talker.pack`` does, and back."""
+    """Round groups of each row to 4 bits with their own scales, as ``talker.pack``, and convert
+    back.
+    """
     groups = x.view(*x.shape[:-1], -1, GROUP)
     scale = (groups.abs().amax(-1, keepdim=True) / 7).clamp_min(1e-12)
     rounded: Tensor = ((groups / scale).round().clamp(-8, 7) * scale).flatten(-2)
@@ -71,15 +73,15 @@ def fake_int4(x: Tensor) -> Tensor:
 
 
 def to_bfloat16(x: Tensor) -> Tensor:
-    """As bfloat16, and back."""
+    """Round to bfloat16, and convert back."""
     return x.bfloat16().float()
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How weights and inputs of the linear layers are rounded; None leaves them.
+    """Rounding of the linear layers' weights and inputs; None leaves them.
 
-    ``head`` rounds the code embedding, which is the head, too.
+    ``head`` also rounds the code embedding, which is the head.
     """
 
     name: str
@@ -102,7 +104,7 @@ SCHEMES = (
 
 
 class FakeQuantTalker(ReferenceTalker):
-    """The plain loop with few bits simulated in float32: slow, and not a way to save anything."""
+    """The reference talker with reduced precision simulated in float32: slow, and saves nothing."""
 
     def __init__(self, folder: Path, scheme: Scheme) -> None:
         super().__init__(folder)
@@ -119,7 +121,7 @@ class FakeQuantTalker(ReferenceTalker):
 
 
 class StoredTalker(FakeQuantTalker):
-    """The plain loop on the weights that a quantised copy of a checkpoint stores."""
+    """The reference talker with the weights that a quantised copy of a checkpoint stores."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, Scheme("as stored", lambda weight: weight, None))
@@ -131,13 +133,13 @@ class StoredTalker(FakeQuantTalker):
                     self._weights[weight] = unpack(packed, scale)
                 else:
                     self._weights[weight] = stored[weight].float() * scale
-                    # inputs have as many bits then, and a scale for each token
+                    # inputs then have as many bits, and a scale per token
                     is_whole = stored[weight].dtype == torch.int8
                     self._inputs = fake_int8 if is_whole else fake_fp8
 
 
 def unpack(packed: Tensor, scale: Tensor) -> Tensor:
-    """What ``talker.pack.pack`` has packed, ``[out, in]`` floats."""
+    """Unpack the result of ``talker.pack.pack`` into ``[out, in]`` floats."""
     shifts = torch.arange(0, 32, BITS)
     codes = (packed.to(torch.int64)[..., None] >> shifts & (1 << BITS) - 1) - (1 << BITS - 1)
     groups = codes.view(*scale.shape, GROUP) * scale[..., None].float()
@@ -146,7 +148,7 @@ def unpack(packed: Tensor, scale: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Spoken:
-    """One sentence: its prompt and the rows that float32 said."""
+    """One sentence: its prompt and the rows drawn in float32."""
 
     ids: tuple[int, ...]
     rows: Codes
@@ -154,7 +156,7 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Figure:
-    """``changed`` best codes of all; KL per code, the mean and the 99th percentile."""
+    """``changed``: the share of best codes that differ; KL per code, mean and 99th percentile."""
 
     scheme: str
     codes: int
@@ -185,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def speak(folder: Path, sentences: Sequence[str]) -> list[Spoken]:
-    """Let the plain loop say the sentences, each with a seed of its own."""
+    """Speak the sentences with the reference talker, each with its own seed."""
     checkpoint = open_checkpoint(str(folder))
     prompts = checkpoint.prompt_builder(4096)
     front_end = choose_front_end(checkpoint.text_frontend, FRONT_ENDS)
@@ -217,7 +219,7 @@ def measure(
 
 @torch.inference_mode()
 def odds(talker: ReferenceTalker, spoken: Spoken) -> Tensor:
-    """Log-odds ``[n, codebook_size]`` of every real code of the rows, before it was drawn."""
+    """Return the log-odds ``[n, codebook_size]`` of each real code of the rows."""
     logits = talker.logits(spoken.ids, spoken.rows)
     real = logits.shape[-1] - 2
     is_code = torch.from_numpy(spoken.rows < real)
@@ -225,7 +227,7 @@ def odds(talker: ReferenceTalker, spoken: Spoken) -> Tensor:
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """The figures in Markdown."""
+    """Format the results in Markdown."""
     head = ["scheme", "codes", "best code changed", "KL mean", "KL p99"]
     rows = [
         [f.scheme, f.codes, f"{100 * f.changed:.2f} %", f"{f.kl_mean:.2g}", f"{f.kl_p99:.2g}"]

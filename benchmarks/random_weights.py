@@ -1,4 +1,4 @@
-"""Codecs of their published sizes with random weights: their cost is that of real ones."""
+"""Codecs of their published sizes with random weights, which cost as much as real ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streaming.ports import CodecDecoder
 
 
 def random_tensors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Random weights by name, scaled so that what they make keeps its size."""
+    """Draw random weights by name, scaled so that outputs keep their magnitude."""
     generator, tensors = torch.Generator().manual_seed(0), {}
     for name, shape in shapes.items():
         fan_in = max(1, int(np.prod(shape[1:])))
@@ -28,7 +28,7 @@ def random_tensors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
 
 
 def random_decoder(device: str = "cpu", family: str = "higgs") -> CodecDecoder:
-    """A decoder of a family's published sizes."""
+    """Make a decoder of a family's published sizes."""
     if family == "higgs":
         config = CodecConfig()
         return HiggsDecoder(config, random_tensors(decoder_shapes(config)), device=device)

@@ -1,6 +1,6 @@
-"""How soon the service is itself again after somebody dies: clients, codec worker, talker.
+"""Time to recover from the death of clients, codec worker and talker.
 
-``python -m benchmarks.recovery`` starts the service as ``make run`` does, and kills for real.
+``python -m benchmarks.recovery`` starts the service as ``make run`` does, and kills real processes.
 A SIGKILL is a crash, a SIGSTOP a hang. Prints a Markdown table; ``--json FILE`` also writes it.
 """
 
@@ -29,14 +29,14 @@ _POLL_S, _GIVE_UP_S = 0.002, 120.0
 
 
 class Rig:
-    """A running service, looked at from outside."""
+    """A running service, observed from outside."""
 
     def __init__(self, process: psutil.Process, port: int) -> None:
         self._process, self._http = process, f"http://127.0.0.1:{port}"
         self.url = f"ws://127.0.0.1:{port}/v1/tts/stream"
 
     async def get(self, path: str) -> str:
-        """The body, whatever the status."""
+        """Return the body, whatever the status."""
 
         def ask() -> str:
             try:
@@ -48,20 +48,20 @@ class Rig:
         return await asyncio.to_thread(ask)
 
     async def metric(self, name: str) -> float:
-        """One gauge or counter, by all that stands before its value."""
+        """Return one gauge or counter, by its name and labels."""
         lines = (await self.get("/metrics")).splitlines()
         return next(float(x.rsplit(" ", 1)[1]) for x in lines if x.startswith(name + " "))
 
     async def is_ready(self) -> bool:
-        """What a balancer sees."""
+        """Whether the service is ready, as seen by a load balancer."""
         return '"ok"' in await self.get("/health/ready")
 
     def worker(self, module: str) -> psutil.Process:
-        """The child that runs this module."""
+        """Return the child process that runs this module."""
         return next(x for x in self._process.children() if module in x.cmdline())
 
     async def since(self, began: float, happened: Callable[[], Awaitable[bool]]) -> float:
-        """Milliseconds from ``began`` until something has happened."""
+        """Wait until ``happened`` returns true. Returns the milliseconds since ``began``."""
         while not await happened():
             if time.monotonic() - began > _GIVE_UP_S:
                 raise TimeoutError("it never happened")
@@ -69,14 +69,14 @@ class Rig:
         return 1000 * (time.monotonic() - began)
 
     async def speak(self) -> bytes:
-        """One utterance, greedy, so that it is always the same."""
+        """Speak one utterance, greedily, so that it is always the same."""
         async with Client(self.url) as client, client.speak(TEXT, temperature=0.0) as speech:
             return await speech.read()
 
 
 async def client_deaths(rig: Rig, count: int) -> list[float]:
-    """From the SIGKILL of a client that is spoken to until neither a context nor an utterance nor
-    a window is left.
+    """Time from the SIGKILL of a client during its speech until no context, utterance or window is
+    left.
     """
     taken, chance = [], random.Random(1)
     say: list[str | Path] = [
@@ -108,7 +108,7 @@ async def client_deaths(rig: Rig, count: int) -> list[float]:
 
 
 async def cancels(rig: Rig, count: int) -> list[float]:
-    """From a client's cancel, in the middle of speech, to the acknowledgement at the client."""
+    """Time from a client's cancel during speech to its acknowledgement at the client."""
     taken, chance = [], random.Random(2)
     async with Client(rig.url) as client:
         for _ in range(count):
@@ -123,8 +123,8 @@ async def cancels(rig: Rig, count: int) -> list[float]:
 
 
 async def codec_death(rig: Rig, number: signal.Signals) -> tuple[float, float, bool]:
-    """Milliseconds until the death was found and until there is a worker again, and whether
-    what was being spoken lost nothing.
+    """Return the milliseconds until the death was found and until there is a worker again, and
+    whether the current speech lost nothing.
     """
     want = await rig.speak()
     speaking = asyncio.create_task(rig.speak())
@@ -142,8 +142,8 @@ async def codec_death(rig: Rig, number: signal.Signals) -> tuple[float, float, b
 
 
 async def talker_death(rig: Rig, number: signal.Signals) -> tuple[float, float, bool]:
-    """Milliseconds until the client was told and until the service was ready again, and whether
-    readiness had gone when the client was told.
+    """Return the milliseconds until the client was told and until the service was ready again, and
+    whether it was no longer ready when the client was told.
     """
     told: float | None = None
     async with Client(rig.url) as client, client.speak(TEXT) as speech:
@@ -164,7 +164,7 @@ async def talker_death(rig: Rig, number: signal.Signals) -> tuple[float, float, 
 
 
 async def measure(kills: int, rounds: int) -> dict[str, list[float]]:
-    """All figures, in milliseconds, by what they are."""
+    """Return all results in milliseconds, by name."""
     found: dict[str, list[float]] = {}
     async with served() as (process, port):
         rig = Rig(process, port)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing, and what they print: the machine, the versions, a table."""
+"""Timing and output that the benchmarks share: the machine, the versions, a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def environment(packages: Sequence[str] = ("torch", "numpy")) -> dict[str, str]:
-    """The processor, its cores, and versions, in words."""
+    """Describe the processor, its cores, and the packages' versions."""
     facts = {"cpu": _cpu_name(), "cores": str(os.cpu_count()), "python": platform.python_version()}
     for package in packages:
         try:
@@ -31,8 +31,8 @@ def median_seconds(
     clock: Callable[[], float] = time.perf_counter,
     wait: Callable[[], None] = lambda: None,
 ) -> float:
-    """Seconds of one call: the median of so many timings, each of so many calls. ``wait`` is for
-    a device that works behind the calls.
+    """Return the seconds per call: the median of ``repeats`` timings of ``times`` calls each.
+    ``wait`` is for a device that works asynchronously.
     """
     taken = []
     for _ in range(times):
@@ -46,18 +46,18 @@ def median_seconds(
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
-    """Print what ``environment`` found in a line, and an empty line."""
+    """Print the result of ``environment`` in a line, and an empty line."""
     print("; ".join(f"{name} {value}" for name, value in facts.items()) + "\n")
 
 
 def write_json(file: Path | None, content: object) -> None:
-    """Write the figures to a file, if one is named."""
+    """Write the results to a file, if one is given."""
     if file is not None:
         file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Rows as a Markdown table; floats with three significant digits."""
+    """Format rows as a Markdown table; floats with three significant digits."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 

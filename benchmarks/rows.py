@@ -1,10 +1,9 @@
-"""What a talker's row costs the gateway: ``python -m benchmarks.rows``.
+"""The gateway's cost per row of a talker: ``python -m benchmarks.rows``.
 
-A scripted talker process sends its steps, each with a row of every stream, in the link's own
-bytes; they go through decoding, ``RowStream``, ``ContextDriver``, pace, session, delay and
-window, in real time. The codec answers at once with silence, and nothing is sent on. Processor
-time (``getrusage``) over rows, so other work on the machine matters little; the best of several
-runs.
+A scripted talker process sends its steps, each with a row of every stream, as bytes of the link.
+They pass through decoding, ``RowStream``, ``ContextDriver``, pace, session, delay and window, in
+real time. The codec answers at once with silence, and nothing is sent on. The result is processor
+time (``getrusage``) per row, so other work on the machine matters little; the best of several runs.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _HOLD_ROWS = 64
 
 
 class SteppingTalker(FakeTalker):
-    """All streams get a row at once, as from the talker process."""
+    """A talker that sends a row of all streams per step, as the talker process does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +61,7 @@ class SteppingTalker(FakeTalker):
                 return
 
     async def run(self, steps: int, step_s: float) -> None:
-        """Make so many steps, one every ``step_s``."""
+        """Make ``steps`` steps, one every ``step_s``."""
         rng, books = np.random.default_rng(0), _SPEC.num_codebooks
         rows = [rng.integers(0, 1024, (1, books), np.int16).tobytes() for _ in range(64)]
         began = time.monotonic()
@@ -76,7 +75,7 @@ class SteppingTalker(FakeTalker):
 
 
 class SilentCodec(FakeCodecEngine):
-    """Answers at once, so that only the gateway's own work is measured."""
+    """A codec that answers at once, so that only the gateway's own work is measured."""
 
     async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
         """See ``streaming.ports``."""
@@ -85,7 +84,7 @@ class SilentCodec(FakeCodecEngine):
 
 
 class Nobody:
-    """A ContextSink that keeps count of audio."""
+    """A ContextSink that only counts the audio."""
 
     def __init__(self) -> None:
         self.samples = 0
@@ -112,7 +111,7 @@ class Nobody:
 
 
 def thrown_away() -> Tracing:
-    """Traces that nobody gets."""
+    """Return a Tracing that discards all traces."""
     from opentelemetry.sdk.trace import SpanProcessor
 
     return Tracing("rows", "fake", SpanProcessor())
@@ -121,7 +120,7 @@ def thrown_away() -> Tracing:
 async def measure(
     streams: int, rows: int, rho: float, *, traces: bool = False
 ) -> tuple[float, int]:
-    """Microseconds per row, and chunks that came too late."""
+    """Return the microseconds per row, and the number of late chunks."""
     talker = SteppingTalker()
     settings = Settings(default_lead_ms=120_000)
     runtime = Runtime(settings, talker, SilentCodec(_SPEC), Metrics("rows", "fake"))
@@ -139,7 +138,7 @@ async def measure(
             driver = ContextDriver(runtime, plan, sink, tasks)
             driver.post(TextAppended("one long sentence without any end at all"))
             driver.post(EndAsked())
-        await asyncio.sleep(0.1)  # until all have asked
+        await asyncio.sleep(0.1)  # until all have sent their request
         before = _cpu_s()
         await talker.run(rows, rho * _SPEC.frame_s)
         for sink in sinks:
@@ -163,7 +162,7 @@ def main() -> None:
     parser.add_argument("--traces", action="store_true", help="make traces, and throw them away")
     args = parser.parse_args()
     print(environment(("numpy", "msgspec")))
-    asyncio.run(measure(2, 60, 0.1))  # what is imported and set up once
+    asyncio.run(measure(2, 60, 0.1))  # imports and one-time setup
     table = []
     for rho in args.rho:
         for streams in args.streams:

@@ -1,9 +1,9 @@
-"""What rows cost that are sent several at a time: ``python -m benchmarks.rows_together``.
+"""Cost of rows that are sent in groups: ``python -m benchmarks.rows_together``.
 
-A real talker on AsyncLLM, whose engine core is a process of its own: so the talker process does
-nothing but hand on rows, and its processor time is what a row costs there; beside it the time of
-this process, which is the gateway's end of the link. Each number of rows at a time in turn, best
-of several runs.
+Runs a real talker on AsyncLLM, whose engine core is a process of its own. The talker process then
+only passes on rows, and its processor time is a row's cost there. Beside it is the time of this
+process, which is the gateway's end of the link. Each group size is measured in turn, best of
+several runs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from talker.settings import TalkerSettings
 
 
 def processor_s(pid: int) -> float:
-    """What the process itself has used, without its children; ticks of usually 10 ms."""
+    """Processor time of the process, without its children, in ticks of usually 10 ms."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
 
 async def speak(engine: TalkerProcessEngine, number: int, frames: int, together: int) -> int:
-    """One stream, to its end; how many rows it had."""
+    """Speak one stream to its end. Returns its number of rows."""
     sampling = Sampling(temperature=1.0, top_k=50, top_p=0.95, seed=number)
     request = SpeechRequest(f"b{number}", TEXT, sampling=sampling, max_frames=frames)
     total = 0
@@ -46,7 +46,7 @@ async def speak(engine: TalkerProcessEngine, number: int, frames: int, together:
 async def cost(
     engine: TalkerProcessEngine, streams: int, frames: int, together: int
 ) -> tuple[float, float]:
-    """Microseconds a row: (of the talker process, of this one)."""
+    """Return the microseconds per row of the talker process and of this one."""
     assert engine.pid is not None
     clocks: tuple[Callable[[], float], ...] = (
         lambda: processor_s(engine.pid or 0),
@@ -61,7 +61,7 @@ async def cost(
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Measure every number of rows at a time, and print."""
+    """Measure every group size, and print."""
     settings = TalkerSettings(engine="async", max_num_seqs=args.streams)
     async with running(args.model, settings) as engine:
         await cost(engine, args.streams, 20, 1)

@@ -1,8 +1,8 @@
-"""What drawing a row costs: ``python -m benchmarks.sampler_cost``.
+"""Cost of drawing a row: ``python -m benchmarks.sampler_cost``.
 
-The talker's sampler alone, as a step calls it: logits of so many streams in, ids and codes out.
-Kernels per step (what a GPU is asked to launch; views do not count) and microseconds of
-processor time. ``--compile`` adds torch.compile's, after its own time to compile.
+Measures the talker's sampler alone, as a step calls it: logits of a number of streams in, ids and
+codes out. Prints kernels per step (launches on a GPU, without views) and microseconds of processor
+time. ``--compile`` adds the same with torch.compile, after its compilation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from talker.sampler import DelayedRowSampler, Draw
 _BOOKS, _ROWS = 8, 1026
 _BOC, _EOC, _STOP = 1024, 1025, 0
 _POSITIONS = 4096
-#: Ops that move no data: strides and shapes alone.
+#: Operators that move no data, only strides and shapes.
 _VIEWS = frozenset(
     f"aten::{name}"
     for name in (
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def measure(
     name: str, make: Callable[..., Callable[..., object]], streams: Sequence[int]
 ) -> list[object]:
-    """One line of the table."""
+    """Measure one line of the table."""
     sampler = new_sampler()
     step, began = make(sampler.step), time.perf_counter()
     with torch.inference_mode():
@@ -66,13 +66,13 @@ def measure(
 
 
 def new_sampler() -> DelayedRowSampler:
-    """The family's: 8 codebooks of 1026 rows."""
+    """Return the family's sampler: 8 codebooks of 1026 rows."""
     table = FrameTable(slots_for(16, _POSITIONS), _BOOKS)
     return DelayedRowSampler(table, _ROWS, _BOC, _EOC, _STOP)
 
 
 def inputs(streams: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Draw]:
-    """Arguments of a step in the middle of its streams, with the family's sampling."""
+    """Return the arguments of a step in the middle of its streams, with the family's sampling."""
     ones = torch.ones(streams)
     draw = Draw(
         temperature=ones,
@@ -90,14 +90,14 @@ def inputs(streams: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor,
 def moved(
     given: tuple[Tensor, Tensor, Tensor, Tensor, Draw], device: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Draw]:
-    """A step's arguments on another device."""
+    """Move a step's arguments to another device."""
     *tensors, draw = given
     logits, last, positions, lost = (tensor.to(device) for tensor in tensors)
     return logits, last, positions, lost, draw.moved(lambda column: column.to(device))
 
 
 def count(step: Callable[..., object], given: tuple[object, ...]) -> int:
-    """Kernels of one step: the leaves of the profile, views aside."""
+    """Count the kernels of one step: the leaves of the profile, without views."""
     step(*given)
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         step(*given)
@@ -105,7 +105,7 @@ def count(step: Callable[..., object], given: tuple[object, ...]) -> int:
 
 
 def leaves(events: Iterable[Any]) -> int:
-    """Operators of a profile that move data and call no others."""
+    """Count the operators of a profile that move data and call no others."""
     return sum(
         1
         for event in events

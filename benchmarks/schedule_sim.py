@@ -1,13 +1,13 @@
-"""Simulates chunk schedules against talkers of many speeds and jitters; prints Markdown.
+"""Simulates chunk schedules with talkers of many speeds and jitters; prints Markdown.
 
 ::
 
     python -m benchmarks.schedule_sim --streams 200
 
-Ours learns its bounds from 100 earlier streams of the same talker, as the service does.
-Beside it run two fixed schedules found in other servers: one frame and then 25 at a time;
-and 20 frames, then what every 75th row completes. Playback has no prebuffer: it starts with
-the first samples. TTFA is counted from the talker's first step.
+Ours learns its bounds from 100 earlier streams of the same talker, as the service does. It is
+compared with two fixed schedules of other servers: one frame and then 25 at a time; and 20 frames,
+then those completed by every 75th row. Playback has no prebuffer: it starts with the first samples.
+TTFA is counted from the talker's first step.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ FRAME_S = 0.04
 SETTINGS = ScheduleSettings(frame_s=FRAME_S, delay_rows=7, left_context_frames=10)
 #: d0, d1 and the longest queue wait of a codec, in seconds.
 CODECS = {"gpu": (0.005, 0.0005, 0.010), "cpu": (0.010, 0.004, 0.020)}
-#: (seconds per row) / (seconds per frame), and what disturbs it.
+#: (seconds per row) / (seconds per frame), and the kind of disturbance.
 TALKERS = [
     *((rho, "jitter") for rho in (0.1, 0.2, 0.35, 0.5, 0.7, 0.85)),
     *((rho, "stalls") for rho in (0.1, 0.35, 0.7)),
     (0.3, "load doubles"),
 ]
-#: Takes the frames of a window and the time it is handed over; returns when it is done.
+#: Takes the frames of a window and its submission time; returns its completion time.
 Codec = Callable[[int, float], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Samples of ``frames`` frames, sent at ``at``, but for the first ``trimmed_s``."""
+    """Samples of ``frames`` frames, sent at ``at``, without the first ``trimmed_s``."""
 
     at: float
     frames: int
@@ -55,10 +55,10 @@ def speak(
     timers: bool = True,
     trimmed_s: float = 0.0,
 ) -> list[Sent]:
-    """Run one utterance whose rows come at ``rows`` through ``schedule``, as a session does, and
+    """Run one utterance whose rows arrive at ``rows`` through ``schedule``, as a session does, and
     leave out the first ``trimmed_s`` of its samples.
 
-    The number of its frames is ``len(rows) - settings.delay_rows``.
+    It has ``len(rows) - settings.delay_rows`` frames.
     """
     now, came, wake_at, emitted = 0.0, 0, inf, 0
     total = len(rows) - settings.delay_rows
@@ -95,7 +95,7 @@ def speak(
 def speak_fixed(
     rows: Sequence[float], ends: Iterator[int], lookahead: int, codec: Codec
 ) -> list[Sent]:
-    """The same with chunks that end at the frames ``ends``."""
+    """Run one utterance with chunks that end at the frames ``ends``."""
     total = len(rows) - SETTINGS.delay_rows
     sent: list[Sent] = []
     start, free = 0, 0.0
@@ -110,12 +110,12 @@ def speak_fixed(
 
 
 def every_75_rows() -> Iterator[int]:
-    """20 frames, and then the frames that are complete with rows 75, 150, ..."""
+    """Yield 20 frames, and then the number of frames complete at rows 75, 150, ..."""
     return chain([20], (rows - SETTINGS.delay_rows for rows in count(75, 75)))
 
 
 def gaps(sent: Sequence[Sent], frame_s: float = FRAME_S, *, dry_at: float = -inf) -> list[float]:
-    """The silences, in seconds, of a client that plays what it gets as soon as it can."""
+    """Return the silences, in seconds, of a client that plays its audio as soon as it can."""
     found: list[float] = []
     for item in sent:
         if dry_at > -inf and item.at > dry_at + 1e-7:
@@ -125,7 +125,7 @@ def gaps(sent: Sequence[Sent], frame_s: float = FRAME_S, *, dry_at: float = -inf
 
 
 def row_times(rho: float, disturbance: str, rng: np.random.Generator) -> list[float]:
-    """When the rows of a random utterance of 1 to 12 seconds come."""
+    """Draw the arrival times of the rows of a random utterance of 1 to 12 seconds."""
     total = int(rng.integers(25, 301)) + SETTINGS.delay_rows
     steps = np.full(total, rho * FRAME_S) * np.exp(rng.normal(0, 0.3, total) - 0.045)
     if disturbance == "load doubles":
@@ -141,7 +141,7 @@ def row_times(rho: float, disturbance: str, rng: np.random.Generator) -> list[fl
 
 
 def random_codec(kind: str, rng: np.random.Generator, learn: PaceEstimator | None = None) -> Codec:
-    """A codec whose windows wait for a random time and take 90 to 100 % of their cost."""
+    """Return a codec whose windows wait for a random time and take 90 to 100 % of their cost."""
     fixed_s, frame_s, queue_s = CODECS[kind]
 
     def decode(frames: int, at: float) -> float:
@@ -154,7 +154,7 @@ def random_codec(kind: str, rng: np.random.Generator, learn: PaceEstimator | Non
 
 
 def learned(rho: float, disturbance: str, kind: str, rng: np.random.Generator) -> PaceBounds:
-    """The bounds after 100 streams, from a prior that fits none of them."""
+    """Return the bounds after 100 streams, from a prior that fits none of them."""
     prior = PaceBounds(0.8 * FRAME_S, 0.2, 0.05, 0.03, 0.004, 0.5)
     estimator = PaceEstimator(FRAME_S, prior)
     for _ in range(100):
@@ -169,7 +169,7 @@ def learned(rho: float, disturbance: str, kind: str, rng: np.random.Generator) -
 
 
 def simulate(streams: int, seed: int) -> Iterator[str]:
-    """The lines of a Markdown table."""
+    """Yield the lines of a Markdown table."""
     names = ("ours", "1 then 25", "20 then 75")
     yield "| codec | rho | disturbance | " + " | ".join(names) + " |"
     yield "|---|---|---|" + "---|" * len(names)
@@ -190,7 +190,7 @@ def simulate(streams: int, seed: int) -> Iterator[str]:
 
 
 def summary(runs: Sequence[Sequence[Sent]]) -> str:
-    """TTFA p50/p95 and the share of streams without a gap."""
+    """Format TTFA p50/p95 and the share of gap-free streams."""
     ttfa_ms = [1000 * sent[0].at for sent in runs]
     p50, p95 = np.quantile(ttfa_ms, [0.5, 0.95])
     free = sum(not gaps(sent) for sent in runs) / len(runs)

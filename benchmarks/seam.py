@@ -1,10 +1,10 @@
-"""What too little lookahead does to the seams: ``python -m benchmarks.seam [--codes FILE]``.
+"""Effect of too little lookahead on the seams: ``python -m benchmarks.seam [--codes FILE]``.
 
-The codes of whole utterances are decoded once whole and once in chunks, and the difference
-is given as a signal-to-noise ratio, over all samples and for the worst chunk that is not
-near silence. The file is an ``.npz`` of ``[K, T]`` arrays; use codes of real speech.
-With incomplete frames: the lookahead has only the codes that the talker has spoken when the
-chunk's last frame is complete, which is as early as with no lookahead.
+The codes of whole utterances are decoded once whole and once in chunks. The difference is given as
+a signal-to-noise ratio, over all samples and for the worst chunk that is not near silence. The file
+is an ``.npz`` of ``[K, T]`` arrays; use codes of real speech. With incomplete frames the lookahead
+has only the codes that the talker has generated when the chunk's last frame is complete, so it
+causes no extra delay.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from streaming.ports import CodecDecoder
 from streaming.spec import UNKNOWN, CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
-#: Codes that the embedded talker made of eight sentences.
+#: Codes of eight sentences by the embedded talker.
 SPEECH = Path(__file__).parents[1] / "tests" / "codec" / "data" / "speech_codes.npz"
 LOOKAHEADS = (0, 1, 2, 3, 4, 6, 8, 10)
-#: Chunks of less power than this (of full scale) count as silence for the worst chunk.
+#: Chunks below this power (of full scale) are ignored as silence in the worst chunk.
 SILENCE_POWER = 1e-4
 
 
 @dataclass(frozen=True)
 class Seam:
-    """Signal-to-noise of streamed against whole in dB; infinite where they are equal (null in
-    JSON).
+    """Signal-to-noise ratio of streamed against whole decoding in dB; infinite if they are equal
+    (null in JSON).
     """
 
     lookahead: int
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def as_json(seam: Seam) -> dict[str, float | None]:
-    """Its fields; null stands for the infinite, which JSON does not know."""
+    """Return its fields, with null for infinity, which JSON does not have."""
     return {name: None if math.isinf(value) else value for name, value in asdict(seam).items()}
 
 
@@ -87,7 +87,7 @@ def measure(
     *,
     incomplete: bool = False,
 ) -> list[Seam]:
-    """Compare streamed with whole at each of ``lookaheads``, of complete frames or not."""
+    """Compare streamed with whole decoding at each of ``lookaheads``, of complete frames or not."""
     wholes = decoder.decode(utterances)
     seams = []
     for lookahead in lookaheads:
@@ -116,7 +116,7 @@ def windows(codes: Codes, left: int, chunk: int, lookahead: int) -> Iterator[Dec
 
 
 def _begun(window: DecodeWindow, spec: CodecSpec) -> DecodeWindow:
-    """What was spoken of the lookahead with the last new frame: each frame has a code less."""
+    """Keep the lookahead's codes that exist with the last new frame: one less per frame."""
     codes = window.codes.copy()
     for ahead in range(window.lookahead):
         known = max(0, spec.delay_rows - ahead)

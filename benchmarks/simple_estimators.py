@@ -1,13 +1,13 @@
-"""Simple, well-known estimators beside the service's own, in the simulation of admission.
+"""Simple, well-known estimators compared with the service's own, in the simulation of admission.
 
 ::
 
     python -m benchmarks.simple_estimators --seeds 3
 
-*Sliding window*: the pace is a quantile of the lateness of the last streams, whatever load they
-saw; the codec's time is shared out as in the service. *Gradient limit*: the number of slots
-follows the ratio of the time that a row may take to the time that it takes, as in gradient
-concurrency limits, and grows by its square root while it is used.
+*Sliding window*: the pace is a quantile of the lateness of the last streams, whatever their load;
+the codec's time is divided as in the service. *Gradient limit*: as in gradient concurrency limits,
+the number of slots follows the ratio of the time allowed per row to the time taken, and grows by
+its square root while that ratio is at least 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PERIOD_S, _SMOOTHING = 0.25, 0.2
 
 
 class SlidingWindowPace(PaceEstimator):
-    """Pace by a quantile of the last streams' lateness."""
+    """Estimates the pace by a quantile of the last streams' lateness."""
 
     def bounds(self, settings: ScheduleSettings, windows: int = 0) -> PaceBounds:
         """See PaceEstimator."""
@@ -55,7 +55,7 @@ class SlidingWindowPace(PaceEstimator):
 
 
 class GradientCapacity(Capacity):
-    """Slots by a gradient limit on the time that a row takes, and on the codec's time."""
+    """Sets the slots by a gradient limit on the time per row, and on the codec's time."""
 
     def __init__(self, settings: CapacitySettings) -> None:
         super().__init__(settings)
@@ -85,7 +85,7 @@ class GradientCapacity(Capacity):
         return max(1, floor(self.streams(now, fastest, mean)))
 
     def soon_row_s(self, streams: int, now: float) -> float:
-        """See Capacity: the pace of now is that of the next moment."""
+        """See Capacity; the current pace is also the prediction."""
         return min(self.settings.frame_s, self.talker._quick.row_s)
 
 
@@ -104,7 +104,7 @@ def under_load(
     share: float,
     seeds: int,
 ) -> str:
-    """A minute of random arrivals for each seed, that would keep ``share`` of it busy."""
+    """Run a minute of random arrivals per seed that would keep ``share`` of the capacity busy."""
     closed, refused = [], 0
     for seed in range(1, seeds + 1):
         service = Service(machine, seed, ceiling, *method)
@@ -115,7 +115,7 @@ def under_load(
 
 
 def simulate(seeds: int) -> Iterator[str]:
-    """The lines of a Markdown table."""
+    """Yield the lines of a Markdown table."""
     shares = (0.05, 0.5, 0.9, 3.0)
     yield "| machine | method | " + " | ".join(f"{x:.0%}" for x in shares) + " |"
     yield "|---|---|" + "---|" * len(shares)

@@ -1,4 +1,4 @@
-"""A service, simulated: its own estimates, schedules and admission, on a machine of known capacity.
+"""A simulated service: its own estimates, schedules and admission, on a machine of known capacity.
 
 Talker, codec and listeners are simulated; a gap is any silence at a listener.
 """
@@ -18,15 +18,15 @@ from streaming.chunk_schedule import ChunkDecision, ChunkSchedule, PaceBounds, S
 from streaming.latency import PaceEstimator, StreamPace
 
 FRAME_S = 0.04
-#: A stream so far ahead of its listener is held back.
+#: Lead at which a stream is held back.
 _LEAD_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A talker step takes ``fixed_s + stream_s * n``, times a jitter, and ``start_s`` more for
-    each stream that begins with it; a window in the codec ``window_s + frame_s * frames``. One
-    stream is heard at the pace of ``FRAME_S / speed``.
+    """A talker step takes ``fixed_s + stream_s * n``, times a jitter, and ``start_s`` more for each
+    stream that begins with it; a codec window takes ``window_s + frame_s * frames``. A stream plays
+    a frame in ``FRAME_S / speed``.
     """
 
     fixed_s: float
@@ -41,19 +41,19 @@ class Machine:
         return (FRAME_S / speed - self.fixed_s) / self.stream_s
 
     def carries_codec(self, chunk_frames: int = 50) -> float:
-        """The true capacity of the codec, if windows have so many new frames."""
+        """The true capacity of the codec for windows with ``chunk_frames`` new frames."""
         window_s = self.window_s + self.frame_s * (10 + chunk_frames + 4)
         return chunk_frames * FRAME_S / window_s
 
     def step_s(self, streams: int, begin: int, rng: Random) -> float:
-        """A step of so many streams, some of which begin."""
+        """Draw the duration of a step of ``streams`` streams, ``begin`` of which begin."""
         mean = self.fixed_s + self.stream_s * streams + self.start_s * begin
         return mean * rng.lognormvariate(-(self.jitter**2) / 2, self.jitter)
 
 
 @dataclass
 class Stream:
-    """One utterance in the simulation; silence counts from ``dry_at``, as at a listener."""
+    """One simulated utterance. Silence counts from ``dry_at``, as at a listener."""
 
     began: float
     frames: int
@@ -69,17 +69,17 @@ class Stream:
 
     @property
     def made(self) -> bool:
-        """Whether the talker has made all of it."""
+        """Whether the talker has made all rows."""
         return self.rows >= self.frames + self.settings.delay_rows
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it was heard."""
+        """Whether all frames were decoded."""
         return self.emitted == self.frames
 
 
 class Job(NamedTuple):
-    """A window in the codec's queue, whose ``turn`` is soonest first."""
+    """A window in the codec's queue, where the smallest ``turn`` is first."""
 
     turn: float
     number: int
@@ -91,7 +91,7 @@ class Job(NamedTuple):
 
 
 class Service:
-    """Steps a talker, one codec and the streams' own schedules; admits by a ``Capacity``."""
+    """Simulates a talker, one codec and the streams' own schedules; admits by a ``Capacity``."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Service:
         capacity: type[Capacity] = Capacity,
     ) -> None:
         self.machine, self.rng = machine, Random(seed)
-        #: So many times as long as it seems to the estimates a window takes: what no engine sees.
+        #: Factor by which a window takes longer than the estimates see.
         self.neighbour = 1.0
         prior = PaceBounds(0.02, 0.1, 0.005, machine.window_s, machine.frame_s)
         self.capacity = capacity(CapacitySettings(FRAME_S, ceiling))
@@ -128,7 +128,7 @@ class Service:
         self.trace.clear()
 
     def begin(self, frames: int, speed: float = 1.0) -> None:
-        """An utterance of so many frames begins."""
+        """Begin an utterance of ``frames`` frames."""
         settings = ScheduleSettings(
             FRAME_S / speed, delay_rows=7, left_context_frames=10, incomplete_frames=2
         )
@@ -137,7 +137,7 @@ class Service:
         self.open.append(stream)
 
     def offer(self, frames: int, speed: float = 1.0) -> bool:
-        """The same, if there is a slot for it."""
+        """Begin an utterance if there is a slot for it. Returns whether there was."""
         speeds = [stream.speed for stream in self.open] + [speed]
         mean = sum(speeds) / len(speeds)
         if self.open and len(speeds) > self.capacity.slots(self.now, max(speeds), mean):
@@ -147,7 +147,7 @@ class Service:
         return True
 
     def step(self) -> None:
-        """One step of the talker, and what the codec and the timers do meanwhile."""
+        """Simulate one step of the talker, and the codec and timers during it."""
         running = [s for s in self.open if not s.made and not s.held]
         begin = sum(not stream.rows for stream in running)
         step_s = self.machine.step_s(len(running), begin, self.rng) if running else 0.01
@@ -161,7 +161,7 @@ class Service:
         self.now = until
         for stream in running:
             stream.rows += 1
-            if not stream.held:  # else it was being made when the talker was told to stop
+            if not stream.held:  # else the row was in progress when the talker was told to stop
                 stream.pace.observe(1, self.now)
             if stream.rows > stream.settings.delay_rows:
                 stream.schedule.on_frames(1)
@@ -177,7 +177,7 @@ class Service:
         heappush(self._wakes, (at, next(self._numbers), stream, job))
 
     def _bounds(self, settings: ScheduleSettings) -> PaceBounds:
-        """Worked out anew five times a second, as in the service."""
+        """Return the bounds, recomputed at least five times a second, as in the service."""
         live = self.pace.live
         bounds, at, beside = self._known.get(settings.frame_s, (None, -inf, 0))
         if bounds is None or self.now - at > 0.2 or beside != live:
@@ -203,8 +203,8 @@ class Service:
             self._wake(stream, decision.wake_at)
 
     def _hand_over(self, stream: Stream, decision: ChunkDecision) -> None:
-        """A window waits for the codec, which takes the one whose listener runs dry first; those
-        who hear nothing yet can wait for a little.
+        """Queue a window for the codec, which takes the one with the earliest playback deadline
+        first. Streams without audio so far can wait a little.
         """
         deadline = max(stream.schedule.dry_at, self.now)
         turn = deadline if stream.emitted else self.now + BEGIN_S
@@ -243,7 +243,7 @@ class Service:
         self._decode()
 
     def run(self, until: float, arrivals_per_s: float, speeds: tuple[float, ...] = (1.0,)) -> None:
-        """Utterances of 2 to 10 seconds arrive at random, whatever becomes of them."""
+        """Let utterances of 2 to 10 seconds arrive at random, independently of the service."""
         next_at = self.now
         while self.now < until:
             while next_at <= self.now:
@@ -252,7 +252,7 @@ class Service:
             self.step()
 
     def mean_open(self, since: float) -> float:
-        """Streams open on average, weighted by time."""
+        """Mean number of open streams, weighted by time."""
         total = sum(
             n * (after - at)
             for (at, n, _), (after, _, _) in zip(self.trace, self.trace[1:], strict=False)
@@ -261,11 +261,11 @@ class Service:
         return total / (self.trace[-1][0] - since)
 
     def slots(self, since: float) -> set[int]:
-        """All that ``capacity.slots`` was since then."""
+        """All values of ``capacity.slots`` since then."""
         return {slots for at, _, slots in self.trace if at >= since}
 
     def gap_free(self, since: float, until: float = inf) -> float:
-        """The share of the streams that began then whose listener never ran dry."""
+        """Share of gap-free streams among those that began in this time."""
         heard = [s for s in self.closed if since <= s.began < until]
         assert len(heard) >= 10
         return sum(not stream.gaps for stream in heard) / len(heard)

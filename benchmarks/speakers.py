@@ -28,7 +28,7 @@ TEXTS = (
 
 
 async def listen(client: Client, text: str, seed: int) -> StreamReport:
-    """One utterance as its listener has it: paced by playback, ten seconds of lead at most."""
+    """Play one utterance as a listener does, with at most ten seconds of lead."""
     arrivals, silence = [], LeadingSilence()
     began = time.monotonic()
     async with client.speak(text, seed=seed) as speech:
@@ -44,7 +44,7 @@ async def listen(client: Client, text: str, seed: int) -> StreamReport:
 
 
 async def speakers(url: str, count: int, rounds: int) -> list[StreamReport]:
-    """``count`` clients, each with a socket of its own, each speaking ``rounds`` times."""
+    """Run ``count`` clients, each with its own socket, each speaking ``rounds`` times."""
 
     async def one(number: int) -> list[StreamReport]:
         async with Client(url) as client:
@@ -58,7 +58,7 @@ async def speakers(url: str, count: int, rounds: int) -> list[StreamReport]:
 
 
 def summary(reports: Sequence[StreamReport]) -> dict[str, float]:
-    """The figures of one row."""
+    """Compute the results of one row."""
     ttfa = sorted(r.ttfa_ms for r in reports if r.ttfa_ms is not None)
     return {
         "streams": len(reports),
@@ -73,14 +73,14 @@ def summary(reports: Sequence[StreamReport]) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def served(options: Sequence[str] = ()) -> AsyncIterator[tuple[str, float]]:
-    """Run ``talkwire serve`` on a free port; yields its WebSocket and the seconds to ready."""
+    """Run ``talkwire serve`` on a free port. Yields its WebSocket and the seconds to ready."""
     began = time.monotonic()
     async with servers.started(servers.real(options)) as server:
         yield server.url, time.monotonic() - began
 
 
 async def measure(counts: Sequence[int], rounds: int) -> tuple[float, dict[int, dict[str, float]]]:
-    """Seconds to ready, and a row of figures per number of speakers."""
+    """Return the seconds to ready, and a row of results per number of speakers."""
     async with served() as (url, ready_s):
         await speakers(url, 2, 4)  # the pace is learned from the first few streams
         rows = {count: summary(await speakers(url, count, rounds)) for count in counts}

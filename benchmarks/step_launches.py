@@ -1,10 +1,10 @@
 """Kernels that a talker's step launches outside its graph: ``python -m benchmarks.step_launches``.
 
-The V2 adapter and the frame embeddings as a GPU runs them, with a stand-in for vLLM's batch, once
-in PyTorch's form and once with the step's Triton kernels. Counted are the operators that move data
-and the launches of Triton kernels, which are not run: so it needs neither a GPU nor Triton. What
-vLLM itself launches between two graphs (inputs, slots, the head, copies to the host) is not in it;
-``make gpu-check`` counts all of it on a GPU.
+Runs the V2 adapter and the frame embeddings as on a GPU, with a stand-in for vLLM's batch, once in
+PyTorch and once with the step's Triton kernels. Counts the operators that move data, and the
+launches of Triton kernels, which are not run, so neither a GPU nor Triton is needed. Launches by
+vLLM itself between two graphs (inputs, slots, the head, copies to the host) are not included;
+``make gpu-check`` counts all of them on a GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HIDDEN, _TEXT_ROWS, _SLOTS = 64, 100, 16
 
 
 class StandInModel:
-    """As much of the talker's model as the adapter and the embeddings look at."""
+    """The part of the talker's model that the adapter and the embeddings use."""
 
     def __init__(self) -> None:
         self.rows = new_sampler()
@@ -51,16 +51,16 @@ class StandInModel:
         return embedded
 
     def resolve_rows(self, ids: Tensor, frames: Any) -> tuple[Tensor, Tensor]:
-        """Frame ids alone stand for rows."""
+        """Resolve ids: only frame ids stand for rows."""
         return frames.is_frame, frames.codes
 
     def embed(self, ids: Tensor) -> None:
-        """Embed a step in PyTorch's form, into the graph's buffer."""
+        """Embed a step in PyTorch, into the graph's buffer."""
         self.embeds[: len(ids)] = Talker.embed_input_ids(self, ids)  # type: ignore[arg-type]
 
 
 def batch_of(streams: int) -> SimpleNamespace:
-    """vLLM's input batch of a step in which every request adds one row."""
+    """Make vLLM's input batch of a step in which every request adds one row."""
     at = torch.arange(streams + 1, dtype=torch.int32)
     return SimpleNamespace(
         idx_mapping=at[:-1],
@@ -75,7 +75,7 @@ def batch_of(streams: int) -> SimpleNamespace:
 
 
 def sampler_of(model: StandInModel, *, kernels: bool) -> state_v2.TalkerSampler:
-    """The adapter's sampler, with requests in all slots."""
+    """Return the adapter's sampler, with requests in all slots."""
     prompts = SimpleNamespace(gpu=torch.ones(_SLOTS, dtype=torch.int32))
     made = StepKernels(model.rows, _SLOTS) if kernels else None
     states = SimpleNamespace(prefill_len=prompts)
@@ -86,7 +86,7 @@ def sampler_of(model: StandInModel, *, kernels: bool) -> state_v2.TalkerSampler:
 
 
 class _Launch:
-    """Stands in for a Triton kernel: counts its launches, and runs nothing."""
+    """Replaces a Triton kernel: counts its launches, and runs nothing."""
 
     def __init__(self, counter: list[str], name: str) -> None:
         self._counter, self._name = counter, name
@@ -97,7 +97,7 @@ class _Launch:
 
 @contextlib.contextmanager
 def counted_launches() -> Iterator[list[str]]:
-    """The names of the Triton kernels that are launched inside the block, instead of running."""
+    """Collect the names of the Triton kernels launched inside the block, without running them."""
     launched: list[str] = []
     names = ("_draw_kernel", "_keep_kernel", "_embed_kernel")
     before = {name: getattr(step_kernels, name) for name in names}
@@ -111,7 +111,7 @@ def counted_launches() -> Iterator[list[str]]:
 
 
 def count(streams: int, *, kernels: bool) -> dict[str, int]:
-    """Launches of one step: the embeddings, the sampler, and both."""
+    """Count the launches of one step: the embeddings, the sampler, and both."""
     model, batch = StandInModel(), batch_of(streams)
     sampler = sampler_of(model, kernels=kernels)
     logits = torch.randn(streams, model.num_codebooks * model.codebook_rows)
@@ -130,7 +130,7 @@ def count(streams: int, *, kernels: bool) -> dict[str, int]:
 @torch.inference_mode()
 def _count(work: Callable[[], object]) -> int:
     with counted_launches() as launched:
-        work()  # what is done once for a batch is done now
+        work()  # runs what is done once per batch
         launched.clear()
         with profile(activities=[ProfilerActivity.CPU]) as seen:
             work()

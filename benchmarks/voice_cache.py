@@ -1,9 +1,9 @@
-"""What a voice costs the talker, first and again: ``python -m benchmarks.voice_cache``.
+"""Cost of a voice for the talker at its first and later uses: ``python -m benchmarks.voice_cache``.
 
-A cloned voice is a stretch of the prompt: its codes and its text. For clips of several lengths
-this speaks with a voice that the talker has not seen, and then with the same voice and other
-texts, and reports how many prompt positions vLLM's prefix cache served (its own statistics) and
-how long the first row took. The codes are random: neither figure depends on what they mean.
+A cloned voice is part of the prompt: its codes and its text. For clips of several lengths this
+speaks with a new voice, and then with the same voice and other texts. It reports how many prompt
+positions vLLM's prefix cache served (by its own statistics), and the latency of the first row. The
+codes are random, since neither result depends on their meaning.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Result:
 
 
 async def use(engine: TalkerProcessEngine, voice: Reference, text: str) -> tuple[int, float]:
-    """Positions from the cache, and the first row's latency in ms."""
+    """Speak. Returns the positions from the cache, and the first row's latency in ms."""
     before, began, first = engine.last_step.cached, time.perf_counter(), 0.0
     sampling = Sampling(temperature=0.7, seed=1)
     request = SpeechRequest("b", text, sampling=sampling, max_frames=12, reference=voice)
@@ -54,7 +54,7 @@ async def use(engine: TalkerProcessEngine, voice: Reference, text: str) -> tuple
 
 
 async def measure(engine: TalkerProcessEngine, clip_s: float, voices: int, seed: int) -> Result:
-    """One length of clip."""
+    """Measure one length of clip."""
     rng = np.random.default_rng(seed)
     frames = int(clip_s * _FRAMES_PER_S)
     first, again = [], []

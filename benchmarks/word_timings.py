@@ -1,9 +1,9 @@
-"""How exact word timings are, and how soon they come: ``python -m benchmarks.word_timings``.
+"""Accuracy and earliness of word timings: ``python -m benchmarks.word_timings``.
 
-Starts the service (or takes ``--url``), speaks forty texts, and compares each word's begin and
-end with those that pocketsphinx finds by aligning the text with the audio: an acoustic model
-of its own, which knows nothing of the talker. Its frames are 10 ms. For comparison, the same
-error for a guess that divides each text's audio by its characters.
+Starts the service (or takes ``--url``), speaks forty texts, and compares each word's begin and end
+with those that pocketsphinx finds by aligning the text with the audio. Its acoustic model is
+independent of the talker, and its frames are 10 ms. For comparison, the same errors are printed for
+a guess that divides each text's audio by its characters.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from talkwire_client import Client, Word
 
 TEXTS = Path(__file__).with_name("word_timings_texts.txt")
 _RATE, _PEAK, _DITHER = 16_000, 0.5, 3
-#: Silence around the audio. Now and then the aligner does not come to the end; with more or
-#: less of it, it does.
+#: Silence around the audio. Sometimes the aligner does not reach the end, but does with more or
+#: less silence.
 _PADS_MS = (200, 400, 300, 500, 100, 50)
 
 Samples = npt.NDArray[np.float32]
@@ -36,8 +36,8 @@ Samples = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Utterance:
-    """A text as it was spoken; ``early_ms`` is for each word how long after its time was told
-    it begins to be heard, if playing begins with the first chunk and goes on in real time.
+    """A spoken text. ``early_ms`` is, for each word, the time from the arrival of its timing until
+    it is heard, if playback begins with the first chunk and has no gaps.
     """
 
     text: str
@@ -48,7 +48,7 @@ class Utterance:
 
     @property
     def duration_ms(self) -> float:
-        """Of the audio."""
+        """Duration of the audio."""
         return 1000 * len(self.samples) / self.rate
 
 
@@ -72,7 +72,7 @@ class Aligner:
         )
 
     def align(self, text: str, samples: Samples, rate: int) -> list[tuple[float, float]] | None:
-        """None where it does not get through to the end."""
+        """Align a text with its audio. Returns None if the aligner does not reach the end."""
         words = re.findall(r"[a-z']+", text.lower())
         heard = soxr.resample(samples, rate, _RATE)
         heard = heard * (_PEAK * 32767 / np.abs(heard).max())
@@ -96,7 +96,7 @@ class Aligner:
 
 
 async def speak(client: Client, text: str, seed: int) -> Utterance:
-    """One text, its words, and when they came."""
+    """Speak one text, and record its words and their arrival."""
     words: list[Word] = []
     told_s: list[float] = []
     pcm: list[bytes] = []
@@ -133,8 +133,8 @@ def errors(values: Sequence[float]) -> dict[str, float]:
 
 
 def compare(utterances: Sequence[Utterance]) -> dict[str, dict[str, float]]:
-    """Errors of begins and ends. The ends of last words are left out: the aligner gives them
-    the silence that follows. So are texts that it does not get through.
+    """Return the errors of begins and ends. The ends of last words are left out, since the aligner
+    adds the silence that follows. So are texts that it cannot align.
     """
     aligner = Aligner()
     begins, ends, guesses = list[float](), list[float](), list[float]()
@@ -153,7 +153,7 @@ def compare(utterances: Sequence[Utterance]) -> dict[str, dict[str, float]]:
 
 
 async def listen(url: str, texts: Sequence[str]) -> list[Utterance]:
-    """All texts, one after another."""
+    """Speak all texts, one after another."""
     async with Client(url) as client:
         if not client.server.word_timings:
             raise SystemExit("This server's model has no word timings.")
@@ -161,7 +161,7 @@ async def listen(url: str, texts: Sequence[str]) -> list[Utterance]:
 
 
 async def measure(url: str | None, model: str, texts: Sequence[str]) -> list[Utterance]:
-    """Against a running service, or one of its own."""
+    """Measure a running service, or one started for this."""
     if url is not None:
         return await listen(url, texts)
     async with served(["--model", model]) as (own, _):

@@ -1,6 +1,6 @@
-"""The first run on a GPU: everything in stages, each held against what arithmetic expects.
+"""The first run on a GPU: everything in stages, each compared with computed expectations.
 
 ``make gpu-check`` (``python -m benchmarks.gpu_check``) needs no network, makes its own weights, and
-goes on where it was interrupted. On a machine without a GPU the stages run with a small model, and
-what only a GPU can show is marked as skipped.
+resumes after an interruption. Without a GPU the stages run with a small model, and checks that need
+a GPU are marked as skipped.
 """

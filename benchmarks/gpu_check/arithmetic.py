@@ -1,30 +1,30 @@
-"""What a step must cost at least, and what it is expected to cost.
+"""The minimum and the expected cost of a step.
 
 A step of the talker reads every weight and the KV cache of its streams once; the rest are small
-kernels and launches. The constants were counted from the code and from published measurements of
-the GPUs, not measured with this code: where a GPU disagrees with them, they are to be corrected.
+kernels and launches. The constants come from the code and from published measurements of the GPUs.
+They were not measured with this code: if a GPU disagrees with them, correct them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: A frame of the family's codecs, in seconds: a stream needs a step in this time.
+#: Seconds of a frame of the family's codecs, in which each stream needs a step.
 FRAME_S = 0.04
-#: Bytes per second that large reads reach, by what the driver calls the GPU.
+#: Bytes per second of large reads, by the driver's name of the GPU.
 _BANDWIDTHS = {"H100": 3.0e12, "H200": 4.3e12, "A100": 1.7e12, "L40S": 0.75e12, "L4": 0.26e12}
 #: Milliseconds of a step beside its reads: small kernels inside the graph, and outside of it the
 #: sampler and the embeddings as Triton kernels or in PyTorch.
 GRAPH_MS, KERNELS_MS, TORCH_FORM_MS = 0.45, 0.05, 0.27
-#: What the codec on the same GPU takes of its time at sixteen streams, in float32.
+#: The codec's share of the same GPU's time at sixteen streams, in float32.
 CODEC_SHARE = 0.10
-#: Positions of a request whose step is counted.
+#: Positions of a request in the computed step.
 _POSITIONS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """As much of a talker's shape as a step's cost depends on; bytes per number in ``width``."""
+    """The part of a talker's shape that determines a step's cost; ``width`` is bytes per weight."""
 
     hidden: int
     inner: int
@@ -39,21 +39,21 @@ class Model:
 
     @property
     def layer_weights(self) -> int:
-        """Numbers in the linear layers of one block."""
+        """Number of weights in the linear layers of one block."""
         attention = self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)
         return attention + 3 * self.hidden * self.inner
 
     @property
     def step_bytes(self) -> int:
-        """Read in each step whatever the batch: all layers and the head of codes. Of the text
-        embedding a step reads single rows.
+        """Bytes read in each step, whatever the batch: all layers and the head of codes. Of the
+        text embedding a step reads only single rows.
         """
         head = self.books * self.codebook_rows * self.hidden
         return self.width * (self.layers * self.layer_weights + head)
 
     @property
     def position_bytes(self) -> int:
-        """The KV cache of one position."""
+        """Bytes of the KV cache per position."""
         return 2 * self.width * self.layers * self.kv_heads * self.head_dim
 
 
@@ -65,14 +65,14 @@ SMALL = Model(64, 128, 3, 4, 2, 32, 64, width=4)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """At least ``floor``, and about ``expected``; None where nothing is known."""
+    """At least ``floor``, and about ``expected``; None if unknown."""
 
     floor: float | None = None
     expected: float | None = None
 
 
 def bandwidth(name: str) -> float | None:
-    """Bytes per second of a GPU by its name; None for one that is not listed."""
+    """Return the bytes per second of a GPU by its name; None if it is not listed."""
     words = name.replace("-", " ").split()
     return next((_BANDWIDTHS[word] for word in words if word in _BANDWIDTHS), None)
 
@@ -96,7 +96,7 @@ def step_ms(
 
 
 def rtf(step: Range) -> Range:
-    """A stream's seconds of computing per second of audio, from a step's milliseconds."""
+    """Convert a step's milliseconds to a stream's seconds of computing per second of audio."""
 
     def scaled(ms: float | None) -> float | None:
         return None if ms is None else ms / (1000 * FRAME_S)

@@ -1,4 +1,4 @@
-"""What a stage is, and what it works with. Imports nothing heavy: the runner needs it too."""
+"""Stages and their context. Imports nothing large, since the runner needs it too."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from benchmarks.gpu_check.report import Figure, figure
 
 @dataclass
 class Context:
-    """What a stage works with. ``work`` is its folder for what later stages use again; ``log`` the
-    file that its output goes to.
+    """The context of a stage. ``work`` is its folder for files that later stages reuse; ``log`` is
+    the file of its output.
     """
 
     work: Path
@@ -26,7 +26,7 @@ class Context:
 
     @property
     def device(self) -> str:
-        """Where torch computes."""
+        """torch's device."""
         return "cpu" if self.small else "cuda"
 
     @property
@@ -36,7 +36,7 @@ class Context:
 
     @property
     def bandwidth(self) -> float | None:
-        """The GPU's, where it is known."""
+        """The GPU's bytes per second, if known."""
         if self.small:
             return None
         import torch
@@ -46,21 +46,23 @@ class Context:
     def add(
         self, name: str, unit: str, measured: float, known: Range | None = None, **more: bool
     ) -> None:
-        """Note a figure."""
+        """Add a figure."""
         self.figures.append(figure(name, unit, measured, known, **more))
 
     def check(self, holds: bool, problem: str) -> None:
-        """Note what is broken, unless it holds."""
+        """Add a problem unless ``holds``."""
         if not holds:
             self.problems.append(problem)
 
     def said(self, *texts: str) -> bool:
-        """Whether any line of the log so far has all of these."""
+        """Whether any line of the log so far contains all of these."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.is_file() else []
         return any(all(text in line for text in texts) for line in lines)
 
     def checkpoint(self, name: str = "talker") -> Path:
-        """The random talker, made if it is not there. ``conformance``: always the small one."""
+        """Return the random talker, which is made if missing. ``conformance``: always the small
+        one.
+        """
         from benchmarks.gpu_check import dummy_model
 
         small = self.small or name == "conformance"
@@ -74,7 +76,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage: ``needs_gpu`` ones are skipped without. ``budget_s`` ends it."""
+    """One stage. It is skipped if it ``needs_gpu`` and there is none. ``budget_s`` is its limit."""
 
     name: str
     run: Callable[[Context], None]

@@ -1,7 +1,7 @@
 """A checkpoint of random weights in the published format, made on the device.
 
-Its speed is that of a real one of its shape. Its tokenizer is the embedded voice's; the codec with
-it is the embedded one or, beside the full-size talker, a random full-size one.
+It is as fast as a real one of its shape. Its tokenizer is the embedded voice's; its codec is the
+embedded one or, for the full-size talker, a random full-size one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEVIATIONS = {
     "tied.embedding.text_embedding.weight": 1.0,
     "tied.embedding.modality_embeddings.0.embedding.weight": 0.35,
 }
-#: Tensors in one file of the checkpoint: about nine layers, 2 GB of the full-size model.
+#: Tensors per file of the checkpoint: about nine layers, 2 GB of the full-size model.
 _TENSORS_EACH = 100
 _MAX_POSITIONS = 8192
 
@@ -37,7 +37,7 @@ _MAX_POSITIONS = 8192
 def make(folder: Path, model: Model, device: str, *, full_codec: bool) -> Path:
     """Write the checkpoint into ``folder``, unless it is there already, and return it.
 
-    Raises CheckpointError if the result is not one that the service would load.
+    Raises CheckpointError if the service would not load the result.
     """
     done = folder / "complete"
     if not done.is_file():
@@ -89,7 +89,7 @@ def _write(folder: Path, model: Model, device: str, *, full_codec: bool) -> None
 
 
 def _drawn(name: str, size: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """A weight that is scaled so that hidden states keep their size."""
+    """Draw a weight, scaled so that hidden states keep their magnitude."""
     made = torch.randn(size, generator=generator, device=generator.device)
     if len(size) == 1:  # a norm
         return made.mul_(0.1).add_(1)

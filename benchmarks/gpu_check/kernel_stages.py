@@ -1,4 +1,4 @@
-"""The step's Triton kernels on a GPU: against PyTorch's form, and their time."""
+"""The step's Triton kernels on a GPU: comparison with PyTorch, and their time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _STREAMS, _STEPS = 16, 50
 
 
 def compare(device: str) -> tuple[int, int]:
-    """Codes that the kernels draw as PyTorch's form does on the same device, and of how many."""
+    """Return how many of the kernels' codes equal PyTorch's on the same device, and their total
+    number.
+    """
     ours, theirs = (sampler_cost.new_sampler().to(device) for _ in range(2))
     kernels = StepKernels(ours, _STREAMS)
     equal = total = 0
@@ -33,7 +35,7 @@ def compare(device: str) -> tuple[int, int]:
 
 
 def seconds(streams: int, device: str) -> float:
-    """Seconds of the kernels' step, launches included: the median of some timings."""
+    """Return the median seconds of the kernels' step, launches included."""
     rows = sampler_cost.new_sampler().to(device)
     kernels = StepKernels(rows, streams)
     logits, last, positions, _, draw = given(streams, device)
@@ -43,7 +45,7 @@ def seconds(streams: int, device: str) -> float:
 
 
 def given(streams: int, device: str, seed: int = 0) -> Any:
-    """A step's arguments on the device."""
+    """Make a step's arguments on the device."""
     return sampler_cost.moved(sampler_cost.inputs(streams, seed), device)
 
 

@@ -1,4 +1,4 @@
-"""What a stage has found, and how all of it is shown."""
+"""Results of the stages, and their presentation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchmarks.gpu_check.arithmetic import Range
 from benchmarks.report import markdown_table
 
 Status = Literal["ok", "broken", "timed out", "skipped"]
-#: Measured may be worse than expected by this factor before the table says so.
+#: Factor by which a measurement may be worse than expected before the table reports it.
 _TOLERANCE = 1.25
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One measured number beside the arithmetic's. ``higher`` is better, or lower is."""
+    """One measured number and the expected one. ``higher`` is better, or lower is."""
 
     name: str
     unit: str
@@ -27,7 +27,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """How the measured number stands to the expected one."""
+        """Compare the measured number with the expected one."""
         if self.expected is None or self.expected <= 0 or self.measured <= 0:
             return ""
         ratio = self.measured / self.expected
@@ -38,8 +38,8 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One stage's outcome. ``problems`` say what is broken, ``notes`` what was left out and why;
-    ``key`` is the machine and code that it belongs to.
+    """One stage's outcome. ``problems`` list what is broken, ``notes`` what was left out and why;
+    ``key`` identifies the machine and code.
     """
 
     stage: str
@@ -60,20 +60,20 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is broken; a skipped stage is not."""
+        """Whether nothing is broken; a skipped stage is sound."""
         return all(result.status in ("ok", "skipped") for result in self.results)
 
 
 def figure(
     name: str, unit: str, measured: float, range_: Range | None = None, *, higher: bool = False
 ) -> Figure:
-    """A figure with what arithmetic says of it."""
+    """Make a figure with its expected range."""
     known = range_ or Range()
     return Figure(name, unit, measured, known.floor, known.expected, higher)
 
 
 def verdict(result: Result) -> str:
-    """A stage in a few lines, said as soon as it is over."""
+    """Summarise a stage in a few lines, printed as soon as it is over."""
     took = f"{result.seconds:.0f} s of {result.budget_s:.0f} s"
     lines = [f"{result.stage}: {result.status} ({took})"]
     lines += [f"  BROKEN: {problem}" for problem in result.problems]
@@ -87,7 +87,7 @@ def verdict(result: Result) -> str:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Every figure as a line of a Markdown table, and every stage without one."""
+    """Format every figure as a line of a Markdown table, and every stage without one."""
     head = ["stage", "figure", "unit", "floor", "expected", "measured", "verdict"]
     rows: list[list[object]] = []
     for result in results:

@@ -1,7 +1,7 @@
-"""The stages, in the order in which they are run: from the bare device to the whole service.
+"""The stages in the order in which they run, from the bare device to the whole service.
 
-Each runs in a process of its own, so that one that crashes or hangs takes nothing with it. It
-returns its figures, and names what is broken.
+Each runs in a process of its own, so that a crash or hang does not affect the others. It returns
+its results and reports what is broken.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from benchmarks.report import median_seconds
 from codec.families.higgs.checkpoint import open_higgs
 from talker.sampler import RowSampler
 
-#: CUDA 13's libraries, which the locked packages bring, need this driver or a later one.
+#: CUDA 13's libraries in the locked packages need this driver or a later one.
 _LEAST_DRIVER = 580
 _STREAMS = (1, 4, 16)
 
 
 def device(context: Context) -> None:
-    """The driver, the compilers, and whether the packages load."""
+    """Check the driver, the compilers, and that the packages load."""
     context.check(importlib.util.find_spec("vllm") is not None, "vLLM is not installed")
     if context.small:
         context.notes.append("no GPU: the small model, in float32, on the CPU")
@@ -58,7 +58,7 @@ def device(context: Context) -> None:
 
 
 def floor(context: Context) -> None:
-    """Reading all weights of a step once, in one graph: no talker can be faster."""
+    """Time reading all weights of a step once, in one graph: no talker can be faster."""
     model, dtype = context.model, torch.float32 if context.small else torch.bfloat16
     hidden = torch.randn(1, model.hidden, dtype=dtype, device=context.device)
     layers = [
@@ -81,7 +81,7 @@ def floor(context: Context) -> None:
 
 
 def sampler(context: Context) -> None:
-    """The sampler and the embeddings: PyTorch's form, and as Triton kernels."""
+    """Time the sampler and the embeddings, in PyTorch and as Triton kernels."""
     from benchmarks import sampler_cost
 
     rows = sampler_cost.new_sampler().to(context.device)
@@ -98,7 +98,9 @@ def sampler(context: Context) -> None:
 
 
 def codec(context: Context) -> None:
-    """The codec: captures, speed with and without TF32, and what TF32 does to the samples."""
+    """Check the codec: graph captures, speed with and without TF32, and TF32's effect on the
+    samples.
+    """
     from benchmarks.codec_throughput import seconds_of, ways_of, windows
     from benchmarks.random_weights import random_decoder
     from codec.layers import use_full_float32
@@ -145,7 +147,7 @@ _CODEC_MS = {("graphs", "float32"): 6.0, ("graphs", "TF32"): 2.5}
 
 
 def conformance(context: Context) -> None:
-    """Codes of the real engine against the plain loop, in float32: all must be equal."""
+    """Compare the engine's codes with the reference talker's, in float32: all must be equal."""
     from benchmarks.gpu_check.talker_stages import compare_with_reference
 
     folder = context.checkpoint("conformance")
@@ -157,7 +159,7 @@ def conformance(context: Context) -> None:
 
 
 def weights(context: Context) -> None:
-    """The random talker that all later stages load."""
+    """Make the random talker that all later stages load."""
     began = time.perf_counter()
     folder = context.checkpoint()
     context.add("made", "s", time.perf_counter() - began)
@@ -168,7 +170,9 @@ def weights(context: Context) -> None:
 
 
 def talker(variant: str, **settings: object) -> Callable[[Context], None]:
-    """The whole talker at several numbers of streams, with these settings."""
+    """Make a stage that measures the whole talker at several numbers of streams, with these
+    settings.
+    """
 
     def run(context: Context) -> None:
         from benchmarks.gpu_check.talker_stages import measure
@@ -214,7 +218,7 @@ _BACKENDS = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION", "CPU_A
 
 
 def profile(context: Context) -> None:
-    """Launches of a step, by torch's profiler around vLLM's in-process engine."""
+    """Count the launches of a step, by torch's profiler around vLLM's in-process engine."""
     from benchmarks.gpu_check.talker_stages import profile_steps
 
     found = profile_steps(context.checkpoint(), context.work / "trace.json")
@@ -226,15 +230,15 @@ def profile(context: Context) -> None:
     context.notes.append(f"the trace lies in {context.work / 'trace.json'}")
 
 
-#: What vLLM itself launches between two graphs: inputs, positions, slots, the head, copies.
+#: Launches by vLLM itself between two graphs: inputs, positions, slots, the head, copies.
 _VLLM_OWN = 25
 
 
 def service(context: Context) -> None:
-    """The whole service with the codec beside the talker, and a codec that is killed."""
+    """Run the whole service with the codec beside the talker, and kill a codec worker."""
     from benchmarks.speakers import served, speakers, summary
 
-    # how many streams there are is decided here, and not by what the service measures
+    # the number of streams is fixed here, and not by the service's measurements
     os.environ["TALKWIRE_ADMISSION"] = "fixed"
     if not context.small:
         os.environ["TALKWIRE_MODEL"] = str(context.checkpoint())
@@ -250,7 +254,7 @@ def service(context: Context) -> None:
                 context.add(f"TTFA p50 at {count}", "ms", row["ttfa_p50_ms"], known)
                 context.add(f"RTF at {count}", "", row["rtf_p50"])
                 context.add(f"gap-free at {count}", "", row["gap_free"], higher=True)
-                # a CPU may be shared with whatever else runs there
+                # a CPU may be shared with other work
                 gap_free = context.small or row["gap_free"] >= 0.99
                 context.check(gap_free, f"gaps in speech at {count} streams")
             talking = asyncio.ensure_future(speakers(url, counts[0], 1))
@@ -299,7 +303,7 @@ def _torch_step(rows: RowSampler, logits: Tensor, given: Sequence[Any]) -> objec
 
 
 def _check_kernels(context: Context) -> None:
-    """The kernels draw what PyTorch's form draws on the same device, in how much time."""
+    """Compare the kernels' codes with PyTorch's on the same device, and time them."""
     from benchmarks.gpu_check.kernel_stages import compare, seconds
 
     equal, compared = compare(context.device)
@@ -315,12 +319,14 @@ def _check_kernels(context: Context) -> None:
 
 
 def _matrix_pairs(model: Model) -> int:
-    """Pairs of matrices [inner, hidden] with as many numbers as a step's weights."""
+    """Number of pairs of matrices [inner, hidden] that together have as many weights as a step
+    reads.
+    """
     return max(1, round(model.step_bytes / model.width / (2 * model.hidden * model.inner)))
 
 
 def _seconds_of(work: Callable[[], object], context: Context, graph: bool = True) -> float:
-    """Seconds of one call, the median of some; on a GPU as one graph if asked for."""
+    """Return the median seconds of one call; on a GPU as one graph if requested."""
     with torch.inference_mode():
         for _ in range(3):
             work()

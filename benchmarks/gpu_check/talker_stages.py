@@ -1,4 +1,4 @@
-"""What the stages do with a real talker: compare its codes, time its steps, profile them."""
+"""The stages' work with a real talker: compare its codes, time its steps, profile them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from talker.settings import TalkerSettings
 
 _TEXTS = ("hello there", "the quick brown fox", "again and again", "a lazy dog", "one more")
 _ROWS, _FRAMES = 40, 120
-#: Steps that are let pass before the profile, and steps in it.
+#: Steps before the profile, and steps in it.
 _SETTLED, _PROFILED = 20, 20
-#: A comparison where the closest decision was won by less says nothing.
+#: If the margin of the closest decision is smaller, a comparison means nothing.
 _LEAST_MARGIN = 2e-5
-#: What a launch is called by the CUDA runtime and driver.
+#: Names of launches in the CUDA runtime and driver.
 _LAUNCHES = (
     "cudaLaunchKernel",
     "cudaLaunchKernelExC",
@@ -45,7 +45,9 @@ _LAUNCHES = (
 
 
 async def compare_with_reference(folder: Path, kernels: str) -> tuple[int, int]:
-    """Streams whose codes all equal the plain float32 loop's, and how many were compared."""
+    """Return the number of streams whose codes all equal the float32 reference's, and of all
+    compared.
+    """
     checkpoint, reference = open_checkpoint(str(folder)), ReferenceTalker(folder)
     prompts = checkpoint.prompt_builder(1024)
     wanted: dict[tuple[str, float], Codes] = {}
@@ -74,8 +76,8 @@ async def _hear(engine: TalkerProcessEngine, text: str, temperature: float) -> C
 async def measure(
     folder: Path, small: bool, streams: Sequence[int], settings: dict[str, object]
 ) -> tuple[Ready, float, float, dict[int, float]]:
-    """What the talker says that it is, seconds to ready, milliseconds to the first row, and steps
-    per second by the number of streams.
+    """Return the talker's description of itself, seconds to ready, milliseconds to the first row,
+    and steps per second by the number of streams.
     """
     chosen = {"dtype": "auto" if small else "bfloat16", **settings}
     began = time.perf_counter()
@@ -89,8 +91,8 @@ async def measure(
 
 @dataclass(frozen=True, slots=True)
 class StepProfile:
-    """Of one step: launches (on a CPU: operators that move data), and milliseconds in which the
-    device had nothing to do.
+    """For one step: launches (on a CPU: operators that move data), and milliseconds in which the
+    device was idle.
     """
 
     launches: float
@@ -128,7 +130,7 @@ def profile_steps(folder: Path, trace: Path, streams: int = 4) -> StepProfile:
     host.warm_up(requests[0])
     script = _Script(requests)
     with contextlib.suppress(LinkClosed):
-        host.run(script)  # type: ignore[arg-type]  # as much of a link as the host looks at
+        host.run(script)  # the part of a link that the host uses
     script.profiler.export_chrome_trace(str(trace))
     events: Any = script.profiler.events() or ()  # type: ignore[no-untyped-call]
     if torch.cuda.is_available():
@@ -141,7 +143,7 @@ def profile_steps(folder: Path, trace: Path, streams: int = 4) -> StepProfile:
 
 
 class _Script:
-    """Stands at the gateway's end of the link: sends the requests, and ends after the profile."""
+    """Replaces the gateway's link: sends the requests, and ends after the profile."""
 
     def __init__(self, requests: Sequence[Generate]) -> None:
         activities = [ProfilerActivity.CPU]
@@ -152,14 +154,14 @@ class _Script:
         self._requests, self._steps, self._began = list(requests), 0, 0.0
 
     def receive(self, wait: bool) -> list[Generate]:
-        """The requests, once. Raises LinkClosed when the profile is done, or all have ended."""
+        """Return the requests, once. Raises LinkClosed after the profile or when all have ended."""
         if self._steps >= _SETTLED + _PROFILED or (wait and not self._requests):
             raise LinkClosed
         requests, self._requests = self._requests, []
         return requests
 
     def send(self, message: Any) -> None:
-        """A step is over."""
+        """Handle a message at the end of a step."""
         if not isinstance(message, Step):
             return
         self._steps += 1
