@@ -13,8 +13,8 @@ from loadtest.session import API_KEY, Sink, TurnSpeech, judge_unfinished, new_re
 from loadtest.workload import Turn
 from talkwire_client import Client, ClientError, PlaybackClock, RefusedError, ServerError, Speech
 
-#: A cancelled context's metrics follow the answer. They are checked for this many times at this
-#: interval in seconds, and then this long is waited for audio that should not come.
+#: A cancelled context's metrics follow the answer: the number of checks for them, the seconds
+#: between two checks, and the wait afterwards for audio that should not come.
 _METRICS_LOOKS, _LOOK_S, _AFTER_S = 100, 0.01, 0.25
 
 

@@ -128,7 +128,7 @@ def carry_out(work: Coroutine[object, object, T]) -> T:
 
 
 def _interrupt(*_: object) -> None:
-    """Act like Ctrl-C, which a shell's background jobs ignore."""
+    """Act like Ctrl-C, also in a shell's background jobs, which ignore it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)

@@ -231,6 +231,7 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, cache: Cache, layer: int) -> Tensor:
     """Causal attention of new positions, whose keys and values are added to the layer's ``cache``.
+
     ``q`` is ``[S, heads, size]``. ``k`` and ``v`` may have fewer heads, each shared by neighbouring
     queries. Returns ``[S, heads * size]``.
     """

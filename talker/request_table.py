@@ -209,8 +209,8 @@ class RequestTable:
         return state
 
     def _idlest_core(self) -> int:
-        """Return the core with the fewest live requests. It is chosen here, once per conversation,
-        since frame ids are not valid in another core.
+        """Return the core with the fewest live requests, chosen once per conversation, since frame
+        ids are not valid in another core.
         """
         live = Counter(state.core for state in self._states.values() if not state.paused)
         return min(range(len(self._conversations.counts)), key=lambda core: live[core])

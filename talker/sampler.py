@@ -15,10 +15,11 @@ The delay pattern, for four codebooks and a text that takes three frames ``a b c
     over        0  0  0  1  2  3  4     codebooks that have ended; at 4 the stream ends
 
 From the row with the first EOC on, one more codebook ends in each row. The row that ends this ramp
-carries the stop id in place of a frame id, so no extra step is needed. A reference clip has EOC in
-the places of ``?`` (``streaming.delay.apply_delay``). Here a code is drawn, as vLLM-Omni does for
-Higgs Audio v3. The embedded voice was trained on its own rows with such codes
-(``embedded/training/scripts.py``), so it is fed rows like those of its training.
+carries the stop id in place of a frame id, so no extra step is needed.
+
+A reference clip has EOC in the places of ``?`` (``streaming.delay.apply_delay``). Here a code is
+drawn, as vLLM-Omni does for Higgs Audio v3. The embedded voice was trained on its own rows with
+such codes (``embedded/training/scripts.py``), so it is fed rows like those of its training.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ class DelayedRowSampler(RowSampler):
     Each of the first ``end_codebooks`` codebooks may draw EOC. All codebooks below it then end in
     the same row; if several draw EOC, the last one counts. In the ramp none draws it again, so no
     frame that is played holds a special code. With a table that looks back, repeated codes are
-    drawn again as each request asks.
+    drawn again if their request asks for it.
     """
 
     def __init__(

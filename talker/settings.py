@@ -23,26 +23,31 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """All settings of a talker process. None and ``auto`` mean "decide by device and checkpoint".
 
     ``engine``: ``inprocess`` runs vLLM's engine in the talker process; ``async`` runs AsyncLLM,
-    whose engine cores are processes of their own, as data parallelism needs. ``max_num_seqs``:
-    maximum number of requests per step, 64 on a GPU and 16 on a CPU. ``max_positions`` bounds
-    prompt plus rows of one request. ``kv_positions`` is the size of the KV cache for all requests
-    together, by default enough for ``max_num_seqs`` of them, within ``gpu_memory_utilization`` of a
-    GPU's memory. ``max_batched_positions`` bounds one step. ``frame_slots`` sizes the frame table
-    (a power of two). A request whose consumer is ``hold_rows`` rows behind is paused until it
-    catches up. ``max_outstanding`` bounds the requests that the gateway hands over; vLLM queues
-    those beyond ``max_num_seqs``. ``continuity``: whether utterances continue the earlier ones of
-    their conversation; ``auto`` leaves it to the checkpoint. The histories of the
-    ``max_conversations`` most recent conversations are kept. ``threads`` are the CPU threads of the
-    model. ``quantization``: quantise the backbone's linear layers to 8 bits while the checkpoint
-    loads (``quantization_method``). ``attention_backend`` and ``kv_cache_dtype`` are vLLM's names;
-    None leaves the former to vLLM. ``compile``: whether vLLM compiles the model; without it there
-    are no CUDA graphs. ``graphs``: the CUDA graphs of a step. ``mixed`` has whole-step graphs for
-    steps that only add rows and piecewise ones for steps with prompts; ``full`` has whole-step
-    graphs for both, which the attention backend must support; ``piecewise`` and ``off`` are as they
-    say. They are captured for steps of up to ``graph_positions`` positions. ``step_kernels``:
-    whether the sampler and the frame embeddings are Triton kernels (``talker.step_kernels``);
-    ``auto``: on a GPU. ``batch_invariant``: vLLM's batch-invariant kernels, with which a request's
-    codes on a GPU do not depend on the other requests of its batch; slower.
+    whose engine cores are processes of their own, as data parallelism needs.
+    ``max_num_seqs``: maximum number of requests per step, 64 on a GPU and 16 on a CPU.
+    ``max_positions`` bounds prompt plus rows of one request. ``kv_positions`` is the size of the KV
+    cache for all requests together, by default enough for ``max_num_seqs`` of them, within
+    ``gpu_memory_utilization`` of a GPU's memory. ``max_batched_positions`` bounds one step.
+    ``frame_slots`` sizes the frame table (a power of two).
+    A request whose consumer is ``hold_rows`` rows behind is paused until it catches up.
+    ``max_outstanding`` bounds the requests that the gateway hands over; vLLM queues those beyond
+    ``max_num_seqs``.
+    ``continuity``: whether utterances continue the earlier ones of their conversation; ``auto``
+    leaves it to the checkpoint. The histories of the ``max_conversations`` most recent
+    conversations are kept.
+    ``threads`` are the CPU threads of the model.
+    ``quantization``: quantise the backbone's linear layers to 8 bits while the checkpoint loads
+    (``quantization_method``).
+    ``attention_backend`` and ``kv_cache_dtype`` are vLLM's names; None leaves the former to vLLM.
+    ``compile``: whether vLLM compiles the model; without it there are no CUDA graphs.
+    ``graphs``: the CUDA graphs of a step. ``mixed`` has whole-step graphs for steps that only add
+    rows and piecewise ones for steps with prompts; ``full`` has whole-step graphs for both, which
+    the attention backend must support; ``piecewise`` and ``off`` are as they say. They are captured
+    for steps of up to ``graph_positions`` positions.
+    ``step_kernels``: whether the sampler and the frame embeddings are Triton kernels
+    (``talker.step_kernels``); ``auto``: on a GPU.
+    ``batch_invariant``: vLLM's batch-invariant kernels, with which a request's codes on a GPU do
+    not depend on the other requests of its batch; slower.
     ``distributed_executor``: how vLLM runs a model's workers: ``mp`` as processes of this machine,
     ``ray`` as actors of the Ray cluster that this machine belongs to.
 

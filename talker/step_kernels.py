@@ -179,9 +179,10 @@ def embed(
     stale: Tensor,
 ) -> None:
     """Embed ``ids`` ``[N]`` into ``embeds`` ``[>= N, D]``, and mark in ``stale`` ``[>= N]`` the
-    frames that the table has forgotten. One launch. ``code_weight`` ``[K * V, D]`` and
-    ``text_weight`` ``[ids, D]`` must be whole: a vocabulary that is split over GPUs is not
-    supported.
+    frames that the table has forgotten. One launch.
+
+    ``code_weight`` ``[K * V, D]`` and ``text_weight`` ``[ids, D]`` must be whole: a vocabulary that
+    is split over GPUs is not supported.
     """
     tokens, size = ids.shape[0], embeds.shape[1]
     if tokens == 0:

@@ -130,7 +130,7 @@ def profile_steps(folder: Path, trace: Path, streams: int = 4) -> StepProfile:
     host.warm_up(requests[0])
     script = _Script(requests)
     with contextlib.suppress(LinkClosed):
-        host.run(script)  # the part of a link that the host uses
+        host.run(script)  # type: ignore[arg-type]  # the part of a link that the host uses
     script.profiler.export_chrome_trace(str(trace))
     events: Any = script.profiler.events() or ()  # type: ignore[no-untyped-call]
     if torch.cuda.is_available():

@@ -133,7 +133,7 @@ def draw(net: TalkerNet, prompts: Sequence[Script], drawing: Drawing, seed: int)
 
 
 def _aligned(prompts: Sequence[Script]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return ids, rows, is_row, and a mask of what is no padding, all padded at the beginning."""
+    """Return ids, rows, is_row, and a mask of real positions, padded at the beginning."""
     length = max(len(prompt) for prompt in prompts)
     ids = torch.zeros(len(prompts), length, dtype=torch.long)
     rows = torch.zeros(len(prompts), length, ACTIVE, dtype=torch.long)

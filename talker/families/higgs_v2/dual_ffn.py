@@ -55,7 +55,7 @@ class Route(nn.Module):
 
 
 class DualFFNLayer(LlamaDecoderLayer):  # type: ignore[misc]  # untyped base
-    """A decoder layer with an MLP and norms per kind of position. ``route`` is set by the model."""
+    """A Llama layer with DualFFN; ``route`` is set by the model."""
 
     route: Route
 
