@@ -80,7 +80,7 @@ class GradientCapacity(Capacity):
         self._limit = min(float(mine.ceiling), max(1.0, self._limit))
         return self._limit
 
-    def places(self, now: float, fastest: float = 1.0, mean: float = 1.0) -> int:
+    def slots(self, now: float, fastest: float = 1.0, mean: float = 1.0) -> int:
         """See Capacity."""
         return max(1, floor(self.streams(now, fastest, mean)))
 
