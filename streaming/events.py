@@ -1,4 +1,4 @@
-"""Events of a context (what happens to it) and commands (what its session wants done)."""
+"""Events of a context, and the commands of its session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streaming.word_timing import WordTiming
 
 
 class Event(Struct, frozen=True):
-    """Something that happens to a context."""
+    """An event of a context."""
 
 
 class TextAppended(Event, frozen=True):
@@ -25,7 +25,7 @@ class TextAppended(Event, frozen=True):
 
 
 class FlushAsked(Event, frozen=True):
-    """The client wants what is there spoken now."""
+    """The client asks to speak all text received so far."""
 
     flush_id: str
 
@@ -35,37 +35,37 @@ class EndAsked(Event, frozen=True):
 
 
 class CancelAsked(Event, frozen=True):
-    """Stop. ``played_samples`` as the client says; ``unsent_samples`` never left the gateway."""
+    """The client cancels the context. ``played_samples``: as the client reports it.
+    ``unsent_samples``: samples that have not left the gateway.
+    """
 
     played_samples: int | None = None
     unsent_samples: int = 0
 
 
 class PlaybackReported(Event, frozen=True):
-    """The listener has heard this many samples, or (``at_most``) no more than that."""
+    """The listener has played this many samples; with ``at_most``, no more than that."""
 
     played_samples: int
     at_most: bool = False
 
 
 class HoldReleased(Event, frozen=True):
-    """A session that was held (``Session.hold``) may ask the talker from now on."""
+    """A held session (``Session.hold``) may start utterances from now on."""
 
 
 class LeadLifted(Event, frozen=True):
-    """The server is going away: send all audio as soon as it is made, if the client reads it."""
+    """The server is shutting down: send audio as soon as it is decoded, if the client reads it."""
 
 
 class AudioRead(Event, frozen=True):
-    """The client has read so many samples from its connection; later ones may be on their way."""
+    """The client has read this many samples in all. Later ones may still be in transit."""
 
     samples: int
 
 
 class RowsReceived(Event, frozen=True):
-    """The talker made rows for an utterance. ``row_s`` is what one has taken of late, 0 while that
-    is not known.
-    """
+    """The talker generated rows. ``row_s``: recent seconds per row, 0 while unknown."""
 
     utterance: int
     batch: TalkerRows
@@ -73,19 +73,19 @@ class RowsReceived(Event, frozen=True):
 
 
 class TalkerAsked(Event, frozen=True):
-    """The talker is asked for an utterance only now: something had to be ready before."""
+    """The request for an utterance goes to the talker only now, since references were prepared."""
 
     utterance: int
 
 
 class NothingToSay(Event, frozen=True):
-    """The talker cannot speak anything in that utterance's text (an emoji, say)."""
+    """The utterance's text contains nothing that the talker can speak (an emoji, for example)."""
 
     utterance: int
 
 
 class AudioDecoded(Event, frozen=True):
-    """The codec decoded the window in flight of an utterance. ``stats`` is for traces alone."""
+    """The codec decoded the utterance's window in flight. ``stats`` is for traces only."""
 
     utterance: int
     samples: Samples
@@ -93,7 +93,7 @@ class AudioDecoded(Event, frozen=True):
 
 
 class Failed(Event, frozen=True):
-    """Talker or codec failed this context."""
+    """The talker or the codec failed this context."""
 
     error: TalkwireError
 
@@ -103,13 +103,13 @@ class TimerFired(Event, frozen=True):
 
 
 class Command(Struct, frozen=True):
-    """Something that a session wants done."""
+    """A command of a session."""
 
 
 class StartTalker(Command, frozen=True):
-    """Have this text, complete since ``queued_at``, spoken; answer with RowsReceived, NothingToSay
-    or Failed. The first rows are taken as soon as they come, the others as TakeRows says.
-    ``delivery`` are control tags to speak it with, from the part of its turn before it.
+    """Ask the talker to speak this text, complete since ``queued_at``. Answered by RowsReceived,
+    NothingToSay or Failed. The first rows are taken as soon as they come, later ones as TakeRows
+    demands. ``delivery``: control tags to speak the text with, from the part of its turn before it.
     """
 
     utterance: int
@@ -119,22 +119,22 @@ class StartTalker(Command, frozen=True):
 
 
 class StopTalker(Command, frozen=True):
-    """Abort the talker's work on an utterance that has no rows yet; StartTalker follows, with more
-    text under the same number.
+    """Abort the talker's request for an utterance that has no rows yet. StartTalker follows, with
+    more text and the same number.
     """
 
     utterance: int
 
 
 class TakeRows(Command, frozen=True):
-    """Take the utterance's next rows as ``demand`` says."""
+    """Take the utterance's next rows according to ``demand``."""
 
     utterance: int
     demand: RowDemand
 
 
 class PauseTalker(Command, frozen=True):
-    """Take no more rows of the utterance, until ResumeTalker: there are enough."""
+    """Take no more rows of the utterance until ResumeTalker, since enough are buffered."""
 
     utterance: int
 
@@ -146,11 +146,11 @@ class ResumeTalker(Command, frozen=True):
 
 
 class StopWork(Command, frozen=True):
-    """Abort whatever the talker and the codec do for this context."""
+    """Abort all work of the talker and the codec for this context."""
 
 
 class Decode(Command, frozen=True):
-    """Have this window decoded by ``deadline``; answer with AudioDecoded or Failed."""
+    """Decode this window by ``deadline``. Answered by AudioDecoded or Failed."""
 
     utterance: int
     window: DecodeWindow
@@ -158,10 +158,10 @@ class Decode(Command, frozen=True):
 
 
 class SendAudio(Command, frozen=True):
-    """Samples for the client. ``is_first``, ``is_last``: of the context, as far as is known;
-    ``late``: the listener ran dry before them, for ``gap_s`` seconds if that was not because the
-    client had not read what there was. ``trimmed`` samples of silence before the context's
-    first one were left out.
+    """Send samples to the client. ``is_first``, ``is_last``: of the context, as far as is known.
+    ``late``: the listener had run out of audio; ``gap_s``: for how many seconds, or 0 if the client
+    had not read the earlier audio. ``trimmed``: samples of silence that were left out before the
+    context's first sample.
     """
 
     samples: Samples
@@ -175,25 +175,27 @@ class SendAudio(Command, frozen=True):
 
 
 class WordsSent(Command, frozen=True):
-    """The audio of these words has been sent; they come in order, once each."""
+    """The audio of these words has been sent. Words come in order, each once."""
 
     timings: tuple[WordTiming, ...]
 
 
 class SetTimer(Command, frozen=True):
-    """Ring at ``at``; replaces the timer set before."""
+    """Send TimerFired at ``at``. Replaces the timer set before."""
 
     at: float
 
 
 class Flushed(Command, frozen=True):
-    """Everything before that flush has been sent."""
+    """All audio of the text before this flush has been sent."""
 
     flush_id: str
 
 
 class Cancelled(Command, frozen=True):
-    """The context is closed by request. The two texts join up to what was appended."""
+    """The context was closed by a cancel. ``text_spoken`` and ``text_remaining`` together are the
+    text that was appended.
+    """
 
     generated_s: float
     sent_s: float
@@ -204,7 +206,7 @@ class Cancelled(Command, frozen=True):
 
 
 class Done(Command, frozen=True):
-    """The context is closed: everything was sent, or ``error`` says why not."""
+    """The context is closed: all audio was sent, or ``error`` says why not."""
 
     reason: Literal["complete", "length", "error"]
     report: ContextReport

@@ -1,12 +1,12 @@
-"""Playback of the client as far as the server can know it: lead, credit and underruns.
+"""Model of the client's playback: lead, credit and underruns.
 
-Without reports the model is: playback starts at the first send, runs in real time, and
-stalls when nothing is left. A client's report replaces the model's guess, and the model
-goes on from there. ``played`` is a line through an anchor, cut off at what was sent::
+Without reports the model assumes that playback starts with the first send, runs in real time and
+stalls when no audio is left. A client's report replaces the estimate, and the model continues from
+there. ``played`` is a line through an anchor, limited to what was sent::
 
     played(now) = min(sent, anchor_samples + (now - anchor_s) * sample_rate)
 
-Times are seconds on whatever clock the caller passes in; it must not run backwards.
+Times are seconds on the caller's clock, which must not run backwards.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _TOLERANCE_S = 1e-6
 class PlaybackClock:
     """The playback of one context.
 
-    A report is taken at its arrival, so it is older than it looks by the network's delay:
-    the client has played a little more than ``played_samples`` says.
+    A report counts from its arrival. Because of the network's delay, the client has by then played
+    a little more than ``played_samples``.
 
-    Nothing is played that was not read. Where it is known what was (``on_read``), what was not
-    counts into the lead, but for ``unread_slack_s``: so a client that stalls gets no more credit,
-    and one that is far away loses none.
+    Unread audio cannot have been played. If it is known how much was read (``on_read``), unread
+    audio beyond ``unread_slack_s`` counts into the lead. So a client that stalls gets no more
+    credit, and one that is far away loses none.
     """
 
     def __init__(self, sample_rate: float, unread_slack_s: float = 0.0) -> None:
@@ -36,27 +36,27 @@ class PlaybackClock:
         self.sent_samples = 0
         self._unread_slack_s = unread_slack_s
         self._is_lifted = False
-        #: What the client has read, where that is known.
+        #: Samples that the client has read; None while unknown.
         self._read: int | None = None
         self._reported = 0
         self._anchor_samples = 0
         self._anchor_s = -inf
-        #: How many sends came after the client had run dry, and the silence that they caused.
+        #: Number of sends after the client had run out of audio, and the total silence before them.
         self.underruns = 0
         self.underrun_s = 0.0
 
     @property
     def dry_at(self) -> float:
-        """When everything sent will have been played; -inf before the first send."""
+        """When all sent audio will have been played; -inf before the first send."""
         if not self.sent_samples:
             return -inf
         return self._anchor_s + (self.sent_samples - self._anchor_samples) / self._sample_rate
 
     def on_sent(self, samples: int, now: float, *, continues: bool = True) -> None:
-        """``samples`` more were handed to the client.
+        """Record that ``samples`` more samples were handed to the client.
 
-        ``continues`` is false where a pause before them is meant to be, as when the text
-        came late: then no underrun is counted. Raises ValueError if ``samples`` < 0.
+        ``continues`` is false if a pause before them is intended, for instance because the text
+        came late. Then no underrun is counted. Raises ValueError if ``samples`` < 0.
         """
         if samples < 0:
             raise ValueError("samples must not be negative")
@@ -72,11 +72,11 @@ class PlaybackClock:
         self.sent_samples += samples
 
     def on_report(self, played_samples: int, now: float, *, at_most: bool = False) -> None:
-        """The client says that it has played ``played_samples`` in all; with ``at_most`` it is
-        only known that it cannot have played more.
+        """Record that the client has played ``played_samples`` in all; with ``at_most``, that it
+        cannot have played more.
 
-        A report lower than an earlier one, or higher than what was sent, is clamped: a
-        client's mistake must not stop its own audio, nor open the credit.
+        A report lower than an earlier one, or higher than the number sent, is clamped, so that a
+        client's mistake neither stops its own audio nor raises its credit.
         """
         if not self.sent_samples or (at_most and self.played_samples(now) <= played_samples):
             return
@@ -85,12 +85,12 @@ class PlaybackClock:
         self._anchor_s = max(now, self._anchor_s)
 
     def on_read(self, read_samples: int) -> None:
-        """The client has read ``read_samples`` in all."""
+        """Record that the client has read ``read_samples`` in all."""
         self._read = max(self._read or 0, min(read_samples, self.sent_samples))
 
     def lift(self) -> None:
-        """Let audio run ahead of playback as far as the client reads it: only what was not read
-        counts into the lead from now on.
+        """Let audio run ahead of playback as far as the client reads it: from now on only unread
+        audio counts into the lead.
         """
         self._is_lifted = True
 
@@ -100,7 +100,7 @@ class PlaybackClock:
         return 0.0 if self._read is None else (self.sent_samples - self._read) / self._sample_rate
 
     def played_samples(self, now: float) -> int:
-        """Samples played by ``now``: the last report and the time since then."""
+        """Samples played by ``now``, extrapolated from the last report."""
         if not self.sent_samples:
             return 0
         elapsed = max(0.0, now - self._anchor_s)
@@ -118,12 +118,12 @@ class PlaybackClock:
         return max(0.0, max_lead_s - self.lead_s(now))
 
     def when_credit(self, now: float, max_lead_s: float, needed_s: float) -> float:
-        """The time, ``now`` or later, from which the lead and ``needed_s`` of audio together
-        are less than ``max_lead_s``.
+        """Return the time, ``now`` or later, from which the lead plus ``needed_s`` of audio is less
+        than ``max_lead_s``.
 
-        What needs more than the whole ``max_lead_s`` waits for an empty buffer, not for
-        ever. A time to come is a hair late, so that rounding cannot make a caller that
-        asks again then wait for nothing. It is ``inf`` where only the client's reading helps.
+        If ``needed_s`` exceeds ``max_lead_s``, it waits for an empty buffer, not for ever. A future
+        time is slightly late, so that rounding cannot make a caller that asks again then wait once
+        more. The time is ``inf`` if only reading by the client helps.
         """
         allowed_s, lead_s = max(0.0, max_lead_s - needed_s), self.lead_s(now)
         if not lead_s or lead_s < allowed_s:
@@ -132,5 +132,5 @@ class PlaybackClock:
         if unread_s > 0 and unread_s >= allowed_s:
             return inf
         if self._is_lifted:
-            return inf  # all that counts is what was not read
+            return inf  # only unread audio counts
         return now + lead_s - allowed_s + _TOLERANCE_S

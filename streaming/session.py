@@ -7,8 +7,8 @@
       +------ CancelAsked, Failed -------------------------+
 
 Text becomes utterances, which wait in a queue (streaming/utterance_queue.py). Only credit flows
-backwards: when the listener's lead reaches its limit, nothing is decoded and no utterance is begun
-until some of it has been played; and when enough rows are in hand besides, the talker is paused.
+backwards: when the listener's lead reaches its limit, no window is decoded and no utterance is
+started until some audio has been played. If enough rows are buffered too, the talker is paused.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from streaming.utterance_queue import NEVER, QueueSettings, UtteranceQueue
 
 
 class State(Enum):
-    """Where a context is in its life."""
+    """State of a context."""
 
     OPEN = auto()
     ENDING = auto()
@@ -58,8 +58,8 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Settings of a context. With ``silence_s`` text without anything that can be spoken
-    is heard as so many seconds of silence, instead of being an error.
+    """Settings of a context. If ``silence_s`` is positive, text in which nothing can be spoken
+    yields that many seconds of silence instead of an error.
     """
 
     queue: QueueSettings
@@ -70,17 +70,17 @@ class SessionSettings:
 
 
 class Session:
-    """``handle(event, now)`` returns the commands to carry out, in order.
+    """State machine of one context. ``handle(event, now)`` returns the commands to execute.
 
-    ``now`` is monotonic seconds. Once CLOSED, late results are ignored. A RequestError is
-    raised, and nothing has changed, when the client asks for what its context's state does
-    not allow.
+    Commands are in order. ``now`` is monotonic seconds. Late results are ignored once the state is
+    CLOSED. If the present state does not allow a client's request, RequestError is raised and
+    nothing changes.
     """
 
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
         segments = settings.segments
-        # How long text is in words is asked for just before it is spoken, by the queue.
+        # The queue computes spoken lengths, just before the text is spoken.
         self._segmenter = Segmenter(replace(segments, spoken_lengths=None))
         self._transcript = Transcript(settings.queue.codec.sample_rate)
         most = max(settings.turns.max_chars, segments.max_chars)
@@ -95,20 +95,20 @@ class Session:
 
     @property
     def is_settled(self) -> bool:
-        """The same, when no part of a sentence waits for its rest."""
+        """Whether the context is idle and no incomplete sentence is held back."""
         return self.is_idle and not self._segmenter.pending_chars
 
     @property
     def speed(self) -> float:
-        """How many times as fast as it was spoken the audio is heard."""
+        """Playback speed, as a factor of the speed at which the talker spoke."""
         return self._settings.queue.speed
 
     def hold(self) -> None:
-        """Take text, and leave what it costs to make speech of it until ``HoldReleased``."""
+        """Accept text, but start no utterance until ``HoldReleased``."""
         self._queue.is_held = True
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Take one event. Raises RequestError (see above)."""
+        """Process one event and return its commands. Raises RequestError (see the class)."""
         if self.state is State.CLOSED:
             return []
         match event:
@@ -119,7 +119,7 @@ class Session:
         queued = self._queue.queued
         commands = self._take(event, now)
         if isinstance(event, TextAppended) and self._queue.queued == queued:
-            return commands  # part of a sentence: nothing can begin that could not before
+            return commands  # only part of a sentence: nothing new can start
         sent = self._queue.clear_sent()
         if any(isinstance(command, Flushed) for command in sent):
             commands += self._silence(now)
@@ -164,7 +164,7 @@ class Session:
                 ending = self.state is State.ENDING
                 return self._queue.on_samples(index, samples, now, is_ending=ending)
             case TimerFired():
-                pass  # asking what can be done now is all that is needed
+                pass  # ``advance`` does the rest
         return []
 
     # -- text in

@@ -12,33 +12,33 @@ TYPICAL_CHARS_PER_S = 14.0
 
 
 class Transcript:
-    """Keeps a context's text and where in the audio each utterance of it ended.
+    """The text of a context, and where in the audio each utterance ended.
 
-    Between two marks (the ends of utterances, and of words where their timings are known) the
-    place is an estimate: text and audio are taken to run in step, and the cut is moved back to
-    the end of a word.
+    Between two marks (the ends of utterances, and of words with known timings) the position is
+    estimated: text and audio are assumed to advance in proportion, and the cut is moved back to the
+    end of a word.
     """
 
     def __init__(self, sample_rate: int) -> None:
         self._rate = sample_rate
-        #: Everything that was appended.
+        #: All text that was appended.
         self.text = ""
         self._located = 0
         #: (samples sent, characters of text) at the end of each utterance or word.
         self._marks: list[tuple[int, int]] = [(0, 0)]
 
     def append(self, text: str) -> None:
-        """More text."""
+        """Append text."""
         self.text += text
 
     def locate(self, utterance: str) -> int:
-        """Where the next utterance ends in the text."""
+        """Return where the next utterance ends in the text."""
         at = self.text.find(utterance, self._located)
         self._located = (at if at >= 0 else self._located) + len(utterance)
         return self._located
 
     def rewind(self, text_end: int) -> None:
-        """The utterances after that place will be located again."""
+        """Locate the utterances after ``text_end`` again."""
         self._located = text_end
 
     def covering(self, pieces: Sequence[str]) -> str:
@@ -51,13 +51,15 @@ class Transcript:
         return self.text[begin:at]
 
     def on_sent(self, text_end: int, samples: int) -> None:
-        """An utterance, or a word of it, reaching to ``text_end`` ended at ``samples``."""
+        """Record that an utterance or word ended: its end is ``text_end`` in text, ``samples`` in
+        audio.
+        """
         self._marks.append((samples, text_end))
 
     def split(self, played: int, sent: int, pending_end: int | None) -> tuple[str, str]:
-        """The text heard after ``played`` samples, and the rest; they join up to the whole.
+        """Split the text into the part heard after ``played`` samples, and the rest.
 
-        ``pending_end``: where the utterance that was being sent ends, if there is one.
+        ``pending_end``: where the utterance being sent ends; None if there is none.
         """
         marks = list(self._marks)
         if pending_end is not None:
@@ -78,7 +80,7 @@ class Transcript:
 
     @staticmethod
     def _word_end(before: str, after: str) -> int:
-        """The length of ``before`` without a word that goes on in ``after``."""
+        """Length of ``before`` without a last word that continues in ``after``."""
         if not after or after.isspace():
             return len(before)
         for at in range(len(before), 0, -1):

@@ -1,9 +1,9 @@
-"""Turns: which text is spoken in one generation, and the delivery tags that colour it.
+"""Turns: the text that is spoken in one generation, and the delivery tags that apply to it.
 
 A turn is a context's text up to a flush or its end. Text that is still arriving is spoken sentence
-by sentence; once a turn is complete, what waits of it is one generation, as far as one can hold it.
-Tags that set the delivery (emotion, speed) colour all that follows them in their turn. A piece that
-was cut off from them is spoken with the same tags in front.
+by sentence. Once a turn is complete, its waiting text is one generation, if it is short enough.
+Delivery tags (emotion, speed) apply to all text after them in their turn. A piece that is spoken
+apart from its tags gets the same tags in front.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 
 from streaming.segmenter import is_wide
 
-#: Slow speech, as the slowest of the control tags makes it: characters per second.
+#: Characters per second of the slowest speech that control tags produce.
 _SLOW_CHARS_PER_S = 8.0
-#: How many letters a character is worth in speech: a syllable of CJK writing, a digit.
+#: Spoken length in letters of a CJK character (a syllable) and of a digit.
 _WIDE, _DIGIT = 3, 4
 _TAG = r"<\|[^|\s]+\|>"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnSettings:
-    """``max_chars`` is the most that one generation speaks of a turn, as ``speech_chars`` counts;
-    0: each piece of text is a generation of its own. ``delivery`` names the tags that set the
-    delivery, with the aspect that each sets: the later of two of an aspect holds.
+    """Settings of turns. ``max_chars``: the most that one generation speaks of a turn, as
+    ``speech_chars`` counts; 0: each piece of text is a generation of its own. ``delivery``: the
+    delivery tags and the aspect that each sets. Of two tags for one aspect the later applies.
     """
 
     max_chars: int = 0
@@ -34,7 +34,7 @@ class TurnSettings:
 
 
 def speech_chars(text: str) -> int:
-    """The length of ``text`` in letters that take about as long to say."""
+    """Spoken length of ``text``: the number of letters that take about as long to say."""
     return len(text) + sum(
         _WIDE - 1 if is_wide(char) or "\uac00" <= char <= "\ud7a3" else _DIGIT - 1
         for char in text
@@ -43,16 +43,16 @@ def speech_chars(text: str) -> int:
 
 
 def chars_within(frames: int, frame_s: float) -> int:
-    """How many letters are certainly said within so many frames of ``frame_s`` seconds."""
+    """Number of letters certainly spoken within ``frames`` frames of ``frame_s`` seconds."""
     return int(frames * frame_s * _SLOW_CHARS_PER_S)
 
 
 @dataclass(slots=True)
 class Piece:
-    """Text that waits to be spoken, and the flushes that wait for it.
+    """Text that waits for the talker, and the flushes that wait for it.
 
-    ``before`` are the tags in force that it does not set itself, ``after`` those that are in force
-    at its end.
+    ``before``: the tags in force that the text does not set itself. ``after``: the tags in force at
+    its end.
     """
 
     text: str
@@ -84,7 +84,7 @@ class PendingText:
         return self._pieces[-1]
 
     def add(self, text: str, now: float) -> None:
-        """A piece of the present turn is complete."""
+        """Add a complete piece of the current turn."""
         spoken = self._lead.sub("", text, count=1)
         own = self._set_by(text.removesuffix(spoken))
         before = "".join(tag for aspect, tag in self._in_force.items() if aspect not in own)
@@ -92,22 +92,23 @@ class PendingText:
         self._pieces.append(Piece(text, now, before, "".join(self._in_force.values())))
 
     def _set_by(self, text: str) -> dict[str, str]:
-        """The tags in ``text`` that set the delivery, by aspect."""
+        """The delivery tags in ``text``, by aspect."""
         return {self._aspects[tag]: tag for tag in self._known.findall(text)}
 
     def end_turn(self) -> None:
-        """The turn's text is complete."""
+        """End the current turn."""
         if self._pieces:
             self._pieces[-1].ends_turn = True
         self._in_force.clear()
 
     def put_back(self, pieces: Sequence[Piece]) -> None:
-        """These were taken and are not spoken yet."""
+        """Put pieces that were taken and not spoken yet back at the front."""
         self._pieces.extendleft(reversed(pieces))
 
     def take(self) -> list[Piece]:
-        """Remove and return the pieces of the next generation: those that wait of a complete turn,
-        in parts of about the same length where they are too long for one; else one piece.
+        """Remove and return the pieces of the next generation: the waiting pieces of a complete
+        turn, in parts of about equal length if they are too long for one generation; otherwise one
+        piece.
         """
         ends = (number for number, piece in enumerate(self._pieces, 1) if piece.ends_turn)
         count = next(ends, 1) if self._most else 1

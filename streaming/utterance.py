@@ -1,4 +1,4 @@
-"""One utterance in progress: rows come in, windows for the codec go out.
+"""One utterance in progress: takes the talker's rows, returns windows for the codec.
 
 ::
 
@@ -22,14 +22,14 @@ from streaming.window import DecodeWindow, SlidingWindowChunker
 from streaming.word_timing import WordTracker
 
 Mode = Literal["chunked", "whole"]
-#: Speech has about 14 characters per second and 25 frames; this is a guess from above. It
-#: matters only to talkers that are slower than playback.
+#: An upper estimate: speech has about 14 characters and 25 frames per second. It matters only if
+#: the talker is slower than playback.
 _SHORTEST_FRAMES, _FRAMES_PER_CHARACTER = 25, 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """A window to decode now (and when it must be ready), or when to ask again."""
+    """A window to decode now and its deadline, or when to ask again."""
 
     window: DecodeWindow | None
     deadline: float
@@ -37,11 +37,11 @@ class NextStep:
 
 
 class Utterance:
-    """A piece of text that the talker speaks in one go, and its frames.
+    """Text that the talker speaks in one generation, and its frames.
 
-    ``text_end`` is how far into the context's text it reaches. ``flush_ids`` are the
-    flushes that are done once it is. ``words`` follows its words, where the talker says which
-    part of the text its rows speak. ``delivery``: see StartTalker.
+    ``text_end``: where it ends in the context's text. ``flush_ids``: flushes that are done when its
+    audio has been sent. ``words``: tracks its words, if the talker reports which part of the text
+    its rows speak. ``delivery``: see StartTalker.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class Utterance:
         *,
         is_trimmed: bool = False,
     ) -> None:
-        """The talker begins. ``dry_at``: when the listener runs out of earlier audio;
-        ``heard_rate``: the codec's samples that are heard in a second; ``layout``: the talker's;
+        """Start the generation. ``dry_at``: when the listener runs out of earlier audio.
+        ``heard_rate``: codec samples played per second. ``layout``: the talker's row layout.
         ``is_trimmed``: silence at the beginning will be left out.
         """
         self.started_at = now
@@ -95,16 +95,16 @@ class Utterance:
 
     @property
     def waiting_frames(self) -> int:
-        """Frames in hand whose samples have not been sent."""
+        """Number of frames in hand whose samples have not been sent."""
         return self.frames - self.frames_sent
 
     def missing_rows(self, *, playing: bool) -> int:
-        """How many rows its next chunk is still short of (see ``missing_frames``)."""
+        """Number of rows missing until the next chunk can be decoded (see ``missing_frames``)."""
         incomplete = max(0, self._delay_rows - self.rows)
         return self._schedule.missing_frames(playing=playing) + incomplete
 
     def push(self, batch: TalkerRows) -> None:
-        """Take rows from the talker."""
+        """Add rows from the talker."""
         if self.generated:
             return
         if batch.spoken is not None:
@@ -122,14 +122,14 @@ class Utterance:
             self._finish()
 
     def _follow(self, rows: Codes, spoken: npt.NDArray[np.float32]) -> None:
-        """Each row begins a frame, but for those after the end."""
+        """Track the words of these rows. Each row begins a frame, except those after the end."""
         if self.words is None:
             start = self.text_end - len(self.text)
             self.words = WordTracker(self.text, start, self._codec, self._heard_rate)
         self.words.push(spoken[rows[:, 0] < self._codec.codebook_sizes[0]])
 
     def skip(self) -> None:
-        """There is nothing to speak in it."""
+        """Mark the utterance as having nothing to speak."""
         self.generated = True
 
     def _finish(self) -> None:
@@ -139,14 +139,14 @@ class Utterance:
             self._schedule.on_finished()
 
     def renew(self, bounds: Callable[[], PaceBounds]) -> None:
-        """Plan the first chunk by newer bounds: who has begun meanwhile counts. Later chunks get
-        theirs with each send.
+        """Plan the first chunk with newer bounds, since other streams may have begun meanwhile.
+        Later chunks get newer bounds with each send.
         """
         if self._mode == "chunked" and not self.frames_sent:
             self._schedule.update_bounds(bounds())
 
     def next_step(self, dry_at: float, now: float) -> NextStep:
-        """The codec's next step. Call only while nothing is being decoded."""
+        """Return the codec's next step. Call only while no window is being decoded."""
         if self._mode == "whole":
             window = self._whole_window()
             return NextStep(window, max(dry_at, now), float("inf"))
@@ -171,8 +171,8 @@ class Utterance:
         return self.decoding
 
     def on_sent(self, bounds: PaceBounds, now: float, trimmed_samples: int = 0) -> None:
-        """The samples of the window in flight have been sent, but for the first
-        ``trimmed_samples``; go on with newer bounds.
+        """Record that the window in flight was sent, except for its first ``trimmed_samples``, and
+        continue with newer bounds.
         """
         if self.decoding is None:
             raise RuntimeError("no window is being decoded")

@@ -1,10 +1,10 @@
 """The queue of a context's utterances, from text to audio.
 
-Pieces of text wait until the talker is about to be asked for them. Only then are those of a turn
-put together (streaming/turns.py), and parted into utterances by how long they are in words, because
-that costs more than everything else that is done with text. Generation runs at the back of the
-queue and sending at its front: the talker works on at most one utterance, which may be a later one
-than the codec and the client are busy with.
+Pieces of text wait until the talker is about to be asked for them. Only then are the pieces of a
+turn joined (streaming/turns.py) and split into utterances by their spoken length, since computing
+that length costs more than all other processing of text. Generation runs at the back of the queue
+and sending at its front. The talker works on at most one utterance, which may be a later one than
+the codec and the client are processing.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ from streaming.utterance import Mode, Utterance
 from streaming.word_timing import WordTiming
 
 NEVER = float("inf")
-#: The last chunk of an utterance may be half again as large as the largest.
+#: Rows to buffer beyond the credit, in largest chunks: the last chunk may have 1.5 times that size.
 _LARGEST_CHUNKS = 2
-#: Rows are taken after a quarter of the time that there is for them, or after half of it where the
-#: next chunk is short of so many: each time costs as much as many rows.
+#: Rows are taken after a quarter of the spare time, or up to half of it while the next chunk lacks
+#: that many. Taking rows has a fixed cost, as large as that of many rows.
 _DELAY_SHARE, _MOST_DELAY_SHARE = 1 / 4, 1 / 2
-#: Fewer rows than these are not worth a delay; more, and longer delays, gain nothing.
+#: A delay of fewer rows than the first number is not worthwhile. A delay of more rows than the
+#: second, or of more seconds than the third, saves nothing more.
 _LEAST_ROWS, _MOST_ROWS, _MOST_DELAY_S = 1.5, 32, 0.4
-#: How many rows the talker may send at once.
+#: Numbers of rows that the talker may send together.
 _AT_ONCE = (8, 4)
-#: What may be unread however small the lead: the network's delay is not the client's.
+#: Seconds of audio that may be unread even if ``max_lead_s`` is less, to allow for network delay.
 _UNREAD_S = 2.0
-#: Flushes that may wait for one utterance.
+#: Maximum number of flushes that may wait for one utterance.
 _MOST_FLUSHES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """How speech is made. ``bounds`` gives the pace as it is measured just now; audio may
-    run ahead of playback by ``max_lead_s``. The codec's samples are heard ``speed`` times as
-    fast as it made them; whoever stretches them comes after the session. ``layout`` is how the
-    talker lays frames out in rows. Of the silence that a context begins with at most
-    ``trim_samples`` of the codec's are left out.
+    """Settings of a context's speech. ``bounds`` returns the pace measured at present. Audio may
+    run ahead of playback by ``max_lead_s``. The codec's samples are played at ``speed`` times their
+    own speed; they are stretched outside the session. ``layout``: the talker's row layout.
+    ``trim_samples``: the most samples of silence that are left out at the beginning of a context.
     """
 
     codec: CodecSpec
@@ -77,19 +77,19 @@ class QueueSettings:
 
     @property
     def heard_rate(self) -> float:
-        """Samples of the codec that are heard in a second."""
+        """Codec samples played per second."""
         return self.codec.sample_rate * self.speed
 
     @property
     def frame_s(self) -> float:
-        """Seconds in which a frame is heard."""
+        """Seconds for which a frame is played."""
         return self.codec.frame_s / self.speed
 
 
 class UtteranceQueue:
     """Utterances whose audio has not all been sent. ``now`` is monotonic seconds.
 
-    ``part`` makes one or several utterances of the text of a generation.
+    ``part`` splits the text of a generation into one or several utterances.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class UtteranceQueue:
         self._utterances: deque[Utterance] = deque()
         self._pieces = PendingText(turns or TurnSettings())
         self._joins_pieces = turns is not None and turns.max_chars > 0
-        #: The text that was asked for last, and the number of its first utterance.
+        #: The pieces that the talker was asked for last, and the number of their first utterance.
         self._asked: list[Piece] = []
         self._asked_from = 0
-        #: How many pieces of text have been added in all.
+        #: Number of pieces of text added in all.
         self.queued = 0
         self._talking: Utterance | None = None
-        #: Of the talker's present utterance.
+        #: Of the talker's current utterance.
         self._is_paused, self._rows_at_once = False, 1
         self._count = 0
         self.sent_samples = self.generated_frames = self.trimmed_samples = 0
@@ -120,7 +120,7 @@ class UtteranceQueue:
         self._is_unread = False
         #: Whether no utterance may begin yet.
         self.is_held = False
-        #: Whether an utterance was cut at its longest.
+        #: Whether an utterance was cut off at its maximum length.
         self.cut_off = False
 
     def __len__(self) -> int:
@@ -128,20 +128,20 @@ class UtteranceQueue:
 
     @property
     def head_text_end(self) -> int | None:
-        """Where in the context's text the utterance being sent ends, if there is one."""
+        """Where the utterance being sent ends in the context's text; None if there is none."""
         return self._utterances[0].text_end if self._utterances else None
 
-    # -- what happens
+    # -- events
 
     def add(self, text: str, now: float) -> None:
-        """A piece of text is complete."""
+        """Add a complete piece of text."""
         self._pieces.add(text, now)
         self.queued += 1
         self.stopwatch.on_text(now)
 
     def end_turn(self) -> list[Command]:
-        """The text so far is complete. If the talker was asked for a part of it and has not begun
-        to speak, it is asked again, with all that belongs to it.
+        """End the turn: its text is complete. If the talker was asked for part of it and has sent
+        no rows yet, it is asked again, with the rest of the turn too.
         """
         asked, talking = self._asked, self._talking
         if not len(self._pieces):
@@ -152,7 +152,7 @@ class UtteranceQueue:
         self._pieces.end_turn()
         if talking is None or talking.rows or asked[-1].ends_turn or not self._joins_pieces:
             return []
-        if self._count > self._asked_from + 1:  # it is but a part of what was asked for
+        if self._count > self._asked_from + 1:  # one of several utterances of that text
             return []
         self._utterances.pop()
         self._count -= 1
@@ -162,8 +162,8 @@ class UtteranceQueue:
         return [StopTalker(talking.index)]
 
     def mark_flush(self, flush_id: str) -> bool:
-        """Have a flush told after the last text; False if there is none to wait for. Raises
-        CapacityError if too many wait for it already.
+        """Attach a flush to the last text, after which it is reported. Returns False if there is no
+        text to wait for. Raises CapacityError if too many flushes wait for it already.
         """
         if not len(self):
             return False
@@ -177,7 +177,7 @@ class UtteranceQueue:
         return True
 
     def on_rows(self, index: int, batch: TalkerRows, now: float) -> None:
-        """The talker made rows; those of another utterance than its present one are late."""
+        """Add rows of the talker's current utterance. Late rows of another one are ignored."""
         talking = self._talking
         if talking is None or talking.index != index:
             return
@@ -188,12 +188,12 @@ class UtteranceQueue:
         self._after_talking(talking)
 
     def on_asked(self, index: int, now: float) -> None:
-        """The talker is asked for that utterance only now: something had to be ready before."""
+        """Record that the request for this utterance goes to the talker now (see TalkerAsked)."""
         if self._talking is not None and self._talking.index == index:
             self.stopwatch.on_talker_start(now, is_first=index == 0)
 
     def on_nothing(self, index: int) -> None:
-        """There is nothing to speak in that utterance."""
+        """Mark this utterance as having nothing to speak."""
         if self._talking is not None and self._talking.index == index:
             self._talking.skip()
             self._after_talking(self._talking)
@@ -206,13 +206,12 @@ class UtteranceQueue:
     def on_samples(
         self, index: int, samples: Samples, now: float, *, is_ending: bool
     ) -> list[Command]:
-        """The codec decoded the window in flight; a late result of another is ignored."""
+        """Send the samples of the window in flight. A late result of another one is ignored."""
         head = self._utterances[0] if self._utterances else None
         if head is None or head.index != index or head.decoding is None:
             return []
         dry_at = self.playback.dry_at
-        # A pause that the text itself made, by coming after the end of the last audio, is
-        # no underrun.
+        # A pause is no underrun if the text came only after the end of the last audio.
         continues = head.frames_sent > 0 or head.queued_at < dry_at
         late_s = now - dry_at if self.sent_samples and continues else 0.0
         gap_s, self._is_unread = 0.0 if self._is_unread else max(0.0, late_s), False
@@ -241,8 +240,8 @@ class UtteranceQueue:
         ]
 
     def _silence_to_trim(self, samples: Samples, *, is_all: bool) -> int:
-        """How many samples, from the first, the listener need not wait through: until something is
-        heard of the context. ``is_all``: nothing comes after them.
+        """Number of samples to leave out at the start, until the context becomes audible.
+        ``is_all``: the utterance has no samples after these.
         """
         left = self._settings.trim_samples - self.trimmed_samples
         if self.sent_samples or left <= 0:
@@ -251,7 +250,7 @@ class UtteranceQueue:
         return 0 if is_all and silent == len(samples) else min(silent, left)
 
     def silence(self, seconds: float, now: float, *, is_last: bool) -> list[Command]:
-        """Silence to be heard for so long, before any speech; nothing if that is no time."""
+        """Send ``seconds`` of silence before any speech. Returns no command for 0 samples."""
         samples = np.zeros(round(seconds * self._settings.heard_rate), np.float32)
         if not len(samples):
             return []
@@ -269,10 +268,10 @@ class UtteranceQueue:
             self._transcript.on_sent(word.end, min(end, self.sent_samples))
         return [WordsSent(tuple(words))] if words else []
 
-    # -- what can be done now
+    # -- actions
 
     def pace_talker(self, event: Event, now: float) -> list[Command]:
-        """How the talker goes on: after rows of its utterance, or when a pause is over."""
+        """Take rows, pause or resume the talker, after rows of its utterance or during a pause."""
         talking = self._talking
         if talking is None:
             return []
@@ -294,15 +293,15 @@ class UtteranceQueue:
         return [TakeRows(talking.index, demand)]
 
     def wants_rows(self, now: float) -> bool:
-        """Whether the talker should go on: not if what is in hand is more than the lead
-        still allows, and enough for the next chunk besides.
+        """Whether the talker should continue. It should not if the audio in hand exceeds the credit
+        by more than the next chunk needs.
         """
         mine = self._settings
         if mine.mode == "whole":
             return True  # nothing can be sent before the last row
         schedule = mine.schedule
         spare = _LARGEST_CHUNKS * schedule.max_chunk_frames
-        if self._waits_to_start(now):  # refused rows that it waits for would never come
+        if self._waits_to_start(now):  # else rows that the start waits for would never come
             spare = max(spare, schedule.max_hold_frames)
         spare += schedule.lookahead_frames
         in_hand_s = self._waiting_frames * mine.frame_s
@@ -310,20 +309,20 @@ class UtteranceQueue:
         return in_hand_s < credit_s + spare * mine.frame_s
 
     def _waits_to_start(self, now: float) -> bool:
-        """Whether what comes next may be a start, for which a slow talker needs the most rows."""
+        """Whether the next chunk may be a start, for which a slow talker needs the most rows."""
         begins = self._utterances[0].frames_sent == 0 if self._utterances else len(self._pieces) > 0
         return begins or self.lead_s(now) <= 0
 
     def lead_s(self, now: float) -> float:
-        """Seconds of audio that have been sent and not been played."""
+        """Seconds of audio sent and not yet played."""
         return self.playback.lead_s(now) if self.sent_samples else 0.0
 
     def row_delay_s(self, now: float, row_s: float) -> float:
-        """For how long rows, which come every ``row_s``, need not be taken.
+        """Seconds for which rows, one every ``row_s`` seconds, need not be taken.
 
-        While audio plays: until the next chunk has all that it wants, as far as that leaves time
-        to decode what is in hand. While nothing does: until half of what the first chunk is short
-        of is there; by then less may be wanted, or rows may come faster.
+        While audio is playing: until the wanted next chunk is complete, as far as that leaves time
+        to decode the frames in hand. While none is playing: until half of the first chunk's missing
+        rows have come, since by then fewer may be wanted, or rows may come faster.
         """
         mine, talking = self._settings, self._talking
         if mine.mode == "whole" or talking is None:
@@ -335,7 +334,7 @@ class UtteranceQueue:
         schedule, bounds = mine.schedule, mine.bounds()
         context = schedule.left_context_frames + schedule.lookahead_frames
         needed_s = bounds.wait_s + bounds.decode_s(context + self._waiting_frames)
-        if head.decoding is not None:  # nothing else is decoded before it has been heard of
+        if head.decoding is not None:  # no other window is decoded before it is done
             lead_s += head.decoding.new_frames * mine.frame_s - needed_s
         spare_s = max(0.0, lead_s - schedule.guard_s - needed_s)
         missing_s = talking.missing_rows(playing=True) * row_s if talking is head else 0.0
@@ -346,7 +345,7 @@ class UtteranceQueue:
         return sum(utterance.waiting_frames for utterance in self._utterances)
 
     def clear_sent(self) -> list[Command]:
-        """Let the utterances go whose audio has been sent, and tell the flushes after them."""
+        """Remove utterances whose audio has been sent, and report the flushes after them."""
         commands: list[Command] = []
         while self._utterances and self._utterances[0].is_done:
             utterance = self._utterances.popleft()
@@ -358,13 +357,13 @@ class UtteranceQueue:
         return commands
 
     def advance(self, now: float) -> tuple[list[Command], float]:
-        """Start what can start; return when to ask again about the rest."""
+        """Start all work that can start. Returns the commands, and when to ask again."""
         talk, talk_at = self._start_talker(now)
         decode, decode_at = self._start_decode(now)
         return talk + decode, min(talk_at, decode_at)
 
     def _start_talker(self, now: float) -> tuple[list[Command], float]:
-        """Begin the next utterance if there is credit for it."""
+        """Start the next utterance if there is credit for it."""
         waiting = next((u for u in self._utterances if u.started_at is None), None)
         if self.is_held or self._talking or (waiting is None and not len(self._pieces)):
             return [], NEVER
@@ -372,7 +371,7 @@ class UtteranceQueue:
         backlog_s = self._waiting_frames * mine.frame_s
         if backlog_s + playback.lead_s(now) >= mine.max_lead_s:
             room_at = playback.when_credit(now, mine.max_lead_s, backlog_s)
-            # While a backlog is being sent, its progress wakes us; the clock alone would not.
+            # While a backlog is being sent, each send asks again; the clock alone would not.
             return [], room_at if room_at > now else NEVER
         waiting = waiting or self._take_text()
         waiting.start(
@@ -393,7 +392,7 @@ class UtteranceQueue:
         return [start], NEVER
 
     def _take_text(self) -> Utterance:
-        """Part the text of the next generation; returns its first utterance."""
+        """Split the text of the next generation into utterances and return the first."""
         pieces = self._pieces.take()
         first, whole = pieces[0], self._transcript.covering([piece.text for piece in pieces])
         parts = [
@@ -413,7 +412,7 @@ class UtteranceQueue:
         return parts[0]
 
     def _start_decode(self, now: float) -> tuple[list[Command], float]:
-        """Hand the first utterance's next window to the codec if it is time."""
+        """Send the first utterance's next window to the codec if it is time."""
         head = self._utterances[0] if self._utterances else None
         if head is None or head.started_at is None or head.decoding is not None:
             return [], NEVER
@@ -430,15 +429,16 @@ class UtteranceQueue:
 
 
 def rows_at_once(present: int, delay_s: float, row_s: float) -> int:
-    """How many rows the talker should send at once.
+    """Number of rows that the talker should send together.
 
-    As many as are made twice in ``delay_s``, so that the last of them wait for half of it at most.
-    The talker must be told of changes, so what is made once in that time stays as it is.
+    This is the largest number of which two batches are generated in ``delay_s``, so that the last
+    rows wait for at most half of it. Since the talker must be told of changes, the present number
+    is kept if even one batch is generated in that time.
 
     Args:
-        present: How many it sends at once now.
-        delay_s: For how long no rows will be taken.
-        row_s: Seconds from row to row; 0 while that is not known.
+        present: Number of rows that it sends together now.
+        delay_s: Seconds for which no rows will be taken.
+        row_s: Seconds per row; 0 while unknown.
     """
     for rows in _AT_ONCE:
         times = 1 if rows <= present else 2
