@@ -1,4 +1,4 @@
-"""Capacity: how many streams the service carries, and when a slot is likely to come free."""
+"""Capacity: the number of streams that the service can carry, and when a slot comes free."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, floor, inf
 
-#: How many durations, and how many hints whose time has not come, are remembered.
+#: Number of slot durations remembered, and of pending hints.
 _MEMORY, _HINTS = 64, 256
-#: The duration that is assumed before one was seen, and the least that is left of one.
+#: Duration assumed before any was observed, and the minimum time left.
 _GUESS_S, _LEAST_S = 4.0, 0.05
 
 
 class RetryAfter:
-    """Estimates when a slot comes free, from how long slots have been held of late.
+    """Estimates when a slot comes free, from how long slots were held recently.
 
-    The remaining time of a slot is the mean of what was left, at its age, of those that were held
-    longer. Of several slots the first comes free sooner than any single one is expected to: their
-    rates add up.
+    The remaining time of a slot is the mean time that was left, at its age, of those held longer.
+    The first of several slots comes free sooner than each single one is expected to: their rates
+    add up.
 
-    Each caller is told a later time than those before it whose time has not come, so that they do
-    not all return at once for a single slot; but nobody waits for more than one turnover of all
-    slots.
+    Each caller is given a later time than the callers whose time has not come yet, so that they do
+    not all return at once for a single slot. The time is at most one turnover of all slots.
     """
 
     def __init__(self) -> None:
@@ -30,21 +29,21 @@ class RetryAfter:
         self._hinted: deque[float] = deque(maxlen=_HINTS)
 
     def on_released(self, duration_s: float) -> None:
-        """A slot came free that had been held for ``duration_s``."""
+        """Record that a slot came free that had been held for ``duration_s``."""
         self._durations_s.append(duration_s)
 
     def remaining_s(self, age_s: float) -> float:
-        """For how much longer a slot is expected to be held that has been for ``age_s``."""
+        """Expected remaining time of a slot that has been held for ``age_s``."""
         longer = [duration - age_s for duration in self._durations_s if duration > age_s]
         if longer:
             return max(_LEAST_S, sum(longer) / len(longer))
-        if self._durations_s:  # older than any other: its own age again is as good a guess
+        if self._durations_s:  # older than all others: assume its own age again
             return max(_LEAST_S, age_s)
         return _GUESS_S
 
     def estimate_s(self, ages_s: Sequence[float], too_many: int, now: float) -> float:
-        """When to try again, while slots of these ages are held and ``too_many`` of them must come
-        free first.
+        """Return the seconds until a retry may succeed, while slots of these ages are held and
+        ``too_many`` of them must come free first.
         """
         while self._hinted and self._hinted[0] <= now:
             self._hinted.popleft()
@@ -55,34 +54,34 @@ class RetryAfter:
         return wait_s
 
 
-#: Observations are put together for so many seconds, and at least so many rows.
+#: Observations are combined over this many seconds, and at least this many rows.
 _BUCKET_S, _BUCKET_ROWS = 0.25, 8
-#: Seconds over which the averages go: quick and slow pace, the shape's data and the shape.
+#: Time constants in seconds: of the quick and the slow pace, of the shape's data and of the shape.
 _QUICK_S, _SLOW_S, _DATA_S, _SHAPE_S = 1.5, 10.0, 60.0, 3.0
-#: So much worse the quick average must be than the slow one to be believed instead of it.
+#: Factor by which the quick average must exceed the slow one to replace it.
 _WORSE = 1.15
-#: How far the number of streams must have varied, as deviation over mean, to tell the shape.
+#: Least variation in the number of streams, as deviation over mean, that determines the shape.
 _SPREAD = 0.15
-#: Up to so many times as many streams as have run at once is the line believed.
+#: The line is trusted up to this many times the most streams that have run at once.
 _TRUST = 4.0
-#: Seconds in which a measurement that is not renewed fades, and in which the most streams that
-#: have run are forgotten.
+#: Time constants in seconds with which an old measurement fades, and with which the most streams
+#: that have run at once are forgotten.
 _FADE_S, _FORGET_S = 60.0, 600.0
 _LEAST_SHARE = 1e-3
 #: Seconds over which the codec's cost is averaged.
 _CODEC_S = 10.0
-#: By how much the load may grow while a first chunk is played.
+#: Load to expect while a first chunk is played: a factor, plus a number of streams.
 _GROWTH, _FEW = 2, 4
-#: A slot is opened, or closed, when the estimate is so far beyond it.
+#: The estimate must be this far beyond a number of slots to change it.
 _SLACK = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class CapacitySettings:
-    """``frame_s`` is the audio of a row; ``ceiling`` bounds what is ever admitted. ``target`` is
-    the share of what the talker sustains that is admitted, and ``codec_target`` that of the
-    codec, whose windows wait for each other; ``row_limit`` is the most that a row may take of
-    the time in which it is heard.
+    """Settings of the capacity. ``frame_s``: seconds of audio of a row. ``ceiling``: the most
+    streams ever admitted. ``target``: the share of the streams sustained by the talker that are
+    admitted. ``codec_target``: the same for the codec, whose windows wait for each other.
+    ``row_limit``: the most that a row may take, as a share of the time for which it is played.
     """
 
     frame_s: float
@@ -99,7 +98,7 @@ class CapacitySettings:
 
 
 class _Average:
-    """Of streams running and seconds per row, over ``span_s``; over all, before there is more."""
+    """Averages of running streams and seconds per row over ``span_s``, at first over less."""
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
@@ -112,12 +111,12 @@ class _Average:
         self.row_s += part * (row_s - self.row_s)
 
     def forget(self) -> None:
-        """Begin anew: what comes next is of another time."""
+        """Start again with the next observation, since the earlier ones are too old."""
         self._seen_s = 0.0
 
 
 class TalkerLoad:
-    """The cost of a row, by how many streams run."""
+    """Seconds per row, as a function of the number of running streams."""
 
     def __init__(self) -> None:
         self._rows = self._seconds = self._beside = 0.0  # of the bucket being filled
@@ -129,11 +128,13 @@ class TalkerLoad:
 
     @property
     def share(self) -> float:
-        """The time that a further stream adds to a row, over one stream's."""
+        """Time that a further stream adds to a row, over one stream's."""
         return self._shape.share
 
     def observe(self, rows: int, seconds: float, running: int, now: float) -> None:
-        """A stream got ``rows`` rows in ``seconds``, while ``running`` ran, it included."""
+        """Record that a stream got ``rows`` rows in ``seconds``, while ``running`` streams ran,
+        itself included.
+        """
         if now - self._since > 4 * _BUCKET_S:  # a pause, not a slow row
             self._rows = self._seconds = self._beside = 0.0
             self._since = now - min(seconds, _BUCKET_S)
@@ -146,15 +147,15 @@ class TalkerLoad:
             self._since = now
 
     def settle(self) -> None:
-        """Keep what is known now for an idle service to fall back to."""
+        """Keep the present estimate for an idle service to fall back to."""
         self._prior = self._measured
 
     def row_s(self, streams: float, now: float) -> float:
-        """Seconds that a row will take if so many streams run; 0 if nothing is known."""
+        """Seconds that a row will take if ``streams`` streams run; 0 while unknown."""
         return self._scale(now) * self._slope(streams)
 
     def streams(self, row_s: float, now: float) -> float:
-        """How many streams get their rows in ``row_s`` seconds each."""
+        """Number of streams that get each row in ``row_s`` seconds."""
         scale = self._scale(now)
         if scale <= 0:
             return inf
@@ -198,7 +199,7 @@ class TalkerLoad:
 
 
 class _Shape:
-    """A least-squares line through the last minute, for as long as there is one in it."""
+    """Least-squares line through the last minute, if the number of streams varied enough."""
 
     def __init__(self) -> None:
         self.share = 1.0
@@ -223,14 +224,14 @@ class _Shape:
 
 
 class CodecLoad:
-    """How long the codec is busy for a new frame; a batch's windows share its time."""
+    """Codec time per new frame. The windows of a batch share its time."""
 
     def __init__(self) -> None:
         self._busy_s = self._frames = 0.0
         self._at = -inf
 
     def observe(self, new_frames: int, busy_s: float, now: float) -> None:
-        """A window of so many new frames took ``busy_s`` of the codec's time."""
+        """Record that a window of ``new_frames`` new frames took ``busy_s`` of the codec's time."""
         kept = exp(-min(1.0, max(0.0, now - self._at)) / _CODEC_S)
         self._busy_s = kept * self._busy_s + busy_s
         self._frames = kept * self._frames + new_frames
@@ -238,40 +239,42 @@ class CodecLoad:
 
     @property
     def frame_s(self) -> float:
-        """Seconds per new frame; 0 if nothing is known."""
+        """Seconds per new frame; 0 while unknown."""
         return self._busy_s / self._frames if self._frames else 0.0
 
 
-#: Over so many seconds it is looked what share of the audio came too late, and by how many streams.
+#: Seconds over which the share of late audio and the number of late streams are measured.
 _GAP_SPAN_S = 2.0
-#: Shorter gaps are not heard; and one stream's gaps may be its client's own doing.
+#: Shorter gaps are inaudible. With fewer late streams, their clients may be the cause.
 _GAP_S, _GAP_STREAMS = 0.02, 2
-#: Of what was carried in time, so much is admitted; and no larger share is believed lost.
+#: Share of the streams carried in time that is admitted after gaps, and the largest share assumed
+#: to be lost.
 _AFTER_GAPS, _MOST_LOST = 0.9, 0.7
-#: For so long nothing more is admitted after gaps; twice as long each time that they come back
-#: within a minute. Then so many times as much in each second, and after that minute any number.
+#: After gaps the limit is constant for ``_GAP_HOLD_S``. This doubles, up to ``_GAP_MOST_HOLD_S``,
+#: each time that gaps return within ``_GAP_AGAIN_S``. Then the limit grows by ``_GAP_GROWTH`` each
+#: second, and is lifted after ``_GAP_AGAIN_S``.
 _GAP_HOLD_S, _GAP_MOST_HOLD_S, _GAP_AGAIN_S, _GAP_GROWTH = 4.0, 32.0, 60.0, 1.04
 
 
 class UnderrunLimit:
-    """The most streams that may be open after listeners have run dry.
+    """The most streams that may be open after underruns.
 
-    What engines take can be measured, and foretells how many streams they carry; what takes the
-    processor away from all of the service at once shows only at the listeners. There each second of
-    silence is one in which the service carried less than what was open: by that share it is too
-    much. The limit is forgotten step by step once there are no gaps any more.
+    The cost of the engines can be measured, and predicts how many streams they carry. A shortage of
+    processor time for the whole service shows only in gaps at the listeners. Each second of silence
+    there is one in which the service carried less than the open streams: they are too many by that
+    share. The limit is lifted gradually once there are no more gaps.
     """
 
     def __init__(self) -> None:
-        #: Decayed sums; the last is of seconds lost times the streams that were open then.
+        #: Decayed sums. The last: seconds lost times the number of streams open then.
         self._sent_s = self._lost_s = self._lost_open_s = 0.0
         self._at = -inf
-        #: When each stream was late last.
+        #: When each stream was last late.
         self._late: dict[int, float] = {}
         self._limit, self._limited_at, self._hold_s = inf, -inf, _GAP_HOLD_S
 
     def observe(self, stream: int, audio_s: float, gap_s: float, active: int, now: float) -> None:
-        """Audio of ``audio_s`` was sent to a listener who had been without for ``gap_s``, while
+        """Record that ``audio_s`` of audio was sent after a gap of ``gap_s`` at the listener, while
         ``active`` slots were held.
         """
         kept = exp(-max(0.0, now - self._at) / _GAP_SPAN_S)
@@ -290,20 +293,20 @@ class UnderrunLimit:
             self._reduce(_AFTER_GAPS * (1 - lost) * self._lost_open_s / self._lost_s, now)
 
     def streams(self, now: float) -> float:
-        """How many streams may be open; inf without gaps of late."""
+        """Number of streams that may be open; inf without recent gaps."""
         grown_s = min(_GAP_AGAIN_S, max(0.0, now - self._limited_at - self._hold_s))
         return self._limit * _GAP_GROWTH**grown_s if grown_s < _GAP_AGAIN_S else inf
 
     def _reduce(self, limit: float, now: float) -> None:
         present = self.streams(now)
-        if now - self._limited_at > self._hold_s:  # they have come back
+        if now - self._limited_at > self._hold_s:  # gaps have returned
             again = now - self._limited_at < self._hold_s + _GAP_AGAIN_S
             self._hold_s = min(_GAP_MOST_HOLD_S, 2 * self._hold_s) if again else _GAP_HOLD_S
         self._limit, self._limited_at = min(present, limit), now
 
 
 class Capacity:
-    """The estimate, and the number of slots that follows from it."""
+    """Estimates how many streams may be open, and derives the number of slots."""
 
     def __init__(self, settings: CapacitySettings) -> None:
         self.settings = settings
@@ -311,13 +314,13 @@ class Capacity:
         self._slots = settings.ceiling
 
     def settle(self) -> None:
-        """The warm-up is over: what it measured is the prior."""
+        """End the warm-up: its measurements become the prior."""
         self.talker.settle()
         self._slots = 0
 
     def streams(self, now: float, fastest: float = 1.0, mean: float = 1.0) -> float:
-        """How many streams may be open, of which one is heard ``fastest`` times as fast and all
-        ``mean`` times as fast as it was spoken.
+        """Number of streams that may be open. One of them plays at ``fastest`` times the speed at
+        which it was spoken, and their mean is ``mean`` times that speed.
 
         Every stream gets rows at the same pace, so the fastest one decides for the talker.
         """
@@ -330,16 +333,17 @@ class Capacity:
         return min(sustained, self.underruns.streams(now), float(mine.ceiling))
 
     def soon_row_s(self, streams: int, now: float) -> float:
-        """Seconds that a row may take until a first chunk that is sent now has been played; 0
-        while nothing is known. Others may come at any moment: reckoned with are as many again,
-        and a few, but no more than there are slots.
+        """Seconds that a row may take until a first chunk that is sent now has been played; 0 while
+        unknown. More streams may begin at any moment: as many again and a few are assumed, but no
+        more than there are slots.
         """
         soon = min(_GROWTH * streams + _FEW, self._slots)
         return min(self.settings.frame_s, self.talker.row_s(max(1, soon), now))
 
     def slots(self, now: float, fastest: float = 1.0, mean: float = 1.0) -> int:
-        """The same as a whole number, at least 1: without a stream nothing would be learned. At
-        ordinary speed it changes only when the estimate has done so clearly.
+        """Number of slots: ``streams`` as a whole number, at least 1, since without a stream
+        nothing would be learned. At ordinary speed it changes only if the estimate has changed
+        clearly.
         """
         estimate = self.streams(now, fastest, mean)
         if fastest != 1 or mean != 1:

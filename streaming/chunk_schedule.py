@@ -1,6 +1,30 @@
-"""The chunk schedule: how many frames the next chunk takes so that no listener runs dry.
+"""The chunk schedule: the number of frames of each chunk, small but without underruns.
 
-The symbols and the derivation of both formulas are in ``streaming.chunk_schedule``.
+``PaceBounds`` promises: between any two rows i < j at most ``(j - i) * S + B`` seconds pass. A
+window of w frames leaves the codec at most ``Q + d(w)`` after it was handed over, with
+``d(w) = d0 + d1 * w``, or G later while other streams begin. T is the duration of a frame, L the
+left context, r the lookahead. One window of an utterance is in the codec at a time.
+
+1. **The smallest sustainable chunk.** The codec keeps up with playback if a chunk is decoded
+   while it lasts: ``Q + d(L + m + r) <= m T``, so ``m0 = ceil((Q + d(L + r)) / (T - d1))``.
+2. **The first chunk.** Emitted at time 0, it is heard at ``f d(n1 + r1)`` at the earliest, where f
+   is the least share of its bound that a decode takes. The client runs out of audio ``n1 T``
+   later. By then the next m0 frames must have come, after ``m0 S + B`` at most, and have been
+   decoded, after ``Q + G + d(L + m0 + r)`` more, with ``guard_s`` to spare. The first chunk is the
+   smallest such n1 that also outlasts this decode if it is itself as late as possible.
+3. **Later chunks** may be emitted until ``U = dry_at - guard_s - Q - G - d``. By step 2 and
+   ``S <= T`` at least m0 frames are in hand then, and again after the chunk. A chunk waits for its
+   target, ``growth`` times the last chunk, but not past U. It takes at most the target, or half
+   of the frames that would just be in time: taking all would leave no margin, and occupy the codec
+   for longest. Nor does it exceed this stream's share of the codec's time until ``dry_at``, except
+   for m0, since streams that begin together want larger chunks together. If the wide lookahead
+   would be late, the first chunk's narrow one is used.
+4. **The end.** The rest is sent as one chunk if it is at most 1.5 times the target, or if it would
+   be decoded anyway as lookahead.
+5. **S > T.** The talker is slower than playback. The deficit of all frames to come,
+   ``left * (S - T)``, must be in hand at the start, as far as ``max_hold_frames`` allows.
+
+After an underrun the utterance starts again with step 2. Times are seconds on the caller's clock.
 """
 
 from __future__ import annotations
@@ -15,17 +39,17 @@ _EPS = 1e-9
 class ScheduleSettings:
     """Settings of the schedule.
 
-    ``delay_rows`` is K - 1 for a delay pattern. ``first_chunk_frames`` fixes the first
-    chunk's size; None computes it. Of the first lookahead so many as ``incomplete_frames`` may be
-    frames that have begun and are not complete. Where ``first_lookahead_frames`` equals
-    ``lookahead_frames`` no window gets less, however late it is: set both to the receptive
-    field for streamed audio equal to one-shot. ``guard_s`` is audio that should always be
-    left at the client, against the network's jitter. ``max_hold_frames`` bounds what is
-    held back before a start, and ``horizon_frames`` is the length assumed of an utterance
-    whose length nobody expects; it matters only to talkers slower than playback.
+    ``delay_rows`` is K - 1 for a delay pattern. ``first_chunk_frames`` fixes the first chunk's
+    size; None computes it. Up to ``incomplete_frames`` frames of the first lookahead may have begun
+    but not be complete. If ``first_lookahead_frames`` equals ``lookahead_frames``, no window gets
+    less, however late it is: set both to the receptive field to make streamed audio equal to
+    one-shot audio. ``guard_s``: audio that should always be left at the client, against network
+    jitter. ``max_hold_frames`` limits the frames held back before a start. ``horizon_frames`` is
+    assumed as the length of an utterance of unknown length; it matters only if the talker is slower
+    than playback.
 
-    Two chunks may exceed ``max_chunk_frames``: a first one that has to, and the last one,
-    by half.
+    Two chunks may exceed ``max_chunk_frames``: a first chunk that has to, and the last one, by
+    half.
     """
 
     frame_s: float
@@ -63,12 +87,11 @@ class ScheduleSettings:
 class PaceBounds:
     """Upper bounds on the pace of a talker and its codec, all in seconds.
 
-    ``row_s`` is S and ``burst_s`` is B, ``queue_s`` is Q, ``decode_fixed_s`` is d0 and
-    ``decode_frame_s`` is d1, per frame of the whole window. ``decode_floor`` is f, from 0
-    to 1: a decode takes at least that share of d0 + d1 * w. ``beginners_s`` is G.
-    ``codec_share`` is the part of the codec's time that is one stream's, as bounds count time.
-    ``trimmed_s`` is audio of a context's first chunk that is not sent, since nothing is heard in
-    it.
+    ``row_s`` is S, ``burst_s`` is B, ``queue_s`` is Q, ``beginners_s`` is G, ``decode_fixed_s`` is
+    d0 and ``decode_frame_s`` is d1, per frame of the whole window. ``decode_floor`` is f, from 0 to
+    1: a decode takes at least that share of d0 + d1 * w. ``codec_share``: one stream's share of the
+    codec's time, in terms of ``decode_s``. ``trimmed_s``: inaudible audio of a context's first
+    chunk, which is not sent.
     """
 
     row_s: float
@@ -91,18 +114,17 @@ class PaceBounds:
 
     @property
     def wait_s(self) -> float:
-        """The longest that a window waits for the codec now: Q + G."""
+        """The longest that a window may wait for the codec now: Q + G."""
         return self.queue_s + self.beginners_s
 
     def decode_s(self, window_frames: int) -> float:
-        """The longest that a window of so many frames takes in the codec, without the queue."""
+        """The longest that a window of ``window_frames`` takes in the codec, without the queue."""
         return self.decode_fixed_s + self.decode_frame_s * window_frames
 
 
 def sustainable_frames(settings: ScheduleSettings, bounds: PaceBounds) -> int:
-    """m0: the smallest chunk with which the codec keeps up with playback (step 1).
-
-    The largest chunk, if none does.
+    """Return m0, the smallest chunk with which the codec keeps up with playback (step 1), or the
+    largest chunk if none does.
     """
     spare_s = settings.frame_s - bounds.decode_frame_s
     if spare_s <= 0:
@@ -116,11 +138,10 @@ def start_frames(
     settings: ScheduleSettings, bounds: PaceBounds, *, left_frames: int, lead_s: float = 0.0,
     trimmed_s: float = 0.0,
 ) -> int:  # fmt: skip
-    """n1: the fewest frames with which playback may start and never run dry (step 2).
+    """Return n1, the fewest frames with which playback may start and never underrun (step 2).
 
-    ``left_frames`` is how many frames are still to be emitted; it matters if S > T (step 5).
-    ``lead_s`` is audio that the client still has, ``trimmed_s`` audio of the chunk that it will not
-    get.
+    ``left_frames``: number of frames still to be emitted; it matters if S > T (step 5). ``lead_s``:
+    audio that the client still has. ``trimmed_s``: audio of the chunk that will not be sent.
     """
     m0 = sustainable_frames(settings, bounds)
     window = settings.left_context_frames + m0 + settings.lookahead_frames
@@ -130,29 +151,29 @@ def start_frames(
     if bounds.row_s <= settings.frame_s:
         per_frame_s, floor_frame_s = settings.frame_s, bounds.decode_floor * bounds.decode_frame_s
     else:
-        # Each frame that is held back is one that need not be waited for later. They are sent
-        # in pieces, so only one piece's decode comes before the first sound: leave it out.
+        # A frame that is held back need not be waited for later. The frames are sent in several
+        # chunks. Only one of these is decoded before the first sound, so that decode is not counted
+        # per frame.
         need_s += left_frames * (bounds.row_s - settings.frame_s)
         per_frame_s, floor_frame_s = bounds.row_s, 0.0
     frames = ceil((need_s - floor_s) / (per_frame_s + floor_frame_s) - _EPS)
     if lead_s > 0:
         frames = min(frames, ceil((need_s - lead_s) / per_frame_s - _EPS))
-    # However late it is sent itself, it lasts while the next chunk is decoded.
+    # Even if it is sent late, it must last while the next chunk is decoded.
     least = max(m0, ceil(decoded_s / settings.frame_s - _EPS))
     return min(settings.max_hold_frames, max(least, frames))
 
 
-#: Up to this many targets of frames are sent as one chunk at the end of an utterance.
+#: At the end of an utterance, up to this many times the target is sent as one chunk.
 _LAST_CHUNK = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkDecision:
-    """Emit ``new_frames`` with ``lookahead`` now, and after it ``incomplete`` frames that are not
-    complete; or, if ``new_frames`` is 0, wait.
+    """Emit ``new_frames`` now, with a lookahead of ``lookahead`` complete and then ``incomplete``
+    incomplete frames. If ``new_frames`` is 0, wait.
 
-    Ask again at ``wake_at`` (inf: no timer is needed), or when a row, a send or the end
-    comes.
+    Ask again at ``wake_at`` (inf: no timer is needed), or after a row, a send or the end.
     """
 
     new_frames: int
@@ -167,12 +188,12 @@ _WAIT = ChunkDecision(0, 0, inf)
 class ChunkSchedule:
     """The chunks of one utterance.
 
-    ``dry_at`` is when the client runs dry, given what earlier utterances of the context
-    have sent; -inf if nothing plays. An utterance that starts while audio still plays has
-    until then, so its first chunk may be a larger one.
+    ``dry_at``: when the client runs out of the audio of earlier utterances; -inf if nothing plays.
+    An utterance that starts while audio still plays has until then, so its first chunk may be
+    larger.
 
-    ``expected_frames`` is a guess at the utterance's length from above. ``is_trimmed``: of the
-    beginning ``bounds.trimmed_s`` will not be sent.
+    ``expected_frames``: an upper estimate of the utterance's length. ``is_trimmed``:
+    ``bounds.trimmed_s`` of its beginning will not be sent.
     """
 
     def __init__(
@@ -186,7 +207,7 @@ class ChunkSchedule:
     ) -> None:
         self._settings = settings
         self._bounds = bounds
-        #: When the client has played everything sent so far; -inf before anything was.
+        #: When the client will have played all sent audio; -inf before the first send.
         self.dry_at = dry_at
         self._expected = settings.horizon_frames if expected_frames is None else expected_frames
         self._is_trimmed = is_trimmed
@@ -197,23 +218,23 @@ class ChunkSchedule:
         self._last_chunk = 0
 
     def update_bounds(self, bounds: PaceBounds) -> None:
-        """Go on with newer bounds. Ask ``decide`` again."""
+        """Continue with newer bounds. Call ``decide`` again."""
         self._bounds = bounds
 
     def on_frames(self, count: int) -> None:
-        """``count`` more frames are in hand, complete. Raises ValueError after the end."""
+        """Add ``count`` complete frames. Raises ValueError after the end."""
         if count < 0 or (count and self._finished):
             raise ValueError("frames cannot be taken back, nor come after the end")
         self._frames += count
 
     def on_finished(self) -> None:
-        """The talker has ended: what is in hand is all there is."""
+        """Record that the talker has ended, so that no more frames come."""
         self._finished = True
 
     def on_emitted(self, new_frames: int, lookahead: int) -> None:
-        """A window with so many frames was handed to the codec.
+        """Record that a window with ``new_frames`` new frames was handed to the codec.
 
-        Raises ValueError if there are not so many, or one is there already.
+        Raises ValueError if there are not enough frames, or if a window is in the codec already.
         """
         if self._in_flight or not 0 < new_frames <= self._frames - self._emitted - lookahead:
             raise ValueError(f"{new_frames} frames cannot be emitted now")
@@ -221,9 +242,10 @@ class ChunkSchedule:
         self._in_flight = self._last_chunk = new_frames
 
     def on_sent(self, new_frames: int, now: float, trimmed_s: float = 0.0) -> None:
-        """The samples of ``new_frames`` emitted frames were sent, but for ``trimmed_s`` of them.
+        """Record that the samples of ``new_frames`` emitted frames were sent, except for
+        ``trimmed_s`` of them.
 
-        Raises ValueError if there are not so many in the codec.
+        Raises ValueError if there are fewer frames in the codec.
         """
         if not 0 < new_frames <= self._in_flight:
             raise ValueError(f"{new_frames} frames cannot have been sent")
@@ -231,20 +253,20 @@ class ChunkSchedule:
         self.dry_at = max(self.dry_at, now) + new_frames * self._settings.frame_s - trimmed_s
 
     def decide(self, now: float) -> ChunkDecision:
-        """Decide at ``now``. While a window is in the codec: wait."""
+        """Decide at ``now``. The decision is to wait while a window is in the codec."""
         if self._in_flight or self._frames == self._emitted:
             return _WAIT
         lead_s = self.dry_at - now
         if lead_s < 0:
             return self._start(0.0)
         if self._emitted == 0 and self._bounds.row_s > self._settings.frame_s:
-            # A gap between utterances is heard less than the sure one inside them.
+            # A gap between utterances disturbs less than the otherwise certain one inside them.
             return self._start(lead_s)
         return self._keep_up(now)
 
     def missing_frames(self, *, playing: bool) -> int:
-        """How many frames the next chunk is still short of, by the bounds of now: while audio
-        plays of the chunk that is wanted, else of the fewest that can be started with.
+        """Number of frames missing for the next chunk, by the present bounds: while audio plays,
+        for a chunk of the wanted size; otherwise for the smallest that can be started with.
         """
         if playing:
             wanted = self._sizes()[1] + self._settings.lookahead_frames
@@ -253,8 +275,8 @@ class ChunkSchedule:
         return max(0, wanted - (self._frames - self._emitted))
 
     def _start_size(self, lead_s: float, *, in_hand: bool = False) -> int:
-        """The first chunk, or the first after an underrun; ``in_hand``: the next one's frames need
-        not be waited for.
+        """Size of the first chunk, or of the first after an underrun. ``in_hand``: the frames of
+        the chunk after it need not be waited for.
         """
         if self._first_fixed is not None:
             return self._first_fixed
@@ -268,7 +290,7 @@ class ChunkSchedule:
         )
 
     def _start(self, lead_s: float) -> ChunkDecision:
-        """Steps 2 and 5: nothing, or too little, is playing."""
+        """Steps 2 and 5: no audio, or too little, is playing."""
         settings, ready = self._settings, self._frames - self._emitted
         narrow, wide = settings.first_lookahead_frames, settings.lookahead_frames
         size = self._start_size(lead_s)
@@ -277,14 +299,14 @@ class ChunkSchedule:
         elif ready < size + self._narrowest:
             return _WAIT
         elif self._bounds.row_s > settings.frame_s:
-            # What is held back goes in several chunks; the first lasts for the second's decode.
+            # Held-back frames are sent in several chunks; the first lasts for the second's decode.
             least = self._start_size(lead_s, in_hand=True)
             size = min(size, max(least, settings.max_chunk_frames))
-        # Frames that are in hand anyway make the seam better for nearly nothing.
+        # Frames already in hand improve the seam at almost no cost.
         return self._emit(size, wide if ready >= size + wide else narrow)
 
     def _keep_up(self, now: float) -> ChunkDecision:
-        """Steps 3 and 4: grow up to the deadline."""
+        """Steps 3 and 4: grow the chunk until the deadline."""
         settings, bounds, ready = self._settings, self._bounds, self._frames - self._emitted
         smallest, target, most = self._sizes()
         if self._finished and self._is_last_chunk(ready, target):
@@ -313,8 +335,8 @@ class ChunkSchedule:
         return _WAIT
 
     def _fair(self, context: int, now: float) -> int:
-        """How many frames take as much of the codec's time as is this stream's until ``dry``; no
-        fewer than last until the next window is decoded, however many streams begin meanwhile.
+        """Number of frames that take this stream's share of the codec's time until ``dry_at``, but
+        enough to last until the next window is decoded, even if other streams begin meanwhile.
         """
         bounds = self._bounds
         if not bounds.decode_frame_s:
@@ -324,14 +346,14 @@ class ChunkSchedule:
         return max(least, floor(min(room_s / bounds.decode_frame_s, self._frames)))
 
     def _is_last_chunk(self, ready: int, target: int) -> bool:
-        """Whether all that is left should be one chunk.
+        """Whether all remaining frames should be one chunk.
 
-        As lookahead of a smaller one it would be decoded too.
+        As lookahead of a smaller chunk they would be decoded too.
         """
         return ready <= max(_LAST_CHUNK * target, target + self._settings.lookahead_frames)
 
     def _sizes(self) -> tuple[int, int, int]:
-        """The smallest, the wanted and the largest chunk of step 3."""
+        """The smallest, the wanted and the largest size of a chunk in step 3."""
         settings, cap = self._settings, self._settings.max_chunk_frames
         if self._first_fixed is not None:
             return self._first_fixed, self._first_fixed, self._first_fixed
@@ -341,12 +363,12 @@ class ChunkSchedule:
 
     @property
     def _narrowest(self) -> int:
-        """Complete frames that must be in hand after a chunk."""
+        """Number of complete frames that must be in hand after a chunk."""
         return self._settings.first_lookahead_frames - self._settings.incomplete_frames
 
     @property
     def _lookaheads(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The wide and the narrow one: frames, and how many of them must be complete."""
+        """The wide and the narrow lookahead, each with the number of frames to be complete."""
         wide, narrow = self._settings.lookahead_frames, self._settings.first_lookahead_frames
         return (wide, wide), (narrow, self._narrowest)
 
@@ -364,7 +386,7 @@ class ChunkSchedule:
 
 
 def _fitting(room_s: float, decode_frame_s: float, lookahead: int, seen: int) -> int:
-    """How many new frames can be decoded in ``room_s``, each with its lookahead, of ``seen``."""
+    """Number of new frames, out of ``seen``, that fit in ``room_s`` with their lookahead."""
     if room_s < -_EPS:
         return 0
     if room_s + _EPS >= seen * decode_frame_s:

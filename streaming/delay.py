@@ -1,8 +1,8 @@
-"""The delay pattern: from a talker's rows to a codec's frames, and back.
+"""The delay pattern: converts a talker's rows to a codec's frames, and back.
 
-Some talkers make a whole frame in every step (``WholeRows``). Others use the delay pattern:
-codebook k of frame t sits in row t + k. With K = 4 codebooks and T = 3 frames (``.`` is
-BOC, ``#`` is EOC, ``tk`` is frame t's code in codebook k)::
+Some talkers generate a whole frame in every step (``WholeRows``). Others use the delay pattern:
+codebook k of frame t is in row t + k. With K = 4 codebooks and T = 3 frames (``.`` is BOC, ``#`` is
+EOC, ``tk`` is frame t's code in codebook k)::
 
               row 0   1   2   3   4   5
     codebook 0   00  10  20   #   #   #
@@ -10,8 +10,8 @@ BOC, ``#`` is EOC, ``tk`` is frame t's code in codebook k)::
     codebook 2    .   .  02  12  22   #
     codebook 3    .   .   .  03  13  23
 
-so frame 0 is the first diagonal, complete with row K - 1, and T frames need T + K - 1 rows.
-Every array here is int16; codes from ``codebook_size`` upwards are special and never audio.
+Frame 0 is the first diagonal, complete with row K - 1, and T frames need T + K - 1 rows. Every
+array here is int16; codes from ``codebook_size`` upwards are special and never audio.
 """
 
 from __future__ import annotations
@@ -23,21 +23,19 @@ import numpy as np
 
 from streaming.spec import UNKNOWN, CodecSpec, Codes
 
-#: Of the codes that int16 holds.
+#: The largest code that int16 holds.
 _LARGEST = 0x7FFF
 
 
 class RowReader(Protocol):
-    """Reads one utterance's frames off its rows, as they come."""
+    """Converts the rows of one utterance to frames as they come."""
 
     @property
     def ended(self) -> bool:
         """True once it is known that no frame follows."""
 
     def incomplete(self, most: int) -> Codes:
-        """The next frames ``[m, K]``, m <= ``most``, as far as their codes have come: what has not
-        is UNKNOWN.
-        """
+        """Return the next frames ``[m, K]``, m <= ``most``; a code that has not come is UNKNOWN."""
 
     def push_rows(self, rows: Codes) -> Codes:
         """Take rows ``[n, K]``; return the frames ``[m, K]`` that they complete, m <= n.
@@ -47,23 +45,23 @@ class RowReader(Protocol):
 
 
 class RowLayout(StrEnum):
-    """How a talker lays the frames of an utterance out in the rows of its steps."""
+    """Layout of an utterance's frames in the rows of the talker's steps."""
 
     DELAYED = "delayed"
     WHOLE = "whole"
 
     def delay_rows(self, codec: CodecSpec) -> int:
-        """How many rows after its first code a frame has all its codes that are heard."""
+        """Number of rows from a frame's first code to its last audible one."""
         return codec.delay_rows if self is RowLayout.DELAYED else 0
 
     def reader(self, codec: CodecSpec) -> RowReader:
-        """A reader for one utterance."""
+        """Return a reader for one utterance."""
         if self is RowLayout.WHOLE:
             return WholeRows(codec.codebook_sizes)
         return DelayReverter(codec.num_codebooks, codec.codebook_size, codec.inert_codebooks)
 
     def rows(self, frames: Codes, codec: CodecSpec) -> Codes:
-        """The rows in which a talker is shown the frames ``[T, K]`` of a reference clip.
+        """Return the rows that show a talker the frames ``[T, K]`` of a reference clip.
 
         Raises ValueError for a wrong shape or type, for a negative code, and if ``frames`` is
         empty.
@@ -77,9 +75,9 @@ class RowLayout(StrEnum):
 
 
 class WholeRows:
-    """Reads frames off rows of which each is a whole frame.
+    """Reads frames from rows that are each a whole frame.
 
-    The first row with a special code ends the stream, and is no frame.
+    The first row with a special code ends the stream, and is not a frame.
     """
 
     def __init__(self, codebook_sizes: tuple[int, ...]) -> None:
@@ -91,7 +89,7 @@ class WholeRows:
         self.ended = False
 
     def incomplete(self, most: int) -> Codes:
-        """No frame is ever incomplete: ``[0, K]``."""
+        """Return ``[0, K]``: no frame is ever incomplete."""
         return np.empty((0, len(self._sizes)), np.int16)
 
     def push_rows(self, rows: Codes) -> Codes:
@@ -110,14 +108,13 @@ class WholeRows:
 
 
 class DelayReverter:
-    """Turns one utterance's rows into frames, as they come.
+    """Converts the rows of one utterance to frames as they come.
 
-    The first frame that holds any special code ends the stream: neither it nor anything
-    after it is audio. A special code is never clamped to a real one, because that real
-    code would be heard.
+    The first frame with a special code ends the stream: neither it nor anything after it is audio.
+    A special code is never clamped to a real one, because that real code would be heard.
 
-    A frame is not waited for longer than it can be heard: of the last ``inert`` codebooks any
-    code sounds like any other, so each frame has code 0 there and is complete without them.
+    In the last ``inert`` codebooks all codes sound the same. Each frame has code 0 there, and is
+    complete without waiting for them.
     """
 
     def __init__(self, num_codebooks: int, codebook_size: int, inert: int = 0) -> None:
@@ -128,16 +125,18 @@ class DelayReverter:
         self._num_codebooks = num_codebooks
         self._heard = num_codebooks - inert
         self._codebook_size = codebook_size
-        # Rows, as far as they are heard, that hold codes of incomplete frames: at most K - 1.
+        # Audible codes of the rows with codes of incomplete frames: at most K - 1 rows.
         self._tail: Codes = np.empty((0, self._heard), np.int16)
         self._is_plain = True  # no special code among them
-        #: Whether the next frame is known to hold a special code: no frame follows. That is known
-        #: before the frame is complete, as a rule one row sooner.
+        #: Whether the next frame is known to hold a special code, so that no frame follows. This is
+        #: known before the frame is complete, usually one row sooner.
         self.ended = False
 
     def incomplete(self, most: int) -> Codes:
-        """The next frames ``[m, K]``, m <= ``most``, as far as their codes have come: what has not
-        is UNKNOWN. There are at most K - 1, each with a code less, and none once the end is known.
+        """Return the next frames ``[m, K]``, m <= ``most``; a code that has not come is UNKNOWN.
+
+        There are at most K - 1, each with one code less than the last, and none after the end is
+        known.
         """
         rows, heard = self._tail, self._heard
         count = 0 if self.ended else min(most, len(rows))
@@ -163,15 +162,15 @@ class DelayReverter:
         return self._padded(self._complete(rows[:, : self._heard], has_special))
 
     def _padded(self, frames: Codes) -> Codes:
-        """With the codes that are not heard."""
+        """Add the codes of the inert codebooks."""
         inert = self._num_codebooks - self._heard
         return np.pad(frames, ((0, 0), (0, inert))) if inert else frames
 
     def _complete(self, rows: Codes, has_special: bool) -> Codes:
-        """The frames that these rows complete, without those that are at or after the end."""
+        """Return the frames that these rows complete, without those at or after the end."""
         held = np.concatenate([self._tail, rows])
         frames = _diagonals(held)
-        if not has_special and self._is_plain:  # as in most of every stream
+        if not has_special and self._is_plain:  # the usual case
             self._tail = held[len(frames) :]
             return frames
         special = (frames >= self._codebook_size).any(axis=1)
@@ -181,16 +180,16 @@ class DelayReverter:
         else:
             self._tail = held[len(frames) :]
             self._is_plain = not (self._tail >= self._codebook_size).any()
-            # The next frame's codes so far: the diagonal of what is left.
+            # The diagonal of the remaining rows holds the next frame's codes so far.
             self.ended = bool((np.diagonal(self._tail) >= self._codebook_size).any())
         return frames
 
 
 def apply_delay(frames: Codes, boc: int, eoc: int) -> Codes:
-    """Lay frames ``[T, K]`` out as rows ``[T + K - 1, K]``, filled up with BOC and EOC.
+    """Convert frames ``[T, K]`` to delayed rows ``[T + K - 1, K]``, filled up with BOC and EOC.
 
-    This is how a talker is shown reference audio. Raises ValueError for a wrong shape or
-    type, for a negative code, and if ``frames`` is empty.
+    This is how a talker is shown reference audio. Raises ValueError for a wrong shape or type, for
+    a negative code, and if ``frames`` is empty.
     """
     _check(frames, None)
     total, num_codebooks = frames.shape
@@ -204,7 +203,7 @@ def apply_delay(frames: Codes, boc: int, eoc: int) -> Codes:
 
 
 def _diagonals(rows: Codes) -> Codes:
-    """A frame is a diagonal: a view of ``rows`` in which each code is a row and one further."""
+    """Return the diagonals of ``rows``, its frames: each code is one row and one column further."""
     total, books = rows.shape
     if total < books:
         return np.empty((0, books), np.int16)
@@ -214,14 +213,14 @@ def _diagonals(rows: Codes) -> Codes:
 
 
 def _check(codes: Codes, num_codebooks: int | None, codebook_size: int = 0) -> bool:
-    """Whether a code is ``codebook_size`` or more."""
+    """Validate ``codes``; return whether one of them is ``codebook_size`` or more."""
     if codes.ndim != 2 or codes.dtype != np.int16 or not codes.shape[1]:
         raise ValueError("codes must be int16 of shape [n, K]")
     if num_codebooks is not None and codes.shape[1] != num_codebooks:
         raise ValueError(f"expected {num_codebooks} codebooks, got {codes.shape[1]}")
     if not codes.size:
         return False
-    # Unsigned, negative ones are the largest. ``reduce``: ``max`` is a layer of Python around it.
+    # As unsigned, negative codes are the largest. ``reduce`` avoids the Python wrapper of ``max``.
     largest = int(np.maximum.reduce(codes.view(np.uint16), axis=None))
     if largest > _LARGEST:
         raise ValueError("codes must not be negative")

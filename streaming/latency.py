@@ -1,7 +1,7 @@
 """Measured pace of the talker and cost of the codec.
 
-:class:`PaceEstimator` learns how fast rows come (:class:`StreamPace` follows one stream of them),
-:class:`DecodeCostEstimator` what a window costs in the codec. Together they give the
+:class:`PaceEstimator` learns how fast rows come (:class:`StreamPace` measures one stream of them),
+:class:`DecodeCostEstimator` the cost of a window in the codec. Together they give the
 ``PaceBounds`` by which the chunk schedule sizes its chunks.
 """
 
@@ -23,26 +23,27 @@ Floats = npt.NDArray[np.float64]
 
 #: Windows remembered, windows needed before the prior is dropped, windows between two fits.
 _COST_MEMORY, _WARM, _REFIT = 256, 8, 8
-#: For so many windows a wait is remembered: few wait, and hardly any where one speaks alone.
+#: Number of windows for which a wait is remembered: few windows wait, and hardly any while a single
+#: stream runs.
 _WAIT_MEMORY = 2 * _COST_MEMORY
-#: Share of windows that keep to the upper bounds, and to the floor.
+#: Share of windows within the upper bounds, and below the floor.
 _UPPER, _LOWER = 0.995, 0.02
-#: A queue has a long tail: so much longer than what nearly all windows waited, the next may.
+#: Factor between the longest usual wait and its bound, since a queue has a long tail.
 _QUEUE_SPARE = 2.0
 
 
 class DecodeCostEstimator:
-    """The codec's part of the bounds; ``prior`` is used until a few windows were seen."""
+    """Learns the codec's part of the bounds. ``prior`` is used for the first few windows."""
 
     def __init__(self, prior: PaceBounds) -> None:
         self._prior = prior
         self._seen = np.zeros((_COST_MEMORY, 2))  # frames of the whole batch, decode_s
-        #: Which window it was, and how long it waited.
+        #: The number of each window, and how long it waited.
         self._waits: deque[tuple[int, float]] = deque(maxlen=_COST_MEMORY)
         self._count = 0
         self._fitted_at = 0
         self._bounds = prior
-        #: What a usual window takes, over the bound of its time.
+        #: Time of a typical window, over the upper bound of its time.
         self.usual_share = 1.0
 
     def observe(
@@ -53,13 +54,14 @@ class DecodeCostEstimator:
         slack_s: float = 0.0,
         batch: int = 1,
     ) -> None:
-        """One window of ``window_frames`` in all waited ``queue_s`` and took ``decode_s``, in a
-        ``batch`` of so many; it was wanted ``slack_s`` after it was handed over.
+        """Record one window of ``window_frames`` in all: it waited ``queue_s`` and took
+        ``decode_s``, in a batch of ``batch`` windows. Its deadline was ``slack_s`` after it was
+        handed over.
 
-        What the others of its batch take is their cost and this one's wait. They are about as
-        long as it is.
+        The time of the batch's other windows counts as this one's wait. They have about the same
+        length.
 
-        Raises ValueError for what cannot have been measured.
+        Raises ValueError for values that cannot have been measured.
         """
         if min(window_frames, batch) < 1 or not (0 <= queue_s < np.inf and 0 <= decode_s < np.inf):
             raise ValueError("a window has frames, and finite times that are not negative")
@@ -72,7 +74,7 @@ class DecodeCostEstimator:
             self._waits.append((self._count, wait_s))
 
     def bounds(self) -> PaceBounds:
-        """Bounds whose queue and decode figures are learned; row_s and burst_s are the prior's."""
+        """Return bounds with learned queue and decode times. The pace is that of the prior."""
         if self._count >= _WARM and self._count - self._fitted_at >= _REFIT:
             self._bounds = self._fit()
             self._fitted_at = self._count
@@ -84,7 +86,7 @@ class DecodeCostEstimator:
         fixed, slope = self._line(frames, decode_s)
         share = decode_s / np.maximum(fixed + slope * frames, 1e-9)
         upper = max(1e-9, float(np.quantile(share, _UPPER, method="higher")))
-        self.usual_share = min(1.0, 1.0 / upper)  # the line itself is what usual ones take
+        self.usual_share = min(1.0, 1.0 / upper)  # typical windows are on the line
         lower = float(np.quantile(share, _LOWER, method="lower"))
         queue_s = self._prior.queue_s
         while self._waits and self._waits[0][0] <= self._count - _WAIT_MEMORY:
@@ -102,36 +104,36 @@ class DecodeCostEstimator:
         )
 
     def _line(self, frames: Floats, decode_s: Floats) -> tuple[float, float]:
-        """The mean cost as a fixed part and one per frame, neither negative."""
+        """Fit the mean cost: a fixed part and one per frame, neither negative."""
         mean_frames, mean_s = float(frames.mean()), float(decode_s.mean())
         spread = frames - mean_frames
         if spread.any():
             slope = max(0.0, float(spread @ decode_s / (spread @ spread)))
-        else:  # one size of window says nothing about others: keep the prior's proportions
+        else:  # windows of a single size: keep the prior's proportions
             prior_s = self._prior.decode_s(int(mean_frames))
             slope = mean_s * self._prior.decode_frame_s / prior_s if prior_s else 0.0
         slope = min(slope, mean_s / mean_frames)
-        # Where the whole cost is the slope's, rounding can leave a little less than nothing.
+        # If the slope is the whole cost, rounding can make the rest slightly negative.
         return max(0.0, mean_s - slope * mean_frames), slope
 
 
-#: Waits that are put together before they are counted.
+#: Number of waits that are processed together.
 _BLOCK = 32
 
 
 class StreamPace:
-    """The pace of one stream of rows. Made by ``PaceEstimator.open``; close it at its end."""
+    """Pace of one stream of rows. Created by ``PaceEstimator.open``; close it at its end."""
 
     def __init__(self, estimator: PaceEstimator, grid_s: Floats) -> None:
         self._estimator = estimator
         self._grid_s = grid_s
         self._level = np.zeros_like(grid_s)
         self._lateness_s = np.zeros_like(grid_s)
-        #: Not yet counted: how long each batch of rows was waited for, and how many rows it had.
+        #: Batches not yet processed: seconds waited for each, and its number of rows.
         self._steps_s: list[float] = []
         self._counts: list[int] = []
         self._even: list[bool] = []
-        self.rows = 0  # rows that were waited for: those of the first batch were not
+        self.rows = 0  # rows whose wait was measured: not those of the first batch
         self.elapsed_s = 0.0
         self._last: float | None = None
         self._beside = 0.0
@@ -139,11 +141,11 @@ class StreamPace:
         self._run(True)
 
     def observe(self, count: int, now: float) -> None:
-        """``count`` rows came together at ``now``."""
+        """Record ``count`` rows that came together at ``now``."""
         self.observe_all((Arrival(count, now),))
 
     def observe_all(self, came: Sequence[Arrival]) -> None:
-        """Rows came; see ``TalkerRows.came``."""
+        """Record rows; see ``TalkerRows.came``."""
         counted, waited_s, latest = 0, 0.0, None
         for count, at, evenly in came:
             if count < 1:
@@ -171,16 +173,16 @@ class StreamPace:
 
     @property
     def lateness_s(self) -> Floats:
-        """The largest lateness so far for each rate ``[rates]``."""
+        """Largest lateness so far for each rate, ``[rates]``."""
         self._count()
         return self._lateness_s
 
     def _count(self) -> None:
-        """Run the token buckets over what has not been counted, all rates and steps at once.
+        """Run the token buckets over the unprocessed batches, for all rates and steps at once.
 
-        The level rises by ``step - S``, then falls by ``(count - 1) S``, and never below 0: such
-        a walk is its sum less the lowest that the sum has been, if that was below 0. Of rows that
-        came evenly each has its share of the step, which is one move by ``step - count S``.
+        The level rises by ``step - S``, then falls by ``(count - 1) S``, and is never below 0. Such
+        a walk equals its running sum minus the lowest value of that sum, if that is below 0. Rows
+        that came evenly have equal shares of the step, which makes one move by ``step - count S``.
         """
         if not self._steps_s:
             return
@@ -198,7 +200,7 @@ class StreamPace:
         self._even.clear()
 
     def pause(self) -> None:
-        """The talker is held back on purpose: the time until the next row is not its pace."""
+        """Record that the talker is held back: the time until the next row does not count."""
         self._forget_last()
         self._run(False)
 
@@ -208,7 +210,7 @@ class StreamPace:
         self._level[:] = 0.0
 
     def close(self) -> None:
-        """No more rows come, for whatever reason. Safe to call again."""
+        """End the stream. May be called again."""
         self._run(False)
         self._estimator.close(self)
 
@@ -218,12 +220,12 @@ class StreamPace:
 
     @property
     def row_s(self) -> float:
-        """Seconds per row so far; 0 before there were two."""
+        """Mean seconds per row so far; 0 before the second."""
         return self.elapsed_s / self.rows if self.rows else 0.0
 
     @property
     def streams_beside(self) -> float:
-        """How many streams ran on average, this one included."""
+        """Mean number of open streams, including this one."""
         return self._beside / self.rows if self.rows else 1.0
 
 
@@ -234,25 +236,26 @@ _GRID = (
 )
 #: Finished streams remembered, and how many of them are used at a time.
 _PACE_MEMORY, _NEAREST = 256, 64
-#: Seconds of age that set a stream as far off as a load twice or half the present one.
+#: Seconds of age that count as much as twice or half the present load, when streams are compared.
 _AGE_S = 60.0
 #: Streams needed before the prior is dropped; rows needed before a stream counts.
 _WARM_STREAMS, _WARM_ROWS = 8, 16
 #: A stream with fewer rows may not have had its second window decoded yet.
 _BEGINNER_ROWS = 32
-#: So much of the codec's time is shared out.
+#: Share of the codec's time that is divided among the streams.
 _SHARED = 0.8
 #: Trimmed silences remembered.
 _TRIM_MEMORY = 64
-#: The quantile of lateness: safety is cheap for a fast talker and dear for a slow one.
+#: Quantiles of lateness for a fast and for a slow talker, since safety costs a slow one more. A
+#: talker is fast below this share of a frame's duration per row.
 _FAST_QUANTILE, _SLOW_QUANTILE, _FAST_BELOW = 0.99, 0.9, 0.5
 
 
 class PaceEstimator:
-    """The pace of one talker and one codec worker, of bounded memory.
+    """Estimates the pace of one talker and one codec worker, with bounded memory.
 
-    ``prior`` is what is believed before anything was seen: the workers' own measurements
-    at start-up, or a careful guess. ``capacity`` is told of all rows.
+    ``prior``: the bounds assumed before any observation, which are the workers' own measurements at
+    start-up or a careful guess. ``capacity`` is told of all rows.
     """
 
     def __init__(self, frame_s: float, prior: PaceBounds, capacity: Capacity | None = None) -> None:
@@ -263,28 +266,28 @@ class PaceEstimator:
         #: The rates S that are tried, in seconds per row.
         self.rates_s = np.array(_GRID) * frame_s
         self._live: dict[int, StreamPace] = {}
-        # Columns: age reference (time), streams beside, mean seconds per row.
+        # Columns: time of its end, mean number of open streams, mean seconds per row.
         self._about = np.zeros((_PACE_MEMORY, 3))
         self._lateness_s = np.zeros((_PACE_MEMORY, len(_GRID)))
         self._closed = 0
-        self.now = 0.0  # when the latest row of any stream came
-        #: What windows cost in the codec.
+        self.now = 0.0  # time of the latest row of any stream
+        #: Cost of windows in the codec.
         self.decode = DecodeCostEstimator(prior)
         self._trimmed_s: deque[float] = deque(maxlen=_TRIM_MEMORY)
 
     @property
     def live(self) -> int:
-        """Streams that are open."""
+        """Number of open streams."""
         return len(self._live)
 
     def open(self) -> StreamPace:
-        """A stream of rows begins."""
+        """Open a stream of rows."""
         stream = StreamPace(self, self.rates_s)
         self._live[id(stream)] = stream
         return stream
 
     def close(self, stream: StreamPace) -> None:
-        """A stream of rows is over; safe to call again."""
+        """Close a stream of rows. May be called again."""
         if self._live.pop(id(stream), None) is None or stream.rows < _WARM_ROWS:
             return
         slot = self._closed % _PACE_MEMORY
@@ -293,17 +296,17 @@ class PaceEstimator:
         self._closed += 1
 
     def on_rows(self, rows: int, seconds: float, now: float) -> None:
-        """A stream waited ``seconds`` for so many rows."""
+        """Record that a stream waited ``seconds`` for ``rows`` rows."""
         if self._capacity is not None:
             self._capacity.talker.observe(rows, seconds, self.running, now)
 
     def observe_trimmed(self, seconds: float) -> None:
-        """So much silence was left out at the beginning of a context."""
+        """Record that ``seconds`` of silence were trimmed at the beginning of a context."""
         self._trimmed_s.append(seconds)
 
     def bounds(self, settings: ScheduleSettings, windows: int = 0) -> PaceBounds:
-        """The pair (S, B) with which an utterance starts soonest now, and the codec's cost, in
-        which there are so many ``windows``.
+        """Return the pair (S, B) with which an utterance can start soonest now, and the cost of the
+        codec, which has ``windows`` windows at present.
         """
         lateness_s, row_s = self._resembling()
         cost = self._among_others(self.decode.bounds(), settings, windows)
@@ -318,7 +321,7 @@ class PaceEstimator:
             for rate_s, burst_s in zip(self.rates_s, bursts_s, strict=True)
         ]
         if len(lateness_s) < _WARM_STREAMS:
-            # What little was seen can only make the prior worse.
+            # So few observations can only make the bounds worse than the prior.
             prior = self._prior
             pairs = [
                 replace(pair, burst_s=max(pair.burst_s, prior.burst_s))
@@ -328,8 +331,8 @@ class PaceEstimator:
         if self._capacity is not None:
             pairs = _no_faster(pairs, self._capacity.soon_row_s(self.live, self.now))
         left = settings.horizon_frames
-        # of pairs that ask for the most that may be held: the one that hides no slow talker
-        # behind a burst
+        # Among pairs that need ``max_hold_frames``, take the one with the smallest burst: it does
+        # not present a slow talker as a burst.
         return min(
             pairs,
             key=lambda pair: (start_frames(settings, pair, left_frames=left), pair.burst_s),
@@ -338,9 +341,10 @@ class PaceEstimator:
     def _among_others(
         self, cost: PaceBounds, settings: ScheduleSettings, windows: int
     ) -> PaceBounds:
-        """The codec's time is shared with the ``windows`` that are in it. Streams that have just
-        begun will want their next chunks when a stream that begins now does, and all will be
-        urgent: each may have to wait for the others'. Many windows take as long as usual ones.
+        """Add the effect of other streams. The codec's time is shared with its ``windows`` windows.
+        Streams that have just begun will want their next chunks at the same time as a stream that
+        begins now. All these are urgent, so each may have to wait for the others. Many windows
+        together take as long as typical ones.
         """
         usual = self.decode.usual_share
         cost = replace(cost, codec_share=_SHARED / ((1 + windows) * usual))
@@ -352,7 +356,9 @@ class PaceEstimator:
         return replace(cost, beginners_s=others * usual * cost.decode_s(window))
 
     def _resembling(self) -> tuple[Floats, float]:
-        """Lateness ``[n, rates]`` of the streams most like now, and their median row_s."""
+        """Lateness ``[n, rates]`` of the streams under conditions most like the present, and their
+        median row_s.
+        """
         kept = min(self._closed, _PACE_MEMORY)
         about, lateness_s = self._about[:kept], self._lateness_s[:kept]
         if kept > _NEAREST:
@@ -373,8 +379,8 @@ def _with_pace(cost: PaceBounds, row_s: float, burst_s: float) -> PaceBounds:
 
 
 def _no_faster(pairs: list[PaceBounds], row_s: float) -> list[PaceBounds]:
-    """Only what holds too when rows have come to take so long: they come no faster, and one of
-    them may be late.
+    """Restrict the pairs to those that also hold once each row takes ``row_s``: S is no less than
+    that, and B allows for one late row.
     """
     return [
         replace(pair, row_s=max(pair.row_s, row_s), burst_s=max(pair.burst_s, row_s))
@@ -384,7 +390,7 @@ def _no_faster(pairs: list[PaceBounds], row_s: float) -> list[PaceBounds]:
 
 
 def _upper_quantile(values: Floats, quantile: float) -> Floats:
-    """The quantile of each column, the higher of two neighbours."""
+    """Return the quantile of each column, the higher of two neighbours."""
     ordered = np.sort(values, axis=0)
     result: Floats = ordered[ceil(quantile * (len(ordered) - 1))]
     return result

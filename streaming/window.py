@@ -1,15 +1,15 @@
-"""The window of frames that one codec call sees, and the chunker that cuts a stream into them.
+"""The window of frames for one codec call, and the chunker that cuts a stream into windows.
 
-A stream of frames ``0 1 2 ...`` is emitted in chunks. The codec needs neighbours on both
-sides of a chunk, so it is given a window::
+A stream of frames ``0 1 2 ...`` is emitted in chunks. The codec needs neighbours on both sides of a
+chunk, so it is given a window::
 
       left context     new frames     lookahead
     |--------------|===============|-----------|
                    ^ first_frame
 
-and only the samples of the new frames leave it: the rest is trimmed. Where a codec has state
-that reaches back further (``CodecSpec.history_frames``), the frames before the left context come
-with the window too, so that a decoder which has lost that state can compute it again.
+Only the samples of the new frames are used: the rest is trimmed. If a codec has state that reaches
+back further (``CodecSpec.history_frames``), the window also has the frames before the left context,
+so that a decoder which has lost that state can recompute it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from streaming.spec import Codes, Samples
 
 @dataclass(frozen=True, slots=True)
 class DecodeWindow:
-    """One piece of codec work, a pure function of what it holds.
+    """The input of one codec call, which alone determines its samples.
 
-    ``codes`` is ``[K, T]`` int16 with ``T = left_context + new_frames + lookahead``. Where
-    the window begins or ends inside the stream, the decoder sees its edge as the edge of
-    the stream (it pads with zeros there); contexts as wide as the receptive field make
-    that unnoticeable. ``first_frame`` is the stream's number of the first new frame. Codes of
-    the lookahead may be UNKNOWN. ``history`` ``[K, H]`` holds the frames before the left context,
-    for codecs that need them.
+    ``codes`` is ``[K, T]`` int16 with ``T = left_context + new_frames + lookahead``. If the window
+    begins or ends inside the stream, the decoder treats its edge as the edge of the stream and pads
+    with zeros; contexts as wide as the receptive field make that inaudible. ``first_frame`` is the
+    number of the first new frame in the stream. Codes of the lookahead may be UNKNOWN. ``history``
+    ``[K, H]`` holds the frames before the left context, for codecs that need them.
     """
 
     codes: Codes
@@ -57,10 +56,10 @@ class DecodeWindow:
                 raise ValueError("the window holds more frames than the stream has had")
 
     def trim(self, pcm: Samples) -> Samples:
-        """Cut the decoding of the whole window, ``[T * hop]``, down to the new frames.
+        """Trim the samples of the whole window, ``[T * hop]``, to those of the new frames.
 
-        Raises ValueError if ``pcm`` is not a whole number of samples per frame: a decoder
-        that drops or adds samples would shift every seam after it.
+        Raises ValueError if ``pcm`` is not a whole number of samples per frame: a decoder that
+        drops or adds samples would shift every seam after it.
         """
         frames = self.codes.shape[1]
         hop, rest = divmod(len(pcm), frames)
@@ -72,9 +71,8 @@ class DecodeWindow:
 class SlidingWindowChunker:
     """Cuts one stream of frames into windows, in order and without loss.
 
-    It holds ``left_context_frames`` and, before those, ``history_frames`` already emitted frames
-    and the pending ones, no more. How many frames the next window takes is the schedule's
-    decision, not made here.
+    It keeps the pending frames, and the last ``left_context_frames`` and ``history_frames`` of the
+    emitted ones. The schedule decides how many frames the next window takes.
     """
 
     def __init__(self, left_context_frames: int, history_frames: int = 0) -> None:
@@ -83,14 +81,14 @@ class SlidingWindowChunker:
         self._left_context_frames, self._history_frames = left_context_frames, history_frames
         self._frames: Codes | None = None  # [emitted and kept + pending, K]
         self._kept = 0
-        #: Frames that left as some window's new frames.
+        #: Number of frames emitted as new frames of a window.
         self.emitted = 0
-        #: Whether ``finish`` was called: ``pending`` is all that is left.
+        #: Whether ``finish`` was called, so that only the pending frames are left.
         self.finished = False
 
     @property
     def pending(self) -> int:
-        """Frames that were pushed and not yet emitted."""
+        """Number of frames pushed and not yet emitted."""
         return 0 if self._frames is None else len(self._frames) - self._kept
 
     def push(self, frames: Codes) -> None:
@@ -110,18 +108,18 @@ class SlidingWindowChunker:
             self._frames = np.concatenate([self._frames, frames])
 
     def finish(self) -> None:
-        """Say that no more frames come. Safe to call again."""
+        """Record that no more frames come. May be called again."""
         self.finished = True
 
     def take(
         self, new_frames: int, lookahead: int, incomplete: Codes | None = None
     ) -> DecodeWindow:
-        """Emit the next ``new_frames`` frames with ``lookahead`` frames after them, and after
-        those the ``incomplete`` ones ``[m, K]`` that follow all that are pending.
+        """Emit the next ``new_frames`` frames with ``lookahead`` frames after them. The
+        ``incomplete`` frames ``[m, K]``, which follow all pending ones, are added to the lookahead.
 
-        At the end of a finished stream the lookahead is cut to what there is, and the
-        window that takes the last frame is the last. Raises ValueError if fewer frames
-        are pending than that.
+        At the end of a finished stream the lookahead is cut to the frames there are, and the window
+        that takes the last frame is the last. Raises ValueError if fewer frames are pending than
+        that.
         """
         if new_frames < 1 or lookahead < 0:
             raise ValueError("a window needs at least one new frame and no negative lookahead")
@@ -148,7 +146,7 @@ class SlidingWindowChunker:
         )
         self.emitted += new_frames
         kept = min(self.emitted, self._left_context_frames + self._history_frames)
-        # A copy, so that the old and larger array is freed.
+        # A copy, so that the old, larger array is freed.
         self._frames = self._frames[self._kept + new_frames - kept :].copy()
         self._kept = kept
         return window
