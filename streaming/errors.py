@@ -2,13 +2,13 @@
 
 ::
 
-    TalkwireError            anything that a client may be told about
-     +-- RequestError        the client erred: changing the request can help
-     +-- CapacityError       nobody erred: the same request can work later
-     +-- BackendError        the service erred: talker, codec or gateway
+    TalkwireError            an error that a client may see
+     +-- RequestError        the client's error: changing the request can help
+     +-- CapacityError       no error of either side: the same request can work later
+     +-- BackendError        the service's error: talker, codec or gateway
 
-``message`` is written for the client and is always one of our own sentences: the text of
-an exception from elsewhere never goes into it.
+``message`` is for the client and always our own text: the text of an exception from elsewhere never
+goes into it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class ErrorCode(StrEnum):
 class TalkwireError(Exception):
     """An error with a code from the closed list and a sentence for the client.
 
-    ``param`` names the field at fault; ``retry_after_ms`` is a hint, present where
-    ``retryable`` is true and the time is known.
+    ``param`` names the invalid field. ``retry_after_ms`` is a hint, present if ``retryable`` is
+    true and the time is known.
     """
 
     retryable = False
@@ -81,17 +81,17 @@ class RequestError(TalkwireError):
 
 
 class CapacityError(TalkwireError):
-    """There is no room right now."""
+    """The service has no free capacity at present."""
 
     retryable = True
 
 
 class BackendError(TalkwireError):
-    """A part of the service failed; trying again may work."""
+    """A part of the service failed; a retry may work."""
 
     retryable = True
 
 
 def internal_error() -> BackendError:
-    """A mistake of ours, of which clients are told no more than that."""
+    """Return the error for a bug in the server, without details."""
     return BackendError(ErrorCode.INTERNAL, "Something went wrong in the server.")

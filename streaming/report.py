@@ -1,4 +1,4 @@
-"""Measurements of one context: the figures behind ``metrics`` and Prometheus."""
+"""Measurements of one context, for ``metrics`` messages and Prometheus."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import numpy as np
 from streaming.ports import Arrival
 from streaming.spec import Samples
 
-#: Below AUDIBLE (-40 dBFS) a sample counts as silence. Where speech may be cut off from what is
-#: before it (QUIET, -50 dBFS) nobody hears that it begins at once.
+#: Levels below which a sample counts as silence (AUDIBLE, -40 dBFS), and below which silence before
+#: speech can be cut off unnoticed (QUIET, -50 dBFS).
 AUDIBLE, QUIET = 0.01, 0.003
 
 
 def leading_silence(samples: Samples, level: float = AUDIBLE) -> int:
-    """How many samples come before the first of that level (all of them if none is)."""
+    """Number of samples before the first of at least ``level``; all of them if there is none."""
     audible = np.flatnonzero(np.abs(samples) >= level)
     return int(audible[0]) if len(audible) else len(samples)
 
 
 @dataclass(frozen=True, slots=True)
 class ContextReport:
-    """Seconds throughout. ``None``: it did not come to that.
+    """Measurements of a context. Times are in seconds; ``None``: the context did not come to that.
 
-    ``ttfa_s`` runs from the moment the first utterance's text was complete to its first
-    audible sample's being heard, so ``leading_silence_s`` is part of it. ``rtf`` is the time during
-    which the talker worked for this context, pauses apart, over the audio that came of it.
+    ``ttfa_s``: from the moment the first utterance's text was complete until its first audible
+    sample is heard, ``leading_silence_s`` included. ``rtf``: the time for which the talker worked
+    for this context, without pauses, over the duration of the audio generated.
     """
 
     queue_s: float | None
@@ -42,7 +42,7 @@ class ContextReport:
 
 
 class Stopwatch:
-    """Gathers a context's figures as they come. ``sample_rate``: samples heard per second."""
+    """Collects a context's measurements. ``sample_rate``: samples played per second."""
 
     def __init__(self, sample_rate: float) -> None:
         self._rate = sample_rate
@@ -54,25 +54,25 @@ class Stopwatch:
         self._talked = 0.0
 
     def on_text(self, now: float) -> None:
-        """An utterance is complete."""
+        """Record that a piece of text is complete."""
         if self._first_text is None:
             self._first_text = now
 
     def on_talker_start(self, now: float, *, is_first: bool) -> None:
-        """The talker is asked for an utterance, the context's first one or another."""
+        """Record that the talker is asked for an utterance, the context's first one or another."""
         self._talking_since = now
         if is_first:
             self._first_start = now
 
     def on_rows(self, came: Sequence[Arrival]) -> None:
-        """Rows came; the talker did not work while it was held back."""
+        """Record rows. The time for which the talker was held back does not count as work."""
         for rows, at, _ in came:
             if rows and self._talking_since is not None:
                 self._talked += max(0.0, at - self._talking_since)
             self._talking_since = at
 
     def on_audio(self, samples: Samples, heard_from: float) -> None:
-        """Samples go out and are heard from then on."""
+        """Record samples that are sent and heard from ``heard_from`` on."""
         if self._heard_at is not None:
             return
         silent = leading_silence(samples)
@@ -89,7 +89,7 @@ class Stopwatch:
         underruns: int,
         characters: int,
     ) -> ContextReport:
-        """The figures so far."""
+        """Return the measurements so far."""
         queue = ttfa = silence = None
         if self._first_text is not None and self._first_start is not None:
             queue = self._first_start - self._first_text

@@ -1,7 +1,7 @@
 """Segmentation of incoming text into utterances.
 
-Text arrives in pieces of any size. :class:`Segmenter` finds where a sentence or a clause ends and
-never cuts inside a number, an abbreviation, an address or a control tag; :func:`split_long` parts
+Text arrives in parts of any size. :class:`Segmenter` finds the ends of sentences and clauses, and
+never cuts inside a number, an abbreviation, an address or a control tag. :func:`split_long` splits
 an utterance that becomes too long once its numbers are written out as words.
 """
 
@@ -23,10 +23,10 @@ SENTENCE_MARKS = SPACED_MARKS | FREE_MARKS
 SPACED_CLAUSE_MARKS = frozenset(",;:–")
 FREE_CLAUSE_MARKS = frozenset("—，、；：､،؛፣፤၊")
 CLAUSE_MARKS = SPACED_CLAUSE_MARKS | FREE_CLAUSE_MARKS
-#: What may stand between a mark and the whitespace after it, and before a word.
+#: Characters allowed between a mark and the whitespace after it, and those allowed before a word.
 CLOSERS = frozenset("\"'”’»›)]}）］｝」』】》〉〕〗*_~`")
 OPENERS = "\"'“‘«‹([{（［｛「『【《〈〔〖*_~`¿¡#-–—"
-#: A line that begins with one of these is an item of a list.
+#: A line that begins with one of these is a list item.
 BULLETS = frozenset("-*•‣◦–—#")
 
 _ABBREVIATIONS = """
@@ -44,16 +44,16 @@ _MEASURES = """
 """
 _DATED = "Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun Mar"
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
-#: Never the end of a sentence. Lower case, without the last dot; single letters and dotted
-#: ones (U.S., p.m., z.B.) need no entry.
+#: Abbreviations that never end a sentence, in lower case and without the last dot. Single letters
+#: and dotted abbreviations (U.S., p.m., z.B.) need no entry.
 ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())
-#: Abbreviations if a digit follows, and sentences if not: "No. 5" and "No. I will not."
+#: Abbreviations only if a digit follows: "No. 5", but "No. I will not."
 NUMBERED = frozenset(_NUMBERED.split())
-#: Abbreviations unless a new sentence seems to begin: "10 min. and" and "10 min. Then".
+#: Abbreviations unless a new sentence seems to begin: "10 min. and", but "10 min. Then".
 MEASURES = frozenset(_MEASURES.split())
-#: Likewise, with their capital, and before a month too: "Sat. Nov. 5" and "the Sun. It shone".
+#: Likewise if capitalised, also before a month: "Sat. Nov. 5", but "the Sun. It shone".
 DATED = frozenset(_DATED.split())
-#: Never the end of a sentence with their capital; a word without it.
+#: Abbreviations that never end a sentence if capitalised; words if not.
 _CAPITALS = frozenset({"Apt"})
 _GOES_ON = frozenset("([-–—&+/")
 _MONTH_LETTERS = 3
@@ -70,13 +70,13 @@ def is_abbreviation(word: str) -> bool:
 
 
 def may_go_on(word: str) -> bool:
-    """Whether what follows ``word`` and its dot decides if a sentence ends there."""
+    """Whether the text after ``word`` and its dot decides if the sentence ends there."""
     return word.lower() in NUMBERED or word in DATED or _unit(word) in MEASURES
 
 
 def goes_on(word: str, following: str) -> bool | None:
-    """Whether a sentence goes on after such a word, its dot and whitespace, by the characters
-    that follow; None while more of them are needed.
+    """Whether a sentence continues after such a word, its dot and whitespace, according to the
+    characters that follow. None if more of them are needed.
     """
     first = following[0]
     if first.isdigit():
@@ -89,20 +89,20 @@ def goes_on(word: str, following: str) -> bool | None:
 
 
 class Held:
-    """A word of which ``may_go_on`` is true, with its dot and whitespace, before the next."""
+    """A word for which ``may_go_on`` is true, with its dot and whitespace, before the next word."""
 
     def __init__(self) -> None:
         self._word = ""
         self._at = 0  # where the whitespace ends
 
     def note(self, word: str, at: int) -> None:
-        """Whitespace up to ``at`` was read after ``word`` and its dot, or after more of it."""
+        """Record whitespace up to ``at`` after ``word`` and its dot, or after the word held."""
         if self._word or may_go_on(word):
             self._word, self._at = self._word or word, at
 
     def end_before(self, text: list[str], char: str) -> int | None:
-        """Where a sentence ended in ``text`` after the word, as ``char`` tells; None if it
-        does not, or not yet.
+        """Return where a sentence ended in ``text`` after the word, as ``char`` shows. None if it
+        does not end there, or if more characters are needed.
         """
         if not self._word or (char.isspace() and self._at == len(text)):
             return None
@@ -114,7 +114,7 @@ class Held:
 
 
 def _unit(word: str) -> str:
-    """Units that a number, or a price and a slash, stand before: "5lbs", "$15/mo"."""
+    """The unit in ``word`` after a number, or after a price and a slash: "5lbs", "$15/mo"."""
     return word.lower().rpartition("/")[2].lstrip("0123456789.,")
 
 
@@ -128,11 +128,11 @@ def is_wide(char: str) -> bool:
 
 
 def joins(before: str, after: str) -> bool:
-    """Whether a cut between two characters would tear one written character apart.
+    """Whether a cut between two characters would split one written character.
 
-    That is so within a surrogate pair, before a combining mark, variation selector or skin
-    tone, on either side of a zero-width joiner, after a virama, and between two regional
-    indicators (a flag is a pair of them).
+    This is so within a surrogate pair, before a combining mark, variation selector or skin tone, on
+    either side of a zero-width joiner, after a virama, and between two regional indicators (a flag
+    is a pair of them).
     """
     if before < "\u0300" and after < "\u0300":
         return False
@@ -147,23 +147,23 @@ def joins(before: str, after: str) -> bool:
     return all("\U0001f1e6" <= char <= "\U0001f1ff" for char in (before, after))
 
 
-#: ``lengths[i]``: how many characters are said for ``text[:i]``, for 0 <= i <= len(text); -1 where
-#: what stands on both sides of the place is said as one.
+#: ``lengths[i]``: number of spoken characters of ``text[:i]``, for 0 <= i <= len(text); -1 if the
+#: text on both sides of i is spoken as a unit.
 SpokenLengths: TypeAlias = Callable[[str], Sequence[int]]
 
-#: A part begins within this share of its even length, if it begins with a clause.
+#: A part may end with a clause if it has at least this share of its even length.
 _LEAST_SHARE = 0.6
-#: What is said as one is torn apart if it is so many times too long.
+#: A unit is cut if it is at least this many times too long.
 _TORN_FROM = 2
 
 
 def split_long(text: str, lengths: Sequence[int], most: int) -> list[str]:
-    """Part ``text`` into utterances of at most ``most`` spoken characters, of about the same
-    length, at a clause's end where there is one, else between words.
+    """Split ``text`` into utterances of at most ``most`` spoken characters and about the same
+    length, at the end of a clause if there is one, otherwise between words.
 
-    What is said as one (an amount, a date) stays in one piece and may be longer; from twice
-    as long on (a very long number) it is cut into even parts. Together the parts are the text
-    but for whitespace at their edges.
+    Text that is spoken as a unit (an amount, a date) stays in one part and may be longer. If it is
+    twice as long or more (a very long number), it is cut into equal parts. Together the parts are
+    the text, except for whitespace at their edges.
     """
     parts: list[str] = []
     begin = 0
@@ -179,9 +179,9 @@ def split_long(text: str, lengths: Sequence[int], most: int) -> list[str]:
 
 
 def _best(text: str, lengths: Sequence[int], begin: int, most: int, even: float) -> int | None:
-    """Where the part that begins at ``begin`` ends; None if only at the end of the text."""
+    """Where the part that begins at ``begin`` ends; None if it reaches to the end of the text."""
     clause = between = None
-    off = float("inf")  # how far "between" is from an even part
+    off = float("inf")  # distance of "between" from an even part
     for place in range(begin + 1, len(text)):
         said = lengths[place] - lengths[begin]
         if said <= 0 or not _parts(text, place, lengths):
@@ -196,7 +196,7 @@ def _best(text: str, lengths: Sequence[int], begin: int, most: int, even: float)
 
 
 def _parts(text: str, place: int, lengths: Sequence[int]) -> bool:
-    """Whether words end at a place; a tag stays with what follows it."""
+    """Whether a word ends at ``place``. A tag stays with the text after it."""
     return lengths[place] >= 0 and text[place].isspace() and not text.endswith("|>", 0, place)
 
 
@@ -208,7 +208,7 @@ def _ends_clause(text: str, place: int) -> bool:
 
 
 def _tear(part: str, said: int, most: int) -> list[str]:
-    """Even parts of what is far too long in one piece, else the piece."""
+    """Cut ``part`` into equal parts if it is far too long, otherwise return it whole."""
     if said < _TORN_FROM * most:
         return [part]
     count = -(-said // most)
@@ -218,9 +218,9 @@ def _tear(part: str, said: int, most: int) -> list[str]:
     return [part[start:end] for start, end in pairwise(edges)]
 
 
-#: ``<|`` opens a tag if it is closed within so many characters and without whitespace.
+#: ``<|`` opens a tag if it is closed within this many characters, without whitespace.
 _MAX_TAG_CHARS = 48
-#: Digits of a list's number ("1. Take a pan."); longer ones are years and the like.
+#: Maximum digits of a list item's number ("1. Take a pan."); longer ones are years and the like.
 _MAX_LIST_DIGITS = 3
 
 
@@ -228,13 +228,13 @@ _MAX_LIST_DIGITS = 3
 class SegmentSettings:
     """Lengths in characters.
 
-    No utterance is longer than ``max_chars``; only a single written character longer than
-    that would be cut. A sentence shorter than ``min_chars`` waits for the next one, which
-    costs nothing while audio plays; for the first one, at the beginning and after each
-    flush, ``first_min_chars`` holds instead. If the first one
-    exceeds ``first_max_chars`` it ends with its last clause, so that speech begins before the
-    sentence is complete. With ``spoken_lengths`` no utterance is longer than ``max_chars`` in
-    words either, as far as text can be parted (see ``streaming.segmenter``).
+    No utterance is longer than ``max_chars``; only a single written character longer than that
+    would be cut. A sentence shorter than ``min_chars`` waits for the next one, which costs nothing
+    while audio plays. For the first one, at the beginning and after each flush, ``first_min_chars``
+    applies instead. If the first one exceeds ``first_max_chars``, it ends with its last clause, so
+    that speech begins before the sentence is complete. With ``spoken_lengths`` no utterance has
+    more than ``max_chars`` spoken characters either, as far as text can be split (see
+    ``split_long``).
     """
 
     max_chars: int = 300
@@ -250,7 +250,7 @@ class SegmentSettings:
             raise ValueError("the least lengths must not exceed max_chars")
 
     def part(self, utterance: str) -> list[str]:
-        """Part an utterance that is too long in words; most stay as they are."""
+        """Split an utterance that is too long when spoken. Most are returned as they are."""
         if self.spoken_lengths is None:
             return [utterance]
         return split_long(utterance, self.spoken_lengths(utterance), self.max_chars)
@@ -259,7 +259,7 @@ class SegmentSettings:
 class Segmenter:
     """Cuts one context's text into utterances.
 
-    The utterances, in order, are the text itself but for whitespace at their edges.
+    In order they are the text itself, except for whitespace at their edges.
     """
 
     def __init__(self, settings: SegmentSettings) -> None:
@@ -271,19 +271,19 @@ class Segmenter:
 
     @property
     def pending_chars(self) -> int:
-        """Characters held back, at most ``max_chars``."""
+        """Number of characters held back, at most ``max_chars``."""
         return len(self._text)
 
     def push(self, text: str) -> list[str]:
-        """Add text; return the utterances that are complete with it, in order."""
+        """Add text; return the utterances that it completes, in order."""
         for char in text:
             self._step(char)
         done, self._done = self._done, []
         return done
 
     def flush(self) -> list[str]:
-        """End the text here; return what was held back: one utterance or none, or what one
-        was parted into for its length in words.
+        """End the text here; return the text held back: at most one utterance, or its parts if it
+        is too long when spoken.
         """
         rest = "".join(self._text).strip()
         self._first = True
@@ -291,20 +291,20 @@ class Segmenter:
         return self._settings.part(rest) if rest else []
 
     def _begin(self) -> None:
-        """Forget the utterance that was being collected."""
+        """Reset the state for a new utterance."""
         self._text: list[str] = []
         self._speakable = False  # holds a letter or digit outside tags
         self._word = 0  # where the current word begins
         self._line_starts = True  # nothing before the word in its line
-        self._mark = ""  # the last of the sentence marks that were just read
+        self._mark = ""  # the last of the run of sentence marks just read
         self._dot: int | None = None  # where that run is, if it is a single dot
         self._marks_at = 0  # where that run begins
-        self._is_ellipsis = False  # it is one
-        self._held = Held()  # "No. " was read: is a digit next?
-        self._clause = ""  # the clause mark that was just read
+        self._is_ellipsis = False  # whether that run is an ellipsis
+        self._held = Held()  # "No. " was read: does a digit follow?
+        self._clause = ""  # the clause mark just read
         self._line_break = False  # only whitespace since a line break
         self._tag: int | None = None  # where the open tag begins
-        self._last_tag = (0, 0)  # the closed tag nearest to here, [start, end)
+        self._last_tag = (0, 0)  # the last closed tag, [start, end)
         self._clause_cut = self._space_cut = 0  # the last weaker boundaries
 
     def _step(self, char: str) -> None:
@@ -334,7 +334,7 @@ class Segmenter:
         return settings.first_min_chars if self._first else settings.min_chars
 
     def _emit(self, length: int) -> None:
-        """The first ``length`` characters are an utterance; the rest is read again."""
+        """Emit the first ``length`` characters as an utterance, and read the rest again."""
         text = self._text
         self._done += self._settings.part("".join(text[:length]).strip())
         self._first = False
@@ -342,10 +342,10 @@ class Segmenter:
         for char in text[length:]:
             self._step(char)
 
-    # -- where a sentence ends
+    # -- ends of sentences
 
     def _ends_before(self, char: str) -> bool:
-        """Whether what was read is a whole sentence, now that ``char`` follows."""
+        """Whether the text read is a whole sentence, given that ``char`` follows."""
         if self._line_break and (char == "\n" or char in BULLETS):
             return True
         if not self._mark or char in SENTENCE_MARKS or char in CLOSERS:
@@ -357,7 +357,7 @@ class Segmenter:
         return char == "<" or (self._mark in "!?．" and is_wide(char))
 
     def _is_inner_dot(self) -> bool:
-        """Whether the one dot that was read is part of its word."""
+        """Whether the single dot just read is part of its word."""
         word = self._dotted_word()
         if self._line_starts and word.isdigit() and len(word) <= _MAX_LIST_DIGITS:
             return True
@@ -369,15 +369,15 @@ class Segmenter:
         return self._is_ellipsis and len(word) == 1 and _has_case(word)
 
     def _dotted_word(self) -> str:
-        """The word before the single dot that was just read; empty if none was."""
+        """The word before the single dot just read; empty if there is none."""
         if self._dot is None:
             return ""
         return "".join(self._text[self._word : self._dot]).lstrip(OPENERS)
 
-    # -- what was read
+    # -- reading
 
     def _read(self, char: str) -> None:
-        """Update the state by ``char``, which was just added, outside a tag."""
+        """Update the state for ``char``, which was just added outside a tag."""
         if char.isspace():
             self._held.note(self._dotted_word(), len(self._text))
             self._mark, self._clause, self._dot = "", "", None
@@ -405,7 +405,7 @@ class Segmenter:
 
     def _read_in_tag(self, char: str) -> None:
         start, length = self._tag or 0, len(self._text) + 1 - (self._tag or 0)
-        if char.isspace() or length > self._max_tag:  # it was no tag
+        if char.isspace() or length > self._max_tag:  # not a tag
             self._tag = None
             inside = self._text[start:]
             self._speakable = self._speakable or any(map(str.isalnum, inside))
@@ -416,13 +416,13 @@ class Segmenter:
             self._last_tag = (start, len(self._text))
             self._word = len(self._text)
 
-    # -- where to cut what is too long
+    # -- cutting long text
 
     def _note_cut(self, char: str) -> None:
-        """Remember the place before ``char`` if it is a weaker boundary."""
+        """Remember the position before ``char`` if it is a weaker boundary."""
         here = len(self._text)
         if not self._speakable or self._last_tag[1] == here:
-            return  # a tag stays with what follows
+            return  # a tag stays with the text after it
         if self._clause and (
             char.isspace() or (self._clause in FREE_CLAUSE_MARKS and char not in CLOSERS)
         ):
@@ -431,20 +431,20 @@ class Segmenter:
             self._space_cut = here
 
     def _early_end(self) -> int:
-        """Where the first utterance ends before its sentence does; 0 if nowhere yet."""
+        """Where the first utterance ends before its sentence does; 0 if not yet."""
         most = self._settings.first_max_chars
         if not self._first or most is None or len(self._text) <= most:
             return 0
         return self._clause_end(most)
 
     def _clause_end(self, most: int) -> int:
-        """Where the last clause ended; 0 if that is early for an utterance of ``most`` characters:
-        it would be a short one, and reading the rest again dear.
+        """Where the last clause ended; 0 if that is in the first third of ``most`` characters: the
+        utterance would be short, and reading the rest again expensive.
         """
         return self._clause_cut if self._clause_cut * 3 >= most else 0
 
     def _cut(self) -> int:
-        """How much of a text of ``max_chars + 1`` becomes an utterance: at least 1 character."""
+        """Length of the utterance to cut from ``max_chars + 1`` characters: at least 1."""
         most = self._settings.max_chars
         if end := self._clause_end(most):
             return end

@@ -1,4 +1,4 @@
-"""Facts of a codec and of an audio format: rates, sizes, receptive field."""
+"""Properties of a codec and of an audio format: rates, sizes, receptive field."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-#: Codes of rows, frames and windows. 1026 values need 11 bits; int16 halves what travels.
+#: Codes of rows, frames and windows. 1026 values need 11 bits; int16 halves the bytes to send.
 Codes = npt.NDArray[np.int16]
-#: In place of a code that has not been spoken yet; only a window's lookahead may hold it.
+#: Placeholder for a code that is not known yet; only a window's lookahead may contain it.
 UNKNOWN = -1
 #: Mono audio, nominally within [-1, 1].
 Samples = npt.NDArray[np.float32]
@@ -18,18 +18,18 @@ Samples = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class CodecSpec:
-    """The facts about a neural codec that the rest of the service needs.
+    """Properties of a neural codec that the rest of the service needs.
 
     ``codebook_sizes`` count real codes only: a code of codebook k that is not below
     ``codebook_sizes[k]`` is special (BOC, EOC) and is never decoded.
 
-    ``left_frames`` and ``right_frames`` are the receptive field: how many whole frames before
-    and after a frame can change its samples, computed from the architecture; a causal codec has
-    no right side. They are decoded again with every window. ``history_frames`` reach further
+    ``left_frames`` and ``right_frames`` are the receptive field: the number of whole frames before
+    and after a frame that can change its samples, computed from the architecture. A causal codec
+    has no right side. They are decoded again with every window. ``history_frames`` reach further
     back, through layers whose state the decoder keeps between windows (attention's keys and
-    values): a window carries them so that the state can be computed again when it is lost.
+    values). A window carries them so that lost state can be recomputed.
 
-    ``inert_codebooks``: of the last so many any code sounds like any other.
+    ``inert_codebooks``: number of last codebooks in which all codes sound the same.
     """
 
     sample_rate: int
@@ -52,12 +52,12 @@ class CodecSpec:
 
     @property
     def num_codebooks(self) -> int:
-        """Codes of one frame."""
+        """Number of codes in one frame."""
         return len(self.codebook_sizes)
 
     @property
     def codebook_size(self) -> int:
-        """Real codes of each codebook. ValueError where not all have as many."""
+        """Number of real codes of each codebook. Raises ValueError if their sizes differ."""
         if len(set(self.codebook_sizes)) > 1:
             raise ValueError("the codebooks differ in size")
         return self.codebook_sizes[0]
@@ -76,7 +76,7 @@ class CodecSpec:
 
     @property
     def delay_rows(self) -> int:
-        """How many rows after its first code a frame of a delay pattern is all that is heard."""
+        """Number of rows from the first code of a delayed frame to its last audible one."""
         return self.num_codebooks - self.inert_codebooks - 1
 
     @property
@@ -86,7 +86,7 @@ class CodecSpec:
 
 
 class Encoding(StrEnum):
-    """How samples are laid out on the wire."""
+    """Format of audio samples on the wire."""
 
     PCM_S16LE = "pcm_s16le"
     PCM_F32LE = "pcm_f32le"

@@ -1,8 +1,8 @@
 """Word timings: when each word of a context is spoken.
 
-The talker's alignment heads say for each frame which place of the text it speaks.
-:class:`WordPath` turns these noisy places into one monotonic path over the words;
-:class:`WordTracker` turns the path into times as the audio is sent.
+The talker's alignment heads give the position in the text that each frame speaks. :class:`WordPath`
+turns these noisy positions into one monotonic path over the words. :class:`WordTracker` turns the
+path into times as the audio is sent.
 """
 
 from __future__ import annotations
@@ -19,36 +19,38 @@ from streaming.spec import CodecSpec, Samples
 
 _Costs = npt.NDArray[np.float64]
 
-#: Places are about so many characters off, where they are not wrong altogether ...
+#: Standard deviation of a position in characters, unless it is entirely wrong.
 _SPREAD_CHARS = 1.0
-#: ... which costs so much, whatever they say.
+#: The cost of a wrong position, and the most that any position costs.
 _WRONG = 5.0
-#: Words that one frame may enter, and what each but the first costs.
+#: Maximum number of words that one frame may enter, and the cost of each but the first.
 _MOST_WORDS, _PASSED_OVER = 3, 1.0
 
 
 class WordPath:
-    """``begins`` are the characters where the words begin, in order; at least one."""
+    """Path over words, frame by frame. ``begins``: the characters where the words begin, in order;
+    at least one.
+    """
 
     def __init__(self, begins: Sequence[int]) -> None:
         self._begins = np.array(begins, np.float64)
         self._ends = np.append(self._begins[1:], np.inf)
         self._begins[0] = -np.inf
         self._costs: _Costs | None = None
-        #: For each frame that is not settled: how many words were entered to come to each.
+        #: For each unsettled frame: the number of words entered to reach each word.
         self._steps: list[npt.NDArray[np.int8]] = []
-        #: From the last settled frame on.
+        #: Positions from the last settled frame on.
         self._places: list[float] = []
         self._word = -1
         self._settled = 0
 
     @property
     def frames(self) -> int:
-        """How many there are, settled or not."""
+        """Number of frames, settled or not."""
         return self._settled + len(self._steps)
 
     def push(self, place: float) -> None:
-        """The next frame speaks character ``place``; NaN: that is not known."""
+        """Add a frame that speaks character ``place``; NaN if unknown."""
         count = len(self._begins)
         ways = np.full((_MOST_WORDS + 1, count), np.inf)
         if self._costs is None:
@@ -70,8 +72,8 @@ class WordPath:
         return np.minimum(outside**2 / (2 * _SPREAD_CHARS**2), _WRONG)
 
     def settle(self, frames: int, *, at_end: bool = False) -> list[float]:
-        """Decide on all up to ``frames``; returns where the words that they enter begin, in
-        frames. With ``at_end`` the last frame is known to speak the last word.
+        """Fix the path up to ``frames``. Returns where the words that it enters begin, in frames.
+        With ``at_end`` the last frame is known to speak the last word.
         """
         frames = min(frames, self.frames)
         if frames <= self._settled or self._costs is None:
@@ -79,11 +81,11 @@ class WordPath:
         last = len(self._begins) - 1
         reaches = at_end and bool(np.isfinite(self._costs[last]))
         best = last if reaches else int(self._costs.argmin())
-        origin = np.arange(last + 1)  # of each word at the newest frame, some frames ago
+        origin = np.arange(last + 1)  # the word some frames ago, for each word at the newest frame
         for steps in reversed(self._steps[frames - self._settled :]):
             origin = origin - steps[origin]
         word = int(origin[best])
-        # what does not go through this word here is out of the question from now on
+        # from now on, exclude paths that do not go through this word here
         self._costs[origin != word] = np.inf
         words = [word]
         for steps in reversed(self._steps[1 : frames - self._settled]):
@@ -95,7 +97,9 @@ class WordPath:
         return begins
 
     def _enter(self, words: list[int]) -> list[float]:
-        """``words`` are those of the frames being settled, from the last settled one on."""
+        """Return where words begin. ``words``: those of the frames being settled, from the last
+        settled one on.
+        """
         begins: list[float] = []
         if not self._settled:
             begins = [0.0] * (words[0] + 1)
@@ -109,19 +113,19 @@ class WordPath:
         return begins
 
     def _drop(self, frames: int, word: int) -> None:
-        """Forget what is settled but for the last frame's place."""
+        """Forget the settled frames, except for the last one's position."""
         done = frames - self._settled
         kept = done - 1 if not self._settled else done
         del self._steps[:done], self._places[:kept]
         self._settled, self._word = frames, word
 
 
-#: Below this (-34 dBFS) speech has paused; a codec's noise floor may be above ``AUDIBLE``.
+#: Level (-34 dBFS) below which speech pauses; a codec's noise floor may be above ``AUDIBLE``.
 _PAUSE = 0.02
-#: Pauses are seen to a part of a frame (10 ms where a frame has 40).
+#: Parts of a frame in which pauses are measured (10 ms for a frame of 40 ms).
 _PARTS = 4
-#: A pause between words is longer than the silence in a "p", and a word that seems to begin
-#: less than this after a pause begins with it.
+#: A pause between words has more parts than the silence in a "p". A word whose estimated beginning
+#: is at most this many parts after the end of a pause begins there.
 _GAP_PARTS, _STRAY_PARTS = 10, 12
 _TAG = re.compile(r"<\|\w+:\w+\|>")
 _SPOKEN_SIGNS = frozenset("%&@+=$€£¥")
@@ -129,12 +133,11 @@ _SPOKEN_SIGNS = frozenset("%&@+=$€£¥")
 
 @dataclass(frozen=True, slots=True)
 class WordTiming:
-    """A word and its place in text and speech.
+    """A word and its position in text and speech.
 
-    ``text`` is what stands from ``start`` to ``end`` (character offsets, end exclusive) in
-    the text appended to the context, punctuation that touches it included. ``start_ms`` and
-    ``end_ms`` are milliseconds of speech from the context's first sample; words come in
-    order and do not overlap.
+    ``text`` is the characters from ``start`` to ``end`` (exclusive) of the text appended to the
+    context, including punctuation that touches it. ``start_ms`` and ``end_ms`` are milliseconds of
+    speech from the context's first sample. Words come in order and do not overlap.
     """
 
     text: str
@@ -145,8 +148,8 @@ class WordTiming:
 
 
 def find_words(text: str) -> list[tuple[int, int]]:
-    """The words of ``text``, as (start, end): what whitespace and control tags leave, but for
-    pieces without anything that is spoken. In scripts that are written without spaces every
+    """Return the words of ``text``, as (start, end). Whitespace and control tags separate words,
+    and a word has at least one spoken character. In scripts that are written without spaces every
     character is a word.
     """
     plain = _TAG.sub(lambda tag: " " * len(tag[0]), text)
@@ -161,8 +164,8 @@ def find_words(text: str) -> list[tuple[int, int]]:
 
 
 def ends_word(before: str, after: str) -> bool:
-    """Whether a word ends between these two, neither of them whitespace: marks stay with what is
-    before them.
+    """Whether a word ends between two characters, neither of them whitespace. Punctuation stays
+    with the character before it.
     """
     if is_wide(before):
         return _is_spoken(after)
@@ -174,8 +177,8 @@ def _is_spoken(char: str) -> bool:
 
 
 class WordTracker:
-    """The words of one utterance, whose text begins at character ``text_start`` of the
-    context's. ``rate`` is how many of the codec's samples are heard in a second.
+    """The words of one utterance, whose text begins at character ``text_start`` of the context's.
+    ``rate``: codec samples played per second.
     """
 
     def __init__(self, text: str, text_start: int, codec: CodecSpec, rate: float) -> None:
@@ -186,18 +189,19 @@ class WordTracker:
         self._begins: list[float] = []
         self._told = 0
         self._offset: int | None = None
-        #: The loudest sample of each part of a frame.
+        #: Peak level of each part of a frame.
         self._levels: list[float] = []
 
     def push(self, spoken: npt.NDArray[np.float32]) -> None:
-        """The next frames speak these characters of the text."""
+        """Add frames that speak these characters of the text."""
         if self._path is not None:
             for place in spoken.tolist():
                 self._path.push(place)
 
     def on_sent(self, samples: Samples, offset: int, trimmed: int = 0) -> list[WordTiming]:
-        """The next frames' samples were sent, as the context's from ``offset`` on, but for the
-        first ``trimmed``. Returns the words that have ended by then and were not told before.
+        """Record that the next frames' samples were sent, from ``offset`` of the context on, except
+        for the first ``trimmed``. Returns the words that have ended by then and were not returned
+        before.
         """
         if self._offset is None:
             self._offset = offset
@@ -210,8 +214,8 @@ class WordTracker:
         return self._tell(len(self._begins) - 1)
 
     def finish(self, *, cut_off: bool) -> list[WordTiming]:
-        """All has been sent. Returns the words that are left; with ``cut_off`` those that were
-        not begun are none of them.
+        """Record that all audio was sent. Returns the remaining words; with ``cut_off``, only those
+        that were begun.
         """
         if self._path is None or self._offset is None:
             return []
@@ -239,8 +243,8 @@ class WordTracker:
         )
 
     def _sounding(self, index: int) -> tuple[float, float]:
-        """From where to where the word is heard, in frames: until the next one begins, but for
-        silence at its edges. A pause just before the next one shows where that truly begins.
+        """Interval in which the word is heard, in frames: until the next word begins, without
+        silence at the edges. If a pause ends just before the next word, that word begins there.
         """
         begin, over = self._begins[index], self._begins[index + 1]
         first, last = round(begin * _PARTS), round(over * _PARTS)
@@ -258,7 +262,7 @@ class WordTracker:
         return begin, max(begin, over)
 
     def _quiet_before(self, part: int) -> int:
-        """How many silent parts come just before this one, up to a pause's length."""
+        """Number of silent parts just before ``part``, up to the length of a pause."""
         before = self._levels[max(0, part - _GAP_PARTS) : part]
         return next((i for i, level in enumerate(reversed(before)) if level >= _PAUSE), len(before))
 

@@ -33,18 +33,18 @@ class _Envelope(msgspec.Struct, frozen=True):
 _envelope = msgspec.json.Decoder(_Envelope)
 
 
-#: By type: the class of a client's message, and what reads it.
+#: Class and decoder of each client message, by type.
 _client_messages = {
     str(kind.__struct_config__.tag): (kind, msgspec.json.Decoder(kind)) for kind in CLIENT_MESSAGES
 }
 
 
 def parse_client_message(text: str | bytes) -> ClientMessage:
-    """Read one client message.
+    """Parse one client message.
 
-    Raises RequestError: ``invalid_json`` (not JSON at all), ``unknown_message`` (a type
-    that this version does not know; nothing else has happened) or ``invalid_message``
-    (with ``param`` naming the field).
+    Raises RequestError: ``invalid_json`` (not JSON at all), ``unknown_message`` (a type that this
+    version does not know; nothing else has happened) or ``invalid_message`` (``param`` names the
+    field).
     """
     try:
         kind = _envelope.decode(text).type
@@ -66,12 +66,12 @@ def parse_client_message(text: str | bytes) -> ClientMessage:
 
 
 def encode_message(message: ClientMessage | ServerMessage) -> str:
-    """One message as JSON text."""
+    """Encode one message as JSON text."""
     return msgspec.json.encode(message).decode()
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of both directions, for docs/ and for client authors."""
+    """Return the JSON Schema of both directions, for docs/ and for client authors."""
     schemas, components = msgspec.json.schema_components(
         (*CLIENT_MESSAGES, *SERVER_MESSAGES), ref_template="#/$defs/{name}"
     )
@@ -95,15 +95,15 @@ class AudioFlags(IntFlag):
 
 
 class AudioHeader(NamedTuple):
-    """The 12 bytes before the samples, little-endian.
+    """The 12-byte header before the samples, little-endian.
 
     ::
 
         u8 version << 4 | type    u8 flags    u16 handle    u32 sequence    u32 sample offset
 
-    ``sequence`` counts this context's binary frames and ``sample_offset`` the samples that
-    they decode to, at the audio's own rate, both from 0; both wrap at 2**32. A frame with LAST
-    may hold no samples.
+    ``sequence`` counts this context's binary frames, and ``sample_offset`` the samples that they
+    decode to, at the audio's own rate. Both start at 0 and wrap at 2**32. A frame with LAST may
+    hold no samples.
     """
 
     handle: int
@@ -112,7 +112,7 @@ class AudioHeader(NamedTuple):
     flags: AudioFlags = AudioFlags.NONE
 
     def pack(self) -> bytes:
-        """The header as bytes."""
+        """Return the header as bytes."""
         kind = PROTOCOL_VERSION << 4 | AUDIO_TYPE
         return _LAYOUT.pack(
             kind, self.flags, self.handle, self.sequence & _WRAP, self.sample_offset & _WRAP
@@ -120,7 +120,7 @@ class AudioHeader(NamedTuple):
 
     @classmethod
     def unpack(cls, frame: bytes) -> AudioHeader:
-        """Read the header of a binary frame. Raises ValueError if it is not one of ours."""
+        """Parse the header of a binary frame. Raises ValueError if it has no valid header."""
         if len(frame) < HEADER_BYTES:
             raise ValueError("a binary frame is shorter than its header")
         kind, flags, handle, sequence, offset = _LAYOUT.unpack_from(frame)

@@ -1,8 +1,8 @@
 """Errors about one field of a request: its name as the client wrote it, its value, what is allowed.
 
-A message is the only part of an error that most SDKs print, so it has to stand alone. Values are
-described, never repeated, unless they are numbers or short names; nothing that a library says
-about them is passed on.
+The message is the only part of an error that most SDKs print, so it must make sense alone. Values
+are described, not repeated, unless they are numbers or short names. Text from libraries about them
+is never passed on.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import msgspec
 
 from streaming.errors import ErrorCode, RequestError
 
-#: The most characters of a client's own text that a message repeats.
+#: Maximum number of characters of a client's own text that a message repeats.
 _EXCERPT = 48
-#: Names, which can be repeated anywhere: in JSON, in a header, on a terminal. No sentences.
+#: Names that are safe to repeat anywhere: in JSON, in a header, on a terminal. No sentences.
 _HARMLESS = re.compile(rf"[\w.,:+/@-]{{1,{_EXCERPT}}}", re.ASCII)
 _NAME = re.compile(r"[\w.\[\] -]{1,64}", re.ASCII)
 _MAX_NAME = 128
@@ -27,8 +27,8 @@ _LISTED = 24
 
 
 class FieldError(RequestError):
-    """An error whose ``param`` is a field as the client itself named it, which no dialect
-    translates. ``kind``: what the value was, for the logs, which never hold the value.
+    """An error whose ``param`` is a field as the client named it, which dialects do not translate.
+    ``kind``: the kind of the value, for the logs, which never hold the value.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ def kind_of(value: object) -> str:
 
 
 def describe(value: object) -> str:
-    """A value in a message: numbers and short names as they are, of anything else its kind."""
+    """Describe a value in a message: numbers and short names as they are, others by their kind."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int | float) and len(shown := repr(value)) <= _EXCERPT:
@@ -69,37 +69,39 @@ def describe(value: object) -> str:
 
 
 def listed(names: Iterable[object]) -> str:
-    """Names for a message, the first two dozen of them."""
+    """List names in a message, at most two dozen of them."""
     every = [str(name) for name in names]
     text = ", ".join(every[:_LISTED])
     return text if len(every) <= _LISTED else f"{text} and {len(every) - _LISTED} more"
 
 
 def shown_name(name: str) -> str:
-    """A field's name in a message; a client may call its fields anything."""
+    """Return a field's name for a message; "a field" for a name that is not safe to repeat."""
     return name if _NAME.fullmatch(name) else "a field"
 
 
 def invalid_field(
     name: str, value: object, allowed: str, code: ErrorCode = ErrorCode.INVALID_MESSAGE
 ) -> FieldError:
-    """A value that is not ``allowed``: "a whole number", "at most 4", "mp3 or wav"."""
+    """Return an error for a value that is not ``allowed`` ("a whole number", "at most 4")."""
     message = f"{shown_name(name)} must be {allowed}, not {describe(value)}."
     return FieldError(code, message, param=name, kind=kind_of(value))
 
 
 def unsupported(param: str, message: str) -> RequestError:
-    """A field, by the core's name for it, or a value of it that is not served here."""
+    """Return an error for an unsupported field or value. ``param`` is the core's field name."""
     return RequestError(ErrorCode.UNSUPPORTED, message, param=param)
 
 
 def invalid_parameter(param: str, message: str) -> RequestError:
-    """A value that is out of range, or contradicts another; ``param`` is the core's name for it."""
+    """Return an error for a value that is out of range or contradicts another. ``param`` is the
+    core's field name.
+    """
     return RequestError(ErrorCode.INVALID_PARAMETER, message, param=param)
 
 
 def missing_field(name: str) -> FieldError:
-    """A field without which a request means nothing."""
+    """Return an error for a missing required field."""
     return FieldError(
         ErrorCode.INVALID_MESSAGE, f"{shown_name(name)} is missing.", param=name, kind="missing"
     )
@@ -111,7 +113,7 @@ def unknown_field(
     what: str = "field",
     code: ErrorCode = ErrorCode.INVALID_MESSAGE,
 ) -> FieldError:
-    """A field, or whatever else ``what`` says, that there is not."""
+    """Return an error for an unknown field, or for another unknown name whose kind is ``what``."""
     message = f"{shown_name(name)} is not a {what} here"
     if near := difflib.get_close_matches(name[:_MAX_NAME].rpartition(".")[2], known, 1):
         message += f"; did you mean {near[0]}? The"
@@ -124,7 +126,7 @@ def unknown_field(
 def unknown_choice(
     name: str, value: str, there: Iterable[object], code: ErrorCode, what: str = ""
 ) -> FieldError:
-    """A value that names nothing there is: a voice, a model, an encoding."""
+    """Return an error for a value, such as a voice, that is not one of those that are ``there``."""
     called = what or name
     message = (
         f"{shown_name(name)}: there is no {called} {describe(value)}; there is {listed(there)}."
@@ -132,7 +134,7 @@ def unknown_choice(
     return FieldError(code, message, param=name, kind=kind_of(value))
 
 
-#: msgspec's complaints: the expected types and constraint, and the path where there is one.
+#: msgspec's messages: the expected types and constraint, and the path if there is one.
 _EXPECTED = re.compile(r"Expected `([^`]*)`(?: (of length )?(<=|>=|<|>) (\S+))?")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`")
 _TYPES = {
@@ -150,7 +152,7 @@ _LIMITS = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}
 def msgspec_error(
     error: msgspec.ValidationError, text: str | bytes, kind: type[msgspec.Struct]
 ) -> RequestError:
-    """The fault in a message that should have been a ``kind``."""
+    """Return the error of a message that should have been a ``kind``."""
     complaint = str(error)
     found = _PATH.search(complaint)
     path = found[1] if found else ""
@@ -181,7 +183,7 @@ def _allowed(complaint: str, kind: type[msgspec.Struct], path: Sequence[str]) ->
 
 
 def _choices(kind: type[msgspec.Struct], path: Sequence[str]) -> list[str]:
-    """The values of a field with a closed list of them."""
+    """Return the values of a field that has a closed list of them."""
     node: Any = msgspec.inspect.type_info(kind)
     for part in path:
         for one in _members(node):
