@@ -1,15 +1,16 @@
 """Batching of windows: earliest deadline first, equal shapes together. No torch, no clock.
 
-Windows run together when their shapes are equal, contexts beyond the receptive field not
-counted. Padding to a common shape would need masks at every layer (biases leak past a
-stream's edge); a GPU's graphs have shapes of their own, with masks (``codec.buckets``). A batch
-grows only while its most urgent window stays in time, and on a CPU not at all: there a batch
-costs nearly as much as its windows one by one, and each of them would wait for all.
+Windows run together if their shapes are equal, not counting contexts beyond the receptive field.
+Padding to a common shape would need masks at every layer (biases leak past a stream's edge); a
+GPU's graphs have shapes of their own, with masks (``codec.buckets``). A batch grows only while its
+most urgent window stays in time, and on a CPU not at all: there a batch costs nearly as much as its
+windows one by one, and each of them would wait for all.
 
-A long window is cut into pieces, chosen one by one, so that no stream waits for more than
-one piece of it. Pieces keep the receptive field around them and give the same bits. One with
-which an utterance begins (all of it, where audio is wanted whole) lets those pass between its
-pieces whose listeners would run dry soon: nobody hears it yet, and later is better than a gap.
+A long window is cut into pieces, which are chosen one by one, so that no stream waits for more than
+one piece of it. Pieces keep the receptive field around them and give the same bits. Between the
+pieces of a long window that begins an utterance (all of it, if audio is wanted whole), windows go
+first whose listeners would run out of audio soon. Its own stream does not play yet, and a later
+start is better than a gap.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import numpy as np
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
-#: Between its pieces a long beginning lets pass what is due within this, and then has its turn.
+#: Between its pieces a long first window yields to windows due within this many seconds.
 _LET_PASS_S = 1.0
-#: New frames of a long beginning: more than a first chunk has.
+#: A first window with more new frames is long; a first chunk has fewer.
 _LONG_FRAMES = 100
 #: New frames of the shortest pieces.
 _LEAST_PIECE = 5
@@ -36,22 +37,22 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class DecodeCost:
-    """Seconds of a batch: ``fixed_s + frame_s * frames``, context frames included."""
+    """Seconds for a batch: ``fixed_s + frame_s * frames``, including context frames."""
 
     fixed_s: float
     frame_s: float
 
     def seconds(self, frames: int) -> float:
-        """The cost of ``frames``."""
+        """Cost of ``frames`` frames, in seconds."""
         return self.fixed_s + self.frame_s * frames
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """``queued`` windows at most; ``rows`` and ``seconds`` of a batch; frames of a piece, and how
-    long one should take.
+    """Limits of the queue in windows (``queued``), of a batch (``rows``, ``seconds``) and of a
+    piece (new frames, and the time that it should take).
 
-    A batch of one may cost more than ``seconds``. ``piece_frames`` counts new frames.
+    A batch of one may take longer than ``seconds``.
     """
 
     queued: int = 1024
@@ -61,11 +62,10 @@ class BatchLimits:
     piece_seconds: float = 0.02
 
     def affordable(self, cost: DecodeCost, spec: CodecSpec) -> BatchLimits:
-        """Limits under which a turn of the worker stays short, whatever the machine.
+        """Return limits that keep a turn of the worker short on any machine.
 
-        A piece has as many new frames as it has context, at least: smaller ones would spend most
-        of their time on that. Where a window costs more than is saved by not decoding it alone,
-        there are no batches.
+        A piece has at least as many new frames as it has context, since smaller ones would spend
+        most of their time on that. There are no batches if a window costs more than batching saves.
         """
         context = spec.left_frames + spec.right_frames
         affordable = (self.piece_seconds - cost.fixed_s) / max(cost.frame_s, 1e-9)
@@ -78,7 +78,7 @@ class BatchLimits:
 def in_groups(
     items: Sequence[T], key: Callable[[T], K], run: Callable[[K, list[T]], Sequence[R]]
 ) -> list[R]:
-    """Run items of equal keys together; the results are in the order of the items."""
+    """Run items of equal keys together; return the results in the order of the items."""
     groups: dict[K, list[int]] = {}
     for index, item in enumerate(items):
         groups.setdefault(key(item), []).append(index)
@@ -90,17 +90,17 @@ def in_groups(
 
 
 class Grouping(Protocol):
-    """Which pieces may run together, and what each costs its batch."""
+    """Decides which pieces may run together, and what each costs its batch."""
 
     def key(self, piece: DecodeWindow) -> Hashable:
-        """Pieces of equal keys may."""
+        """Return a key; pieces with equal keys may run together."""
 
     def frames(self, piece: DecodeWindow) -> int:
-        """Frames that the decoder computes for it, contexts and padding included."""
+        """Number of frames computed for a piece, including contexts and padding."""
 
 
 class EqualShapes:
-    """Only pieces of the very same shape run together, and none is padded."""
+    """Runs only pieces of exactly the same shape together, without padding."""
 
     def key(self, piece: DecodeWindow) -> Hashable:
         """See Grouping."""
@@ -113,8 +113,8 @@ class EqualShapes:
 
 @dataclass(slots=True)
 class Job:
-    """One window in the queue: its pieces still to do, and the samples of those done. ``begins``:
-    nobody hears its stream yet.
+    """A window in the queue: its pieces, and the samples of those decoded. ``begins``: its stream
+    does not play yet.
     """
 
     id: int
@@ -136,7 +136,7 @@ class Job:
 
     @property
     def new_frames(self) -> int:
-        """Frames that it emits."""
+        """Number of frames that it emits."""
         return sum(piece.new_frames for piece in self.pieces)
 
     @property
@@ -146,11 +146,11 @@ class Job:
 
 
 class QueueFull(Exception):
-    """The queue has as many windows as it may hold."""
+    """The queue holds as many windows as it may."""
 
 
 class DeadlineQueue:
-    """Windows that wait. ``spec`` is the codec's."""
+    """Windows that wait to be decoded. ``spec`` is the codec's."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class DeadlineQueue:
         self, id: int, window: DecodeWindow, deadline_s: float, now: float, *,
         alone: bool = False, begins: bool = False,
     ) -> None:  # fmt: skip
-        """Take a window in. Raises QueueFull; an id that waits already is a ValueError."""
+        """Add a window. Raises QueueFull, and ValueError if the id is queued already."""
         if id in self._jobs:
             raise ValueError(f"window {id} is queued already")
         if len(self._jobs) >= self._limits.queued:
@@ -180,15 +180,15 @@ class DeadlineQueue:
         self._jobs[id] = Job(id, deadline_s, now, frames, pieces, alone, begins)
 
     def cancel(self, id: int) -> bool:
-        """Drop a window, between two of its pieces too; say whether it was there."""
+        """Drop a window, even between two of its pieces; return whether it was queued."""
         return self._jobs.pop(id, None) is not None
 
     def take(self, now: float) -> list[Job]:
-        """Choose the jobs whose next pieces are decoded together now; none if none wait.
+        """Choose the jobs whose next pieces are decoded together now; empty if no job waits.
 
-        They stay in the queue until ``finish`` or ``cancel``. The first has the earliest
-        deadline. Others of its group join in deadline order while the batch keeps to its
-        limits and, unless the first is late already, would not make it late.
+        They stay in the queue until ``finish`` or ``cancel``. The first has the earliest deadline.
+        Others of its group join in deadline order while the batch is within its limits and does not
+        make the first one late, unless that is late already.
         """
         order = sorted(self._jobs.values(), key=lambda job: (job.deadline_s, job.id))
         if not order:
@@ -211,7 +211,7 @@ class DeadlineQueue:
         return batch
 
     def finish(self, job: Job, samples: Samples, now: float) -> bool:
-        """Note the samples of the job's next piece; the job leaves when all are there.
+        """Record the samples of the job's next piece; the job leaves when all are there.
 
         Return whether it is done. A job that was cancelled meanwhile is never done.
         """
@@ -226,7 +226,7 @@ class DeadlineQueue:
 
 
 def cut(window: DecodeWindow, piece_frames: int, spec: CodecSpec) -> Iterator[DecodeWindow]:
-    """Cut a window into pieces of at most ``piece_frames`` new frames, about equally long.
+    """Cut a window into pieces of at most ``piece_frames`` new frames and about equal length.
 
     Contexts are cut down to the codec's receptive field, or end with the window, and so is the
     history before them. The pieces' samples in order are the window's.

@@ -1,16 +1,16 @@
-"""The shapes of batches that a GPU's graphs are captured for, and how windows fit into them.
+"""The batch shapes that a GPU's graphs are captured for, and how windows are placed in them.
 
-A CUDA graph has fixed shapes and fixed addresses, so one is captured at the start for each
-*bucket*: so many rows, and so many new frames between two contexts as wide as the receptive
-field. Any window fits into the smallest bucket with as many new frames or more::
+A CUDA graph has fixed shapes and fixed addresses, so one is captured at start-up for each *bucket*:
+a number of rows, and a number of new frames between two contexts as wide as the receptive field. A
+window fits into the smallest bucket with at least as many new frames::
 
     bucket   |< left_frames >|===== new_frames =====|< right_frames >|
     window           |< left |= new =|< lookahead >|
                      ^ begin                       ^ end
 
-Each row of the laid-out batch ends with its begin and end, and the decoder makes zero what lies
-outside them (``LaidOutDecoder.decode_laid_out``). So windows of different lengths run together,
-and what is padding changes no sample. Pure arithmetic: no torch.
+Each row of the laid-out batch ends with its begin and end, and the decoder sets everything outside
+them to zero (``LaidOutDecoder.decode_laid_out``). So windows of different lengths run together, and
+padding changes no sample. Pure arithmetic: no torch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from codec.batching import BatchLimits
 from streaming.spec import CodecSpec, Codes
 from streaming.window import DecodeWindow
 
-#: Each length is about this much more than the one before: what a window may be padded by.
+#: Ratio of each length to the one before, which limits the padding of a window.
 _GROWTH = 1.5
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
     """The shape of one graph: ``rows`` windows of up to ``new_frames`` new frames. ``interior``:
-    for windows with all of the left context and the steady lookahead, without masks.
+    for windows with the full left context and the usual lookahead, without masks.
     """
 
     new_frames: int
@@ -40,11 +40,11 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """All that are captured: every one of ``rows`` with every one of ``lengths``, ascending.
+    """All buckets that are captured: each of ``rows`` with each of ``lengths``, ascending.
 
     ``left`` and ``right`` are the receptive field. With a ``lookahead`` there are interior buckets
-    as well, for windows of just that lookahead. Implements ``codec.batching.Grouping``: windows
-    run together when they fit into buckets of one kind and length.
+    too, for windows with exactly that lookahead. Implements ``codec.batching.Grouping``: windows
+    run together if they fit into buckets of one kind and length.
     """
 
     rows: tuple[int, ...]
@@ -55,10 +55,10 @@ class Buckets:
 
     @staticmethod
     def of(limits: BatchLimits, spec: CodecSpec, lookahead: int | None = None) -> Buckets:
-        """Buckets for every window that the queue hands out under ``limits``; interior ones for
-        windows of this ``lookahead``, if one is given that the receptive field holds.
+        """Return buckets for every window that the queue yields under ``limits``, and interior ones
+        for windows of this ``lookahead``, if it is given and within the receptive field.
 
-        Lengths go up to the longest piece, rows by doubling up to the largest batch.
+        Lengths go up to the longest piece. Rows double up to the largest batch.
         """
         lengths = [1]
         while lengths[-1] < limits.piece_frames:
@@ -72,7 +72,7 @@ class Buckets:
         return Buckets(tuple(rows), tuple(lengths), left, right, steady)
 
     def all(self) -> list[Bucket]:
-        """Largest first, so that the smaller ones find the memory that they need."""
+        """Return all buckets, the largest first, so that smaller ones find enough memory."""
         kinds = (False,) if self.lookahead is None else (False, True)
         made = [
             Bucket(length, rows, interior)
@@ -83,18 +83,20 @@ class Buckets:
         return sorted(made, key=lambda b: (b.new_frames * b.rows, b.rows), reverse=True)
 
     def length(self, new_frames: int) -> int | None:
-        """The smallest length that holds so many new frames; None if there is none."""
+        """The smallest length that holds ``new_frames``; None if none does."""
         at = bisect_left(self.lengths, new_frames)
         return self.lengths[at] if at < len(self.lengths) else None
 
     def is_interior(self, window: DecodeWindow) -> bool:
         """Whether an interior bucket holds the window: no edge of its stream is near enough to be
-        heard, but for the lookahead's end, which is where the bucket's is.
+        heard, except for the end of the lookahead, which is the bucket's own edge.
         """
         return window.left_context >= self.left and window.lookahead == self.lookahead
 
     def fit(self, rows: int, length: int, interior: bool = False) -> Bucket:
-        """The smallest bucket of ``length`` that holds so many rows. ValueError if none does."""
+        """Return the smallest bucket of ``length`` for ``rows`` rows. ValueError if there is
+        none.
+        """
         if length not in self.lengths or rows > self.rows[-1]:
             raise ValueError(f"no bucket holds {rows} rows of {length} frames")
         return Bucket(length, self.rows[bisect_left(self.rows, rows)], interior)
@@ -104,24 +106,24 @@ class Buckets:
         return self.length(piece.new_frames) or piece.new_frames, self.is_interior(piece)
 
     def frames(self, piece: DecodeWindow) -> int:
-        """The cost of a piece in a batch, padding included."""
+        """Number of frames that a piece costs in a batch, including padding."""
         right = piece.lookahead if self.is_interior(piece) else self.right
         return self.left + (self.length(piece.new_frames) or piece.new_frames) + right
 
     def row_size(self, bucket: Bucket, num_codebooks: int) -> int:
-        """Numbers in one laid-out row: codes, and of a masked one begin and end."""
+        """Number of values in a laid-out row: codes and, if it is masked, begin and end."""
         if bucket.interior:
             assert self.lookahead is not None
             return num_codebooks * (self.left + bucket.new_frames + self.lookahead)
         return num_codebooks * (self.left + bucket.new_frames + self.right) + 2
 
     def lay_out(self, windows: Sequence[DecodeWindow], rows: Codes, interior: bool = False) -> None:
-        """Write windows into ``rows`` ``[B, ...]`` int16 of a bucket's size, with B at least their
-        number.
+        """Write windows into ``rows`` ``[B, ...]`` int16 of a bucket's size, where B is at least
+        their number.
 
         Contexts beyond the receptive field are left out. Rows without a window become empty
-        streams. In an ``interior`` bucket windows stand at the right: what is before them is too
-        far away for their new frames to hear.
+        streams. In an ``interior`` bucket windows are aligned to the right: the space before them
+        is too far away to affect their new frames.
         """
         rows[:] = 0
         if interior:

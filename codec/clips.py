@@ -1,8 +1,8 @@
-"""The codec worker's side job: encoding the clips that voices are cloned from.
+"""Encoding of the clips that voices are cloned from, in the codec worker.
 
-Decoding has deadlines and clips have none, so they are encoded one at a time in a thread of
-the lowest priority: where streams need the processor, they get it. The encoder is loaded with
-the first clip, since most services never see one.
+Decoding has deadlines and clips have none, so they are encoded one at a time in a thread of the
+lowest priority, which leaves the processor to streams that need it. The encoder is loaded with the
+first clip, since most services never see one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _LOWEST_PRIORITY = 19
 class ClipThread:
     """Encodes clips in a thread of its own and answers through ``send``.
 
-    The gateway bounds how many are out. ``add`` and ``cancel`` belong to one thread.
+    The gateway limits how many are in progress. ``add`` and ``cancel`` must be called by one
+    thread.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class ClipThread:
         self._thread: threading.Thread | None = None
 
     def add(self, clip: Encode) -> None:
-        """Encode it when its turn has come."""
+        """Queue a clip for encoding."""
         self._known.add(clip.id)
         self._waiting.put(clip)
         if self._thread is None:
@@ -50,12 +51,12 @@ class ClipThread:
             self._thread.start()
 
     def cancel(self, id: int) -> None:
-        """Pass over a clip that waits. One that is being encoded is answered all the same."""
+        """Skip a waiting clip. One that is being encoded is answered all the same."""
         if id in self._known:
             self._cancelled.add(id)
 
     def _run(self) -> None:
-        if sys.platform == "linux":  # where a thread has a priority of its own
+        if sys.platform == "linux":  # where each thread has its own priority
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
         with contextlib.suppress(LinkClosed):

@@ -1,6 +1,6 @@
-"""The gateway's side of the codec worker: each window is answered once, whatever dies.
+"""The gateway's side of the codec worker: each window is answered once, even if workers die.
 
-``codec.pending`` keeps the windows and clips that are out, ``codec.workers`` runs the worker that
+``codec.pending`` keeps the windows and clips in progress, ``codec.workers`` runs the worker that
 they go to.
 """
 
@@ -35,27 +35,25 @@ from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
 log = logging.getLogger(__name__)
-#: The worker keeps its turns at a fifth of a second and beats at each.
+#: A turn of the worker takes a fifth of a second at most, and it reports that it is alive at each.
 WATCH = Watch(hang_timeout_s=5.0, still_timeout_s=0.75)
 _ENVELOPE_BYTES = 1024
 
 
 class CodecWorkerEngine:
-    """Implements ``streaming.ports.CodecEngine`` with one supervised worker process; with ``spare``
-    another one stands ready beside it.
+    """Implements ``streaming.ports.CodecEngine`` with one supervised worker process, and with
+    ``spare`` another one that is ready to take over.
 
-    ``model`` is a folder, a hub id, or what finds the folder when the engine starts: every worker
-    then reads that folder, and none asks the hub. ``talker`` finds the talker's folder, where the
-    codec is not part of it: how many codebooks are spoken is said there.
-    ``device``: ``auto`` is a GPU where there is one.
-    ``graphs``: ``auto`` decodes by CUDA graphs on a GPU, ``off`` never. A batch has ``max_batch``
-    windows at most; most have this ``lookahead``, and graphs of their own. At most
-    ``max_outstanding`` windows are out at once; beyond that ``decode`` raises CapacityError at once
-    rather than wait, because a waiting line here would have to be a second deadline queue: the
-    worker's own is the only one.
-    ``patience_s`` bounds a window's whole stay, restarts of the worker included, and a
-    clip's. ``max_clips`` clips may wait for their codes.
-    ``module`` and ``env`` exist so that tests can run another worker.
+    ``model`` is a folder, a hub id, or a function that finds the folder when the engine starts:
+    every worker then reads that folder, and none asks the hub. ``talker`` finds the talker's
+    folder, if the codec is not part of it; its configuration gives the number of codebooks in use.
+    ``device``: ``auto`` is a GPU if there is one. ``graphs``: ``auto`` decodes with CUDA graphs on
+    a GPU, ``off`` never does. ``max_batch``: most windows in a batch. ``lookahead``: that of most
+    windows, which have graphs of their own. ``max_outstanding``: most windows in progress. Beyond
+    that ``decode`` raises CapacityError at once, since a queue here would have to be a second
+    deadline queue beside the worker's own. ``patience_s`` limits the total time of a window,
+    including restarts of the worker, and of a clip. ``max_clips``: most clips in progress.
+    ``module`` and ``env`` let tests run another worker.
     """
 
     def __init__(
@@ -97,7 +95,8 @@ class CodecWorkerEngine:
     async def start(self) -> None:
         """Start the worker and return once it is ready.
 
-        Raises ipc.supervisor.ChildFailed if it never can be, and what finding the folder raises.
+        Raises ipc.supervisor.ChildFailed if it cannot become ready, and the errors of finding the
+        folder.
         """
         model = self._model if isinstance(self._model, str) else str(await self._model())
         arguments = ["--model", model, *self._arguments]
@@ -120,7 +119,7 @@ class CodecWorkerEngine:
         await self._workers.start()
 
     async def stop(self) -> None:
-        """End the worker; every window still out fails with BackendError."""
+        """Stop the workers. Every window in progress fails with BackendError."""
         self._stopped = True
         if self._workers is not None:
             await self._workers.stop()
@@ -129,24 +128,24 @@ class CodecWorkerEngine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the worker takes work right now."""
+        """Whether the worker accepts work now."""
         return self._workers is not None and self._workers.is_up
 
     @property
     def has_spare_ready(self) -> bool | None:
-        """Whether another worker could take over right now; None where there is to be none."""
+        """Whether another worker could take over now; None without ``spare``."""
         if not self._spare:
             return None
         return self._workers is not None and self._workers.has_spare_up
 
     @property
     def restarts(self) -> int:
-        """How often a worker has been started again."""
+        """Number of times that a worker has been restarted."""
         return self._workers.restarts if self._workers else 0
 
     @property
     def takeovers(self) -> int:
-        """How often the spare went on where the worker had died."""
+        """Number of times that the spare has taken over from a dead worker."""
         return self._workers.takeovers if self._workers else 0
 
     @property
@@ -161,12 +160,12 @@ class CodecWorkerEngine:
 
     @property
     def outstanding(self) -> int:
-        """Windows not yet answered."""
+        """Number of windows not yet answered."""
         return len(self._decodes)
 
     @property
     def spec(self) -> CodecSpec:
-        """The loaded codec's facts. RuntimeError before ``start`` has returned."""
+        """Properties of the loaded codec. RuntimeError before ``start`` has returned."""
         return self._first_ready().spec
 
     @property
@@ -181,15 +180,14 @@ class CodecWorkerEngine:
 
     @property
     def cost(self) -> DecodeCost:
-        """The cost measured while warming up: a prior for the scheduler."""
+        """The cost measured during warm-up: a prior for the scheduler."""
         return self._first_ready().cost
 
     async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
-        """Return the samples of the window's new frames, ``[new_frames * hop_length]``, and what
-        they took.
+        """Return the samples of the new frames, ``[new_frames * hop_length]``, and their cost.
 
-        While the worker restarts the window waits for it. Cancelling the call drops the
-        work. Raises CapacityError, BackendError.
+        While the worker restarts, the window waits for it. Cancelling the call drops the work.
+        Raises CapacityError, BackendError.
         """
         self._require_running()
         samples_bytes = 4 * window.new_frames * self.spec.hop_length
@@ -212,7 +210,7 @@ class CodecWorkerEngine:
         return await self._encodes.encode(id, samples, hop, self._patience_s)
 
     def _send(self, message: Decode | Encode | Cancel) -> None:
-        """Send now, or leave it to ``_on_ready`` of the next worker."""
+        """Send now; without a worker ``_on_ready`` sends it to the next one."""
         with contextlib.suppress(ChildDown):
             if self._workers is not None:
                 self._workers.send(message)

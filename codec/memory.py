@@ -1,10 +1,10 @@
-"""Memory of the codec worker: glibc's arenas, and when free pages are given back.
+"""Memory of the codec worker: glibc's arenas, and returning free pages to the kernel.
 
-Windows of ever new shapes make a heap of holes. A layer's tensors are a few MB and gone in a
-millisecond, while the kernels that oneDNN keeps for each shape (``codec.warmup``) stay
-between them; so what is freed does not fit what is asked for next.
-The kernel can have the holes back at any time (``malloc_trim``), for some milliseconds and the
-page faults of the window after. Hence it gets them when they have become many.
+Windows of ever new shapes fragment the heap. A layer's tensors are a few MB and freed within a
+millisecond, while the kernels that oneDNN keeps for each shape (``codec.warmup``) stay between
+them, so that freed blocks do not fit the next allocations. Free pages can be returned to the kernel
+at any time (``malloc_trim``), at the cost of some milliseconds and of page faults in the next
+window. So this is done only when there are many.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 #: Many times what windows of one shape need (5 MiB for the embedded codec), so that a steady load
-#: never trims; under ever new shapes it is about one window in twenty-five that is followed by it.
+#: never trims. Under ever new shapes it trims after about one window in twenty-five.
 GROWTH_BYTES = 192 << 20
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory instead of handing it back to the kernel.
+    """Tell glibc to keep freed memory instead of returning it to the kernel.
 
-    A layer's tensors are a few MB and live for a millisecond: by default each is mapped,
-    faulted in page by page and unmapped, which costs more than some of the convolutions.
-    Does nothing on another libc.
+    A layer's tensors are a few MB and live for a millisecond. By default each is mapped, faulted in
+    page by page and unmapped, which costs more than some of the convolutions. Does nothing on
+    another libc.
     """
     trim_threshold, mmap_threshold = -1, -3
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -34,8 +34,8 @@ def keep_freed_memory() -> None:
 
 
 class HeapTrimmer:
-    """Gives the heap's holes back whenever the process has grown by ``growth_bytes`` since the
-    last time. ``resident_bytes`` and ``trim`` are for tests.
+    """Trims the heap whenever the process has grown by ``growth_bytes`` since the last time.
+    ``resident_bytes`` and ``trim`` are for tests.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class HeapTrimmer:
         self._floor = self._resident_bytes()
 
     def look(self) -> bool:
-        """Trim if it is time; return whether it was. Costs about 20 microseconds else."""
+        """Trim if it is time; return whether it was. Otherwise it takes about 20 microseconds."""
         if self._resident_bytes() - self._floor <= self._growth_bytes:
             return False
         self._trim()
@@ -59,7 +59,7 @@ class HeapTrimmer:
 
 
 def resident() -> int:
-    """This process's resident memory in bytes; 0 where there is no ``/proc``."""
+    """Return this process's resident memory in bytes; 0 without ``/proc``."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except OSError:
@@ -68,7 +68,7 @@ def resident() -> int:
 
 
 def trim_heap() -> None:
-    """Give free pages of the heap back to the kernel. Does nothing on another libc than glibc."""
+    """Return free pages of the heap to the kernel. Does nothing on a libc other than glibc."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)

@@ -15,16 +15,17 @@ from ipc.framing import Alive, Fatal, Progress, Stop
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
-#: ``bad_window``: these codes can never be decoded. ``decode_failed``: the decoder erred.
-#: ``bad_clip`` and ``encode_failed`` say the same of a clip and the encoder.
+#: ``bad_window``: these codes can never be decoded. ``decode_failed``: the decoder failed.
+#: ``bad_clip`` and ``encode_failed``: the same for a clip and the encoder.
 FailureReason = Literal["bad_window", "decode_failed", "bad_clip", "encode_failed"]
 
 
 class Decode(msgspec.Struct, tag="decode", frozen=True):
-    """Work: one window. ``codes`` and ``history`` are int16 little-endian, ``[num_codebooks, T]``.
+    """A window to decode. ``codes`` and ``history`` are int16 little-endian,
+    ``[num_codebooks, T]``.
 
-    ``alone`` keeps it out of batches: it was being decoded when a worker died, and if it is
-    the cause then nothing else must die with it. ``begins``: nobody hears its stream yet.
+    ``alone`` keeps it out of batches: it was being decoded when a worker died, and if it is the
+    cause, no other window must fail with it. ``begins``: its stream does not play yet.
     """
 
     id: int
@@ -42,22 +43,22 @@ class Decode(msgspec.Struct, tag="decode", frozen=True):
 
 
 class Encode(msgspec.Struct, tag="encode", frozen=True):
-    """Work that can wait: a clip, float32 little-endian, mono at the codec's rate."""
+    """A clip to encode, without a deadline: float32 little-endian, mono at the codec's rate."""
 
     id: int
     samples: bytes
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):
-    """This window or clip is not wanted any more. Unknown ids are ignored."""
+    """Drop a window or clip. Unknown ids are ignored."""
 
     id: int
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):
-    """The worker takes work. The cost is what warming up measured.
+    """The worker accepts work. ``cost`` was measured during warm-up.
 
-    ``fingerprint`` tells codecs apart whose codes mean other sounds; see ``CodecDecoder``.
+    ``fingerprint`` differs for codecs whose codes mean other sounds; see ``CodecDecoder``.
     ``family`` and ``licence`` are those of ``codec.family.CodecFamily``.
     """
 
@@ -70,16 +71,16 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
 
 
 class Decoding(msgspec.Struct, tag="decoding", frozen=True):
-    """These windows are decoded from now on: who dies while doing so, died of one of them."""
+    """The worker begins to decode these windows. If it dies meanwhile, one of them is the cause."""
 
     ids: list[int]
 
 
 class Decoded(msgspec.Struct, tag="decoded", frozen=True):
-    """The samples of a window's new frames, float32 little-endian.
+    """Samples of a window's new frames, float32 little-endian.
 
-    ``queue_s`` is receipt to the start of its decoding; ``decode_s`` the time its batches
-    took; ``batch`` the windows in the largest of them; ``frames`` its length with context.
+    ``queue_s``: from receipt to the start of its decoding. ``decode_s``: time that its batches
+    took. ``batch``: number of windows in the largest of them. ``frames``: its length with context.
     """
 
     id: int
@@ -91,13 +92,13 @@ class Decoded(msgspec.Struct, tag="decoded", frozen=True):
 
 
 class Encoding(msgspec.Struct, tag="encoding", frozen=True):
-    """This clip is encoded from now on, beside the decoding."""
+    """The worker begins to encode this clip, beside the decoding."""
 
     id: int
 
 
 class Encoded(msgspec.Struct, tag="encoded", frozen=True):
-    """A clip's codes, int16 little-endian, ``[num_codebooks, T]``."""
+    """Codes of a clip, int16 little-endian, ``[num_codebooks, T]``."""
 
     id: int
     codes: bytes
@@ -105,7 +106,7 @@ class Encoded(msgspec.Struct, tag="encoded", frozen=True):
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """This window or clip failed alone. ``detail`` is for operators."""
+    """This window or clip failed, and no other. ``detail`` is for operators."""
 
     id: int
     reason: FailureReason
@@ -137,7 +138,7 @@ def decode_message(
 
 
 def window_of(message: Decode) -> DecodeWindow:
-    """Unpack a window. Raises ValueError if it does not fit together."""
+    """Unpack a window. Raises ValueError if its parts do not fit together."""
     books = message.num_codebooks
     return DecodeWindow(
         _unpacked(message.codes, books),
@@ -151,7 +152,7 @@ def window_of(message: Decode) -> DecodeWindow:
 
 
 def codes_of(message: Encoded) -> Codes:
-    """Unpack codes. Raises ValueError if they are not whole."""
+    """Unpack codes. Raises ValueError if they are incomplete."""
     return _unpacked(message.codes, message.num_codebooks)
 
 
@@ -165,5 +166,5 @@ def _unpacked(data: bytes, num_codebooks: int) -> Codes:
 
 
 def samples_of(message: Decoded | Encode) -> Samples:
-    """Unpack samples. Raises ValueError if they are not whole."""
+    """Unpack samples. Raises ValueError if they are incomplete."""
     return np.frombuffer(message.samples, "<f4").astype(np.float32)

@@ -1,11 +1,11 @@
-"""Windows and clips that are with the codec worker, and their callers.
+"""Windows and clips in progress at the codec worker, and their callers.
 
-A decode is a pure function of its window, so every window is kept until its answer is there.
-When a worker dies, all that were out go to the next one, most urgent first. The worker says
-what it is about to decode; a window that was being decoded when a worker died gets a strike and
-goes alone next time, and one with two strikes is given up, since it is most likely what kills
-the workers. A clip that was being encoded when the worker died is given up at once, since it may
-be what killed it; the others go to the next worker.
+A decode is a pure function of its window, so every window is kept until it is answered. When a
+worker dies, all windows in progress go to the next one, most urgent first. The worker reports which
+windows it is about to decode. A window that was being decoded when a worker died gets a strike and
+is decoded alone next time. One with two strikes is given up, since it is probably what kills the
+workers. A clip that was being encoded when the worker died is given up at once, since it may be the
+cause; the other clips go to the next worker.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from streaming.spec import Codes, Samples
 from streaming.window import DecodeWindow
 
 log = logging.getLogger(__name__)
-#: A window that was being decoded at this many deaths is not tried again.
+#: Number of deaths during its decoding after which a window is not tried again.
 MAX_STRIKES = 2
-#: Where nothing plays yet, whoever would run dry within so long goes first: a later start is
-#: better than a gap.
+#: A window whose stream does not play yet yields to listeners who run out of audio within this many
+#: seconds, since a later start is better than a gap.
 BEGIN_S = 0.25
 _RETRY_AFTER_MS = 2000
 
 
 @dataclass(slots=True)
 class _PendingWindow:
-    """A window that somebody waits for, and how many samples it must bring."""
+    """A window whose caller waits, and the number of samples expected."""
 
     id: int
     window: DecodeWindow
@@ -56,23 +56,23 @@ class _PendingWindow:
 
     @property
     def begins(self) -> bool:
-        """Whether nobody hears its stream yet."""
+        """Whether its stream does not play yet."""
         is_first = not (self.window.left_context or self.window.first_frame)
         return is_first and self.deadline_s <= self.asked_s
 
     @property
     def turn_s(self) -> float:
-        """Windows are decoded in this order."""
+        """Time by which windows are ordered for decoding."""
         return self.asked_s + BEGIN_S if self.begins else self.deadline_s
 
 
 class PendingDecodes:
-    """Windows that are out, ``most`` at once. ``send`` must not raise."""
+    """Windows in progress, at most ``most``. ``send`` must not raise."""
 
     def __init__(self, send: Callable[[Decode | Cancel], None], most: int) -> None:
         self._send, self._most = send, most
         self._pending: dict[int, _PendingWindow] = {}
-        #: What the worker decodes, or did last: answered windows are not pending any more.
+        #: Windows that the worker decodes, or did last; answered ones are no longer pending.
         self._in_hand: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
@@ -81,8 +81,8 @@ class PendingDecodes:
     async def decode(
         self, id: int, window: DecodeWindow, hop_length: int, deadline_s: float, timeout_s: float
     ) -> tuple[Samples, DecodeStats]:
-        """The samples of the window's new frames, ``[new_frames * hop_length]``, and what they
-        took. Cancelling drops the work. Raises CapacityError, BackendError.
+        """Return the samples of the new frames, ``[new_frames * hop_length]``, and their cost.
+        Cancelling drops the work. Raises CapacityError, BackendError.
         """
         if len(self._pending) >= self._most:
             raise CapacityError(ErrorCode.OVERLOADED, "The speech decoder is at its limit.")
@@ -102,7 +102,7 @@ class PendingDecodes:
                 self._send(Cancel(id))
 
     def on_message(self, message: Decoding | Decoded) -> None:
-        """The worker said something about windows."""
+        """Process a worker's message about windows."""
         if isinstance(message, Decoding):
             self._in_hand = frozenset(message.ids)
         elif pending := self._pending.get(message.id):
@@ -123,7 +123,7 @@ class PendingDecodes:
                 pending.answer.set_result((samples, stats))
 
     def on_failed(self, id: int) -> bool:
-        """A window failed alone; say whether it was one of these."""
+        """Fail a window that failed alone; return whether it is one of these."""
         pending = self._pending.get(id)
         if pending is None:
             return False
@@ -131,12 +131,12 @@ class PendingDecodes:
         return True
 
     def on_ready(self) -> None:
-        """A new worker takes work: it gets what the last one left, most urgent first."""
+        """Send the pending windows to a new worker, most urgent first."""
         for pending in sorted(self._pending.values(), key=lambda p: (p.turn_s, p.id)):
             self._send_off(pending)
 
     def on_down(self) -> None:
-        """The worker died."""
+        """Record that the worker died."""
         in_hand, self._in_hand = self._in_hand, frozenset()
         for id in in_hand & self._pending.keys():
             pending = self._pending[id]
@@ -146,7 +146,7 @@ class PendingDecodes:
                 self._fail(pending, "The speech decoder failed on this audio.")
 
     def stop(self) -> None:
-        """No worker will come any more."""
+        """Fail all windows, since there will be no other worker."""
         for pending in list(self._pending.values()):
             self._fail(pending, "The speech decoder is shutting down.")
 
@@ -172,7 +172,7 @@ class _PendingClip:
 
 
 class PendingEncodes:
-    """Clips that are out, ``most`` at once. ``send`` must not raise."""
+    """Clips in progress, at most ``most``. ``send`` must not raise."""
 
     def __init__(self, send: Callable[[Encode | Cancel], None], most: int) -> None:
         self._send, self._most = send, most
@@ -180,7 +180,7 @@ class PendingEncodes:
         self._in_hand: int | None = None
 
     async def encode(self, id: int, samples: Samples, hop_length: int, timeout_s: float) -> Codes:
-        """Codes ``[K, T]`` of ``[n]`` samples. Cancelling drops the work.
+        """Return the codes ``[K, T]`` of ``[n]`` samples. Cancelling drops the work.
 
         Raises RequestError for a clip that cannot be encoded, CapacityError, BackendError.
         """
@@ -204,7 +204,7 @@ class PendingEncodes:
                 self._send(Cancel(id))
 
     def on_message(self, message: Encoding | Encoded) -> None:
-        """The worker said something about a clip."""
+        """Process a worker's message about a clip."""
         if isinstance(message, Encoding):
             self._in_hand = message.id
         elif pending := self._pending.get(message.id):
@@ -217,7 +217,7 @@ class PendingEncodes:
                 pending.answer.set_result(codes)
 
     def on_failed(self, id: int, *, bad_clip: bool) -> bool:
-        """A clip failed alone; say whether it was one of these."""
+        """Fail a clip that failed alone; return whether it is one of these."""
         if id not in self._pending:
             return False
         error: TalkwireError = _failed("The voice encoder failed on this audio.")
@@ -227,23 +227,23 @@ class PendingEncodes:
         return True
 
     def on_ready(self) -> None:
-        """A new worker takes work: it gets what the last one left."""
+        """Send the pending clips to a new worker."""
         for pending in list(self._pending.values()):
             self._send(pending.clip)
 
     def on_down(self) -> None:
-        """The worker died."""
+        """Record that the worker died."""
         if self._in_hand is not None:
             self.fail(self._in_hand, _failed("The voice encoder failed on this audio."))
         self._in_hand = None
 
     def stop(self) -> None:
-        """No worker will come any more."""
+        """Fail all clips, since there will be no other worker."""
         for id in list(self._pending):
             self.fail(id, _failed("The voice encoder is shutting down."))
 
     def fail(self, id: int, error: TalkwireError) -> None:
-        """Tell who waits for this clip, if anybody does."""
+        """Fail a clip, if it is still pending."""
         pending = self._pending.pop(id, None)
         if pending is not None and not pending.answer.done():
             pending.answer.set_exception(error)

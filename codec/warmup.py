@@ -1,6 +1,6 @@
 """Warm-up of the codec worker: decode the first windows' shapes, and measure the cost.
 
-On a CPU oneDNN makes kernels for each shape of windows, and keeps them for a while.
+On a CPU oneDNN creates kernels for each window shape, and keeps them for a while.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from codec.graphs import GraphDecoder
 from streaming.ports import CodecDecoder
 from streaming.window import DecodeWindow
 
-#: Kernels that are kept: a shape of windows needs about twenty.
+#: Number of kernels to keep: a window shape needs about twenty.
 _KERNELS = 4096
-#: Windows that are decoded once before anybody asks: first ones, and later ones. Lookaheads and
-#: the largest chunk are the default settings'.
+#: Windows decoded before the first request: first ones, and later ones. Lookaheads and the largest
+#: chunk are those of the default settings.
 _FIRST_FRAMES, _FIRST_LOOKAHEADS = 8, (2, 4)
 _LARGEST_FRAMES, _LOOKAHEAD = 50, 4
-#: Of each of the windows by which the cost is measured.
+#: Measurements of each window from which the cost is derived.
 _TIMINGS = 3
 
 
 def keep_kernels() -> None:
-    """Let oneDNN keep the kernels of some 200 shapes of windows, about 600 MiB when all are used
-    (1024 of them: 170 MiB; measured with the embedded codec and shapes at random).
+    """Let oneDNN keep the kernels of some 200 window shapes, about 600 MiB when all are used (1024
+    kernels: 170 MiB; measured with the embedded codec and random shapes).
 
-    It makes kernels for each shape, which takes longer than a short window's decoding, and
-    keeps 1024 by default: those of 50 shapes, fewer than a stream has. The variable is oneDNN's
-    own and is read with the first convolution; what the operator has set wins.
+    Creating the kernels of a shape takes longer than decoding a short window. By default 1024 are
+    kept: those of 50 shapes, fewer than a stream has. The variable is oneDNN's own and is read with
+    the first convolution. A value set by the operator takes precedence.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_KERNELS))
 
 
 def meet_first_windows(decoder: CodecDecoder) -> None:
-    """Decode the shapes with which utterances begin: nobody should wait while their kernels are
-    made. Graphs have been recorded already.
+    """Decode the shapes with which utterances begin, so that no request waits for their kernels.
+    Does nothing with graphs, which have been captured already.
     """
     if isinstance(decoder, GraphDecoder):
         return
@@ -49,7 +49,7 @@ def meet_first_windows(decoder: CodecDecoder) -> None:
 
 
 def later_windows(decoder: CodecDecoder, most_frames: int = _LARGEST_FRAMES) -> list[DecodeWindow]:
-    """The shapes with which they go on, for a worker to decode once while it has nothing to do."""
+    """Return windows of the later shapes, for a worker to decode once while it is idle."""
     if isinstance(decoder, GraphDecoder):
         return []
     left, lookahead = decoder.spec.left_frames, min(_LOOKAHEAD, decoder.spec.right_frames)
@@ -57,18 +57,18 @@ def later_windows(decoder: CodecDecoder, most_frames: int = _LARGEST_FRAMES) -> 
 
 
 def grouping_of(decoder: CodecDecoder) -> Grouping:
-    """Which windows ``decoder`` runs together."""
+    """Return the grouping by which ``decoder`` runs windows together."""
     return decoder.buckets if isinstance(decoder, GraphDecoder) else EqualShapes()
 
 
 def measure_cost(decoder: CodecDecoder, grouping: Grouping, limits: BatchLimits) -> DecodeCost:
-    """Warm the decoder up and fit its cost, a prior for whoever schedules.
+    """Warm the decoder up and fit its cost, a prior for schedulers.
 
-    Trimming makes context cheaper than new frames, so a line through two windows of a
-    stream can start below zero; then the slope alone is raised until it covers both.
+    Trimming makes context cheaper than new frames, so a line through two windows of a stream can
+    start below zero. Then the slope alone is raised until it covers both.
 
-    Graphs are for devices on which rows cost little beside each other, so with them the
-    larger of the two batches is a full one.
+    Graphs are for devices on which further rows cost little, so with them the larger of the two
+    batches is a full one.
     """
     spec = decoder.spec
     left, lookahead, points = spec.left_frames, min(_LOOKAHEAD, spec.right_frames), []

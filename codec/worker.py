@@ -1,9 +1,9 @@
-"""The codec worker process: ``python -m codec.worker --socket PATH --model MODEL``.
+"""The codec worker process: ``python -m codec.worker --socket FD --model MODEL``.
 
     receive -> queue -> choose a batch -> decode -> answer, for ever
 
-It keeps nothing between windows that it could not compute again from a window, so the gateway
-may start another and ask again.
+It keeps no state between windows that it could not recompute from a window, so the gateway can
+start another worker and ask again.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def main(
     find: Callable[[str, str | None], FoundCodec] = open_codec,
     find_recorder: Callable[[str], Recorder | None] = recorder_for,
 ) -> int:
-    """Run until the parent goes. ``find(model, talker)`` finds the codec, and
-    ``find_recorder(device)`` says how to record graphs, if they can be.
+    """Run until the parent ends. ``find(model, talker)`` finds the codec. ``find_recorder(device)``
+    returns the recorder for graphs, or None.
     """
     options = _options(argv)
     torch.set_num_threads(options.threads)
@@ -131,8 +131,8 @@ def main(
 
 
 def _can_encode(codec: FoundCodec) -> bool:
-    """Whether clips can be encoded; without an encoder that is known here there is speech, and
-    no cloning.
+    """Whether clips can be encoded. Without a known encoder the codec still decodes, but voices
+    cannot be cloned.
     """
     try:
         return codec.can_encode()
@@ -155,8 +155,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 class Worker:
-    """The main loop's state: the queue and the decoder. ``clips`` are encoded elsewhere.
-    ``unmet`` windows are decoded for nobody while nothing else is to do (codec/warmup.py).
+    """State of the main loop: the queue and the decoder. ``clips`` encodes clips in another thread.
+    ``unmet``: windows decoded once while there is no work, for warm-up (codec/warmup.py).
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Worker:
             self._catch_up(batch)
             rows = self._decoder.decode_windows([job.next_piece for job in batch])
         except torch.AcceleratorError:
-            raise  # whatever a device is asked after this fails too: a new process is needed
+            raise  # every later call to the device fails too: a new process is needed
         except Exception as error:
             self._find_the_bad_one(batch, error)
             return
@@ -230,8 +230,8 @@ class Worker:
                 self._answer(job)
 
     def _catch_up(self, batch: list[Job]) -> None:
-        """Have lost states computed again. That takes seconds on a CPU: meanwhile the gateway is
-        told that this process is alive, and new work is taken in.
+        """Recompute lost states. This takes seconds on a CPU, so meanwhile tell the gateway that
+        this process is alive, and accept new work.
         """
         if isinstance(self._decoder, StatefulDecoder):
             for job in batch:
@@ -240,7 +240,7 @@ class Worker:
                         self._take_in(message)
 
     def _find_the_bad_one(self, batch: list[Job], error: Exception) -> None:
-        """A batch failed: a window alone is to blame, several are tried one by one."""
+        """Handle a failed batch: fail its window if there is only one, else try them one by one."""
         if len(batch) > 1:
             for job in batch:
                 self._decode([job])

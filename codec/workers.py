@@ -1,7 +1,7 @@
-"""The codec worker that decodes, and, where one is wanted, a spare that is warm.
+"""The active codec worker and, if wanted, a warm spare.
 
-Each is kept running by a supervisor of its own. All work goes to the active worker; when it dies,
-a spare that is up becomes the active one at once, and the dead one, started again, is the spare.
+Each is kept running by a supervisor of its own. All work goes to the active worker. When it dies, a
+spare that is up becomes the active one at once, and the dead one is restarted as the spare.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from codec.messages import FromWorker, Ready
 from ipc.supervisor import ChildDown, ChildFailed, Program, Supervisor, Watch
 
 log = logging.getLogger(__name__)
-#: A spare that cannot start is tried again so much later: nobody waits for it.
+#: Seconds until a spare that could not start is tried again, since no work waits for it.
 _RETRY_S = 60.0
 
 
 class CodecWorkers:
-    """One worker, or two with ``spare``. The program's callbacks are told of the active worker
-    alone, but for ``on_progress``, which is told of the first one.
+    """One worker, or two with ``spare``. The program's callbacks are called for the active worker
+    only, except for ``on_progress``, which is called for the first worker.
     """
 
     def __init__(self, program: Program[FromWorker], watch: Watch, *, spare: bool) -> None:
@@ -40,22 +40,22 @@ class CodecWorkers:
             return Supervisor(mine, watch)
 
         self._supervisors = [supervisor(number) for number in range(1 + spare)]
-        #: What each said when it came up last.
+        #: The last ready message of each.
         self._ready: dict[int, Ready] = {}
         self._active: int | None = None
         self._starting_spare: asyncio.Task[None] | None = None
         self._is_stopping = False
-        #: How often the spare went on where the active worker had died.
+        #: Number of times that the spare has taken over from the active worker.
         self.takeovers = 0
 
     async def start(self) -> None:
-        """Return once a worker is ready; the spare is started behind it. Raises ChildFailed."""
+        """Return once a worker is ready; the spare starts after it. Raises ChildFailed."""
         await self._supervisors[0].start()
         for spare in self._supervisors[1:]:
             self._starting_spare = asyncio.create_task(_start_until_ready(spare))
 
     async def stop(self) -> None:
-        """End them."""
+        """Stop the workers."""
         self._is_stopping = True
         if self._starting_spare is not None:
             self._starting_spare.cancel()
@@ -70,17 +70,17 @@ class CodecWorkers:
 
     @property
     def is_up(self) -> bool:
-        """Whether one takes work right now."""
+        """Whether the active worker accepts work now."""
         return self._active is not None and self._supervisors[self._active].is_up
 
     @property
     def has_spare_up(self) -> bool:
-        """Whether another could take over right now."""
+        """Whether another worker could take over now."""
         return sum(one.is_up for one in self._supervisors) > 1
 
     @property
     def restarts(self) -> int:
-        """How often either has been started again."""
+        """Number of times that either worker has been restarted."""
         return sum(one.restarts for one in self._supervisors)
 
     @property
