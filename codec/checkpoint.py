@@ -1,8 +1,7 @@
 """Checkpoint folders on disk or from the hub, and the tensors in them.
 
-Tensors have gone through renamings, so each is looked for under every name that it has had, and
-weight norm is undone while reading. Only safetensors is read: nothing here can run code from a
-checkpoint.
+Tensors have been renamed over time, so each is looked up under every name that it has had. Weight
+norm is undone while reading. Only safetensors is read: no code from a checkpoint can run.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from codec.family import CheckpointError
 
 #: Names of tensors and their shapes.
 Shapes = dict[str, tuple[int, ...]]
-#: The names under which a tensor may be stored, each as the tensors to merge.
+#: Yields the names under which a tensor may be stored, each as the tensors to merge.
 StoredNames = Callable[[str], Iterator[tuple[str, ...]]]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NAMED_AT_MOST = 6
 
 
 def weight_norm_names(name: str) -> Iterator[tuple[str, ...]]:
-    """The names of a tensor that may be stored whole or weight-normed, old style or new."""
+    """Yield the names of a tensor that may be stored whole or weight-normed, old style or new."""
     yield (name,)
     if name.endswith(".weight"):
         stem = name.removesuffix("weight")
@@ -39,7 +38,9 @@ def weight_norm_names(name: str) -> Iterator[tuple[str, ...]]:
 
 
 def biased(name: str, *weight: int, outputs: int | None = None) -> Shapes:
-    """A layer's weight and its bias, of as many numbers as the weight's first dimension."""
+    """Return the shapes of a layer's weight and bias. The bias has ``outputs`` values, or as many
+    as the weight's first dimension.
+    """
     return {f"{name}.weight": weight, f"{name}.bias": (outputs or weight[0],)}
 
 
@@ -47,8 +48,8 @@ def biased(name: str, *weight: int, outputs: int | None = None) -> Shapes:
 class TensorFiles:
     """The safetensors files of a folder.
 
-    ``files`` says in which file a key is; keys begin with ``prefix``. ``metadata`` is that of
-    the single file, if it is one.
+    ``files`` maps each key to its file; keys begin with ``prefix``. ``metadata`` is that of the
+    file, if there is only one.
     """
 
     folder: Path
@@ -80,7 +81,7 @@ class TensorFiles:
     def load(self, shapes: Shapes, names: StoredNames = weight_norm_names) -> dict[str, Tensor]:
         """Read these tensors as float32.
 
-        Raises CheckpointError that names keys which are missing, misshapen or not finite.
+        Raises CheckpointError, which names keys that are missing, misshapen or not finite.
         """
         sources = find_sources(shapes, names, lambda name: self.prefix + name in self.files)
         raw = self._read({name for parts in sources.values() for name in parts})
@@ -103,7 +104,7 @@ class TensorFiles:
 def find_sources(
     shapes: Shapes, names: StoredNames, is_stored: Callable[[str], bool]
 ) -> dict[str, tuple[str, ...]]:
-    """Find each tensor under one of its names. Raises CheckpointError that names the missing."""
+    """Find each tensor under one of its names. Raises CheckpointError, which names missing ones."""
     sources = {}
     for key in shapes:
         found = (parts for parts in names(key) if all(map(is_stored, parts)))
@@ -115,7 +116,7 @@ def find_sources(
 
 
 def check_tensors(tensors: Mapping[str, Tensor], shapes: Shapes) -> None:
-    """Raise CheckpointError that names tensors which are misshapen or not finite."""
+    """Raise CheckpointError, which names them, for tensors that are misshapen or not finite."""
     wrong = [
         f"{key} {tuple(tensors[key].shape)} instead of {shape}"
         for key, shape in shapes.items()
@@ -128,8 +129,8 @@ def check_tensors(tensors: Mapping[str, Tensor], shapes: Shapes) -> None:
 
 
 def merged(parts: list[Tensor]) -> Tensor:
-    """One stored tensor, or weight norm undone: ``g * v / |v|``, norms over all dimensions
-    but the one that ``g`` has (the first, unless its shape says otherwise).
+    """Return the stored tensor, or undo weight norm: ``g * v / |v|``, with norms over all
+    dimensions except that of ``g`` (the first, unless its shape says otherwise).
     """
     if len(parts) == 1:
         return parts[0]
@@ -145,8 +146,8 @@ def merged(parts: list[Tensor]) -> Tensor:
 def resolve_folder(model: str) -> Path:
     """Return the folder of ``model``: a path that exists, else a hub id of the form org/name.
 
-    A hub id is downloaded (or found in the cache) without anything but safetensors and
-    JSON. Raises CheckpointError.
+    Of a hub id only safetensors and JSON are downloaded, unless they are in the cache. Raises
+    CheckpointError.
     """
     path = Path(model).expanduser()
     if model and path.is_dir():
@@ -160,13 +161,13 @@ def resolve_folder(model: str) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=["*.safetensors", "*.json"]))
     except Exception as error:
-        # Whatever it is, there is no model: what the hub's package raises when a connection
-        # breaks off belongs to the HTTP package that it happens to use.
+        # Any error means that there is no model. If a connection breaks off, the hub's package
+        # raises errors of whatever HTTP package it uses.
         raise CheckpointError(f"{model!r} is no folder and cannot be downloaded") from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read ``config.json``; empty where there is none. Raises CheckpointError."""
+    """Read ``config.json``; return an empty dict without one. Raises CheckpointError."""
     path = folder / "config.json"
     return _read_json(path) if path.is_file() else {}
 

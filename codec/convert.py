@@ -2,11 +2,11 @@
 
     pickle -> child process: load (weights only), check, write -> checked again -> renamed
 
-A pickle can hold instructions. It is loaded with ``weights_only``, which knows tensors and plain
-containers alone, and in a process that has given up what it does not need before it opens the
-file: network, children, privileges, further files, memory without bound, time. What comes back is
-read by the parent as safetensors, whose names and shapes must be the expected ones, and only then
-takes the place of the target, in one step.
+A pickle can contain code. It is loaded with ``weights_only``, which accepts only tensors and plain
+containers, in a process that first gives up everything it does not need: network, children,
+privileges, further files, unlimited memory and time. The parent reads the result as safetensors,
+compares the names of its tensors with those expected, and only then replaces the target, in one
+step.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from codec.checkpoint import TensorFiles, read_config
 from codec.families import FAMILIES
 from codec.family import CheckpointError, CodecFamily, Conversion
 
-#: Reading, checking and writing two gigabytes from a slow disk.
+#: Enough to read, check and write two gigabytes on a slow disk.
 _PATIENCE_S = 1800.0
 
 
 class ConversionError(CheckpointError):
-    """The pickle is not such a codec, or cannot be converted: nothing has been written."""
+    """The pickle is not such a codec, or cannot be converted. Nothing has been written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A conversion that is done. ``left_out`` counts the pickle's tensors that are not needed."""
+    """Result of a conversion. ``left_out``: number of the pickle's tensors that are not needed."""
 
     family: CodecFamily
     file: Path
@@ -47,8 +47,8 @@ class Converted:
 def convert(folder: Path, out: Path | None = None, *, overwrite: bool = False) -> Converted:
     """Convert the pickle in ``folder`` to safetensors in ``out``, or beside it.
 
-    The family is found by the name of the pickle; ``config.json`` goes with it where ``out`` is
-    another folder. Raises ConversionError.
+    The family is found by the pickle's file name. ``config.json`` is copied if ``out`` is another
+    folder. Raises ConversionError.
     """
     if not folder.is_dir():
         raise ConversionError(f"{folder} is no folder")
@@ -88,7 +88,7 @@ def _choose(folder: Path) -> tuple[CodecFamily, Conversion]:
 def _run_child(
     family: CodecFamily, source: Path, made: Path, config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Let the child write ``made``; return its report: shapes, metadata, how many left out."""
+    """Let the child write ``made``; return its report: ``shapes`` and ``left_out``."""
     command = [sys.executable, "-m", "codec.convert_child", family.name, str(source.resolve())]
     environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
@@ -114,7 +114,7 @@ def _run_child(
 
 
 def _check(made: Path, conversion: Conversion, report: Mapping[str, Any]) -> None:
-    """Raise ConversionError unless the file holds what it should, as far as headers tell."""
+    """Raise ConversionError unless the file has the expected tensors, by its header."""
     try:
         found = TensorFiles.open(made.parent, conversion.target)
     except CheckpointError as error:

@@ -1,7 +1,7 @@
 """The process that reads a pickle: ``python -m codec.convert_child FAMILY SOURCE TARGET``.
 
-The folder's ``config.json`` comes on stdin. On stdout goes one JSON object: ``shapes`` and
-``left_out``, or ``error``.
+It reads the folder's ``config.json`` from stdin and writes one JSON object to stdout: ``shapes``
+and ``left_out``, or ``error``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from codec.families import FAMILIES
 from codec.family import CheckpointError, Conversion
 
 _CPU_S = 1200
-#: Address space beyond the file's own size, several times: torch maps much and uses little.
+#: Address space beyond several times the file's own size: torch maps much and uses little.
 _MEMORY_BYTES = 8 << 30
-#: Files that may be opened at once beside those that are open: the pickle, twice, and the target.
+#: Files that may be open at once in addition to those already open: the pickle, twice, and the
+#: target.
 _MORE_FILES = 6
 _CLONE_NEWNET, _CLONE_NEWUSER = 0x40000000, 0x10000000
 _PR_SET_NO_NEW_PRIVS = 38
-#: What a pickle of a training run may have its tensors in.
+#: Keys under which a training run's pickle may have its tensors.
 _WRAPPERS = ("state_dict", "model")
 _PREFIX = "generator."
 
 
 def main(arguments: list[str]) -> int:
-    """Convert; 0 if the target has been written."""
+    """Convert; return 0 if the target has been written."""
     family, source, target = arguments
     config = json.load(sys.stdin)
     conversion = next(f.conversion for f in FAMILIES if f.name == family)
@@ -74,7 +75,7 @@ def convert_file(
 
 
 def load_tensors(source: Path) -> dict[str, Tensor]:
-    """Read a pickle's tensors, and nothing else from it. Raises CheckpointError."""
+    """Read only the tensors of a pickle. Raises CheckpointError."""
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
@@ -100,10 +101,10 @@ def load_tensors(source: Path) -> dict[str, Tensor]:
 
 
 def confine(source_bytes: int) -> None:
-    """Give up what reading and writing two files do not need.
+    """Give up everything that reading and writing two files does not need.
 
-    A network namespace of its own has no network; where the system does not grant one, the limit
-    on open files is what is left against sockets.
+    A network namespace of its own has no network. If the system does not grant one, only the limit
+    on open files is left to prevent sockets.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if sys.platform == "linux":

@@ -25,9 +25,9 @@ class FakeDecoder:
 
     Sample ``j`` of frame ``t`` is ``sum over d, k of weight[d, j, k] * (code[k, t + d] + 1)``
     scaled by ``2 ** -24``, for ``d`` from ``-(history + left)`` to ``right`` frames, and 0 outside
-    the sequence and where the code is UNKNOWN. Weights are positive integers from a hash and the
-    sums stay below 2 ** 24, so float32 holds them exactly and tests may ask for equality: a window
-    that lost a frame, shifted a seam or swapped a stream shows in the samples.
+    the sequence and where the code is UNKNOWN. Weights are positive integers from a hash, and the
+    sums stay below 2 ** 24. So float32 holds them exactly and tests can require equality: a window
+    that lost a frame, shifted a seam or swapped a stream has other samples.
     """
 
     def __init__(self, spec: CodecSpec) -> None:
@@ -41,21 +41,21 @@ class FakeDecoder:
         index = np.arange(np.prod(shape), dtype=np.uint64) + np.uint64(1)
         hashed = (index * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
         weights = (1 + hashed % np.uint64(largest)).reshape(shape).transpose(0, 2, 1)
-        # [reach, K, hop], scaled: a power of two changes nothing of exactness
+        # [reach, K, hop]; scaling by a power of two stays exact
         self._weights = np.ascontiguousarray(weights, np.float32) / np.float32(_EXACT)
 
     @property
     def spec(self) -> CodecSpec:
-        """The facts it was made with."""
+        """The spec that it was made with."""
         return self._spec
 
     @property
     def fingerprint(self) -> str:
-        """One for all fakes of the same sizes."""
+        """The same for all fakes of the same sizes."""
         return f"fake-{self._spec.num_codebooks}x{max(self._spec.codebook_sizes)}"
 
     def encode(self, samples: Samples) -> Codes:
-        """Codes ``[K, T]`` that follow from each frame's samples alone: not an inverse."""
+        """Return codes ``[K, T]`` that depend on each frame's samples alone: not an inverse."""
         hop = self._spec.hop_length
         frames = np.pad(samples, (0, -len(samples) % hop)).reshape(-1, hop)
         steps = np.rint(np.clip(frames, -1, 1) * 32767).astype(np.int64)
@@ -92,8 +92,8 @@ class FakeDecoder:
 
 
 class NoiseDecoder(FakeDecoder):
-    """A fake ``CodecDecoder`` for load tests, which measure what is around it: codes are neither
-    looked at nor heard, and each sequence is the beginning of the same noise.
+    """A fake ``CodecDecoder`` for load tests, which measure the code around it. It ignores the
+    codes: each sequence is the beginning of the same noise.
     """
 
     def __init__(self, spec: CodecSpec) -> None:
@@ -109,7 +109,7 @@ class NoiseDecoder(FakeDecoder):
 
 @dataclass(frozen=True)
 class FakeCodec:
-    """A fake ``codec.family.FoundCodec`` that "loads" what it was given."""
+    """A fake ``codec.family.FoundCodec`` that "loads" the decoder and encoder it was given."""
 
     decoder: CodecDecoder
     encoder: ClipEncoder | None = None
@@ -131,11 +131,11 @@ class FakeCodec:
 
 
 class FakeCodecEngine:
-    """A fake ``CodecEngine``: decodes at once, in the caller's process, after ``delay_s``.
+    """A fake ``CodecEngine``: decodes in the caller's process, after ``delay_s``.
 
-    ``decoder`` is a FakeDecoder of ``spec`` if none is given. ``decoded`` counts windows answered
-    and ``cancelled`` those whose caller went away. ``fail_with`` is raised instead of an answer
-    while it is set. Each answer comes with what the real engine would tell, as a batch of one.
+    ``decoder`` is a FakeDecoder of ``spec`` by default. ``decoded`` counts windows answered and
+    ``cancelled`` those whose caller was cancelled. ``fail_with`` is raised instead of an answer
+    while it is set. Each answer has the statistics of the real engine, for a batch of one.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class FakeCodecEngine:
 
     @property
     def spec(self) -> CodecSpec:
-        """The facts it was made with."""
+        """The spec that it was made with."""
         return self._decoder.spec
 
     @property
@@ -166,7 +166,7 @@ class FakeCodecEngine:
         return self._decoder.fingerprint
 
     async def encode(self, samples: Samples) -> Codes:
-        """See FakeDecoder; ``encoded`` counts them. ``fail_with`` is raised while it is set."""
+        """Encode as FakeDecoder does, counted in ``encoded``. Raises ``fail_with`` if it is set."""
         await asyncio.sleep(self.delay_s)
         if self.fail_with is not None:
             raise self.fail_with
@@ -174,11 +174,11 @@ class FakeCodecEngine:
         return self._decoder.encode(samples)
 
     async def start(self) -> None:
-        """Be ready."""
+        """Become ready."""
         self.is_ready = True
 
     async def stop(self) -> None:
-        """Be ready no more."""
+        """Stop being ready."""
         self.is_ready = False
 
     async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:

@@ -1,6 +1,6 @@
-"""Contracts of a codec family, and what can go wrong in the codec package.
+"""Interfaces of a codec family, and the errors of the codec package.
 
-A family is one architecture of codec with everything that is its own: how its checkpoint is
+A family is one architecture of codec with everything specific to it: how its checkpoint is
 recognised, its configuration, the names and shapes of its tensors, its decoder and its encoder.
 ``codec.families`` has one package for each and lists them.
 
@@ -22,11 +22,11 @@ from streaming.window import DecodeWindow
 
 
 class CheckpointError(Exception):
-    """The folder holds no codec that can be loaded: trying again will not help."""
+    """The folder holds no codec that can be loaded; a retry will not help."""
 
 
 class DeviceError(Exception):
-    """There is no such device, or torch cannot use it."""
+    """The device does not exist, or torch cannot use it."""
 
 
 class CodesError(ValueError):
@@ -38,7 +38,7 @@ class ClipError(ValueError):
 
 
 class ClipEncoder(Protocol):
-    """The encoder of a codec: makes codes of a clip. Thread-safe."""
+    """The encoder of a codec, from clips to codes. Thread-safe."""
 
     def encode(self, samples: Samples) -> Codes:
         """Encode ``[n]`` samples at the codec's rate to ``[K, T]``, ``T = ceil(n / hop)``.
@@ -49,25 +49,25 @@ class ClipEncoder(Protocol):
 
 @runtime_checkable
 class StatefulDecoder(CodecDecoder, Protocol):
-    """A decoder that keeps streams' states as a cache, and computes lost ones again."""
+    """A decoder that caches the states of streams, and recomputes lost ones."""
 
     def catch_up(self, window: DecodeWindow) -> Iterator[None]:
-        """Compute the state that a window goes on from, if it is not there, slice by slice.
+        """Compute the state that a window continues from, if it is not cached, slice by slice.
 
-        Decoding does so itself, but in one go; between slices a caller can do something else.
+        Decoding does so too, but in one go; here the caller can do other work between slices.
         Raises CodesError.
         """
 
 
 class FoundCodec(Protocol):
-    """A codec that a family has recognised in a folder; nothing but headers has been read."""
+    """A codec that a family has recognised in a folder. Only headers have been read."""
 
     @property
     def family(self) -> CodecFamily:
-        """The family that knows it."""
+        """The family that recognised it."""
 
     def can_encode(self) -> bool:
-        """Whether the checkpoint holds all that encoding needs. Raises CheckpointError."""
+        """Whether the checkpoint has everything that encoding needs. Raises CheckpointError."""
 
     def load_decoder(self, device: str = "cpu") -> CodecDecoder:
         """Read the decoder's tensors. Raises CheckpointError."""
@@ -78,7 +78,7 @@ class FoundCodec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """The contents of a converted file: tensors by name and shape, under which names each may be
+    """Contents of a converted file: tensors by name and shape, the names under which each may be
     stored (see ``codec.checkpoint``), and the file's metadata.
     """
 
@@ -89,10 +89,10 @@ class TensorPlan:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How a family's pickle becomes safetensors: ``source`` and ``target`` are file names.
+    """Conversion of a family's pickle to safetensors. ``source`` and ``target`` are file names.
 
-    ``plan`` gets the shapes of the pickle's tensors and the folder's ``config.json``; it raises
-    CheckpointError for tensors that are not such a codec's.
+    ``plan`` takes the shapes of the pickle's tensors and the folder's ``config.json``. It raises
+    CheckpointError for tensors of another kind of codec.
     """
 
     source: str
@@ -104,11 +104,11 @@ class Conversion:
 class CodecFamily:
     """One architecture of codec.
 
-    ``find`` gets a folder, its ``config.json`` (empty if there is none) and how many codebooks
-    the talker speaks, if that is known; it returns None for a folder of another family, and
-    raises CheckpointError for one that is of this family and cannot be loaded. ``models`` says
-    in a few words which models it decodes. ``licence`` is what an operator must be told.
-    ``conversion`` is for models that are published as a pickle.
+    ``find`` takes a folder, its ``config.json`` (empty if there is none) and the number of
+    codebooks that the talker speaks, if known. It returns None for a folder of another family, and
+    raises CheckpointError for one of this family that cannot be loaded. ``models`` briefly
+    describes the models that it decodes. ``licence``: text that operators must be shown.
+    ``conversion``: for models that are published as a pickle.
     """
 
     name: str
@@ -119,8 +119,8 @@ class CodecFamily:
 
 
 def check_codes(spec: CodecSpec, codes: Codes, lookahead: int = 0) -> None:
-    """Raise CodesError unless ``codes`` are ``[K, T]`` real codes with T >= 1; of the last
-    ``lookahead`` frames they may be UNKNOWN.
+    """Raise CodesError unless ``codes`` are ``[K, T]`` real codes with T >= 1. Those of the last
+    ``lookahead`` frames may be UNKNOWN.
     """
     if codes.ndim != 2 or codes.shape[0] != spec.num_codebooks or not codes.shape[1]:
         raise CodesError(f"codes of shape {codes.shape} are not [{spec.num_codebooks}, T]")
@@ -130,8 +130,9 @@ def check_codes(spec: CodecSpec, codes: Codes, lookahead: int = 0) -> None:
 
 
 def padded_clip(samples: Samples, hop_length: int) -> Samples:
-    """A clip filled up with silence to whole frames. Raises ClipError unless it is one channel of
-    finite samples.
+    """Pad a clip with silence to whole frames.
+
+    Raises ClipError unless it is one channel of finite samples.
     """
     if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
         raise ClipError("a clip is one channel of finite samples")

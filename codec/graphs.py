@@ -1,11 +1,11 @@
-"""Decoding by CUDA graphs: what a batch runs is recorded once for each bucket, then replayed.
+"""Decoding with CUDA graphs: the work of a batch is recorded once for each bucket, then replayed.
 
-A decode is some hundreds of small kernels, and launching them from Python takes longer than
-running them. A graph is launched at once. Per batch there are one copy to the device, one
-launch, one copy back and one wait, all on one stream; both copies go through pinned memory.
+A decode is some hundreds of small kernels, and launching them from Python takes longer than running
+them. A graph is one launch. Each batch has one copy to the device, one launch, one copy back and
+one wait, all on one stream; both copies use pinned memory.
 
-``GraphDecoder`` is the same on any device. What is CUDA's own is ``CudaRecorder``; the tests
-put a recorder in its place that plays on a CPU what it recorded there.
+``GraphDecoder`` is the same on any device. The part specific to CUDA is ``CudaRecorder``; the tests
+replace it with a recorder that replays on a CPU.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
 log = logging.getLogger(__name__)
-#: Runs before a capture: libraries choose their kernels and allocate in the first.
+#: Runs before a capture, since libraries choose their kernels and allocate in the first.
 _WARM_UPS = 2
-#: A CUDA stream's, where 0 is the lowest.
+#: Priorities of a CUDA stream, where 0 is the lowest.
 _HIGH_PRIORITY, _LOW_PRIORITY = -1, 0
 
 
@@ -47,8 +47,8 @@ class InteriorDecoder(LaidOutDecoder, Protocol):
     """A decoder that needs no masks for windows away from their stream's edges."""
 
     def decode_interior(self, codes: Tensor, new_frames: int, lookahead: int) -> Tensor:
-        """Decode ``[B, K, T]`` int16 on the device, all of the left context in front of the new
-        frames and ``lookahead`` behind them, to ``[B, new_frames * hop]``.
+        """Decode ``[B, K, T]`` int16 on the device, with the full left context before the new
+        frames and ``lookahead`` frames after them, to ``[B, new_frames * hop]``.
         """
 
 
@@ -57,27 +57,27 @@ class Recorder(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the work runs."""
+        """Device on which the work runs."""
 
     def pinned(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Zeros in the host's memory that the device copies from and to by itself."""
+        """Return zeros in pinned host memory, which the device copies from and to by itself."""
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Return a call that does on the device what ``work`` did, at the same addresses.
+        """Record ``work``; return a call that repeats it on the device, at the same addresses.
 
-        ``work`` runs several times and must wait for nothing. Raises RuntimeError.
+        ``work`` runs several times and must not wait. Raises RuntimeError.
         """
 
     def play(self, *steps: Callable[[], object]) -> None:
-        """Do ``steps`` (copies and replays) in order, and wait once until all is done."""
+        """Run ``steps`` (copies and replays) in order, and wait once until all are done."""
 
 
 class CudaRecorder:
     """CUDA graphs that share one stream and one pool of memory.
 
-    They may share it because none keeps anything in it between replays, and they are replayed
-    one at a time. The stream has a high priority: what else this process does on the device,
-    clips above all, gives way to it.
+    They can share it because none keeps data in it between replays, and they are replayed one at a
+    time. The stream has a high priority, so that other work of this process on the device, above
+    all clips, yields to it.
     """
 
     def __init__(self, device: str) -> None:
@@ -118,10 +118,10 @@ class CudaRecorder:
 
 
 class GraphDecoder:
-    """Implements ``streaming.ports.CodecDecoder``. For one thread: buffers are its own.
+    """Implements ``streaming.ports.CodecDecoder``. For one thread, since its buffers are its own.
 
-    Whole sequences, and windows longer than every bucket, are decoded by ``decoder`` itself.
-    Raises RuntimeError if a capture fails.
+    Whole sequences, and windows longer than every bucket, are decoded by ``decoder`` itself. Raises
+    RuntimeError if a capture fails.
     """
 
     def __init__(self, decoder: LaidOutDecoder, buckets: Buckets, recorder: Recorder) -> None:
@@ -138,7 +138,7 @@ class GraphDecoder:
 
     @property
     def spec(self) -> CodecSpec:
-        """The loaded codec's facts."""
+        """Properties of the loaded codec."""
         return self._decoder.spec
 
     @property
@@ -207,7 +207,7 @@ class GraphDecoder:
         return made
 
     def _views(self, bucket: Bucket, codes: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """A bucket's part of the buffers that all share: the front, ``[rows, ...]`` each."""
+        """Return a bucket's part of the shared buffers: the front, ``[rows, ...]`` each."""
         row_in = self.buckets.row_size(bucket, self.spec.num_codebooks)
         row_out = bucket.new_frames * self.spec.hop_length
         return (
@@ -217,7 +217,7 @@ class GraphDecoder:
 
 
 def choose_device(name: str) -> str:
-    """``name``, or for ``auto`` a GPU where torch finds one, else the CPU.
+    """Return ``name``, or for ``auto`` a GPU if torch finds one, else the CPU.
 
     Raises DeviceError unless torch can use the device.
     """
@@ -231,7 +231,7 @@ def choose_device(name: str) -> str:
 
 
 def recorder_for(device: str) -> Recorder | None:
-    """How work is recorded on ``device``; None where it cannot be."""
+    """Return the recorder for ``device``; None if work cannot be recorded there."""
     return CudaRecorder(device) if torch.device(device).type == "cuda" else None
 
 
@@ -251,7 +251,7 @@ class BackgroundEncoder:
 
 
 def in_background(encoder: ClipEncoder, device: str) -> ClipEncoder:
-    """``encoder``, on a GPU behind all decoding."""
+    """Return ``encoder``, on a GPU with a lower priority than all decoding."""
     on_gpu = torch.device(device).type == "cuda"
     return BackgroundEncoder(encoder, device) if on_gpu else encoder
 
@@ -262,11 +262,11 @@ def graphed(
     recorder: Recorder,
     lookahead: int | None = None,
 ) -> LaidOutDecoder | GraphDecoder:
-    """``decoder`` by graphs, for the windows that come under ``limits``. Windows of this
-    ``lookahead`` away from their stream's edges have graphs without masks, if it can.
+    """Return ``decoder`` with graphs for the windows that occur under ``limits``. If it supports
+    this, windows with this ``lookahead`` away from their stream's edges have graphs without masks.
 
-    Where a capture fails (too little memory, say) a warning is logged, and the decoder goes on
-    without graphs: slower, and right.
+    If a capture fails (for lack of memory, say) a warning is logged, and the decoder works without
+    graphs: slower, but correctly.
     """
     steady = lookahead if isinstance(decoder, InteriorDecoder) else None
     buckets = Buckets.of(limits, decoder.spec, steady)

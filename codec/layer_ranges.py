@@ -1,19 +1,18 @@
 """Ranges of each layer that a chunk's samples depend on: pure integer arithmetic.
 
-Decoding a whole window to keep its middle wastes most of the work, since only the first
-layers see as far as the contexts reach. Every layer's output is therefore computed on a
-range ``[lo, hi)`` only. Ranges are found from the end: the samples wanted, then for each
-layer the inputs that those outputs read, clipped to the window::
+Decoding a whole window to keep its middle wastes most of the work, since only the first layers see
+as far as the contexts reach. So every layer's output is computed only on a range ``[lo, hi)``.
+Ranges are found from the end: first the wanted samples, then for each layer the inputs that those
+outputs read, clipped to the window::
 
     frames   |<---- left ---->|== new ==|<- lookahead ->|      rate 1
     conv7        [...........................]                 rate 1
     up x8                [...............]                     rate 8
     ...                        [....]                          rate 960, about the chunk
 
-Positions count from the window's first frame, at each layer's own rate (positions per
-frame). Where a range is clipped the layer pads its input with zeros, just as it does at the
-edge of a whole sequence. So a plan is a function of three numbers, and decoding by it equals
-decoding the window and trimming.
+Positions count from the window's first frame, at each layer's own rate (positions per frame). Where
+a range is clipped, the layer pads its input with zeros, just as at the edge of a whole sequence. So
+a plan is a function of three numbers, and decoding by it equals decoding the window and trimming.
 """
 
 from __future__ import annotations
@@ -21,18 +20,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-#: The DAC decoder: kernels of 7, residual units with these dilations after each upsampling.
+#: The DAC decoder: kernels of size 7, and residual units with these dilations after each
+#: upsampling.
 KERNEL = 7
 DILATIONS = (1, 3, 9)
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One convolution in time. ``rate`` is input positions per frame.
+    """One convolution in time. ``rate``: input positions per frame.
 
-    With ``stride`` 1, output ``o`` reads inputs ``o - left .. o + right``. Else it is a
+    With ``stride`` 1, output ``o`` reads inputs ``o - left .. o + right``. Otherwise it is a
     transposed convolution whose first ``cut`` outputs are cut off: output ``o`` reads inputs
-    ``q - left .. q + right`` for ``q = (o + cut) // stride``; a kernel of ``2 * stride`` has a
+    ``q - left .. q + right`` for ``q = (o + cut) // stride``. A kernel of ``2 * stride`` has a
     ``left`` of 1.
     """
 
@@ -43,17 +43,17 @@ class Layer:
     cut: int = 0
 
     def reads(self, lo: int, hi: int) -> tuple[int, int]:
-        """The range of inputs that outputs ``[lo, hi)`` read, edges ignored."""
+        """Return the range of inputs that outputs ``[lo, hi)`` read, without regard to edges."""
         first, last = (lo + self.cut) // self.stride, (hi - 1 + self.cut) // self.stride
         return first - self.left, last + self.right + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How one layer runs: pad its input with zeros, convolve, keep ``length`` outputs.
+    """The computation of one layer: pad its input with zeros, convolve, keep ``length`` outputs.
 
-    ``skip`` counts from the start of the *unpadded* input for a convolution (where the
-    residual path begins), and of the raw output for an upsampling (what is cut off).
+    ``skip`` counts from the start of the *unpadded* input for a convolution (where the residual
+    path begins), and of the raw output for an upsampling (the part that is cut off).
     """
 
     pad_left: int
@@ -64,9 +64,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Frames ``[first_frame, end_frame)`` of the window go in, the chunk's samples come out.
+    """The computation of a chunk's samples from frames ``[first_frame, end_frame)`` of the window.
 
-    ``firsts`` are the positions, one for each step, where its input begins.
+    ``firsts``: for each step, the position where its input begins.
     """
 
     first_frame: int
@@ -76,10 +76,10 @@ class Plan:
 
 
 def architecture(ratios: tuple[int, ...]) -> tuple[Layer, ...]:
-    """The DAC decoder's layers in order; a residual unit counts as its dilated convolution.
+    """Return the DAC decoder's layers in order; a residual unit counts as its dilated convolution.
 
-    Upsampling by ``s`` cuts ``ceil(s / 2)`` outputs at the left, so that T positions become
-    exactly ``T * s``.
+    Upsampling by ``s`` cuts ``ceil(s / 2)`` outputs at the left, so that T positions become exactly
+    ``T * s``.
     """
     half = KERNEL // 2
     layers = [Layer(1, half, half)]
@@ -93,13 +93,12 @@ def architecture(ratios: tuple[int, ...]) -> tuple[Layer, ...]:
 
 
 def without_lookahead(layer: Layer, zero_taps: int) -> Layer:
-    """The layer whose kernel has so many taps of zero where it would look ahead.
+    """Return the layer with less lookahead, for a kernel with ``zero_taps`` zero taps ahead.
 
-    A convolution looks so many taps less far ahead. A transposed one looks ahead with its first
-    ``cut`` taps alone: where all these are zero its outputs begin with their own input, and
-    nothing has to be cut off; with fewer it stays as it is. The last outputs of an input do not
-    read the one before any more; that is not counted, so that the receptive field can come out a
-    frame longer than it is.
+    A convolution looks that many taps less far ahead. A transposed one looks ahead only with its
+    first ``cut`` taps. If all of these are zero, its outputs begin with their own input and nothing
+    has to be cut off; otherwise it stays as it is. The last outputs of an input then no longer read
+    the one before. This is not counted, so the receptive field may come out one frame too long.
     """
     if layer.stride == 1:
         dilation = layer.left // (KERNEL // 2)
@@ -108,7 +107,7 @@ def without_lookahead(layer: Layer, zero_taps: int) -> Layer:
 
 
 def receptive_field(layers: tuple[Layer, ...]) -> tuple[int, int]:
-    """How many whole frames before and after a frame can change its samples."""
+    """Return the numbers of whole frames before and after a frame that can change its samples."""
     lo, hi = 0, layers[-1].rate * layers[-1].stride
     for layer in reversed(layers):
         lo, hi = layer.reads(lo, hi)

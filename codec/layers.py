@@ -1,15 +1,14 @@
-"""The decoder's layers on torch tensors ``[B, n, C]``, each run on the range a plan gives.
+"""Decoder layers on torch tensors ``[B, n, C]``, each computed on the range that a plan gives.
 
-On a CPU the convolutions are oneDNN's, with weights packed once. ``F.conv1d`` picks between
-kernels by the input's size, and their sums differ in the last bit; here every output bit
-depends on its own inputs alone, whatever slice or batch they came in (at one thread).
-Channels lie last because oneDNN's fast kernels want it so, which also makes slices of time
-and the shuffle of an upsampling free. Elsewhere ``F.conv1d`` is used, and equality holds
-within rounding.
+On a CPU the convolutions are oneDNN's, with weights packed once. ``F.conv1d`` picks between kernels
+by the input's size, and their sums differ in the last bit. Here every output bit depends on its own
+inputs alone, whatever slice or batch they came in (with one thread). Channels are last because
+oneDNN's fast kernels need it, which also makes slices of time and the shuffle of an upsampling
+free. On other devices torch's convolutions are used, and results are equal within rounding.
 
 Snake, ``x + sin(alpha x)^2 / alpha`` per channel, is split up: with ``u = alpha x`` it is
-``(u + sin(u)^2) / alpha``, and both factors go into the weights of the neighbouring
-convolutions wherever there are any.
+``(u + sin(u)^2) / alpha``. Both factors are folded into the weights of the neighbouring
+convolutions, if there are any.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from torch import Tensor
 
 from codec.layer_ranges import Step
 
-#: oneDNN sums over input channels in blocks that it sizes by the input's length when there
-#: are many channels and dilation is large. Up to here it does not.
+#: oneDNN sums over input channels in blocks whose size depends on the input's length, if there are
+#: many channels and dilation is large. With up to this many channels it does not.
 _SLICE_INPUTS = 128
-#: With more outputs than this, its kernels of 1 want another packing at other lengths, and
+#: With more outputs than this, its kernels of size 1 need another packing for other lengths, and
 #: pack again at each call.
 _POINTWISE_OUTPUTS = 256
-#: A length to choose the packing by.
+#: The length by which the packing is chosen.
 _TYPICAL_OUTPUTS = 64
-#: Snake's limit for small alpha is the identity; this keeps the division away from 0.
+#: For small alpha Snake approaches the identity; this avoids a division by 0.
 _LEAST_ALPHA = 1e-6
 
 
 class Conv:
     """A convolution without padding: ``[B, n, in] -> [B, n - dilation * (kernel - 1), out]``.
 
-    ``weight`` is ``[out, in, kernel]`` as torch has it. Inputs must be contiguous.
+    ``weight`` is ``[out, in, kernel]`` as in torch. Inputs must be contiguous.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dilation: int = 1) -> None:
@@ -51,8 +50,8 @@ class Conv:
                 for first in range(0, outputs, step)
             ]
             return
-        # Laid out once for inputs with channels last; left to itself torch does it at every call. A
-        # convolution of 1 is a matrix product.
+        # Laid out with channels last once, since torch would do it at every call. A convolution of
+        # size 1 is a matrix product.
         self._weight = (
             weight[:, :, 0].contiguous()
             if kernel == 1
@@ -68,7 +67,7 @@ class Conv:
         return torch.cat([part(x) for part in self._parts], 2)
 
     def _convolve(self, x: Tensor) -> Tensor:
-        """Without oneDNN, as on a GPU."""
+        """Convolve without oneDNN, as on a GPU."""
         if self._weight.dim() == 2:
             return F.linear(x, self._weight, self._bias)
         plane = x.transpose(1, 2).unsqueeze(2)  # [B, C, 1, n] with channels last in memory
@@ -77,7 +76,7 @@ class Conv:
 
 
 class _Packed:
-    """A convolution by oneDNN with packed weights, summed over slices of input channels."""
+    """A oneDNN convolution with packed weights, summed over slices of input channels."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dilation: int) -> None:
         self._bias, self._dilation = bias.contiguous(), dilation
@@ -111,7 +110,7 @@ class _Packed:
 
 
 class Edge:
-    """The first and the last layer: a Snake if ``alpha`` is given, then a convolution of 7."""
+    """The first or the last layer: a Snake if ``alpha`` is given, then a convolution of size 7."""
 
     def __init__(self, weight: Tensor, bias: Tensor, alpha: Tensor | None = None) -> None:
         self._alpha = None if alpha is None else _safe(alpha)
@@ -127,7 +126,7 @@ class Edge:
 
 
 class Residual:
-    """Snake, dilated convolution of 7, Snake, convolution of 1, plus the input."""
+    """Snake, dilated convolution of size 7, Snake, convolution of size 1, plus the input."""
 
     def __init__(
         self, alpha1: Tensor, conv1: ConvWeights, dilation: int, alpha2: Tensor, conv2: ConvWeights
@@ -147,7 +146,7 @@ class Residual:
 class Upsample:
     """Snake, then a transposed convolution ``[in, out, 2 s]`` of stride ``s``.
 
-    It runs as a convolution of 2 to ``s * out`` channels, which costs the same: output
+    It runs as a convolution of size 2 to ``s * out`` channels, at the same cost: output
     ``q * s + j`` (before the cut at the left) is ``w[j] x[q] + w[j + s] x[q - 1]``.
     """
 
@@ -170,7 +169,7 @@ ConvWeights = tuple[Tensor, Tensor]
 
 
 class NamedWeights:
-    """A checkpoint's tensors as the layers take them. ``suffix`` follows a convolution's name."""
+    """A checkpoint's tensors in the layers' form. ``suffix`` follows a convolution's name."""
 
     def __init__(self, tensors: Mapping[str, Tensor], suffix: str = "") -> None:
         self._tensors, self._suffix = tensors, suffix
@@ -185,7 +184,7 @@ class NamedWeights:
         return self._tensors[f"{name}.alpha"].flatten()
 
     def residual(self, parts: Sequence[str], dilation: int) -> Residual:
-        """A residual unit of Snake, convolution, Snake, convolution, by their names."""
+        """Build a residual unit of Snake, convolution, Snake, convolution from their names."""
         snake1, conv1, snake2, conv2 = parts
         return Residual(
             self.alpha(snake1), self.conv(conv1), dilation, self.alpha(snake2), self.conv(conv2)
@@ -219,8 +218,8 @@ def _has_onednn(weight: Tensor) -> bool:
 
 
 def use_full_float32() -> None:
-    """Convolve in float32 where the type is float32: cuDNN's default is TF32, which keeps three
-    digits. Its error differs from kernel to kernel, so seams of -60 dB would come back.
+    """Use float32 precision for float32 tensors: cuDNN's default is TF32, which keeps three digits.
+    Its error differs from kernel to kernel, so that seams would have errors of -60 dB again.
     """
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -1,4 +1,4 @@
-"""The codec families that are served, and how one is found in a folder."""
+"""The supported codec families, and how the codec in a folder is found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from codec.checkpoint import read_config, resolve_folder
 from codec.families import fish, higgs
 from codec.family import CheckpointError, CodecFamily, FoundCodec
 
-#: In the order in which they are asked.
+#: In the order in which they are tried.
 FAMILIES: tuple[CodecFamily, ...] = (higgs.FAMILY, fish.FAMILY)
 _NAMED_AT_MOST = 8
 
@@ -16,17 +16,17 @@ _NAMED_AT_MOST = 8
 def open_codec(model: str, talker: str | None = None) -> FoundCodec:
     """Find the codec of ``model``, a folder or a hub id.
 
-    ``talker`` is the folder of the talker that it decodes, where the codec has one of its own:
-    its configuration says how many codebooks are spoken. Raises CheckpointError.
+    ``talker``: the folder of the talker that it decodes, if the codec has a folder of its own. Its
+    configuration gives the number of codebooks in use. Raises CheckpointError.
     """
     spoken = None if talker is None else spoken_codebooks(Path(talker))
     return find_codec(resolve_folder(model), spoken)
 
 
 def find_codec(folder: Path, spoken: int | None = None) -> FoundCodec:
-    """Recognise the codec in ``folder``, of which ``spoken`` codebooks are used.
+    """Find the codec in ``folder``, of which ``spoken`` codebooks are used.
 
-    Raises CheckpointError, which names what is there and what is served.
+    Raises CheckpointError, which names the files found and the codecs supported.
     """
     config = read_config(folder)
     for family in FAMILIES:
@@ -45,7 +45,7 @@ def find_codec(folder: Path, spoken: int | None = None) -> FoundCodec:
 
 
 def spoken_codebooks(talker: Path) -> int | None:
-    """How many codebooks a talker's ``config.json`` says that it speaks; None if it does not."""
+    """Return the number of codebooks in a talker's ``config.json``; None if it has none."""
     config = read_config(talker)
     nested = (config.get("audio_encoder_config"), config.get("audio_decoder_config"))
     found = [config.get("audio_num_codebooks"), config.get("num_codebooks")]

@@ -1,7 +1,7 @@
 """Fish Speech checkpoints: a codec beside the talker, converted from the published pickle.
 
-The published folder has the codec as ``codec.pth``. ``talkwire convert`` makes of it
-``codec.safetensors``, whose metadata holds the sizes, since the published file has none.
+The published folder has the codec as ``codec.pth``. ``talkwire convert`` converts it to
+``codec.safetensors``, whose metadata has the sizes, since the published file has none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from codec.families.fish.encoder import FishEncoder
 
 CODEC_FILE, PICKLE = "codec.safetensors", "codec.pth"
-#: The key of the file's metadata under which the sizes are.
+#: Key of the sizes in the file's metadata.
 METADATA_KEY = "talkwire.fish_codec"
 _TALKER_TYPE = "fish_qwen3_omni"
 LICENCE = (
@@ -104,7 +104,7 @@ def _missing(folder: Path) -> str:
 
 
 def _read_sizes(sizes: str | None) -> FishConfig:
-    """Without any it is the published codec."""
+    """Parse the sizes; without any they are the published codec's."""
     try:
         raw = {} if sizes is None else json.loads(sizes)
     except ValueError as error:
@@ -115,15 +115,16 @@ def _read_sizes(sizes: str | None) -> FishConfig:
 
 
 def plan_conversion(stored: Shapes, config: Mapping[str, Any]) -> TensorPlan:
-    """See ``Conversion.plan``: the sizes follow from the tensors' shapes."""
+    """See ``Conversion.plan``. The sizes follow from the tensors' shapes."""
     sizes = _sizes_of(stored)
     shapes = decoder_shapes(sizes) | encoder_shapes(sizes)
     return TensorPlan(shapes, weight_norm_names, {METADATA_KEY: json.dumps(sizes.as_dict())})
 
 
 def _sizes_of(stored: Shapes) -> FishConfig:
-    """Read a codec's sizes off its tensors. Windows of attention show nowhere, and heads only in
-    the tables of the rotary embedding, where those are stored: they are the published ones.
+    """Derive a codec's sizes from its tensors. Attention windows do not appear in them, and head
+    sizes only in the tables of the rotary embedding, if stored. Otherwise the published ones are
+    assumed.
     """
 
     def shape(name: str) -> tuple[int, ...]:

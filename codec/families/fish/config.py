@@ -30,7 +30,7 @@ LAST_KERNEL = 3
 
 @dataclass(frozen=True, slots=True)
 class TransformerSizes:
-    """A transformer over the last ``window`` positions, each position's own included."""
+    """Sizes of a transformer over the last ``window`` positions, each position's own included."""
 
     dim: int
     layers: int
@@ -41,11 +41,11 @@ class TransformerSizes:
 
 @dataclass(frozen=True, slots=True)
 class FishConfig:
-    """Sizes of one codec. The defaults are the published one.
+    """Sizes of one codec. The defaults are those of the published one.
 
-    ``dim`` is the width of latents and quantizers; ``upsample`` are the rates between frames and
-    latents, ``decoder_rates`` those from latents to samples, ``encoder_rates`` the way back.
-    Widths halve, or double, at each of the latter two.
+    ``dim`` is the width of latents and quantizers. ``upsample`` are the rates between frames and
+    latents, ``decoder_rates`` those from latents to samples, ``encoder_rates`` those from samples
+    to latents. Widths halve at each of the decoder's rates and double at each of the encoder's.
     """
 
     sample_rate: int = 44_100
@@ -85,12 +85,12 @@ class FishConfig:
 
     @property
     def hop_length(self) -> int:
-        """Samples of one frame."""
+        """Number of samples in one frame."""
         return math.prod(self.upsample) * math.prod(self.decoder_rates)
 
     @property
     def conv_layers(self) -> tuple[Layer, ...]:
-        """The layers after the transformer as arithmetic in time."""
+        """The layers after the transformer, for ``codec.layer_ranges``."""
         made, rate = [], 1
         for stride in self.upsample:
             made.append(Layer(rate, 0, 0, stride))
@@ -106,22 +106,22 @@ class FishConfig:
 
     @property
     def transformer(self) -> TransformerSizes:
-        """``post_module`` and ``pre_module``."""
+        """Sizes of ``post_module`` and ``pre_module``."""
         return TransformerSizes(
             self.dim, self.layers, self.head_dim, self.feed_forward, self.window
         )
 
     @property
     def encoder_transformer(self) -> TransformerSizes:
-        """The one at the end of the encoder's last block."""
+        """Sizes of the transformer at the end of the encoder's last block."""
         dim = self.encoder_dim * 2 ** len(self.encoder_rates)
         return TransformerSizes(
             dim, self.encoder_layers, self.encoder_head_dim, 3 * dim, self.encoder_window
         )
 
     def spec(self) -> CodecSpec:
-        """The facts that the service needs. The convolutions' receptive field is decoded again with
-        each window; what the transformer sees besides is its state.
+        """Return the codec's properties. The convolutions' receptive field is decoded again with
+        each window; what the transformer sees before it is in its state.
         """
         left, right = receptive_field(self.conv_layers)
         return CodecSpec(
@@ -134,13 +134,13 @@ class FishConfig:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
+        """Return plain numbers and lists, for JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 
 def parse_fish_config(raw: Mapping[str, Any]) -> FishConfig:
-    """Read what ``FishConfig.as_dict`` made. Raises CheckpointError."""
+    """Parse the result of ``FishConfig.as_dict``. Raises CheckpointError."""
     known = {field.name for field in fields(FishConfig)}
     if unknown := sorted(raw.keys() - known):
         raise CheckpointError(f"the codec's configuration has unknown sizes: {', '.join(unknown)}")
@@ -157,12 +157,12 @@ def parse_fish_config(raw: Mapping[str, Any]) -> FishConfig:
 
 
 def codebooks(config: FishConfig) -> list[str]:
-    """The quantizers' names, the semantic one first."""
+    """Return the quantizers' names, the semantic one first."""
     return [SEMANTIC, *(f"{RESIDUAL}.{index}" for index in range(config.residual_books))]
 
 
 def decoder_shapes(config: FishConfig) -> Shapes:
-    """Every tensor that decoding needs, and its shape."""
+    """Return the names and shapes of all tensors that decoding needs."""
     shapes = _quantizers(config, "out_proj")
     shapes |= _transformer("quantizer.post_module", config.transformer)
     for index, stride in enumerate(config.upsample):
@@ -184,7 +184,9 @@ def decoder_shapes(config: FishConfig) -> Shapes:
 
 
 def encoder_shapes(config: FishConfig) -> Shapes:
-    """Every tensor that encoding needs, the quantizers' own way in and out included."""
+    """Return the names and shapes of all tensors that encoding needs, including the quantizers'
+    projections in and out.
+    """
     width = config.encoder_dim
     shapes = biased("encoder.block.0.conv", width, 1, KERNEL)
     for index, rate in enumerate(config.encoder_rates, 1):

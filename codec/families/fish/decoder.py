@@ -1,13 +1,13 @@
-"""The Fish codec's decoder: codes to samples, causal, in a stream by exact state.
+"""The Fish codec's decoder: codes to samples, causal, in a stream with exact state.
 
-A window's latents are computed once, with the transformer's state of the frames before it; the
-convolutions after it see a few latents back, and compute in each layer only what the new frames
+A window's latents are computed once, from the transformer's state after the frames before it. The
+convolutions after it see a few earlier latents, and compute in each layer only what the new frames
 depend on (``codec.layer_ranges``).
 
-The state is a cache and nothing else. It is found by the codes that it was made of: a window
-brings its left context and history, and their digest is the key. So decoding is a pure function
-of the window, whatever has been decoded before, and where the state is not there (another worker,
-or too many streams) it is computed again from the history.
+The state is only a cache. Its key is a digest of the codes that it was computed from, which each
+window brings as its left context and history. So decoding is a pure function of the window,
+whatever was decoded before. If the state is missing (another worker, or too many streams), it is
+recomputed from the history.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from codec.layers import Conv, Edge, NamedWeights, Residual, Upsample
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
-#: 120 streams of the published size.
+#: Enough for 120 streams of the published size.
 _CACHE_BYTES = 1 << 30
 _LAYER_NORM_EPS = 1e-6
-#: Frames of a history that are computed between two chances to do something else.
+#: Frames of a history that are computed before the caller can do other work.
 _SLICE_FRAMES = 128
 
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """The memory of a stream: the transformer's state and its last outputs
-    ``[n, dim]``, n at most the convolutions' receptive field.
+    """State of a stream: that of the transformer and its last outputs ``[n, dim]``, n at most the
+    convolutions' receptive field.
     """
 
     attention: AttentionState
@@ -50,15 +50,15 @@ class StreamState:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that it holds."""
+        """Memory in use, in bytes."""
         return self.attention.size_bytes + self.latents.numel() * self.latents.element_size()
 
 
 class FishDecoder:
-    """Implements ``streaming.ports.CodecDecoder`` on torch. For one thread: the cache is its own.
+    """Implements ``streaming.ports.CodecDecoder`` on torch. For one thread: it owns its cache.
 
-    ``tensors`` are those of ``config.decoder_shapes``. ``cache_bytes`` bound the memory for
-    streams' states; those that have not been used for longest go first.
+    ``tensors`` are those of ``config.decoder_shapes``. ``cache_bytes`` limits the memory for
+    streams' states; the least recently used ones are dropped first.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class FishDecoder:
 
     @property
     def spec(self) -> CodecSpec:
-        """The loaded codec's facts."""
+        """Properties of the loaded codec."""
         return self._spec
 
     @property
@@ -98,8 +98,8 @@ class FishDecoder:
     def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
         """Decode windows to the samples of their new frames, ``[new_frames * hop]`` each.
 
-        Windows of equal length run as one batch; the caller bounds how many there are.
-        Raises CodesError before anything is decoded.
+        Windows of equal length run as one batch; the caller limits their number. Raises CodesError
+        before anything is decoded.
         """
         for window in windows:
             self._check_window(window)
@@ -125,7 +125,7 @@ class FishDecoder:
 
     @torch.inference_mode()
     def _decode_equal(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
-        """Decode windows with equally many new frames and latents before them."""
+        """Decode windows with equal numbers of new frames and of latents before them."""
         befores = [_before(window) for window in windows]
         states = [
             self._state_after(before, window.first_frame)
@@ -151,7 +151,7 @@ class FishDecoder:
         return list(samples)
 
     def _state_after(self, before: Codes, position: int) -> StreamState:
-        """The state of a stream at ``position``, with the codes ``[K, n]`` just before it."""
+        """Return a stream's state at ``position``, after the codes ``[K, n]``."""
         before = self._kept(before)
         if not before.shape[1]:
             latents = self._tables[0].new_zeros(0, self._tables[0].shape[1])
@@ -167,7 +167,7 @@ class FishDecoder:
                 return state
 
     def _rebuild(self, before: Codes, position: int) -> Generator[None, None, StreamState]:
-        """Compute a state from the codes before it, ``[K, n]``, a slice at a time."""
+        """Compute a state from the codes before it, ``[K, n]``, slice by slice."""
         states = [self._transformer.begin(position - before.shape[1])]
         latents = self._tables[0].new_zeros(0, self._tables[0].shape[1])
         for first in range(0, before.shape[1], _SLICE_FRAMES):
@@ -180,11 +180,11 @@ class FishDecoder:
         return StreamState(states[0], latents)
 
     def _kept(self, before: Codes) -> Codes:
-        """The codes before a frame on which its samples depend."""
+        """Return the codes before a frame on which its samples depend."""
         return before[:, -(self._spec.left_frames + self._spec.history_frames) :]
 
     def _samples(self, latents: Tensor, left: int, new: int) -> Samples:
-        """Latents ``[B, left + new, dim]`` to the samples ``[B, new * hop]`` of the new frames."""
+        """Decode latents ``[B, left + new, dim]`` to the new frames' samples ``[B, new * hop]``."""
         plan = layer_ranges.plan(self._layers, left, new, 0)
         x = latents[:, plan.first_frame : plan.end_frame]
         for stage, step in zip(self._stages, plan.steps, strict=True):
@@ -193,7 +193,7 @@ class FishDecoder:
         return samples
 
     def _look_up(self, codes: Codes) -> Tensor:
-        """Codes ``[B, K, T]`` to the sum of their projected vectors, ``[B, T, dim]``."""
+        """Return the sum of the projected vectors of codes ``[B, K, T]``, ``[B, T, dim]``."""
         placed = torch.from_numpy(codes.astype(np.int64)).to(self._device)
         total = self._tables[0][placed[:, 0]]
         for index, table in enumerate(self._tables[1:], 1):
@@ -207,7 +207,7 @@ class FishDecoder:
 
 
 class StateCache:
-    """States by key, ``most_bytes`` of them; the one that was used longest ago goes first."""
+    """States by key, at most ``most_bytes`` in all; the least recently used is dropped first."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -220,11 +220,11 @@ class StateCache:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that all of them hold."""
+        """Memory of all states, in bytes."""
         return self._bytes
 
     def find(self, key: bytes) -> StreamState | None:
-        """Look a state up."""
+        """Return a state; None if it is not cached."""
         state = self._states.get(key)
         if state is None:
             self.misses += 1
@@ -234,7 +234,7 @@ class StateCache:
         return state
 
     def keep(self, key: bytes, state: StreamState) -> None:
-        """Keep a state, unless it alone is too large."""
+        """Cache a state, unless it alone is too large."""
         self.drop(key)
         if state.size_bytes > self._most_bytes:
             return
@@ -245,19 +245,19 @@ class StateCache:
             self._bytes -= oldest.size_bytes
 
     def drop(self, key: bytes) -> None:
-        """Let a state go, if it is there."""
+        """Drop a state, if it is cached."""
         state = self._states.pop(key, None)
         if state is not None:
             self._bytes -= state.size_bytes
 
     def clear(self) -> None:
-        """Let all go."""
+        """Drop all states."""
         self._states.clear()
         self._bytes = 0
 
 
 class FrameUpsample:
-    """A transposed convolution whose kernel is its stride: each position becomes ``stride``."""
+    """A transposed convolution with kernel and stride equal: each position becomes ``stride``."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         # [in, out, stride] -> [stride * out, in, 1]
@@ -302,7 +302,7 @@ Stage = FrameUpsample | ConvNeXt | Edge | Upsample | Residual
 
 
 def _build_stages(config: FishConfig, tensors: Mapping[str, Tensor]) -> list[Stage]:
-    """The layers after the transformer, one stage for each of ``FishConfig.conv_layers``."""
+    """Build the layers after the transformer, one stage for each of ``FishConfig.conv_layers``."""
     by_name = NamedWeights(tensors, ".conv")
     stages: list[Stage] = []
     for index in range(len(config.upsample)):
@@ -321,14 +321,14 @@ def _build_stages(config: FishConfig, tensors: Mapping[str, Tensor]) -> list[Sta
 
 
 def _table(tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    """A codebook's vectors through their projection, ``[size, dim]``, folded in float64."""
+    """Return a codebook's projected vectors, ``[size, dim]``, computed in float64."""
     project = tensors[f"{name}.out_proj.weight"][:, :, 0].double()
     vectors = tensors[f"{name}.codebook.weight"].double()
     return vectors @ project.T + tensors[f"{name}.out_proj.bias"].double()
 
 
 def _fingerprint(config: FishConfig, tensors: Mapping[str, Tensor]) -> str:
-    """A digest of what gives codes their meaning: code vectors and their way out."""
+    """Return a digest of the tensors that give codes a meaning: codebooks and their projections."""
     digest = hashlib.sha256()
     for name in codebooks(config):
         for part in ("codebook.weight", "out_proj.weight", "out_proj.bias"):
@@ -337,13 +337,13 @@ def _fingerprint(config: FishConfig, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _before(window: DecodeWindow) -> Codes:
-    """The codes of a window before its new frames, history first."""
+    """Return the codes of a window before its new frames, history first."""
     context = window.codes[:, : window.left_context]
     return context if window.history is None else np.concatenate([window.history, context], axis=1)
 
 
 def _key(before: Codes, position: int) -> bytes:
-    """The key of a state: where it is in its stream, and the codes before."""
+    """Return the key of a state: its position in the stream, and the codes before it."""
     digest = hashlib.blake2b(position.to_bytes(8, "little"), digest_size=16)
     digest.update(np.ascontiguousarray(before).tobytes())
     return digest.digest()

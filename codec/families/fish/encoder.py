@@ -1,4 +1,4 @@
-"""The Fish codec's encoder: samples to codes. What a voice is cloned from."""
+"""The Fish codec's encoder: samples to codes, for voice cloning."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _PIECE_FRAMES = 64
 class FishEncoder:
     """Implements ``codec.family.ClipEncoder``. Stateless, so thread-safe.
 
-    ``tensors`` are those of ``config.encoder_shapes``. ``dtype`` float64 is for tests: the
-    nearest code vector is found by comparing, and rounding can decide between two.
+    ``tensors`` are those of ``config.encoder_shapes``. ``dtype`` float64 is for tests: the nearest
+    code vector is found by comparing, and rounding can decide between two.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FishEncoder:
 
     @torch.inference_mode()
     def encode(self, samples: Samples) -> Codes:
-        """See ClipEncoder; the last frame is filled up with silence."""
+        """See ClipEncoder; the last frame is padded with silence."""
         whole = padded_clip(samples, self._config.hop_length)
         x = torch.from_numpy(whole).to(self._device, self._dtype)
         x = self._run(self._encoder_transformer, self._convolve_pieces(x))
@@ -68,8 +68,8 @@ class FishEncoder:
         return codes
 
     def _convolve_pieces(self, samples: Tensor) -> Tensor:
-        """The encoder's blocks, ``[n]`` -> ``[1, dim, n / rate]``, piece by piece: at the
-        samples' rate a long clip would need gigabytes. Each piece sees what it depends on.
+        """Run the encoder's blocks, ``[n]`` -> ``[1, dim, n / rate]``, piece by piece, since at the
+        sample rate a long clip would need gigabytes. Each piece has the context that it depends on.
         """
         hop, total = self._config.hop_length, len(samples)
         rate = int(np.prod(self._config.encoder_rates))
@@ -99,7 +99,7 @@ class FishEncoder:
         return x + (alpha * x).sin().square() / (alpha + _LEAST_ALPHA)
 
     def _conv(self, name: str, x: Tensor, *, stride: int = 1, dilation: int = 1) -> Tensor:
-        """A causal convolution: zeros go before what is there, none after."""
+        """A causal convolution: zeros are padded before the input, none after it."""
         weight, bias = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
         before = (weight.shape[2] - 1) * dilation + 1 - stride
         return F.conv1d(F.pad(x, (before, 0)), weight, bias, stride=stride, dilation=dilation)
@@ -113,9 +113,9 @@ class FishEncoder:
         return y.transpose(1, 2)
 
     def _quantise(self, rest: Tensor) -> Tensor:
-        """``[T, dim]`` to codes ``[K, T]``: each codebook takes what is left by those before.
+        """Quantise ``[T, dim]`` to codes ``[K, T]``: each codebook encodes what the last ones left.
 
-        The nearest vector is that of the smallest angle; what is taken away is the vector itself.
+        The nearest vector is that of the smallest angle; the vector itself is subtracted.
         """
         codes = []
         for name in codebooks(self._config):
@@ -130,7 +130,7 @@ class FishEncoder:
 
 
 def _left_samples(config: FishConfig) -> int:
-    """How many samples before its own the encoder's blocks see for one of their outputs."""
+    """Number of earlier samples on which one output of the encoder's blocks depends."""
     reach, rate = KERNEL - 1, 1
     for stride in config.encoder_rates:
         reach += rate * ((KERNEL - 1) * sum(DILATIONS) + 2 * stride - 1)

@@ -1,10 +1,10 @@
 """The Fish codec's transformers: causal attention over a window, run piece by piece with state.
 
-A position sees itself and the ``window - 1`` positions before it, so what a layer must remember
-of the past is the keys and values of that many. A sequence in one go is a stream of one piece.
+A position sees itself and the ``window - 1`` positions before it, so a layer's state is the keys
+and values of that many. A sequence in one go is a stream of one piece.
 
-Positions count from the stream's begin. Rotary embeddings turn neighbouring numbers (2i, 2i + 1),
-with tables rounded to bfloat16, as the model was trained.
+Positions count from the stream's beginning. Rotary embeddings rotate the values ``2i`` and
+``2i + 1``, with tables rounded to bfloat16, as the model was trained.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NORM_EPS = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class AttentionState:
-    """The layers' memory of one stream after ``position`` positions.
+    """The layers' state of one stream after ``position`` positions.
 
-    ``keys_values`` is ``[layers, 2, window - 1, heads, head_dim]``, keys turned already; of its
-    rows the last ``known`` are filled. Never written to once made.
+    ``keys_values`` is ``[layers, 2, window - 1, heads, head_dim]``, with keys already rotated; the
+    last ``known`` of its rows are filled. It is never modified.
     """
 
     position: int
@@ -36,12 +36,12 @@ class AttentionState:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that it holds."""
+        """Memory in use, in bytes."""
         return self.keys_values.numel() * self.keys_values.element_size()
 
 
 class WindowTransformer:
-    """A transformer whose attention looks back ``sizes.window`` positions. Thread-safe.
+    """A transformer whose attention covers the last ``sizes.window`` positions. Thread-safe.
 
     ``weights`` has the tensors under ``name``.
     """
@@ -54,7 +54,7 @@ class WindowTransformer:
         self._speeds = 1.0 / _ROPE_BASE ** (pairs / sizes.head_dim)
 
     def begin(self, position: int = 0) -> AttentionState:
-        """The state of a stream of which nothing is known before ``position``."""
+        """Return the state of a stream with nothing known before ``position``."""
         sizes = self._sizes
         heads = sizes.dim // sizes.head_dim
         shape = (sizes.layers, 2, sizes.window - 1, heads, sizes.head_dim)
@@ -77,7 +77,7 @@ class WindowTransformer:
         begins = torch.tensor([state.position for state in states], device=x.device)
         known = torch.tensor([state.known for state in states], device=x.device)
         rotation = self._rotation(begins, count, x.dtype)
-        # Positions from the piece's begin: of keys, the remembered ones first, and of queries.
+        # Positions from the piece's beginning: of keys, the remembered ones first, and of queries.
         keys = torch.arange(-remembered, count, device=x.device)
         queries = torch.arange(count, device=x.device)[:, None]
         near = (keys <= queries) & (keys > queries - self._sizes.window)
@@ -97,14 +97,14 @@ class WindowTransformer:
         return _rms_norm(x, self._norm), made
 
     def _rotation(self, begins: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines ``[B, T, 1, head_dim / 2]``, rounded to bfloat16."""
+        """Return cosines and sines ``[B, T, 1, head_dim / 2]``, rounded to bfloat16."""
         positions = begins[:, None] + torch.arange(count, device=begins.device)
         angles = positions.float()[:, :, None, None] * self._speeds
         return angles.cos().bfloat16().to(dtype), angles.sin().bfloat16().to(dtype)
 
 
 class _Layer:
-    """Attention and SwiGLU, each normed before and scaled by channel after."""
+    """Attention and SwiGLU, each with a norm before it and a scale per channel after it."""
 
     def __init__(self, sizes: TransformerSizes, weights: Mapping[str, Tensor], at: str) -> None:
         self._head_dim = sizes.head_dim
@@ -139,7 +139,7 @@ class _Layer:
 
 
 def _turn(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn each pair of neighbours in ``[B, T, heads, head_dim]``."""
+    """Rotate each pair of neighbours in ``[B, T, heads, head_dim]``."""
     cos, sin = rotation
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)

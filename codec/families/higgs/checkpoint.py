@@ -1,9 +1,9 @@
 """Higgs checkpoints: the codec bundled with a v3 talker, or in a folder of its own.
 
-A talker of v3 has the codec's tensors under a prefix. A codec of its own has bare keys, in
+A talker of v3 has the codec's tensors under a prefix. A codec in its own folder has bare keys, in
 transformers' form (``model_type: higgs_audio_v2_tokenizer``) or in the original one, whose
 configuration has no model type. The original is published as a pickle, ``model.pth``, which
-``talkwire convert`` makes safetensors of.
+``talkwire convert`` converts to safetensors.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ BUNDLED_PREFIX = "tied.embedding.modality_embeddings.0.model."
 _STANDALONE_TYPE = "higgs_audio_v2_tokenizer"
 _FILES = ("model.safetensors", "model.safetensors.index.json")
 _CONVERTED = "The converted codec is published as eustlb/higgs-audio-v2-tokenizer."
-#: Keys of a v3 talker's ``audio_encoder_config``; v2's is of a speech recogniser, without weights.
+#: Keys of a v3 talker's ``audio_encoder_config``; v2's is for a speech recogniser, without weights.
 _BUNDLE_KEYS = frozenset(("num_codebooks", "codec_config"))
-#: Keys that the original form's configuration has, and no other's.
+#: Keys that only the original form's configuration has.
 _ORIGINAL_KEYS = frozenset(("n_filters", "n_q", "codebook_dim", "ratios"))
 
 
 @dataclass(frozen=True, slots=True)
 class HiggsCheckpoint:
-    """Where a codec lies and its architecture. Implements ``codec.family.FoundCodec``.
+    """Location and architecture of a codec. Implements ``codec.family.FoundCodec``.
 
-    ``raw`` are the configuration's own words, for what only the encoder needs.
+    ``raw``: the unparsed configuration, for the encoder.
     """
 
     tensors: TensorFiles
@@ -57,11 +57,11 @@ class HiggsCheckpoint:
         return FAMILY
 
     def encoder_config(self) -> EncoderConfig:
-        """The encoder's sizes. Raises CheckpointError."""
+        """Return the encoder's sizes. Raises CheckpointError."""
         return parse_encoder_config(self.raw, self.config)
 
     def can_encode(self) -> bool:
-        """Whether the checkpoint holds all that encoding needs, without reading it."""
+        """Whether the checkpoint has everything that encoding needs; reads no tensors."""
         shapes = encoder_shapes(self.encoder_config())
         return all(self.tensors.has(name, self._names) for name in shapes)
 
@@ -139,7 +139,7 @@ def open_higgs(model: str) -> HiggsCheckpoint:
 
 
 def plan_conversion(stored: Shapes, config: Mapping[str, Any]) -> TensorPlan:
-    """See ``Conversion.plan``. Without HuBERT in it the codec decodes and does not encode."""
+    """See ``Conversion.plan``. Without HuBERT's tensors the codec can decode but not encode."""
     raw = _as_converted(config) if config.keys() >= _ORIGINAL_KEYS else config
     sizes = parse_config(raw, 1)
     blocks = len(sizes.ratios)
@@ -163,7 +163,7 @@ def plan_conversion(stored: Shapes, config: Mapping[str, Any]) -> TensorPlan:
 
 
 def _count(tensors: TensorFiles, sizes: CodecConfig) -> int:
-    """How many quantizers are stored."""
+    """Return the number of quantizers stored."""
     count, blocks = 0, len(sizes.ratios)
     while tensors.has(
         f"quantizer.quantizers.{count}.codebook.embed", lambda key: stored_names(key, blocks)
@@ -173,10 +173,10 @@ def _count(tensors: TensorFiles, sizes: CodecConfig) -> int:
 
 
 def _as_converted(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The original form's configuration in transformers' words.
+    """Convert the original form's configuration to transformers' keys.
 
-    The original's ``n_filters`` and ``D`` are not the sizes of its acoustic model, which are
-    fixed in code: they are those of ``CodecConfig``.
+    The original's ``n_filters`` and ``D`` are not the sizes of its acoustic model. Those are fixed
+    in code, and are the defaults of ``CodecConfig``.
     """
     ratios = list(config["ratios"])
     return {

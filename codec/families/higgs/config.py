@@ -1,12 +1,12 @@
 """The Higgs codec's architecture: the sizes of its decoder and its encoder.
 
-The decoder is RVQ lookup -> ``project_out`` -> sum -> ``fc2`` -> DAC decoder. A clip goes
-through two branches of equal frame rate. The acoustic one is DAC's encoder. The semantic one
-resamples to ``semantic_rate``, runs a HuBERT model, averages its hidden states, keeps each
-``semantic_stride``-th and refines them by small convolutions. Both are joined by ``fc`` and
+The decoder is RVQ lookup -> ``project_out`` -> sum -> ``fc2`` -> DAC decoder. A clip goes through
+two branches of equal frame rate. The acoustic one is DAC's encoder. The semantic one resamples to
+``semantic_rate``, runs a HuBERT model, averages its hidden states, keeps each
+``semantic_stride``-th and refines them with small convolutions. Both are joined by ``fc`` and
 quantised. Key names are those of transformers' ``HiggsAudioV2TokenizerConfig``, its ``DacConfig``
-and its ``HubertConfig``; every default is the full-size codec of Higgs Audio v2 and v3, whose
-bundled configuration names no sizes at all.
+and its ``HubertConfig``. Every default is the full-size codec of Higgs Audio v2 and v3, whose
+bundled configuration gives no sizes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SEMANTIC_DIM = 768
 
 @dataclass(frozen=True, slots=True)
 class CodecConfig:
-    """Sizes of one codec. The defaults are the full-size one.
+    """Sizes of one codec. The defaults are those of the full-size one.
 
-    ``quantizer_dim`` is the width of the quantizers' sum (acoustic plus semantic hidden),
-    ``latent_dim`` what ``fc2`` makes of it, ``decoder_dim`` the decoder's first width; it
+    ``quantizer_dim`` is the width of the quantizers' sum (acoustic plus semantic hidden size),
+    ``latent_dim`` the output width of ``fc2``, and ``decoder_dim`` the decoder's first width, which
     halves at each of the upsampling ``ratios``.
     """
 
@@ -53,16 +53,16 @@ class CodecConfig:
 
     @property
     def hop_length(self) -> int:
-        """Samples of one frame."""
+        """Number of samples in one frame."""
         return math.prod(self.ratios)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The decoder's convolutions as arithmetic in time."""
+        """The decoder's convolutions, for ``codec.layer_ranges``."""
         return architecture(self.ratios)
 
     def spec(self) -> CodecSpec:
-        """The facts that the rest of the service needs; the receptive field is computed here."""
+        """Return the codec's properties, with the receptive field computed."""
         left, right = receptive_field(self.layers)
         return CodecSpec(
             sample_rate=self.sample_rate,
@@ -74,10 +74,10 @@ class CodecConfig:
 
 
 def parse_config(raw: Mapping[str, Any], num_codebooks: int | None = None) -> CodecConfig:
-    """Read transformers' ``HiggsAudioV2TokenizerConfig`` fields; absent ones are full-size.
+    """Parse transformers' ``HiggsAudioV2TokenizerConfig`` fields; absent ones are full-size.
 
-    ``num_codebooks`` overrides the number that follows from ``target_bandwidths`` (kbit/s;
-    the largest decides). Raises CheckpointError for fields of the wrong kind.
+    ``num_codebooks`` overrides the number that follows from ``target_bandwidths`` (kbit/s; the
+    largest decides). Raises CheckpointError for fields of the wrong kind.
     """
     full = CodecConfig()
     try:
@@ -125,7 +125,7 @@ class HubertSizes:
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """Sizes of one encoder. ``ratios`` multiply to the hop length, as the decoder's do."""
+    """Sizes of one encoder. The product of ``ratios`` is the hop length, as in the decoder."""
 
     codec: CodecConfig
     encoder_dim: int = 64
@@ -150,17 +150,17 @@ class EncoderConfig:
 
     @property
     def semantic_stride(self) -> int:
-        """Hidden states of the semantic model for each frame."""
+        """Number of hidden states of the semantic model per frame."""
         codec = self.codec
         per_frame = codec.hop_length * self.semantic_rate / codec.sample_rate
         return int(per_frame / self.downsample_factor)
 
 
 def parse_encoder_config(raw: Mapping[str, Any], codec: CodecConfig) -> EncoderConfig:
-    """Read the encoder's part of a codec's configuration.
+    """Parse the encoder's part of a codec's configuration.
 
-    Raises CheckpointError for fields of the wrong kind, and for variants of the semantic
-    model that this family does not use and this encoder does not know.
+    Raises CheckpointError for fields of the wrong kind, and for variants of the semantic model that
+    this family does not use and this encoder does not support.
     """
     full = EncoderConfig(codec)
     try:

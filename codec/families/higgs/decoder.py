@@ -1,4 +1,4 @@
-"""The Higgs codec's decoder: codes to samples, each layer on the range that is needed only."""
+"""The Higgs codec's decoder: codes to samples, with each layer only on the range that is needed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Shape = tuple[int, int, int]
 class HiggsDecoder:
     """Implements ``streaming.ports.CodecDecoder`` on torch. Stateless, so thread-safe.
 
-    On a CPU with one thread the samples of a frame are the same bits whatever window and
-    batch they were decoded in, as long as the contexts reach over the receptive field or
-    to the end of the stream. ``tensors`` are those of ``tensors.decoder_shapes``.
+    On a CPU with one thread the samples of a frame are the same bits in every window and batch, as
+    long as the contexts cover the receptive field or reach the end of the stream. ``tensors`` are
+    those of ``tensors.decoder_shapes``.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class HiggsDecoder:
         self._spec = replace(
             config.spec(), left_frames=left, right_frames=right, inert_codebooks=_inert(tables)
         )
-        # UNKNOWN is the last row's index too: what is not known adds nothing
+        # UNKNOWN is the index of the last row, which is zero: an unknown code adds nothing
         tables = torch.cat([tables, torch.zeros_like(tables[:, :1])], dim=1)
         self._tables = tables.to(placed["fc2.bias"])
         self._constant = constant.to(placed["fc2.bias"])
 
     @property
     def spec(self) -> CodecSpec:
-        """The loaded codec's facts."""
+        """Properties of the loaded codec."""
         return self._spec
 
     def decode(self, codes: Sequence[Codes]) -> list[Samples]:
@@ -67,8 +67,8 @@ class HiggsDecoder:
     def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
         """Decode windows to the samples of their new frames, ``[new_frames * hop]`` each.
 
-        Windows of equal shape run as one batch; the caller bounds how many there are.
-        Raises CodesError before anything is decoded.
+        Windows of equal shape run as one batch; the caller limits their number. Raises CodesError
+        before anything is decoded.
         """
         for window in windows:
             check_codes(self._spec, window.codes, window.lookahead)
@@ -90,9 +90,9 @@ class HiggsDecoder:
         """Decode rows of ``codec.buckets.lay_out``, ``[B, K * T + 2]`` int16 on the device, to
         ``[B, new_frames * hop]``.
 
-        What lies outside a row's stream is made zero before every layer, as padding is: codes
-        that stand for nothing would not do, since biases leak past the edge. Which positions
-        these are is computed on the device, so that the work can be a CUDA graph.
+        Positions outside a row's stream are set to zero before every layer, as padding is. Special
+        codes there would not do, since biases leak past the edge. The positions are computed on the
+        device, so that the work can be a CUDA graph.
         """
         spec, books = self._spec, self._spec.num_codebooks
         plan = layer_ranges.plan(self._layers, spec.left_frames, new_frames, spec.right_frames)
@@ -100,17 +100,17 @@ class HiggsDecoder:
         return self._compute(codes, plan, laid_out[:, -2:].long())
 
     def decode_interior(self, codes: Tensor, new_frames: int, lookahead: int) -> Tensor:
-        """Decode ``[B, K, T]`` int16 on the device, of which the first frames are the whole left
-        context and the last ``lookahead`` ones the other, to ``[B, new_frames * hop]``.
+        """Decode ``[B, K, T]`` int16 on the device, which begin with the full left context and end
+        with ``lookahead`` frames, to ``[B, new_frames * hop]``.
 
-        Without a mask: zeros stand where the layers pad, as at the edges of any window.
+        No mask is needed: the layers pad with zeros, as at the edges of any window.
         """
         plan = layer_ranges.plan(self._layers, self._spec.left_frames, new_frames, lookahead)
         return self._compute(codes, plan)
 
     def _compute(self, codes: Tensor, plan: Plan, bounds: Tensor | None = None) -> Tensor:
-        """Codes ``[B, K, T]`` of any integers to the samples of a plan, ``[B, n]``. ``bounds``
-        ``[B, 2]``: the frames at which each row's stream begins and ends.
+        """Decode codes ``[B, K, T]`` of any integer type to the samples of a plan, ``[B, n]``.
+        ``bounds`` ``[B, 2]``: the frames at which each row's stream begins and ends.
         """
         x = self._look_up(codes[:, :, plan.first_frame : plan.end_frame].long())
         for stage, step, layer, first in zip(
@@ -125,7 +125,7 @@ class HiggsDecoder:
         return x[:, :, 0].float()
 
     def _look_up(self, codes: Tensor) -> Tensor:
-        """Codes ``[B, K, T]`` to what the decoder reads, ``[B, T, latent]``.
+        """Return the decoder's input for codes ``[B, K, T]``, ``[B, T, latent]``.
 
         The sum runs codebook by codebook, so that its order does not depend on the shape.
         """
@@ -140,7 +140,7 @@ _DECODER = "acoustic_decoder"
 
 
 def _kernels(blocks: int) -> list[str]:
-    """Names of the kernels, one for each layer of ``layer_ranges.architecture``."""
+    """Return the names of the kernels, one for each layer of ``layer_ranges.architecture``."""
     names = ["conv1"]
     for index in range(blocks):
         units = [f"res_unit{number}.conv1" for number in range(1, len(DILATIONS) + 1)]
@@ -151,10 +151,10 @@ def _kernels(blocks: int) -> list[str]:
 def _without_lookahead(
     layers: Sequence[Layer], tensors: Mapping[str, Tensor], blocks: int
 ) -> tuple[tuple[Layer, ...], dict[str, Tensor]]:
-    """The layers and tensors without those taps that would look ahead and are all zero.
+    """Remove the taps that would look ahead and are all zero from layers and tensors.
 
-    The format has no causal convolutions, but a decoder may have been taught to be one. Leaving
-    such taps out spares their share of the work, and windows need no frames for them.
+    The format has no causal convolutions, but a decoder may have been trained to be causal.
+    Removing such taps saves their share of the work, and windows need no frames for them.
     """
     kept, found = dict(tensors), []
     for layer, name in zip(layers, _kernels(blocks), strict=True):
@@ -175,7 +175,7 @@ def _without_lookahead(
 
 
 def build_stages(tensors: Mapping[str, Tensor], blocks: int) -> list[Stage]:
-    """The DAC decoder in order, one stage for each layer of ``layer_ranges.architecture``."""
+    """Build the DAC decoder in order, one stage for each layer of ``layer_ranges.architecture``."""
     by_name = NamedWeights(tensors)
     stages: list[Stage] = [Edge(*by_name.conv(f"{_DECODER}.conv1"))]
     for index in range(blocks):
@@ -191,7 +191,7 @@ def build_stages(tensors: Mapping[str, Tensor], blocks: int) -> list[Stage]:
 
 
 def _inert(tables: Tensor) -> int:
-    """How many of the last codebooks have one vector alone, whatever the code."""
+    """Return the number of last codebooks that have the same vector for every code."""
     heard = len(tables)
     while heard > 1 and torch.equal(tables[heard - 1], tables[heard - 1, :1].expand_as(tables[0])):
         heard -= 1
@@ -199,7 +199,7 @@ def _inert(tables: Tensor) -> int:
 
 
 def _fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """A digest of what gives codes their meaning: code vectors and their way out."""
+    """Return a digest of the tensors that give codes a meaning: codebooks and their projections."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         if name.startswith(("quantizer.", "fc2.")):
@@ -211,8 +211,8 @@ def _fingerprint(tensors: Mapping[str, Tensor]) -> str:
 def _fold_lookup(config: CodecConfig, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Fold ``project_out`` and ``fc2`` into one table per codebook ``[K, size, latent]``.
 
-    Both are linear, so ``fc2(sum_k(project_out_k(embed_k[code])))`` is a sum of looked-up
-    rows and a constant; folded in float64, so that only one rounding is left.
+    Both are linear, so ``fc2(sum_k(project_out_k(embed_k[code])))`` is a sum of looked-up rows and
+    a constant. They are folded in float64, so that only one rounding is left.
     """
     tables, bias = [], torch.zeros(config.quantizer_dim, dtype=torch.float64)
     fc2 = tensors["fc2.weight"].double()

@@ -1,6 +1,6 @@
-"""The Higgs codec's encoder: samples to codes. What a voice is cloned from.
+"""The Higgs codec's encoder: samples to codes, for voice cloning.
 
-Written for clarity rather than speed: a clip is encoded once, and then its codes are kept.
+Written for clarity rather than speed, since a clip is encoded once and its codes are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEAST_ALPHA = 1e-9
 
 
 class HiggsEncoder:
-    """Turns a clip into codes. Stateless, so thread-safe.
+    """Encodes clips to codes. Stateless, so thread-safe.
 
     ``tensors`` are those of ``tensors.encoder_shapes``. ``dtype`` float64 is for tests: the nearest
     code vector is found by comparing, and rounding can decide between two.
@@ -44,8 +44,8 @@ class HiggsEncoder:
     def encode(self, samples: Samples) -> Codes:
         """Encode ``[n]`` samples at the codec's rate to ``[K, T]``, ``T = ceil(n / hop)``.
 
-        The last frame is filled up with silence. Raises ClipError for samples that are not
-        one channel of finite numbers.
+        The last frame is padded with silence. Raises ClipError for samples that are not one channel
+        of finite numbers.
         """
         whole = padded_clip(samples, self._config.codec.hop_length)
         x = torch.from_numpy(whole).to(self._device, self._dtype)[None]
@@ -57,7 +57,7 @@ class HiggsEncoder:
         return codes
 
     def _acoustic(self, x: Tensor) -> Tensor:
-        """DAC's encoder: ``[1, 1, n]`` to ``[1, latent, n / hop]``."""
+        """Run DAC's encoder: ``[1, 1, n]`` to ``[1, latent, n / hop]``."""
         encoder = "acoustic_encoder"
         x = self._conv(f"{encoder}.conv1", x, padding=KERNEL // 2)
         for index, ratio in enumerate(self._config.ratios):
@@ -85,7 +85,9 @@ class HiggsEncoder:
         return F.conv1d(x, weight, bias, stride, padding, dilation)
 
     def _quantise(self, rest: Tensor) -> Tensor:
-        """``[T, wide]`` to codes ``[K, T]``: each codebook takes what is left by those before."""
+        """Quantise ``[T, wide]`` to codes ``[K, T]``; each codebook encodes the last one's
+        residual.
+        """
         codes = []
         for index in range(self._config.codec.num_codebooks):
             name = f"quantizer.quantizers.{index}"
@@ -107,12 +109,12 @@ Weights = Mapping[str, Tensor]
 #: torchaudio's defaults for ``resample``, with which the model was trained.
 _ZERO_CROSSINGS = 6
 _ROLLOFF = 0.99
-#: Samples of silence that are put before and after a clip, at the semantic rate.
+#: Samples of silence before and after a clip, at the semantic rate.
 _EDGE_SAMPLES = 160
 
 
 def semantic_features(config: EncoderConfig, weights: Weights, samples: Tensor) -> Tensor:
-    """``[1, n]`` samples at the codec's rate to ``[1, hidden, frames]``."""
+    """Compute features ``[1, hidden, frames]`` of ``[1, n]`` samples at the codec's rate."""
     x = resample(samples, config.codec.sample_rate, config.semantic_rate)
     states = _hubert(config.hubert, weights, F.pad(x, (_EDGE_SAMPLES, _EDGE_SAMPLES)))
     mean = states[0]
@@ -123,11 +125,11 @@ def semantic_features(config: EncoderConfig, weights: Weights, samples: Tensor) 
 
 
 def resample(samples: Tensor, old_rate: int, new_rate: int) -> Tensor:
-    """``[1, n]`` at ``old_rate`` to ``[1, ceil(n * new / old)]``, by a sinc under a Hann window.
+    """Resample ``[1, n]`` at ``old_rate`` to ``[1, ceil(n * new / old)]``, by a Hann-windowed sinc.
 
-    With the rates reduced to ``old`` and ``new``, output ``new * m + j`` is the inner product
-    of input ``old * m - reach ..`` with the filter of phase ``j``. The filters are worked out
-    in float64.
+    With the rates reduced to ``old`` and ``new``, output ``new * m + j`` is the inner product of
+    input ``old * m - reach ..`` with the filter of phase ``j``. The filters are computed in
+    float64.
     """
     divisor = math.gcd(old_rate, new_rate)
     old, new = old_rate // divisor, new_rate // divisor
@@ -147,7 +149,7 @@ def resample(samples: Tensor, old_rate: int, new_rate: int) -> Tensor:
 
 
 def _hubert(sizes: HubertSizes, weights: Weights, samples: Tensor) -> list[Tensor]:
-    """Every hidden state ``[1, n, hidden]``: before the first layer and after each."""
+    """Return every hidden state ``[1, n, hidden]``: before the first layer and after each."""
     x = _extract(sizes, weights, samples)
     model, eps = "semantic_model", sizes.norm_eps
     name = f"{model}.feature_projection"
@@ -164,7 +166,9 @@ def _hubert(sizes: HubertSizes, weights: Weights, samples: Tensor) -> list[Tenso
 
 
 def _extract(sizes: HubertSizes, weights: Weights, samples: Tensor) -> Tensor:
-    """Samples ``[1, n]`` to features ``[1, m, dim]``; the first layer is normed by channel."""
+    """Convert samples ``[1, n]`` to features ``[1, m, dim]``. The first layer has a channel
+    norm.
+    """
     x = samples[:, None]
     for index, stride in enumerate(sizes.conv_strides):
         name = f"semantic_model.feature_extractor.conv_layers.{index}"
@@ -178,7 +182,7 @@ def _extract(sizes: HubertSizes, weights: Weights, samples: Tensor) -> Tensor:
 
 
 def _positions(sizes: HubertSizes, weights: Weights, x: Tensor) -> Tensor:
-    """The convolution that tells positions; an even kernel gives one too many."""
+    """Compute the positional convolution; an even kernel gives one output too many."""
     name = "semantic_model.encoder.pos_conv_embed.conv"
     y = F.conv1d(
         x.transpose(1, 2),
@@ -207,7 +211,7 @@ def _layer(sizes: HubertSizes, weights: Weights, name: str, x: Tensor) -> Tensor
 
 
 def _blocks(config: EncoderConfig, weights: Weights, x: Tensor) -> Tensor:
-    """The refining convolutions, ``[1, hidden, n]`` to the same."""
+    """Apply the refining convolutions, ``[1, hidden, n]`` to the same."""
     encoder = "encoder_semantic"
     x = F.conv1d(x, weights[f"{encoder}.conv.weight"], padding=config.kernel // 2)
     for block in range(len(config.strides)):

@@ -22,8 +22,8 @@ from codec.layer_ranges import DILATIONS, KERNEL
 
 
 def stored_names(key: str, blocks: int) -> Iterator[tuple[str, ...]]:
-    """The names under which ``key`` may be stored, each as the tensors to merge. ``blocks``:
-    how many the acoustic encoder and decoder have.
+    """Yield the names under which ``key`` may be stored, each as the tensors to merge. ``blocks``:
+    number of blocks of the acoustic encoder and decoder.
     """
     for name in (key, older := _older_name(key, blocks), _original_name(older)):
         yield from weight_norm_names(name)
@@ -32,7 +32,7 @@ def stored_names(key: str, blocks: int) -> Iterator[tuple[str, ...]]:
 
 
 def _older_name(key: str, blocks: int) -> str:
-    """``key`` in the older layout, which numbers layers instead of naming them."""
+    """Return ``key`` in the older layout, which numbers layers instead of naming them."""
     part, _, rest = key.partition(".")
     if part in ("acoustic_decoder", "acoustic_encoder"):
         return f"{part}.{_descript_name(part, rest, blocks)}"
@@ -41,7 +41,7 @@ def _older_name(key: str, blocks: int) -> str:
     return key
 
 
-#: Beginnings of names in the older layout, and of the same in the original form.
+#: Prefixes of names in the older layout, and their original form.
 _ORIGINAL_PARTS = {
     "acoustic_encoder.": "encoder.",
     "acoustic_decoder.": "decoder_2.",
@@ -52,7 +52,7 @@ _ORIGINAL_PARTS = {
 
 
 def _original_name(older: str) -> str:
-    """A name of the older layout in the original form."""
+    """Return a name of the older layout in the original form."""
     for part, original in _ORIGINAL_PARTS.items():
         if older.startswith(part):
             return (original + older.removeprefix(part)).replace(".codebook.", "._codebook.")
@@ -60,7 +60,7 @@ def _original_name(older: str) -> str:
 
 
 def _descript_name(part: str, rest: str, blocks: int) -> str:
-    """Descript's name of a layer of the acoustic encoder or decoder."""
+    """Return descript's name of a layer of the acoustic encoder or decoder."""
     decodes = part == "acoustic_decoder"
     top = "model" if decodes else "block"
     outer = {"conv1": 0, "snake1": blocks + 1, "conv2": blocks + 2}
@@ -77,7 +77,7 @@ def _descript_name(part: str, rest: str, blocks: int) -> str:
 
 
 def decoder_shapes(config: CodecConfig) -> Shapes:
-    """Every tensor that decoding needs, by its newest name, and its shape."""
+    """Return the names (the newest ones) and shapes of all tensors that decoding needs."""
     wide, shapes = config.quantizer_dim, Shapes()
     for index in range(config.num_codebooks):
         name = f"quantizer.quantizers.{index}"
@@ -97,7 +97,9 @@ def decoder_shapes(config: CodecConfig) -> Shapes:
 
 
 def encoder_shapes(config: EncoderConfig) -> Shapes:
-    """Names and shapes, the quantizer's own way in and out included."""
+    """Return the names and shapes of all tensors that encoding needs, including the quantizers'
+    projections in and out.
+    """
     codec = config.codec
     wide = codec.quantizer_dim
     shapes = _acoustic(config) | _semantic_blocks(config) | _hubert(config.hubert)
