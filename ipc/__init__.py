@@ -1,5 +1,5 @@
-"""Child processes and the messages between them: msgpack frames over a socket pair.
+"""Child processes, and messages to and from them: msgpack frames over a socket pair.
 
-Nothing here knows what a codec or a talker is. Messages are msgspec structs with a fixed
-schema; nothing is ever unpickled.
+This package knows nothing of codecs or talkers. Messages are msgspec structs with a fixed schema;
+nothing is ever unpickled.
 """

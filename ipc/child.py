@@ -17,12 +17,12 @@ from ipc.framing import Alive, FramingError, MessageReader, Progress, Stop, enco
 
 M = TypeVar("M")
 _READ_BYTES = 1 << 18
-#: How often an idle child says that it is alive, in seconds.
+#: Interval in seconds at which an idle child reports that it is alive.
 BEAT_S = 0.25
 
 
 class LinkClosed(Exception):
-    """The parent has gone or asked for the end."""
+    """The parent has ended, or asked the child to end."""
 
 
 def die_with_parent() -> None:
@@ -32,10 +32,10 @@ def die_with_parent() -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore SIGINT and SIGTERM: a child ends when its parent says so, or dies.
+    """Ignore SIGINT and SIGTERM: a child ends when its parent asks for it, or dies.
 
-    A terminal and some service managers signal the whole group, while the parent still
-    needs its children to finish what is under way.
+    A terminal and some service managers signal the whole group, while the parent still needs its
+    children to finish work in progress.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -45,8 +45,8 @@ def leave_signals_to_parent() -> None:
 class ChildLink(Generic[M]):
     """A child's messages to and from its parent. Use as a context manager.
 
-    ``socket_fd`` is the connected socket that the parent has passed on. The inbox needs no bound of
-    its own: the parent bounds what it has outstanding.
+    ``socket_fd`` is the connected socket passed on by the parent. The inbox needs no limit of its
+    own, since the parent limits its outstanding work.
     """
 
     def __init__(self, socket_fd: int, inbound: Any) -> None:
@@ -69,7 +69,7 @@ class ChildLink(Generic[M]):
         self._socket.close()
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send one message. Raises LinkClosed when the parent has gone."""
+        """Send one message. Raises LinkClosed if the parent has ended."""
         try:
             with self._lock:
                 self._socket.sendall(encode(message))
@@ -78,14 +78,14 @@ class ChildLink(Generic[M]):
         self._last_sent = time.monotonic()
 
     def progress(self, phase: str) -> None:
-        """Tell the parent which phase of the start begins now."""
+        """Tell the parent that a phase of the start begins now."""
         self.send(Progress(phase, time.monotonic() - self._started))
 
     def receive(self, *, wait: bool) -> list[M]:
-        """Return what has come in; if ``wait``, block until there is something.
+        """Return the messages received; with ``wait``, block until there is one.
 
-        Says "alive" at least every ``BEAT_S`` seconds, so call it once per turn of the
-        main loop. Raises LinkClosed.
+        Reports that the child is alive at least every ``BEAT_S`` seconds, so call it once per turn
+        of the main loop. Raises LinkClosed.
         """
         messages: list[M] = []
         while True:
@@ -108,5 +108,5 @@ class ChildLink(Generic[M]):
                 for message in self._reader.feed(data):
                     self._inbox.put(message)
         except (OSError, FramingError):
-            pass  # either way the main loop learns below that the link is over
+            pass  # in both cases the None below ends the main loop
         self._inbox.put(None)

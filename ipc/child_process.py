@@ -1,4 +1,4 @@
-"""One run of a child process: launch it, exchange messages, find it hung, clean up after it."""
+"""One run of a child process: launch it, exchange messages, detect hangs, clean up after it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from ipc.watchdog import Watchdog, read_vitals
 log = logging.getLogger(__name__)
 M = TypeVar("M")
 _READ_BYTES = 1 << 18
-#: How often a running child is looked at, and how soon again one that seems to hang.
+#: Seconds between checks of a running child, and until the second check of one that seems to hang.
 _LOOK_S, _CONFIRM_S = 0.2, 0.05
-#: How long messages and output of a child that has ended are waited for.
+#: Seconds to wait for the messages and output of a child that has ended.
 _DRAIN_S = 0.5
 
 
-#: What the name of a child's folder for temporary files begins with.
+#: Prefix of a child's folder for temporary files.
 _SCRATCH = "talkwire-"
 
 
 class ChildDown(Exception):
-    """There is no running child to send to."""
+    """No child is running."""
 
 
 class ChildFailed(Exception):
@@ -42,10 +42,10 @@ class ChildFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """How patient the supervisor is, in seconds.
+    """Timeouts of the supervisor, in seconds.
 
-    A silent child that idles is hung after ``still_timeout_s``, one that is at work after
-    ``hang_timeout_s``; one that is stopped is found sooner (``ipc.watchdog``).
+    A silent child is hung after ``still_timeout_s`` if it is idle, and after ``hang_timeout_s`` if
+    it is working. A stopped one is detected sooner (``ipc.watchdog``).
     """
 
     start_timeout_s: float = 300.0
@@ -58,13 +58,13 @@ class Watch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program(Generic[M]):
-    """A program, ``python -m module --socket PATH args...``, and the callbacks for what it sends.
+    """A program, ``python -m module args... --socket FD``, and the callbacks for its messages.
 
-    ``inbound`` is the union of its messages, and ``ready`` the one by which it says that it can
-    work. Messages that are not the link's own go to ``on_message``; ``on_ready`` is called with the
-    ready message, ``on_down`` once for each child that was ready, when it is gone and before the
-    next start. All callbacks run on the event loop and must not raise: a mistake in ``on_message``
-    or ``on_ready`` ends the child, one in the others is logged. ``env`` is added to our own.
+    ``inbound`` is the union of its messages, and ``ready`` the one which reports that it can work.
+    ``on_message`` is called with messages other than the link's own, ``on_ready`` with the ready
+    message, and ``on_down`` once for each child that was ready, after its end and before the next
+    start. All callbacks run on the event loop and must not raise: an exception in ``on_message`` or
+    ``on_ready`` ends the child, one in the others is logged. ``env`` is added to our own.
     """
 
     module: str
@@ -86,7 +86,7 @@ class ChildProcess(Generic[M]):
         self._writer: asyncio.StreamWriter | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._last_heard = 0.0
-        #: Whether it has said that it can work, and has not ended since.
+        #: Whether it has reported ready and not ended since.
         self.is_up = False
 
     @property
@@ -101,11 +101,11 @@ class ChildProcess(Generic[M]):
         self._writer.write(data)
 
     async def run(self) -> None:
-        """Run it from its launch to its end. What it leaves in its folder for temporary files,
-        which is its own, goes with it.
+        """Run it from its launch to its end. It has its own folder for temporary files, which is
+        deleted afterwards.
 
         Raises:
-            ChildFailed: It cannot be launched, or says that it cannot start.
+            ChildFailed: It cannot be launched, or reports that it cannot start.
         """
         try:
             scratch = tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True)
@@ -115,7 +115,7 @@ class ChildProcess(Generic[M]):
             await self._run({**os.environ, **self._program.env, "TMPDIR": folder})
 
     async def _run(self, env: Mapping[str, str]) -> None:
-        """Raises ChildFailed."""
+        """Run it in ``env``. Raises ChildFailed."""
         output = OutputLogger(self._program.module)
         try:
             ours, theirs = socket.socketpair()
@@ -151,8 +151,8 @@ class ChildProcess(Generic[M]):
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=written,
                 stderr=written,
-                # A terminal's Ctrl-C goes to its whole process group, and only the
-                # parent should act on it. (uvloop does not know process_group=.)
+                # A terminal's Ctrl-C goes to its whole process group, and only the parent should
+                # act on it. (uvloop does not support process_group=.)
                 start_new_session=True,
             )
 
@@ -165,7 +165,7 @@ class ChildProcess(Generic[M]):
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if exited.done() and not read.done():
-                # An answer, or why it cannot start, may still lie in the socket.
+                # The socket may still hold an answer, or the reason why it cannot start.
                 await asyncio.wait([read], timeout=_DRAIN_S)
         finally:
             for task in tasks:
@@ -193,9 +193,9 @@ class ChildProcess(Generic[M]):
     async def _wait_for_end(
         self, process: asyncio.subprocess.Process, output: OutputLogger
     ) -> None:
-        """Wait for a killed process, and end what is left of it."""
+        """Wait for a killed process, and kill the processes that it has started."""
         await process.wait()
-        # What the child has started itself (it leads a session) must not outlive it.
+        # The child's own processes (it leads a session) must not outlive it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await output.close(_DRAIN_S)
@@ -206,7 +206,7 @@ class ChildProcess(Generic[M]):
             try:
                 data = await stream.read(_READ_BYTES)
             except OSError:
-                return  # the child has ended, as it has at the end of its stream
+                return  # the child has ended, as at the end of its stream
             if not data:
                 return
             self._last_heard = time.monotonic()
@@ -232,7 +232,9 @@ class ChildProcess(Generic[M]):
             self._program.on_message(message)
 
     def _report(self, callback: Callable[..., None], *args: object) -> None:
-        """Call what only reports: a mistake in it must not end the child or its supervisor."""
+        """Call a callback that only reports: an exception in it must not end child or
+        supervisor.
+        """
         try:
             callback(*args)
         except Exception:
@@ -244,7 +246,7 @@ class ChildProcess(Generic[M]):
         interval_s = min(_LOOK_S, mine.hang_timeout_s / 4)
         watchdog, is_suspect = Watchdog(interval_s), False
         while True:
-            # What it has said meanwhile is read during this time.
+            # Messages that have arrived meanwhile are read during this time.
             await asyncio.sleep(_CONFIRM_S if is_suspect else interval_s)
             now, is_up = time.monotonic(), self.is_up
             reason = watchdog.look(
@@ -263,7 +265,7 @@ class ChildProcess(Generic[M]):
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Finish ``work`` even when cancelled meanwhile: nobody else would."""
+    """Finish ``work`` even when cancelled meanwhile, since no other task would."""
     working = asyncio.ensure_future(work)
     try:
         await asyncio.shield(working)

@@ -15,22 +15,22 @@ M = TypeVar("M")
 
 
 class FramingError(Exception):
-    """The bytes are not messages of the agreed schema; the connection is of no more use."""
+    """The bytes are not messages of the agreed schema; the connection can no longer be used."""
 
 
 class Progress(msgspec.Struct, tag="progress", frozen=True):
-    """A child says what it is doing while it starts."""
+    """A child begins a phase of its start."""
 
     phase: str
     seconds: float
 
 
 class Alive(msgspec.Struct, tag="alive", frozen=True):
-    """A child's main loop has come round."""
+    """A child's main loop is running."""
 
 
 class Fatal(msgspec.Struct, tag="fatal", frozen=True):
-    """A child cannot start, and starting it again will not help. ``message`` is for operators."""
+    """A child cannot start, and a restart will not help. ``message`` is for operators."""
 
     message: str
 
@@ -43,20 +43,20 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """One message, ready for the socket."""
+    """Encode one message for the socket."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 class MessageReader(Generic[M]):
-    """Turns received bytes, split anyhow, into messages of one union type."""
+    """Decodes received bytes, split at any point, to messages of one union type."""
 
     def __init__(self, union: Any) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(union)
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[M]:
-        """Return the messages that are now complete. Raises FramingError."""
+        """Add bytes; return the messages that are now complete. Raises FramingError."""
         self._buffer += data
         messages: list[M] = []
         start = 0

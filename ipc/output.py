@@ -1,7 +1,7 @@
 """The output of a child process, read from a pipe and logged line by line.
 
-A child that printed to the service's own stderr would be held up, or ended by an exception, as soon
-as whoever reads it stops or goes.
+A child that printed to the service's own stderr would block, or end with an exception, as soon as
+the reader of that stderr stopped or ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BREAK = re.compile(rb"[\r\n]+")
 class OutputLogger(asyncio.Protocol):
     """Logs what is written to a pipe as warnings with the child's ``name``.
 
-    Children print warnings and errors only, so there is no level to be read from their lines.
+    Children print only warnings and errors, so no level is parsed from their lines.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,11 +32,11 @@ class OutputLogger(asyncio.Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the pipe was read to its end or given up, and is closed."""
+        """Whether the pipe was read to its end or abandoned, and is closed."""
         return self._ended.is_set()
 
     async def open(self) -> BinaryIO:
-        """Begin to read; returns the end to write to. Raises OSError."""
+        """Start reading; return the end to write to. Raises OSError."""
         reading, writing = os.pipe()
         written = os.fdopen(writing, "wb", 0)
         try:
@@ -49,7 +49,7 @@ class OutputLogger(asyncio.Protocol):
         return written
 
     async def close(self, timeout_s: float) -> None:
-        """Stop reading when all has been read, or after ``timeout_s``; then the pipe is closed."""
+        """Close the pipe when it has been read to its end, or after ``timeout_s``."""
         if self._transport is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Supervision of a child process: start it, and start it again when it dies or hangs."""
+"""Supervision of a child process: start it, and restart it when it dies or hangs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import msgspec
 from ipc.child_process import ChildDown, ChildFailed, ChildProcess, Program, Watch
 from ipc.framing import Stop, encode
 
-# Users of the supervisor need a child's settings and errors too.
+# Re-exported for users of the supervisor.
 __all__ = ["START_TRIES", "ChildDown", "ChildFailed", "Program", "Supervisor", "Watch"]
 
 log = logging.getLogger(__name__)
 M = TypeVar("M")
 _BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
-#: Deaths in a row before the first start counts as failed.
+#: Consecutive deaths after which the first start has failed.
 START_TRIES = 3
 
 
@@ -51,15 +51,15 @@ class Supervisor(Generic[M]):
     async def start(self) -> None:
         """Start the child and return once it is ready.
 
-        Raises ChildFailed if it says that it cannot start, dies ``START_TRIES`` times in a
-        row before it is ready, or is stopped meanwhile.
+        Raises ChildFailed if it reports that it cannot start, dies ``START_TRIES`` times in a row
+        before it is ready, or is stopped meanwhile.
         """
         self._stopping = False
         self._first_ready = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"supervise {self._program.module}")
         task, ready = self._task, self._first_ready
         try:
-            # The task ends when it is stopped, or by a mistake of ours: never wait on that.
+            # The task also ends when it is stopped, or by a bug: then ``ready`` may never be set.
             await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
             if not ready.done() and not task.cancelled():
                 task.result()
@@ -68,7 +68,7 @@ class Supervisor(Generic[M]):
             ready.cancel()
 
     async def stop(self) -> None:
-        """Ask the child to end, then make it."""
+        """Ask the child to end, and kill it if it does not."""
         if self._task is None:
             return
         self._stopping = True
@@ -83,14 +83,14 @@ class Supervisor(Generic[M]):
     def send(self, message: msgspec.Struct) -> None:
         """Queue a message for the child. Raises ChildDown.
 
-        The transport buffers: bound what you have outstanding.
+        The transport buffers without limit, so limit what is outstanding.
         """
         if self._child is None or not (self._child.is_up or isinstance(message, Stop)):
             raise ChildDown
         self._child.write(encode(message))
 
     async def _run(self) -> None:
-        """Run child after child, until told to stop or the first start has failed."""
+        """Run child after child, until stopped or until the first start has failed."""
         failures = 0
         while True:
             given_up, reason, self._up_at = False, "it died before it was ready", None
@@ -112,7 +112,7 @@ class Supervisor(Generic[M]):
             await asyncio.sleep(delay)
 
     def _was_healthy(self) -> bool:
-        """Whether the last child worked for a while; loading, however long, does not count."""
+        """Whether the last child worked for a while; the time for loading does not count."""
         return self._up_at is not None and time.monotonic() - self._up_at > self._watch.healthy_s
 
     def _came_up(self, message: Any) -> None:
@@ -121,7 +121,7 @@ class Supervisor(Generic[M]):
         self._settle_start(None)
 
     def _settle_start(self, error: ChildFailed | None) -> bool:
-        """Finish ``start``; returns whether it was still waiting."""
+        """Finish ``start``; return whether it was still waiting."""
         if self._first_ready is None or self._first_ready.done():
             return False
         if error is None:

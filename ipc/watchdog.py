@@ -1,4 +1,4 @@
-"""Hang detection: tell a child that hangs from one that is busy or starved of the processor."""
+"""Hang detection: distinguish a child that hangs from one that is busy or lacks processor time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
-#: Looks in a row that must find a child stopped (SIGSTOP).
+#: Consecutive checks that must find a child stopped (SIGSTOP).
 _STOPPED_LOOKS = 3
-#: How long processor time must have stood still.
+#: Seconds for which no processor time may have been used.
 _STILL_S = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """The kernel's view of a process: the state of its main thread (one letter, see
-    proc(5)), its processor time so far in ticks, and whether it or a child of it is stopped.
+    """The kernel's view of a process: the state of its main thread (one letter, see proc(5)), its
+    processor time so far in ticks, and whether it or a child of it is stopped.
     """
 
     state: str
@@ -25,7 +25,7 @@ class Vitals:
 
 
 def read_vitals(pid: int) -> Vitals | None:
-    """None where there is no such process, or no /proc."""
+    """Return the vitals of a process; None without such a process, or without /proc."""
     own = _stat(pid)
     if own is None:
         return None
@@ -42,7 +42,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
 
 
 def _children(pid: int) -> Iterator[int]:
-    """Those that its main thread has started, and theirs."""
+    """Yield the processes that its main thread has started, and theirs."""
     try:
         found = (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()
     except OSError:
@@ -53,19 +53,19 @@ def _children(pid: int) -> Iterator[int]:
 
 
 class Watchdog:
-    """Judges one child by what it said last and by what the kernel says of it.
+    """Judges one child by its last message and by the kernel's view of it.
 
     A child is hung
 
-    - if it, or a process that it has started, is stopped at several looks in a row;
-    - if it has been silent for ``still_s`` and uses no processor time, though it waits neither
-      for the processor nor for a disk: it waits for something that does not come;
+    - if it, or a process that it has started, is stopped at several consecutive checks;
+    - if it has been silent for ``still_s`` and uses no processor time, although it waits neither
+      for the processor nor for a disk: it waits for an event that does not come;
     - if it has been silent for ``timeout_s``, whatever it does.
 
-    Between two looks no more than ``interval_s`` counts as silence. The rest is the watching
-    process's own pause (it was stopped, or its event loop was late), in which it heard nothing
-    because it did not listen. What the child has said meanwhile may lie unread at the first look
-    after it, so whoever acts on a verdict looks once more before.
+    At most ``interval_s`` between two checks counts as silence. The rest is a pause of the watching
+    process itself (it was stopped, or its event loop was late), in which it could not read
+    messages. Messages of that time may be unread at the first check after it, so check a second
+    time before acting on a verdict.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -73,7 +73,7 @@ class Watchdog:
         self._looked_at: float | None = None
         self._stopped_looks = 0
         self._heard: float | None = None
-        #: How long it has been silent, and has used no processor time since.
+        #: Seconds of silence, and seconds without processor time during it.
         self._silent_s = self._still_s = 0.0
         self._ticks = -1
 
@@ -84,10 +84,10 @@ class Watchdog:
 
         Args:
             now: Monotonic seconds.
-            heard: When it said something last, in monotonic seconds.
+            heard: Time of its last message, in monotonic seconds.
             timeout_s: How long it may be silent.
             still_s: How long it may be silent and idle.
-            vitals: What the kernel says of it.
+            vitals: The kernel's view of it.
 
         Returns:
             Why it is hung, for the log; None while it is not.
