@@ -1,1 +1,1 @@
-"""Speech recognition for clips that come without their text: optional, in a process of its own."""
+"""Speech recognition for clips without a transcript: optional, in a process of its own."""

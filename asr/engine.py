@@ -1,4 +1,4 @@
-"""The gateway's side of the recogniser, which is started with the first clip and then kept."""
+"""The gateway's side of the recogniser, whose process starts with the first clip and then stays."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.spec import Samples
 
 log = logging.getLogger(__name__)
-#: A clip of 30 s can take a large model minutes on a CPU, and it says nothing meanwhile.
+#: A large model can take minutes for a clip of 30 s on a CPU, without a message meanwhile.
 WATCH = Watch(start_timeout_s=300.0, hang_timeout_s=300.0)
 _MOST = 4
 
 
 class WhisperEngine:
-    """Hears clips in one supervised process. All methods belong to one event loop.
+    """Transcribes clips in one supervised process. All methods belong to one event loop.
 
     Args:
-        model: A folder with a Whisper model as transformers saves it, or what finds that folder
-            in ``prepare`` and raises ModelError where there is none.
-        device: ``auto`` (a GPU where there is one), ``cpu``, ``cuda`` or ``cuda:N``.
-        dtype: ``auto`` (float16 on a GPU, float32 on a CPU) or torch's name of one.
-        threads: Of the processor.
-        timeout_s: The longest stay of a clip, the loading of the model included. At most four
-            clips are out.
-        watch: How long the process may take to start and to answer.
+        model: A folder with a Whisper model as transformers saves it, or a function that finds that
+            folder in ``prepare`` and raises ModelError if there is none.
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+        dtype: ``auto`` (float16 on a GPU, float32 on a CPU) or the name of a torch dtype.
+        threads: Number of processor threads.
+        timeout_s: Maximum time for a clip, including the loading of the model. At most four clips
+            are in progress.
+        watch: Timeouts for the process to start and to answer.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class WhisperEngine:
         self._supervisor: Supervisor[Heard | Failed] | None = None
 
     async def prepare(self) -> None:
-        """Find the model, which may take a download; its process starts with the first clip.
+        """Find the model, which may need a download. Its process starts with the first clip.
 
         Raises:
             BackendError: There is no Whisper model.
@@ -77,7 +77,7 @@ class WhisperEngine:
         self._supervisor = Supervisor(program, self._watch)
 
     async def stop(self) -> None:
-        """End the process; who waits hears BackendError."""
+        """Stop the process. Clips in progress fail with BackendError."""
         if self._starting is not None and self._supervisor is not None:
             await self._supervisor.stop()
             with contextlib.suppress(ChildFailed):
@@ -85,7 +85,7 @@ class WhisperEngine:
         self._on_down()
 
     async def transcribe(self, samples: Samples, sample_rate: int) -> str:
-        """The words of ``[n]`` samples, or nothing. Raises CapacityError, BackendError."""
+        """Return the words of ``[n]`` samples, or "". Raises CapacityError, BackendError."""
         if len(self._waiting) >= _MOST:
             raise CapacityError(ErrorCode.OVERLOADED, "The recogniser is at its limit.")
         id, answer = next(self._ids), asyncio.get_running_loop().create_future()
@@ -104,7 +104,7 @@ class WhisperEngine:
             self._waiting.pop(id, None)
 
     async def _started(self) -> Supervisor[Heard | Failed]:
-        """The running process. Raises ChildFailed; the next clip tries again."""
+        """Return the running process. Raises ChildFailed; the next clip tries again."""
         if self._supervisor is None:
             raise ChildFailed("the recogniser has not been prepared")
         starting = self._starting
@@ -123,7 +123,7 @@ class WhisperEngine:
             answer.set_exception(_failed())
 
     def _on_down(self) -> None:
-        """Nothing is tried again: a voice without its text is better than none."""
+        """Fail all clips without a retry: a voice without a transcript is better than none."""
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(_failed())

@@ -8,7 +8,7 @@ from ipc.framing import Alive, Fatal, Progress, Stop
 
 
 class Hear(msgspec.Struct, tag="hear", frozen=True):
-    """Work: a clip, mono, float32 little-endian."""
+    """A clip to transcribe: mono, float32 little-endian."""
 
     id: int
     samples: bytes
@@ -27,7 +27,7 @@ class Heard(msgspec.Struct, tag="heard", frozen=True):
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """This clip failed alone. ``detail`` is for operators."""
+    """This clip failed, and no other. ``detail`` is for operators."""
 
     id: int
     detail: str

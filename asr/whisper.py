@@ -1,4 +1,4 @@
-"""Whisper by transformers, from a local folder: nothing is downloaded, no code comes from it."""
+"""Whisper with transformers, from a local folder: no downloads, and no code from the folder."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def check_folder(folder: Path) -> None:
 
 
 class Whisper:
-    """Hears one clip of at most 30 s at a time. Raises ModelError for a model that cannot be
-    loaded and a device that is not there. See ``asr.engine`` for ``device`` and ``dtype``.
+    """Transcribes one clip of at most 30 s at a time. Raises ModelError for a model that cannot be
+    loaded and for a device that does not exist. See ``asr.engine`` for ``device`` and ``dtype``.
     """
 
     def __init__(self, folder: Path, device: str = "auto", dtype: str = "auto") -> None:
@@ -61,7 +61,7 @@ class Whisper:
             raise ModelError(f"{folder} cannot be loaded: {error}") from error
 
     def hear(self, samples: Samples, sample_rate: int) -> str:
-        """The words of ``[n]`` samples. The language is what the model takes it for."""
+        """Return the words of ``[n]`` samples. The model detects the language."""
         audio = soxr.resample(samples, sample_rate, RATE, quality="HQ")
         features = self._extract(audio, sampling_rate=RATE, return_tensors="pt").input_features
         with self._torch.inference_mode():

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until the parent goes."""
+    """Run until the parent ends."""
     parser = argparse.ArgumentParser(prog="asr.worker")
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--model", required=True, help="a folder")
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(link: ChildLink[Hear], model: Whisper) -> None:
-    """Hear clips one by one, until the link closes (LinkClosed)."""
+    """Transcribe clips one by one, until the link closes (LinkClosed)."""
     while True:
         for clip in link.receive(wait=True):
             try:
