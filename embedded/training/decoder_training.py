@@ -1,4 +1,4 @@
-"""Teaches the codec's decoder: the waveforms that codes stand for."""
+"""Training of the codec's decoder: from codes to the teacher's waveforms."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from embedded.training.speech import Spoken
 
 _FFTS = (256, 512, 1024, 2048)
 _MELS = ((512, 40), (2048, 100))
-#: Samples are compared up to this harmonic, scaled by their usual size; above it, spectra alone.
+#: Samples are compared up to this harmonic, scaled by their usual size; above it, only spectra.
 _HARMONICS, _SLOPE_HZ, _LEVEL = 3.5, 100.0, 0.02
-#: What samples are scaled by, once the highs are raised.
+#: The usual size of samples after pre-emphasis.
 _RAISED_LEVEL = 0.01
 _USUAL_HZ = 150.0  # of a piece without pitch
-#: Speech has 30 dB less at 6 kHz than at 300 Hz: spectra are compared after a filter that raises
-#: the highs (each sample less so much of the one before).
+#: Speech has 30 dB less at 6 kHz than at 300 Hz, so spectra are compared after pre-emphasis with
+#: this coefficient.
 _EMPHASIS = 0.9
 _TESTED = 16
-#: After each of the decoder's first two blocks the largest value is 4 to 4.6 in speech, and after
-#: one of them 20 or more where a burst follows.
+#: The largest value after each of the decoder's first two blocks is 4 to 4.6 in speech. Before a
+#: burst it is 20 or more after one of them.
 _HOTTEST = 5.5
-#: Odd pieces of a step, and the most frames of one utterance in those that are spliced.
+#: Odd pieces per step, and the longest part of one utterance, in frames, in spliced ones.
 _ODD, _SPLICED = 24, 8
-#: How many utterances of a talker are looked at in turn, and the share that is taken, since bursts
-#: are rare.
+#: Utterances of the talker that are searched at a time, and the share of them that is used, since
+#: bursts are rare.
 _LOOKED, _HOT_SHARE = 600, 0.1
-#: The decay of matrices. Muon turns all of their directions alike, also those that speech does not
-#: need and a burst follows.
+#: Weight decay of matrices. Muon's updates have the same size in all directions, also in those that
+#: speech does not use, in which bursts grow.
 _DECAY = 0.2
 #: Weights of the losses, by their names.
 EVEN: Mapping[str, float] = {"wave": 1.0, "raised": 0.0, "spectral": 1.0, "mel": 1.0, "burst": 0.0}
@@ -49,7 +49,7 @@ EVEN: Mapping[str, float] = {"wave": 1.0, "raised": 0.0, "spectral": 1.0, "mel":
 @dataclass(frozen=True, slots=True)
 class Example:
     """An utterance's latents ``[T, LATENT]`` and samples ``[T * HOP]``, both float16, and the
-    frequency up to which samples are to be compared.
+    frequency up to which samples are compared.
     """
 
     latents: Tensor
@@ -58,7 +58,7 @@ class Example:
 
 
 def examples(said: Iterable[Spoken], quantiser: Quantiser) -> list[Example]:
-    """What the decoder learns: the teacher's speech, and the latents of its codes."""
+    """Pair the teacher's speech with the latents of its codes."""
     made = []
     for one in said:
         latents = quantiser.latents(codes_of(one, quantiser)).half()
@@ -67,12 +67,12 @@ def examples(said: Iterable[Spoken], quantiser: Quantiser) -> list[Example]:
 
 
 def codes_of(one: Spoken, quantiser: Quantiser) -> Tensor:
-    """The codes ``[T, 8]`` of an utterance."""
+    """Encode an utterance as codes ``[T, 8]``."""
     return quantiser.encode(spectra(torch.from_numpy(one.samples)), torch.from_numpy(one.pitch))
 
 
 def _low_hz(pitch: Ints) -> float:
-    """The frequency up to which samples of such pitch codes are to be compared."""
+    """Frequency up to which samples with these pitch codes are compared."""
     periods, _ = periods_of(pitch)
     voiced = periods[periods > 0] * (RATE / HOP)
     return _HARMONICS * float(np.median(voiced) if len(voiced) else _USUAL_HZ)
@@ -80,7 +80,7 @@ def _low_hz(pitch: Ints) -> float:
 
 @cache
 def _tables(device: torch.device) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-    """(windows, mel bands) by the size of the transform."""
+    """Windows and mel bands, each by transform size."""
     windows = {size: torch.hann_window(size, device=device) for size in _FFTS}
     return windows, {size: mel_bands(count, size).to(device) for size, count in _MELS}
 
@@ -91,7 +91,7 @@ def _spectrum(samples: Tensor, size: int) -> Tensor:
 
 
 def _low(samples: Tensor, hz: Tensor) -> Tensor:
-    """What is below ``hz`` ``[B]``."""
+    """Low-pass each waveform at ``hz`` ``[B]``."""
     at = torch.fft.rfftfreq(samples.shape[-1], 1 / RATE, device=samples.device)
     gain = ((hz[:, None] + _SLOPE_HZ - at) / _SLOPE_HZ).clamp(0, 1)
     below: Tensor = torch.fft.irfft(torch.fft.rfft(samples) * gain, samples.shape[-1])
@@ -99,18 +99,18 @@ def _low(samples: Tensor, hz: Tensor) -> Tensor:
 
 
 def bright(samples: Tensor) -> Tensor:
-    """With the highs raised."""
+    """Apply pre-emphasis."""
     return samples[..., 1:] - _EMPHASIS * samples[..., :-1]
 
 
 def losses(made: Tensor, wanted: Tensor, low_hz: Tensor) -> dict[str, Tensor]:
-    """Distances of waveforms ``[B, n]``, each about 1 at first.
+    """Distances between waveforms ``[B, n]``, each about 1 at the start of training.
 
-    ``wave``: of samples, below ``low_hz`` ``[B]``. The teacher's first three harmonics follow the
-    phase of its source and thus the codes, higher ones hardly: compared there, samples would only
-    teach the decoder to be quiet. ``raised``: of samples with the highs raised, at all
-    frequencies, for what is wanted of which codes say all phases. ``spectral``: of magnitudes at
-    four resolutions. ``mel``: of mel spectra.
+    ``wave``: between samples below ``low_hz`` ``[B]``. The teacher's first three harmonics follow
+    the phase of its source, and thus the codes; higher ones hardly do. Comparing samples there
+    would only teach the decoder to be quiet. ``raised``: between samples after pre-emphasis, at all
+    frequencies; for targets whose phases all follow from the codes. ``spectral``: between
+    magnitudes at four resolutions. ``mel``: between mel spectra.
     """
     raised, right = bright(made), bright(wanted)
     bands = _tables(made.device)[1]
@@ -134,7 +134,9 @@ def losses(made: Tensor, wanted: Tensor, low_hz: Tensor) -> dict[str, Tensor]:
 
 
 def decode(model: Any, latents: Tensor) -> Tensor:
-    """``[B, T, LATENT]`` -> ``[B, T * HOP]``, as the class's ``decode`` does after the lookup."""
+    """Decode latents ``[B, T, LATENT]`` to ``[B, T * HOP]``, like the class's ``decode`` after its
+    look-up.
+    """
     made: Tensor = model.acoustic_decoder(model.fc2(latents).transpose(1, 2))
     return made[:, 0]
 
@@ -142,11 +144,12 @@ def decode(model: Any, latents: Tensor) -> Tensor:
 def batch(
     pool: Sequence[Example], random: np.random.Generator, size: int, frames: int
 ) -> tuple[Tensor, Tensor, Tensor, slice]:
-    """Draw pieces from anywhere, but for their first frame, before which nothing is known; or
-    from the beginnings or the ends of utterances, where silence must be silent.
+    """Draw pieces of utterances: all from the beginnings, all from the ends, where silence must
+    stay silent, or all from anywhere.
 
     Returns:
-        Latents, samples, ``low_hz``, and those samples that can be known.
+        Latents, samples, ``low_hz``, and the slice of samples to compare. It excludes the first
+        frame of pieces that begin within an utterance, since the frames before are unknown.
     """
     latents, samples, low_hz, place = [], [], [], int(random.integers(4))
     lengths = np.array([len(example.latents) for example in pool], float)
@@ -165,10 +168,11 @@ def odd_pieces(
     pool: Sequence[Example], random: np.random.Generator, size: int, frames: int,
     said: Sequence[Tensor] = (),
 ) -> Tensor:  # fmt: skip
-    """Latents ``[size, frames, LATENT]`` of what no teacher says, but a talker might: a third each
-    are pieces of several utterances, one after another; the spectra of one utterance on the pitch
-    of another; and spectra on a single pitch code, whose phase does not go on as it should. If
-    there are utterances that a talker ``said`` ``[T, LATENT]``, pieces of these are half of all.
+    """Draw latents ``[size, frames, LATENT]`` that the teacher never produces, but a talker might.
+
+    A third each: parts of several utterances, spliced; spectra of one utterance with the pitch of
+    another; and spectra with one constant pitch code, whose phase does not advance. If there are
+    utterances that a talker ``said`` ``[T, LATENT]``, half of all pieces are parts of these.
     """
 
     taught = [one.latents for one in pool]
@@ -194,8 +198,8 @@ def odd_pieces(
 
 
 def heat(model: Any, latents: Tensor) -> Tensor:
-    """The largest value after each of the decoder's first two blocks, in each frame of
-    ``[B, T, LATENT]``: ``[B, 2, T]``.
+    """Largest value after each of the decoder's first two blocks in each frame: ``[B, 2, T]`` for
+    latents ``[B, T, LATENT]``.
     """
     decoder = model.acoustic_decoder
     first: Tensor = decoder.block[0](decoder.conv1(model.fc2(latents).transpose(1, 2)))
@@ -210,11 +214,11 @@ def heat(model: Any, latents: Tensor) -> Tensor:
 def hottest(
     model: Any, said: Sequence[Tensor], frames: int, random: np.random.Generator
 ) -> list[Tensor]:
-    """Find what comes closest to a burst in some utterances ``[T, LATENT]``, drawn at ``random``.
+    """Search a ``random`` part of utterances ``[T, LATENT]`` for those closest to a burst.
 
     Returns:
-        Of the hottest of those that are long enough, the frames around their hottest one. Any
-        ``frames`` of these, one after the other, have that one in their second half.
+        The frames around the hottest frame of each of the hottest utterances. Any ``frames``
+        consecutive ones of these have the hottest frame in their second half.
     """
     around = frames + frames // 2
     long = [one for one in said if len(one) >= around]
@@ -229,7 +233,7 @@ def hottest(
 
 @torch.no_grad()
 def decoder_error(model: Any, pool: Sequence[Example]) -> dict[str, float]:
-    """The losses and the SNR below ``low_hz`` in dB, mean over whole utterances."""
+    """Compute the losses and the SNR below ``low_hz`` in dB, as means over whole utterances."""
     found = []
     for example in pool:
         wanted = example.samples.float()[None].to(model.device)
@@ -246,12 +250,14 @@ def train_decoder(
     model: Any, pool: Sequence[Example], progress: Progress, *, size: int = 8, frames: int = 16,
     weights: Mapping[str, float] = EVEN, compiled: bool = False, said: Sequence[Tensor] = (),
 ) -> None:  # fmt: skip
-    """Teach ``acoustic_decoder`` and ``fc2``; ``progress`` says how many steps and keeps them.
-    ``weights``: of the ``losses``, and of ``burst``: how much hotter than speech the decoder
-    becomes of :func:`odd_pieces`. ``said``: what a talker said ``[T, LATENT]``, if there is one.
+    """Train ``acoustic_decoder`` and ``fc2``; ``progress`` counts the steps and keeps the state.
+
+    ``weights``: weights of the ``losses``, and of ``burst``: how much larger than in speech the
+    values in the decoder are for :func:`odd_pieces`. ``said``: utterances of a talker
+    ``[T, LATENT]``, if there is one.
     """
     part, device = parts(model)["decoder"], model.device
-    hot: list[Tensor] | None = None  # what is hottest changes while the decoder learns
+    hot: list[Tensor] | None = None  # searched again and again, since the decoder changes
     spoken = torch.compile(partial(decode, model), disable=not compiled)
     tested = list(pool[:_TESTED])
     usable = [e for e in pool[_TESTED:] if len(e.latents) >= frames]
@@ -271,7 +277,7 @@ def train_decoder(
 
     def test() -> str:
         nonlocal hot
-        hot = None  # here, where the state is kept: a run that resumes finds the same ones
+        hot = None  # at a kept state, so that a resumed run finds the same ones
         found = decoder_error(model, tested)
         return ", ".join(f"{name} {value:.3f}" for name, value in found.items())
 

@@ -1,12 +1,13 @@
-"""Rehearses: the talker speaks, a recogniser hears, and what was understood becomes likelier.
+"""Fine-tuning of the talker with a recogniser's feedback, by a policy gradient for each word.
 
-Cross-entropy makes all of the teacher's codes likely, and a small talker spreads what it has over
-many that sound nearly the same. Which of these are understood, when the decoder says them, no
-code tells. So each text is said several times. Where a word was understood in some takes and not
-in others, its codes become likelier in those and less likely in these: a policy gradient whose
-baseline is the group's mean, as in GRPO (Shao et al. 2024, arXiv 2402.03300), by words, since it
-is known when each is said. Two bonds keep the rest as it was: the codes' distributions stay near
-those of the talker as it began, and its guided heads look where they looked.
+Cross-entropy makes all of the teacher's codes likely, and a small talker spreads its probability
+over many that sound nearly the same. Only some of these are intelligible when the decoder speaks
+them, and the codes do not show which. So the talker speaks each text several times. If a word was
+understood in some takes and not in others, its codes become more likely as in the former and less
+likely as in the latter. The baseline is the mean of the takes, as in GRPO (Shao et al. 2024,
+arXiv 2402.03300), for each word, since the time of each word is known. Two Kullback-Leibler
+penalties keep the rest: the distributions of codes, and the attention of the guided heads, stay
+close to those of the initial talker.
 """
 
 from __future__ import annotations
@@ -31,36 +32,36 @@ from embedded.training.scripts import NOTHING, Script, Utterance, write
 from embedded.training.talker import ROWS, VOCABULARY, TalkerNet
 from embedded.training.talker_training import collated
 
-#: Texts of a round, and how often each is said.
+#: Texts per round, and takes per text.
 TEXTS, TAKES = 100, 5
-#: Warmer than the service draws, so that takes differ.
+#: A higher temperature than the service's, so that takes differ.
 DRAWING = Drawing(temperature=0.6, top_p=0.98, longest=500)
-#: The share of texts that each voice says: the less it was understood, the more.
+#: The share of texts for each voice: larger for voices that were understood less.
 SHARES = {"heart": 0.12, "michael": 0.18, "emma": 0.22, "fenrir": 0.3, "george": 0.18}
 _RATE = 1e-4
-#: Weights of the bonds: of the codes' distributions, and of where the guided heads look.
+#: Weights of the penalties for the distributions of codes and for the guided heads' attention.
 _CODES, _GUIDE = 0.1, 0.3
-#: A word is blamed for so much of what happened to its neighbours.
+#: Share of its neighbours' advantage that is added to a word's own.
 _BESIDE = 0.2
-#: Utterances of a batch for drawing, and of one for learning.
+#: Batch sizes of drawing and of learning, in utterances.
 _DRAWN, _LEARNED = 96, 32
 _SHORTEST, _LONGEST, _WORDS = 12, 80, 3
-#: A text has one of these words, and a longer one two: no rows of rare words, which the recogniser
-#: cannot know.
+#: A text must have one of these words, a longer text two. That excludes lists of rare words, which
+#: the recogniser does not know.
 _USUAL = frozenset({
     "a", "an", "and", "are", "as", "at", "be", "by", "can", "do", "for", "from", "has", "have",
     "i", "in", "is", "it", "not", "of", "on", "or", "that", "the", "this", "to", "was", "we",
     "with", "you", "your",
 })  # fmt: skip
 _LONGER = 40
-#: The share of texts that are several sentences, their lengths, and what stands between two.
+#: The share of texts that are joined from several sentences, their lengths, and the separators.
 _PASSAGES, _LENGTHS = 0.25, (90, 200)
 _BETWEEN = (". ", ", ", " and ")
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """A clip, as the talker is given it: what is said in it, by its sounds, and its codes."""
+    """A voice's reference clip: its transcript, as phonemes, and its codes."""
 
     text: str
     codes: Ints
@@ -68,12 +69,11 @@ class Voice:
 
 @dataclass(slots=True)
 class Take:
-    """One utterance, and what is known of it.
+    """One utterance of a text, and its result.
 
-    ``script``: prompt and ``codes`` ``[T, BOOKS]``; rows from ``begin`` on are the talker's own.
-    ``letters``: where the text is in it. ``words``: where each word ends in the text. ``good``: of
-    each word, 1 if it was understood. ``praise`` ``[T]``: of each frame, how much likelier it
-    shall become.
+    ``script``: the prompt and ``codes`` ``[T, BOOKS]``; rows from ``begin`` on were generated.
+    ``letters``: the text's positions in it. ``words``: the end of each word in the text. ``good``:
+    1 for each word that was understood. ``praise`` ``[T]``: the advantage of each frame.
     """
 
     script: Script
@@ -86,7 +86,7 @@ class Take:
 
 
 def usable(text: str) -> bool:
-    """Whether a sentence has usual words, none of which is read otherwise than it is written."""
+    """Whether a sentence has enough usual words, and every word is read as it is written."""
     words = text.split()
     if not _SHORTEST <= len(text) <= _LONGEST or len(words) < _WORDS:
         return False
@@ -95,8 +95,8 @@ def usable(text: str) -> bool:
 
 
 def passage(texts: Iterator[str], longest: int, random: np.random.Generator) -> str:
-    """Texts one after the other, of no more than ``longest`` characters, unless the first one is
-    longer: as sentences, or going on after a comma or "and".
+    """Join texts up to ``longest`` characters, or the first one alone if it is longer: as
+    sentences, or by a comma or "and".
     """
     text = next(texts)
     for more in texts:
@@ -108,8 +108,8 @@ def passage(texts: Iterator[str], longest: int, random: np.random.Generator) -> 
 
 
 def understood(said: Sequence[str], heard: Sequence[str]) -> Floats:
-    """Of each word that was said: 1 if it was heard, .5 if a word was heard beside it that was not
-    said, 0 if another was heard or none; by the fewest such errors.
+    """Score each spoken word, by the alignment with the fewest errors: 1 if it was recognised, .5
+    if the recogniser inserted a word beside it, 0 if it was substituted or deleted.
     """
     costs = edit_costs(said, heard)
     good, i, j = np.ones(len(said), np.float32), len(said), len(heard)
@@ -128,7 +128,7 @@ def understood(said: Sequence[str], heard: Sequence[str]) -> Floats:
 
 
 def praised(takes: Sequence[Take], said_when: Sequence[Ints]) -> None:
-    """Fill in ``praise`` of all the takes of one text; ``said_when``: the word of each frame."""
+    """Set ``praise`` in all takes of one text; ``said_when`` has the word of each frame."""
     mean = np.mean([take.good for take in takes], axis=0)
     for take, when in zip(takes, said_when, strict=True):
         better = np.pad(take.good - mean, 1)
@@ -138,12 +138,12 @@ def praised(takes: Sequence[Take], said_when: Sequence[Ints]) -> None:
 
 
 def sounds(text: str) -> Normalised:
-    """A text as the talker is given it."""
+    """Return the text as the talker's front end passes it on."""
     return spoken(normalise(text))
 
 
 def prompt(voice: Voice, said: str) -> Script:
-    """What the talker is given to say a text (by its sounds) in a voice."""
+    """Return the talker's prompt for a text, given as phonemes, in a voice."""
     stub = np.zeros((1, BOOKS), np.int64)
     script = _script(voice, said, stub, np.random.default_rng(0))
     end = _last(script, "<|audio|>")
@@ -154,7 +154,7 @@ def prompt(voice: Voice, said: str) -> Script:
 
 
 def _script(voice: Voice, text: str, codes: Ints, random: np.random.Generator) -> Script:
-    """Text and codes ``[T, BOOKS]`` after a voice's clip, as the service gives them."""
+    """Write text and codes ``[T, BOOKS]`` after a voice's clip, in the service's format."""
     clip = Utterance(voice.text, voice.codes, np.zeros(len(voice.codes), np.float32))
     turn = Utterance(text, codes, np.zeros(len(codes), np.float32))
     return write((turn,), reference=clip, transcript=True, random=random, corruption=0.0)
@@ -166,15 +166,16 @@ def _last(script: Script, mark: str) -> int:
 
 
 class Rehearsal:
-    """Rounds of saying, hearing and learning.
+    """Rounds of speaking, recognising and learning.
 
     Args:
-        net: what learns, in float32 on the CPU.
-        began: the same network as it was before all rounds, which ``net`` stays near to.
-        voices: by their names, each of ``SHARES``.
-        texts: to be said; those that are not ``usable`` are left out. ValueError if none is.
-        listen: the words that are heard of utterances whose codes are ``[T, BOOKS]``.
-        seed: of all that is drawn.
+        net: the network to train, in float32 on the CPU.
+        began: the network as it was before the first round, which the penalties refer to.
+        voices: voices by name; the names are keys of ``SHARES``.
+        texts: texts to speak. Texts that are not ``usable`` are ignored; ValueError if none is
+            left.
+        listen: recognise utterances, given as codes ``[T, BOOKS]``.
+        seed: seed of all random choices.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class Rehearsal:
         self._listen = listen
 
     def learn(self, progress: Progress) -> None:
-        """All rounds that are left; ``progress`` counts and keeps them."""
+        """Run the remaining rounds; ``progress`` counts them and keeps the state."""
         adam = torch.optim.AdamW(self._net.parameters(), _RATE, betas=(0.9, 0.95), weight_decay=0.0)
         progress.restore(self._net, adam)
         for number in progress:
@@ -203,7 +204,7 @@ class Rehearsal:
                 progress.keep(self._net, adam)
 
     def takes(self, number: int) -> list[list[Take]]:
-        """Say and hear a round's texts: all takes of a text are a list."""
+        """Speak and recognise a round's texts: one list of takes for each text."""
         random = np.random.default_rng((self._seed, number))
         texts = sorted((self._text(random) for _ in range(TEXTS)), key=len)
         names = list(self._voices)
@@ -253,7 +254,7 @@ class Rehearsal:
     def learn_from(
         self, groups: Sequence[Sequence[Take]], adam: torch.optim.Optimizer, number: int
     ) -> dict[str, float]:
-        """Praise the takes and learn from them once; the losses' means."""
+        """Compute the takes' advantages and learn from each take once; return mean losses."""
         for group in groups:
             praised(group, self._said_when(group))
         used = [take for group in groups for take in group if np.any(np.abs(take.praise) > 1e-3)]
@@ -277,7 +278,7 @@ class Rehearsal:
 
     @torch.no_grad()
     def _said_when(self, takes: Sequence[Take]) -> list[Ints]:
-        """The word that is being said in each frame, by where the guided heads looked."""
+        """Find the word spoken in each frame, from the attention of the guided heads."""
         ids, rows, is_row, _, _ = collated([take.script for take in takes])
         _, seen = self._began(self._began.embed(ids, rows, is_row, ACTIVE), guide=True)
         found = []
@@ -328,7 +329,7 @@ class Rehearsal:
 
 
 def _distance(before: Tensor, now: Tensor, left_out: Tensor) -> Tensor:
-    """The Kullback-Leibler divergence of logits ``[..., n]``."""
+    """Kullback-Leibler divergence between distributions of logits ``[..., n]``."""
     a, b = (x.masked_fill(left_out, -1e9).log_softmax(-1) for x in (before, now))
     return (a.exp() * (a - b)).sum(-1)
 
