@@ -6,6 +6,7 @@ of fields and the words of a message are decided here.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -281,6 +282,15 @@ def parse_message(model: type[Model], text: str) -> Model:
         return model.model_validate_json(text)
     except ValidationError as error:
         raise validation_error(error.errors(), rooted=False) from error
+
+
+def peek(text: str, name: str) -> object:
+    """A field of a message that may be none; None where it cannot be read."""
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return message.get(name) if isinstance(message, dict) else None
 
 
 def _path(place: Sequence[Any]) -> tuple[str, ...]:

@@ -6,17 +6,15 @@ import base64
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.audio.encoder import AudioEncoder
-from service.audio.factory import MEDIA_TYPES, make_stream_encoder
+from service.audio.factory import make_stream_encoder
 from service.contexts.speech_context import TextRenderer
-from service.dialects.errors import ErrorTable
+from service.dialects.errors import ErrorTable, peek
 from service.runtime import Runtime
-from service.transport.http_routes import documented
 from streaming.errors import ErrorCode, TalkwireError
 from streaming.protocol import messages as wire
 from streaming.protocol.field_errors import invalid_field, missing_field, unsupported
@@ -48,12 +46,8 @@ def error_event(
     error: TalkwireError, context_id: str | None, request_id: str, *, done: bool = True
 ) -> dict[str, Any]:
     """An ``error`` message. ``context_id`` is always there, if only as null: clients index it."""
-    return {
-        "type": "error",
-        "context_id": context_id,
-        "done": done,
-        **error_fields(error, request_id),
-    }
+    event = {"type": "error", "context_id": context_id, "done": done}
+    return event | error_fields(error, request_id)
 
 
 class CartesiaErrorBody(BaseModel):
@@ -66,18 +60,6 @@ class CartesiaErrorBody(BaseModel):
     request_id: str
 
 
-#: For OpenAPI.
-ERRORS = documented(CartesiaErrorBody)
-
-
-_WAV = {
-    "pcm_s16le": "wav",
-    "pcm_f32le": "wav_f32le",
-    "pcm_mulaw": "wav_mulaw",
-    "pcm_alaw": "wav_alaw",
-}
-_SPEED_WORDS = (None, "normal", 0)
-_CALM = (None, "neutral")
 #: Fields of a request that no served model takes.
 LANGUAGE_FIELDS = ("language", "locale")
 _ContextId = Annotated[str, Field(min_length=1, max_length=128)]
@@ -101,19 +83,15 @@ class OutputFormat(BaseModel):
         """The encoder's."""
         if self.container == "raw":
             return self.encoding
-        return "mp3" if self.container == "mp3" else _WAV[self.encoding]
+        if self.container == "wav" and self.encoding != "pcm_s16le":
+            return self.encoding.replace("pcm", "wav")
+        return self.container
 
-    @property
-    def media_type(self) -> str:
-        """Of the bytes over HTTP."""
-        return MEDIA_TYPES[self.name]
-
-    def make_encoder(self, codec_rate: int, speed: float) -> AudioEncoder:
+    def make_encoder(self, runtime: Runtime, speed: float) -> AudioEncoder:
         """For one context. Raises RequestError (``unsupported``)."""
+        codec_rate, rate = runtime.codec.spec.sample_rate, self.sample_rate
         bit_rate = self.bit_rate if self.container == "mp3" else None
-        return make_stream_encoder(
-            self.name, codec_rate, self.sample_rate, bit_rate=bit_rate, speed=speed
-        )
+        return make_stream_encoder(self.name, codec_rate, rate, bit_rate=bit_rate, speed=speed)
 
 
 class VoiceObject(BaseModel):
@@ -190,39 +168,35 @@ class ContextRequest(SpeechBody):
 def context_create(
     body: SpeechBody,
     runtime: Runtime,
-    context_id: str,
     max_lead_ms: int | None = None,
     *,
     timestamps: bool = True,
 ) -> wire.ContextCreate:
     """Translate ``body`` to a context. Raises RequestError."""
     _refuse_what_is_not_served(body)
-    return wire.ContextCreate(
-        context_id,
-        voice=_voice(body.voice),
-        audio=wire.AudioOptions(speed=body.pace),
-        max_lead_ms=max_lead_ms,
-        timestamps=timestamps and bool(body.add_timestamps) and runtime.talker.has_word_timings,
-    )
-
-
-def _voice(voice: str | VoiceObject | None) -> str:
+    voice = body.voice
     if isinstance(voice, VoiceObject):
         if voice.mode != "id":
             raise unsupported("voice", "A voice is named by its id.")
         voice = voice.id
     if not voice:
         raise missing_field("voice")
-    return voice
+    return wire.ContextCreate(
+        NAME,
+        voice=voice,
+        audio=wire.AudioOptions(speed=body.pace),
+        max_lead_ms=max_lead_ms,
+        timestamps=timestamps and bool(body.add_timestamps) and runtime.talker.has_word_timings,
+    )
 
 
 def _refuse_what_is_not_served(body: SpeechBody) -> None:
     config = body.generation_config
-    if body.speed not in _SPEED_WORDS:
+    if body.speed not in (None, "normal", 0):
         raise unsupported("speed", "The speed is set in generation_config.")
     if config is not None and config.volume not in (None, 1):
         raise unsupported("generation_config.volume", "This server speaks at one volume.")
-    if config is not None and config.emotion not in _CALM:
+    if config is not None and config.emotion not in (None, "neutral"):
         raise unsupported("generation_config.emotion", "This server's voices have no emotions.")
     if body.pronunciation_dict_id:
         raise unsupported("pronunciation_dict_id", "This server has no dictionaries.")
@@ -234,21 +208,15 @@ def _refuse_what_is_not_served(body: SpeechBody) -> None:
 
 #: Flushes that the client did not ask for are not told.
 OWN_FLUSH = "own"
-_PARTIAL, _ALL = 206, 200
 
 
 def context_of(text: str) -> str | None:
     """The context of a message that could not be read, if that can be."""
-    try:
-        message = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    context_id = message.get("context_id") if isinstance(message, dict) else None
+    context_id = peek(text, "context_id")
     return context_id if isinstance(context_id, str) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """The legacy of an expired context to one of the same id, since they are the same to
     the client: ``heard_s`` is where its audio ends on the clock that the client counts words on,
     ``flush_id`` how many of its flushes were told, and one.
@@ -266,21 +234,20 @@ class EventRenderer:
     """Messages of one context as objects, which goes on from ``began``."""
 
     def __init__(self, context_id: str | None, request_id: str, began: Standing = AFRESH) -> None:
-        self._id, self._request_id, self._began_s = context_id, request_id, began.heard_s
+        self._id, self._request_id = context_id, request_id
+        self._began_s, self.flush_id = began
         self._stepped_at = time.monotonic()
-        #: How many flushes were told, and one.
-        self.flush_id = began.flush_id
 
-    def _event(self, kind: str, *, done: bool = False, status: int = _PARTIAL) -> dict[str, Any]:
-        event = {"type": kind, "done": done, "status_code": status}
-        return event if self._id is None else {**event, "context_id": self._id}
+    def _event(self, kind: str, *, done: bool = False, **fields: object) -> dict[str, Any]:
+        event = {"type": kind, "done": done, "status_code": 200 if done else 206}
+        return event | ({} if self._id is None else {"context_id": self._id}) | fields
 
     def chunk(self, audio: bytes) -> dict[str, Any]:
         """Audio."""
         now = time.monotonic()
         step_ms, self._stepped_at = 1000 * (now - self._stepped_at), now
         data = base64.b64encode(audio).decode()
-        return {**self._event("chunk"), "data": data, "step_time": round(step_ms, 3)}
+        return self._event("chunk", data=data, step_time=round(step_ms, 3))
 
     def timestamps(self, words: Sequence[WordTiming]) -> dict[str, Any]:
         """Words in the audio; seconds from the context's first sample."""
@@ -289,48 +256,44 @@ class EventRenderer:
             "start": [round(self._began_s + word.start_ms / 1000, 3) for word in words],
             "end": [round(self._began_s + word.end_ms / 1000, 3) for word in words],
         }
-        return {**self._event("timestamps"), "word_timestamps": times}
+        return self._event("timestamps", word_timestamps=times)
 
     def flush_done(self) -> dict[str, Any]:
         """All before that flush was sent."""
         flush_id, self.flush_id = self.flush_id, self.flush_id + 1
-        return {**self._event("flush_done"), "flush_done": True, "flush_id": flush_id}
+        return self._event("flush_done", flush_done=True, flush_id=flush_id)
 
     def end(self) -> dict[str, Any]:
         """All was sent."""
-        return self._event("done", done=True, status=_ALL)
+        return self._event("done", done=True)
 
     def error(self, error: TalkwireError) -> dict[str, Any]:
         """Why not all was sent."""
         return error_event(error, self._id, self._request_id)
 
 
-class SocketRenderer(TextRenderer):
+class SocketRenderer(EventRenderer, TextRenderer):
     """See TextRenderer."""
 
-    def __init__(self, context_id: str, request_id: str, began: Standing) -> None:
-        self.events = EventRenderer(context_id, request_id, began)
-        #: Whether the context ends without a word: it has only expired.
-        self.is_quiet = False
+    #: Whether the context ends without a word: it has only expired.
+    is_quiet = False
 
     def speech(self, audio: bytes, words: Sequence[WordTiming]) -> list[str]:
         """Words before the audio that they are in: clients lay them over what comes next."""
-        events, flush_id = [], self.events.flush_id
-        if words:
-            events.append(self.events.timestamps(words))
+        events = [self.timestamps(words)] if words else []
         if audio:
-            events.append(self.events.chunk(audio))
-        return [encoded({**event, "flush_id": flush_id}) for event in events]
+            events.append(self.chunk(audio))
+        return [encoded({**event, "flush_id": self.flush_id}) for event in events]
 
     def flushed(self, flush_id: str) -> list[str]:
         """``flush_done``, for a flush that the client has asked for."""
-        return [] if flush_id == OWN_FLUSH else [encoded(self.events.flush_done())]
+        return [] if flush_id == OWN_FLUSH else [encoded(self.flush_done())]
 
     def done(self, error: TalkwireError | None) -> list[str]:
         """The context's last message."""
         if self.is_quiet:
             return []
-        return [encoded(self.events.end() if error is None else self.events.error(error))]
+        return [encoded(self.end() if error is None else self.error(error))]
 
     def cancelled(self) -> list[str]:
         """Nothing: a cancelled context says no more, and clients take a ``done`` of a context

@@ -1,43 +1,240 @@
-"""Cartesia's HTTP API (docs/reference/dialects.md)."""
+"""Cartesia's HTTP routes and its WebSocket: many contexts, JSON both ways
+(docs/reference/dialects.md).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
-from collections.abc import Sequence
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response, WebSocket
 from pydantic import BaseModel, Field
 
 from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule
+from service.audio.factory import MEDIA_TYPES
 from service.auth.authenticator import MAX_TTL_S
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.contexts.options import plan_speech
 from service.dialects.cartesia.messages import (
-    ERRORS,
+    AFRESH,
     LANGUAGE_FIELDS,
     NAME,
+    OWN_FLUSH,
     TABLE,
+    CartesiaErrorBody,
+    ContextRequest,
     EventRenderer,
     OutputFormat,
+    SocketRenderer,
     SpeechBody,
+    Standing,
     context_create,
+    context_of,
     encoded,
+    error_event,
 )
-from service.dialects.cartesia.socket import CartesiaDialect
+from service.dialects.errors import count_error, parse_message
 from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, page_after
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
-from service.transport.http_routes import SpeechRoute, speaks
-from service.transport.websocket import serve_socket
-from streaming.errors import TalkwireError
+from service.transport.http_routes import SpeechRoute, documented, speaks
+from service.transport.websocket import GOING_AWAY, Dialect, Socket, SocketClosing, serve_socket
+from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
 
-_EVENTS = "text/event-stream"
+_ASKED_FLUSH = "asked"
+_BUFFER_DELAY_MS = 3000
+#: A context is forgotten so long after its listener has heard it all.
+_EXPIRES_S = 1.0
+
+
+class CartesiaContext:
+    """``first`` is the request that opens it; later ones are read for their text alone, since
+    clients send other voices and formats with them. ``began``: see EventRenderer. ``closed`` is
+    told where one of its id would go on; None if its client has ended it.
+
+    Raises RequestError, CapacityError.
+    """
+
+    def __init__(
+        self,
+        socket: Socket,
+        first: ContextRequest,
+        context_id: str,
+        began: Standing,
+        closed: Callable[[Standing | None], None],
+    ) -> None:
+        runtime, handle = socket.runtime, socket.new_handle()
+        request_id = f"{socket.session_id}-{handle}"
+        create = context_create(first, runtime)
+        encoder = first.require_format("raw").make_encoder(runtime, first.pace)
+        plan = plan_speech(runtime, NAME, request_id, create, encoder)
+        self._renderer = SocketRenderer(context_id, request_id, began)
+        self._closed, self._began_s = closed, began.heard_s
+        self._delay_ms = _BUFFER_DELAY_MS
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_ended = False
+        self._idle_limit_s = runtime.settings.context_idle_s
+        self.speech = socket.open_context(plan, handle, self._renderer, self._on_closed)
+
+    def take(self, request: ContextRequest) -> None:
+        """Text, a flush, the end: whatever is in it. Raises RequestError."""
+        if self._is_ended:
+            raise RequestError(
+                ErrorCode.CONTEXT_CLOSED, "The context was ended; it takes no more transcripts."
+            )
+        self.speech.touch()
+        if request.transcript:
+            self.speech.append(request.transcript)
+        self._stop_timer()
+        if request.max_buffer_delay_ms is not None:
+            self._delay_ms = request.max_buffer_delay_ms
+        if not request.continue_:
+            self._end()
+        elif request.flush or (not self._delay_ms and request.transcript.strip()):
+            self.speech.flush(_ASKED_FLUSH)
+        else:  # half a sentence is not held back for longer than its client wants
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._delay_ms / 1000, self._speak_what_waits)
+
+    def refuse(self, *, is_new: bool, is_last: bool) -> None:
+        """Its request was not carried out: nothing is left of a new context, and after a last
+        request what there is will be spoken.
+        """
+        if is_new:
+            self.speech.cancel()
+        elif is_last and not self._is_ended:
+            self._stop_timer()
+            self._end()
+
+    def _end(self) -> None:
+        self._is_ended = True
+        self.speech.end()
+
+    def expire(self, now: float) -> None:
+        """Forget it if its listener has heard it all; end it if it waits in vain for text."""
+        if self._is_ended or self._timer is not None:
+            return
+        if self.speech.silent_s(now) > _EXPIRES_S:
+            self._renderer.is_quiet = True
+            self._end()
+        elif self.speech.idle_s(now) > self._idle_limit_s:
+            self._end()
+
+    def _speak_what_waits(self) -> None:
+        self._timer = None
+        self.speech.flush(OWN_FLUSH)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_closed(self) -> None:
+        self._stop_timer()
+        heard_s, flush_id = self._began_s + self.speech.audio_s, self._renderer.flush_id
+        self._closed(Standing(heard_s, flush_id) if self._renderer.is_quiet else None)
+
+
+_REMEMBERED = 256
+
+
+class CartesiaDialect(Dialect):
+    """See Dialect. No error closes the socket; an error of a context ends that context alone."""
+
+    def __init__(self, socket: Socket) -> None:
+        super().__init__(socket)
+        self._contexts: dict[str, CartesiaContext] = {}
+        #: Of contexts that have expired: who goes on with one counts from there.
+        self._expired: OrderedDict[str, Standing] = OrderedDict()
+
+    def on_text(self, text: str) -> None:
+        """Carry out one message; what is wrong with it is told, never fatal."""
+        try:
+            request = parse_message(ContextRequest, text)
+        except RequestError as error:
+            self._tell(error, context_of(text))
+            return
+        context_id = request.context_id or uuid.uuid4().hex
+        is_new = context_id not in self._contexts
+        try:
+            self._carry_out(context_id, request)
+        except TalkwireError as error:
+            if (context := self._contexts.get(context_id)) is not None:
+                context.refuse(is_new=is_new, is_last=not request.continue_)
+            self._tell(error, context_id, done=context_id not in self._contexts)
+
+    def _carry_out(self, context_id: str, request: ContextRequest) -> None:
+        context = self._contexts.get(context_id)
+        if request.cancel:
+            self._expired.pop(context_id, None)
+            if context is not None:
+                context.speech.cancel()
+        elif context is not None:
+            context.take(request)
+        elif request.transcript.strip():
+            self._open(context_id, request).take(request)
+        elif not request.continue_:  # the end of what has expired, or never was
+            self._expired.pop(context_id, None)
+            self.socket.send(encoded(EventRenderer(context_id, "").end()))
+        elif request.flush:
+            began = self._expired.get(context_id, AFRESH)
+            self.socket.send(encoded(EventRenderer(context_id, "", began).flush_done()))
+            self._remember(context_id, began._replace(flush_id=began.flush_id + 1))
+
+    def _open(self, context_id: str, request: ContextRequest) -> CartesiaContext:
+        limit = self.runtime.settings.max_contexts_per_session
+        if len(self._contexts) >= limit:
+            raise RequestError(
+                ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
+            )
+        self.runtime.require_slot()
+        began = self._expired.get(context_id, AFRESH)
+        context = CartesiaContext(
+            self.socket, request, context_id, began, partial(self._on_closed, context_id)
+        )
+        self._contexts[context_id] = context
+        return context
+
+    def _on_closed(self, context_id: str, standing: Standing | None) -> None:
+        del self._contexts[context_id]
+        self._expired.pop(context_id, None)
+        if standing is not None:
+            self._remember(context_id, standing)
+
+    def _remember(self, context_id: str, standing: Standing) -> None:
+        self._expired[context_id] = standing
+        self._expired.move_to_end(context_id)
+        while len(self._expired) > _REMEMBERED:
+            self._expired.popitem(last=False)
+
+    def on_tick(self, now: float) -> None:
+        """Forget contexts that are over, and close what has been idle for too long."""
+        for context in list(self._contexts.values()):
+            context.expire(now)
+        if self.socket.idle_s(now) > self.runtime.settings.session_idle_s:
+            raise SocketClosing(GOING_AWAY)
+
+    def render_error(
+        self, error: TalkwireError, context_id: str | None = None, *, done: bool = True
+    ) -> str:
+        """An ``error`` message; its request id finds it in the logs."""
+        request_id = uuid.uuid4().hex
+        count_error(self.runtime, error, request_id, NAME)
+        return json.dumps(error_event(error, context_id, request_id, done=done))
+
+    def _tell(self, error: TalkwireError, context_id: str | None, *, done: bool = True) -> None:
+        self.socket.send(self.render_error(error, context_id, done=done))
 
 
 class Voice(BaseModel):
@@ -83,7 +280,7 @@ class SpeechEvents(BodyRenderer):
     """Server-sent events, the same as the socket's messages."""
 
     def __init__(self, events: EventRenderer) -> None:
-        super().__init__(_EVENTS)
+        super().__init__("text/event-stream")
         self._events = events
         self._words = b""
 
@@ -112,7 +309,8 @@ def _sse(event: dict[str, Any]) -> bytes:
 def cartesia_router(runtime: Runtime) -> GuardedRouter:
     """All routes of this dialect."""
     rule = Rule(Scope.SPEAK, TABLE, scheme="x_api_key")
-    router = GuardedRouter(rule, route_class=SpeechRoute, responses=ERRORS, tags=[NAME])
+    errors = documented(CartesiaErrorBody)
+    router = GuardedRouter(rule, route_class=SpeechRoute, responses=errors, tags=[NAME])
     sockets = GuardedRouter(replace(rule, query=BROWSER_QUERY))
 
     @sockets.websocket("/tts/websocket")
@@ -121,7 +319,34 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
         await serve_socket(websocket, runtime, CartesiaDialect, TABLE, ignored=LANGUAGE_FIELDS)
 
     router.take_routes(sockets)
-    _add_speech(router, runtime)
+
+    @router.post("/tts/bytes", response_class=Response)
+    @speaks
+    async def speech(body: SpeechBody, request: Request) -> Response:
+        """Speak a text. The audio is sent while it is made."""
+        format_ = body.require_format("raw", "wav", "mp3")
+        return spoken(body, request, format_, BodyRenderer(MEDIA_TYPES[format_.name]))
+
+    @router.post("/tts/sse", response_class=Response)
+    @speaks
+    async def events(body: SpeechBody, request: Request) -> Response:
+        """The same as server-sent events, with words where the model has them."""
+        format_ = body.require_format("raw")
+        renderer = SpeechEvents(EventRenderer(body.context_id, request.state.request_id))
+        return spoken(body, request, format_, renderer)
+
+    def spoken(
+        body: SpeechBody, request: Request, format_: OutputFormat, renderer: BodyRenderer
+    ) -> Response:
+        """Raises RequestError, CapacityError."""
+        runtime.require_ready()
+        timed, lead_ms = isinstance(renderer, SpeechEvents), runtime.settings.max_lead_ms
+        create = context_create(body, runtime, lead_ms, timestamps=timed)
+        encoder = format_.make_encoder(runtime, body.pace)
+        plan = plan_speech(runtime, NAME, request.state.request_id, create, encoder)
+        ignored = [name for name in LANGUAGE_FIELDS if getattr(body, name)]
+        return HttpSpeech(runtime, plan, body.transcript, TABLE, renderer, ignored)
+
     _add_voices(router, runtime)
 
     @router.post("/access-token")
@@ -130,41 +355,6 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
         return Token(token=runtime.authority.issue_token(current_caller(), body.expires_in))
 
     return router
-
-
-def _add_speech(router: APIRouter, runtime: Runtime) -> None:
-    @router.post("/tts/bytes", response_class=Response)
-    @speaks
-    async def speech(body: SpeechBody, request: Request) -> Response:
-        """Speak a text. The audio is sent while it is made."""
-        format_ = body.require_format("raw", "wav", "mp3")
-        renderer = BodyRenderer(format_.media_type)
-        return spoken(body, request, format_, renderer, timestamps=False)
-
-    @router.post("/tts/sse", response_class=Response)
-    @speaks
-    async def events(body: SpeechBody, request: Request) -> Response:
-        """The same as server-sent events, with words where the model has them."""
-        format_ = body.require_format("raw")
-        renderer = SpeechEvents(EventRenderer(body.context_id, request.state.request_id))
-        return spoken(body, request, format_, renderer, timestamps=True)
-
-    def spoken(
-        body: SpeechBody,
-        request: Request,
-        format_: OutputFormat,
-        renderer: BodyRenderer,
-        *,
-        timestamps: bool,
-    ) -> Response:
-        """Raises RequestError, CapacityError."""
-        runtime.require_ready()
-        request_id, lead_ms = request.state.request_id, runtime.settings.max_lead_ms
-        create = context_create(body, runtime, request_id, lead_ms, timestamps=timestamps)
-        encoder = format_.make_encoder(runtime.codec.spec.sample_rate, body.pace)
-        plan = plan_speech(runtime, NAME, request_id, create, encoder)
-        ignored = [name for name in LANGUAGE_FIELDS if getattr(body, name)]
-        return HttpSpeech(runtime, plan, body.transcript, TABLE, renderer, ignored)
 
 
 def _add_voices(router: APIRouter, runtime: Runtime) -> None:

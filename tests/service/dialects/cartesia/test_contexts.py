@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from service.dialects.cartesia import socket as cartesia_context
+from service.dialects.cartesia import routes as cartesia_context
 from service.transport import websocket as socket
 from talker.fake import FakeTalker
 from tests.service.dialects.cartesia.talk import (
