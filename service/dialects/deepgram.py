@@ -6,9 +6,8 @@ import asyncio
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import Request, Response, WebSocket
 from pydantic import BaseModel, Field
@@ -43,14 +42,13 @@ from streaming.segmenter import CLOSERS, OPENERS, SPACED_MARKS
 
 NAME = "deepgram"
 #: Accepted without effect: they are about Deepgram's own books.
-_IGNORED = frozenset(("mip_opt_out", "tag"))
-_KNOWN = frozenset(("model", "encoding", "container", "sample_rate", "bit_rate", "speed"))
+_IGNORED = ("mip_opt_out", "tag")
+_KNOWN = ("model", "encoding", "container", "sample_rate", "bit_rate", "speed", *_IGNORED)
 _SLOWEST, _FASTEST = 0.25, 4.0
 _UNSUPPORTED = ErrorCode.UNSUPPORTED
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
+class _Choice(NamedTuple):
     """A pair of encoding and container: our name, Deepgram's defaults, and the media type."""
 
     name: str
@@ -59,13 +57,8 @@ class _Choice:
     bit_rate: int | None = None
 
 
-_SOCKET = {
-    "linear16": _Choice("pcm_s16le", 24_000, ""),
-    "mulaw": _Choice("pcm_mulaw", 8_000, ""),
-    "alaw": _Choice("pcm_alaw", 8_000, ""),
-}
-#: By encoding and container; the first container of an encoding is its default.
-_HTTP = {
+#: By encoding and container; over HTTP the first container of an encoding is its default.
+_CHOICES = {
     ("mp3", "none"): _Choice("mp3", 22_050, "audio/mpeg", 48_000),
     ("linear16", "wav"): _Choice("wav", 24_000, "audio/wav"),
     ("linear16", "none"): _Choice("pcm_s16le", 24_000, "audio/l16;rate={rate};channels=1"),
@@ -79,58 +72,47 @@ _HTTP = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SpeakOptions:
+class SpeakOptions(NamedTuple):
     """How each text is spoken. ``model`` is the name as the client knows it."""
 
     model: str
-    voice: str
-    speed: float
+    create: wire.ContextCreate
     media_type: str
     #: Makes a new one. Raises RequestError (``unsupported``).
     encoder: Callable[[], AudioEncoder]
-
-    def create(self, context_id: str, max_lead_ms: int | None = None) -> wire.ContextCreate:
-        """The context in the core's words."""
-        return wire.ContextCreate(
-            context_id,
-            voice=self.voice,
-            audio=wire.AudioOptions(speed=self.speed),
-            max_lead_ms=max_lead_ms,
-        )
 
 
 def socket_options(query: Mapping[str, str], runtime: Runtime) -> SpeakOptions:
     """Read a socket's query. Raises RequestError."""
     encoding, container = query.get("encoding", "linear16"), query.get("container", "none")
-    choice = _SOCKET.get(encoding) if container == "none" else None
-    if choice is None:
-        if container != "none":
-            raise invalid_field("container", container, "none on a socket", _UNSUPPORTED)
+    if container != "none":
+        raise invalid_field("container", container, "none on a socket", _UNSUPPORTED)
+    if encoding not in ("linear16", "mulaw", "alaw"):
         raise invalid_field("encoding", encoding, "linear16, mulaw or alaw", _UNSUPPORTED)
-    return _options(query, choice, runtime)
+    return _options(query, _CHOICES[encoding, "none"], runtime)
 
 
 def http_options(query: Mapping[str, str], runtime: Runtime) -> SpeakOptions:
     """Read a request's query. Raises RequestError."""
     encoding = query.get("encoding", "mp3")
-    containers = [container for name, container in _HTTP if name == encoding]
+    containers = [container for name, container in _CHOICES if name == encoding]
     if not containers:
-        names = ", ".join(dict.fromkeys(name for name, _ in _HTTP))
+        names = ", ".join(dict.fromkeys(name for name, _ in _CHOICES))
         raise invalid_field("encoding", encoding, f"one of {names}", _UNSUPPORTED)
     container = query.get("container", containers[0])
-    choice = _HTTP.get((encoding, container))
-    if choice is None:
+    if container not in containers:
         allowed = f"{' or '.join(containers)} for {encoding}"
         raise invalid_field("container", container, allowed, _UNSUPPORTED)
-    return _options(query, choice, runtime)
+    lead_ms = runtime.settings.max_lead_ms
+    return _options(query, _CHOICES[encoding, container], runtime, lead_ms)
 
 
-def _options(query: Mapping[str, str], choice: _Choice, runtime: Runtime) -> SpeakOptions:
+def _options(
+    query: Mapping[str, str], choice: _Choice, runtime: Runtime, max_lead_ms: int | None = None
+) -> SpeakOptions:
     for name in query:
-        if name not in _KNOWN | _IGNORED:
-            known = sorted(_KNOWN | _IGNORED)
-            raise unknown_field(name, known, "parameter", code=_UNSUPPORTED)
+        if name not in _KNOWN:
+            raise unknown_field(name, sorted(_KNOWN), "parameter", code=_UNSUPPORTED)
     rate, speed = _whole(query, "sample_rate", choice.sample_rate), _number(query, "speed", 1.0)
     if not _SLOWEST <= speed <= _FASTEST:
         raise _invalid("speed", speed, f"from {_SLOWEST} to {_FASTEST}")
@@ -141,11 +123,12 @@ def _options(query: Mapping[str, str], choice: _Choice, runtime: Runtime) -> Spe
     encoder = partial(
         make_stream_encoder, choice.name, codec_rate, rate, bit_rate=bit_rate, speed=speed
     )
-    options = SpeakOptions(model or voice, voice, speed, media_type, encoder)
+    audio = wire.AudioOptions(speed=speed)
+    create = wire.ContextCreate(NAME, voice=voice, audio=audio, max_lead_ms=max_lead_ms)
     # A handshake or a request is the time to refuse what cannot be served.
-    options.encoder()
-    runtime.talker.check_options(speech_request(runtime, options.create("probe"), "probe"))
-    return options
+    encoder()
+    runtime.talker.check_options(speech_request(runtime, create, NAME))
+    return SpeakOptions(model or voice, create, media_type, encoder)
 
 
 def _whole(query: Mapping[str, str], name: str, default: int | None) -> int | None:
@@ -153,7 +136,7 @@ def _whole(query: Mapping[str, str], name: str, default: int | None) -> int | No
     if name not in query:
         return default
     number = _number(query, name, 0.0)
-    if number != int(number):
+    if not number.is_integer():
         raise _invalid(name, query[name], "a whole number")
     return int(number)
 
@@ -200,26 +183,12 @@ TABLE = ErrorTable(
     fields={"voice": "model", "bitrate": "bit_rate"},
     full_close=TRY_AGAIN,
 )
-close_code = TABLE.close_code
 
 
 def error_message(error: TalkwireError, request_id: str) -> str:
     """After it the socket closes."""
-    return json.dumps(
-        {
-            "type": "Error",
-            "code": _code(error),
-            "description": TABLE.message(error),
-            "request_id": request_id,
-        }
-    )
-
-
-def warning_message(error: TalkwireError) -> str:
-    """Something was not done; the socket goes on."""
-    message = TABLE.message(error)
-    fields = {"code": _code(error), "description": message, "warn_msg": message}
-    return json.dumps({"type": "Warning", **fields})
+    fields = {"code": _code(error), "description": TABLE.message(error), "request_id": request_id}
+    return json.dumps({"type": "Error", **fields})
 
 
 class DeepgramErrorBody(BaseModel):
@@ -228,10 +197,6 @@ class DeepgramErrorBody(BaseModel):
     err_code: str
     err_msg: str
     request_id: str
-
-
-#: For OpenAPI.
-ERRORS = documented(DeepgramErrorBody)
 
 
 def joined(before: str, text: str) -> tuple[str, str]:
@@ -250,13 +215,11 @@ def joined(before: str, text: str) -> tuple[str, str]:
 
 
 def _ends_sentence(text: str) -> bool:
-    bare = text.rstrip("".join(CLOSERS))
-    return bare[-1:] in SPACED_MARKS if bare else False
+    return text.rstrip("".join(CLOSERS))[-1:] in SPACED_MARKS
 
 
 def _ends_number(text: str) -> bool:
-    bare = text.rstrip("".join(CLOSERS | SPACED_MARKS))
-    return bare[-1:].isdigit()
+    return text.rstrip("".join(CLOSERS | SPACED_MARKS))[-1:].isdigit()
 
 
 def _begins_sentence(before: str, text: str) -> bool:
@@ -266,11 +229,8 @@ def _begins_sentence(before: str, text: str) -> bool:
     return (first.isalpha() and not first.islower()) or first in OPENERS
 
 
-_BINARY_REFUSED = 1003
-
-
 class SpeakDialect(Dialect):
-    """See Dialect."""
+    """See Dialect. Texts up to a pause are a *turn*, spoken by one context."""
 
     def __init__(self, socket: Socket, options: SpeakOptions) -> None:
         super().__init__(socket)
@@ -290,7 +250,7 @@ class SpeakDialect(Dialect):
             "request_id": self._request_id,
             "model_name": self._options.model,
             "model_version": __version__,
-            "model_uuid": str(uuid.uuid5(uuid.NAMESPACE_DNS, self._options.voice)),
+            "model_uuid": str(uuid.uuid5(uuid.NAMESPACE_DNS, self._options.create.voice or "")),
         }
         self.socket.send(json.dumps(hello))
 
@@ -300,23 +260,20 @@ class SpeakDialect(Dialect):
             self._dispatch(text)
         except TalkwireError as error:
             self.tell(error)
-            raise SocketClosing(close_code(error)) from error
+            raise SocketClosing(TABLE.close_code(error)) from error
 
     def on_bytes(self, data: bytes) -> None:
         """See Dialect: it closes the socket."""
         self.tell(binary_refused())
-        raise SocketClosing(_BINARY_REFUSED)
+        raise SocketClosing(1003)
 
     def on_tick(self, now: float) -> None:
         """Close what has been idle for too long."""
         settings = self.runtime.settings
         if self._turn is not None and self._turn.idle_s(now) > settings.context_idle_s:
             self._clear()
-            self._warn(
-                CapacityError(
-                    ErrorCode.IDLE_TIMEOUT, "Text waited too long for a Flush and was dropped."
-                )
-            )
+            message = "Text waited too long for a Flush and was dropped."
+            self._warn(CapacityError(ErrorCode.IDLE_TIMEOUT, message))
         if self.socket.idle_s(now) > settings.session_idle_s:
             self.tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long."))
             raise SocketClosing(GOING_AWAY)
@@ -349,11 +306,8 @@ class SpeakDialect(Dialect):
             case "Close":
                 raise SocketClosing(NORMAL)
             case _:
-                raise RequestError(
-                    ErrorCode.UNKNOWN_MESSAGE,
-                    "The messages are Speak, Flush, Clear and Close.",
-                    param="type",
-                )
+                known = "The messages are Speak, Flush, Clear and Close."
+                raise RequestError(ErrorCode.UNKNOWN_MESSAGE, known, param="type")
 
     def _speak(self, text: object) -> None:
         if text is None:
@@ -376,8 +330,8 @@ class SpeakDialect(Dialect):
         runtime, handle = self.runtime, self.socket.new_handle()
         runtime.require_slot()
         request_id = f"{self._request_id}-{handle}"
-        create, encoder = self._options.create(request_id), self._options.encoder()
-        plan = plan_speech(runtime, NAME, request_id, create, encoder)
+        options = self._options
+        plan = plan_speech(runtime, NAME, request_id, options.create, options.encoder())
         self._turn = self.socket.open_context(plan, handle, self, lambda: self._on_closed(handle))
         self._handle, self._tail, self._flushes = handle, "", 0
         return self._turn
@@ -399,8 +353,6 @@ class SpeakDialect(Dialect):
         if handle == self._handle:
             self._turn = None
 
-    # -- what the turn says
-
     def render(self, output: Output) -> Sequence[Message]:
         """See service.contexts.speech_context.Renderer."""
         match output:
@@ -410,7 +362,7 @@ class SpeakDialect(Dialect):
                 return [self._flushed()]
             case Done(error=error) if error is not None:
                 # a turn that fails ends the socket: its clients come again
-                asyncio.get_running_loop().call_soon(self.socket.finish, close_code(error))
+                asyncio.get_running_loop().call_soon(self.socket.finish, TABLE.close_code(error))
                 return [error_message(error, self._request_id)]
             case _:
                 return []
@@ -428,8 +380,6 @@ class SpeakDialect(Dialect):
             self._turn = None
             turn.end()
 
-    # -- saying
-
     def _counted(self, kind: str) -> str:
         number, self._sequence = self._sequence, self._sequence + 1
         return json.dumps({"type": kind, "sequence_id": number})
@@ -438,11 +388,11 @@ class SpeakDialect(Dialect):
         self.socket.send(self._counted(kind))
 
     def _warn(self, error: TalkwireError) -> None:
+        """Tell that something was not done; the socket goes on."""
         count_error(self.runtime, error, self._request_id, NAME)
-        self.socket.send(warning_message(error))
-
-
-_SPEAK = "/v1/speak"
+        message = TABLE.message(error)
+        fields = {"code": _code(error), "description": message, "warn_msg": message}
+        self.socket.send(json.dumps({"type": "Warning", **fields}))
 
 
 class SpeakBody(BaseModel):
@@ -451,14 +401,12 @@ class SpeakBody(BaseModel):
     text: str = Field(description="The text to speak.")
 
 
-#: For how long a token is valid, in seconds, unless a client says.
-_GRANT_S = 30
-
-
 class GrantBody(BaseModel):
     """The body of `POST /v1/auth/grant`."""
 
-    ttl_seconds: int = Field(_GRANT_S, ge=1, le=MAX_TTL_S, description="For how long it is valid.")
+    ttl_seconds: int = Field(
+        default=30, ge=1, le=MAX_TTL_S, description="For how long it is valid."
+    )
 
 
 class Grant(BaseModel):
@@ -471,9 +419,10 @@ class Grant(BaseModel):
 def deepgram_router(runtime: Runtime) -> GuardedRouter:
     """All routes of this dialect."""
     rule = Rule(Scope.SPEAK, TABLE, scheme="deepgram_token")
-    router = GuardedRouter(rule, route_class=SpeechRoute, responses=ERRORS, tags=[NAME])
+    errors = documented(DeepgramErrorBody)
+    router = GuardedRouter(rule, route_class=SpeechRoute, responses=errors, tags=[NAME])
 
-    @router.websocket(_SPEAK)
+    @router.websocket("/v1/speak")
     async def speak_socket(websocket: WebSocket) -> None:
         def dialect(socket: Socket) -> Dialect:
             return SpeakDialect(socket, socket_options(websocket.query_params, runtime))
@@ -481,7 +430,7 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
         subprotocol = answered_subprotocol(websocket.scope.get("subprotocols", []))
         await serve_socket(websocket, runtime, dialect, TABLE, subprotocol)
 
-    @router.post(_SPEAK, response_class=Response)
+    @router.post("/v1/speak", response_class=Response)
     @speaks
     async def speak(body: SpeakBody, request: Request) -> Response:
         """Speak a text. The query says how: `model` (a voice), `encoding` (mp3), `container`,
@@ -490,8 +439,7 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
         runtime.require_ready()
         request_id = request.state.request_id
         options = http_options(request.query_params, runtime)
-        create = options.create(request_id, runtime.settings.max_lead_ms)
-        plan = plan_speech(runtime, NAME, request_id, create, options.encoder())
+        plan = plan_speech(runtime, NAME, request_id, options.create, options.encoder())
         renderer = BodyRenderer(options.media_type)
         response = HttpSpeech(runtime, plan, body.text, TABLE, renderer)
         response.headers["dg-request-id"] = request_id
@@ -502,7 +450,7 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
     @router.post("/v1/auth/grant")
     async def grant(body: GrantBody | None = None) -> Grant:
         """A token that a browser may use instead of the key for a while."""
-        ttl_s = _GRANT_S if body is None else body.ttl_seconds
+        ttl_s = (body or GrantBody()).ttl_seconds
         token = runtime.authority.issue_token(current_caller(), ttl_s)
         return Grant(access_token=token, expires_in=ttl_s)
 

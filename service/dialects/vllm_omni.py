@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from fastapi import WebSocket
 from pydantic import AliasChoices, ConfigDict, Field, StrictBool, StrictInt, ValidationError
@@ -31,9 +31,10 @@ from service.contexts.options import (
     speech_request,
 )
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
-from service.dialects.errors import ErrorTable, count_error, validation_error
+from service.dialects.errors import ErrorTable, count_error, peek, validation_error
 from service.dialects.openai.request import (
     FORMATS,
+    Name,
     SpeechOptions,
     check_task_type,
     prepare_ref_audio,
@@ -55,7 +56,6 @@ from streaming.protocol.field_errors import invalid_field, unsupported
 from streaming.segmenter import Segmenter, SegmentSettings
 
 NAME = "vllm-omni"
-_Name = Annotated[str, Field(min_length=1, max_length=256)]
 #: Fields that vLLM-Omni knows and this server does not serve unless they say nothing.
 _UNSERVED = (
     "instructions", "x_vector_only_mode", "speaker_embedding", "word_timestamps", "extra_params",
@@ -69,8 +69,8 @@ class SessionConfig(SpeechOptions):
 
     model_config = ConfigDict(extra="forbid")
 
-    model: _Name | None = None
-    voice: _Name | None = Field(None, validation_alias=AliasChoices("voice", "speaker"))
+    model: Name | None = None
+    voice: Name | None = Field(None, validation_alias=AliasChoices("voice", "speaker"))
     response_format: Literal["wav", "pcm", "flac", "mp3", "opus", "aac"] = "wav"
     sample_rate: StrictInt | None = None
     max_new_tokens: StrictInt | None = Field(None, ge=1)
@@ -80,8 +80,9 @@ class SessionConfig(SpeechOptions):
     stream_audio: StrictBool = False
     split_granularity: Literal["none", "sentence"] = "none"
 
-    def encoder(self, codec_rate: int) -> AudioEncoder:
+    def encoder(self, runtime: Runtime) -> AudioEncoder:
         """Samples as they come, or a file for each sentence. Raises RequestError."""
+        codec_rate = runtime.codec.spec.sample_rate
         name, rate = FORMATS[self.response_format], self.sample_rate
         make = partial(make_stream_encoder, name, codec_rate, rate, speed=self.pace)
         return make() if self.response_format == "pcm" else RestartingEncoder(make)
@@ -95,11 +96,11 @@ class SessionConfig(SpeechOptions):
         """A warning: why the likeness will be poorer than it could be."""
         return None if self.ref_audio is None else runtime.cloner.text_warning(self.ref_text)
 
-    def create(self, context_id: str) -> wire.ContextCreate:
+    def create(self) -> wire.ContextCreate:
         """A context in the core's words. A token of vLLM-Omni's is a frame here."""
         first = self.initial_codec_chunk_frames or None
         return wire.ContextCreate(
-            context_id,
+            NAME,
             voice=self.voice,
             language=None if self.language in (None, "Auto") else self.language,
             audio=wire.AudioOptions(speed=self.pace),
@@ -126,9 +127,8 @@ def parse_config(message: dict[str, Any], runtime: Runtime) -> SessionConfig:
     if config.stream_audio and config.response_format != "pcm":
         raise unsupported("response_format", "stream_audio needs the response_format pcm.")
     require_model(runtime, config.model)
-    config.encoder(runtime.codec.spec.sample_rate)
-    request = speech_request(runtime, config.create("probe"), "probe")
-    runtime.talker.check_options(request)
+    config.encoder(runtime)
+    runtime.talker.check_options(speech_request(runtime, config.create(), NAME))
     config.prepare(runtime)
     return config
 
@@ -138,9 +138,9 @@ Messages = list[Message]
 
 @dataclass(slots=True)
 class Sentence:
-    """``sent_bytes`` have been sent already, ``held`` goes out at its end. One that could not
-    even be begun, or has become too long to be held, has its ``failure``, which is told when its
-    turn comes.
+    """``sent_bytes`` have been sent already; ``held`` goes out at its end, and is None once it is
+    too long for that. ``failure``, of one that could not even be begun, is told when its turn
+    comes.
     """
 
     flush: int
@@ -153,145 +153,31 @@ class Sentence:
     failure: TalkwireError | None = None
     started: bool = False
     sent_bytes: int = 0
-    held: bytearray = field(default_factory=bytearray)
+    held: bytearray | None = field(default_factory=bytearray)
     held_samples: int = 0
 
+    def message(self, kind: str, **fields: object) -> str:
+        """A message about it."""
+        place = {"utterance_index": self.flush, "sentence_index": self.index}
+        return json.dumps({"type": kind, **place, **fields})
 
-@dataclass(frozen=True, slots=True)
-class _FlushEnd:
-    flush: int
-    sentences: int
-
-
-class Units:
-    """Sentences in the order in which they are spoken; makes the messages about them. One
-    sentence's audio is held up to ``max_held_bytes``.
-    """
-
-    def __init__(self, max_held_bytes: int) -> None:
-        self._max_held_bytes = max_held_bytes
-        self._waiting: deque[Sentence | _FlushEnd] = deque()
-        #: Characters of the sentences that wait.
-        self.chars = 0
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, sentence: Sentence) -> Messages:
-        """One more to be spoken; what can be said of it already."""
-        self._waiting.append(sentence)
-        self.chars += len(sentence.text)
-        return self.settled()
-
-    def end_flush(self, flush: int, sentences: int) -> Messages:
-        """No more sentences in this flush; what can be said of it already."""
-        self._waiting.append(_FlushEnd(flush, sentences))
-        return self.settled()
-
-    def audio(self, data: bytes, samples: int) -> Messages:
-        """Audio of the first sentence."""
-        sentence = self._first()
-        if not sentence.config.stream_audio:
-            self._hold(sentence, data, samples)
+    def start(self) -> Messages:
+        """``audio.start``, unless that has been said."""
+        if self.started:
             return []
-        sentence.sent_bytes += len(data)
-        return [*self._start(sentence), Revocable(data, samples)]
-
-    def _hold(self, sentence: Sentence, data: bytes, samples: int) -> None:
-        if len(sentence.held) + len(data) > self._max_held_bytes:
-            sentence.held.clear()
-            sentence.failure = RequestError(
-                ErrorCode.TEXT_TOO_LONG,
-                "The audio of this text is too long for one message: split it, or stream it.",
-                param="text",
-            )
-        if sentence.failure is None:
-            sentence.held += data
-            sentence.held_samples += samples
-
-    def finish(self) -> Messages:
-        """The first sentence has been spoken."""
-        sentence = self._first()
-        if sentence.failure is not None:
-            return self.settled()
-        messages = self._start(sentence)
-        if sentence.held:
-            tell_length(sentence.config.response_format, sentence.held, sentence.held_samples)
-            sentence.sent_bytes += len(sentence.held)
-            messages.append(Revocable(bytes(sentence.held)))
-        return [*messages, self._over(sentence, failed=False), *self.settled()]
-
-    def fail(self, error: TalkwireError) -> Messages:
-        """The first sentence cannot be spoken to its end."""
-        messages = self._failed(self._first(), error)
-        return messages + self.settled()
-
-    @property
-    def has_sentence(self) -> bool:
-        """Whether a sentence waits to be spoken or is being spoken."""
-        return any(isinstance(unit, Sentence) for unit in self._waiting)
-
-    def _first(self) -> Sentence:
-        first = self._waiting[0]
-        assert isinstance(first, Sentence)  # flushes that are over do not wait
-        return first
-
-    def _start(self, sentence: Sentence) -> Messages:
-        if sentence.started:
-            return []
-        sentence.started = True
-        format_, rate = sentence.config.response_format, sentence.sample_rate
+        self.started = True
+        format_, rate = self.config.response_format, self.sample_rate
         told: dict[str, object] = {"format": format_, "sample_rate": rate, "channels": 1}
-        if sentence.warning is not None:
-            told["warning"] = sentence.warning
-        return [_message("audio.start", sentence, sentence_text=sentence.text, **told)]
-
-    def _failed(self, sentence: Sentence, error: TalkwireError) -> Messages:
-        partial = {"partial_audio": True, "action": "discard"} if sentence.sent_bytes else {}
-        told = error_message(error, **partial)
-        return [*self._start(sentence), told, self._over(sentence, failed=True)]
-
-    def _over(self, sentence: Sentence, *, failed: bool) -> str:
-        self._waiting.popleft()
-        self.chars -= len(sentence.text)
-        return _message("audio.done", sentence, total_bytes=sentence.sent_bytes, error=failed)
-
-    def settled(self) -> Messages:
-        """Messages that wait for no more audio: ends of flushes, and sentences never begun."""
-        messages: Messages = []
-        while self._waiting:
-            first = self._waiting[0]
-            if isinstance(first, _FlushEnd):
-                self._waiting.popleft()
-                fields = {"utterance_index": first.flush, "total_sentences": first.sentences}
-                messages.append(json.dumps({"type": "session.done", **fields}))
-            elif first.failure is not None:
-                messages += self._failed(first, first.failure)
-            else:
-                break
-        return messages
-
-
-def _message(kind: str, sentence: Sentence, **fields: object) -> str:
-    place = {"utterance_index": sentence.flush, "sentence_index": sentence.index}
-    return json.dumps({"type": kind, **place, **fields})
+        if self.warning is not None:
+            told["warning"] = self.warning
+        return [self.message("audio.start", sentence_text=self.text, **told)]
 
 
 def error_fields(error: TalkwireError) -> dict[str, object]:
     """An ``error`` message; ``code`` and ``param`` are more than vLLM-Omni tells."""
-    told: dict[str, object] = {
-        "type": "error",
-        "message": TABLE.message(error),
-        "code": error.code.value,
-    }
-    if (name := TABLE.field(error)) is not None:
-        told["param"] = name
-    return told
-
-
-def error_message(error: TalkwireError, **fields: object) -> str:
-    """The same as text, with more to say of it."""
-    return json.dumps({**error_fields(error), **fields})
+    told = {"type": "error", "message": TABLE.message(error), "code": error.code.value}
+    name = TABLE.field(error)
+    return {**told} if name is None else {**told, "param": name}
 
 
 #: What may wait to be spoken: sentences and ends of flushes, and so many flushes' text.
@@ -299,7 +185,8 @@ _MAX_UNITS, _MAX_FLUSHES = 4096, 4
 
 
 class Speaker:
-    """See service.contexts.speech_context.Renderer.
+    """See service.contexts.speech_context.Renderer. Speaks sentences in order, and makes the
+    messages about them.
 
     A context lives until all that there is to say has been said. It takes ``max_text_chars``, as
     a flush does; a sentence that it has no room for, and all after it, wait for the next context,
@@ -308,7 +195,12 @@ class Speaker:
 
     def __init__(self, socket: Socket, freed: Callable[[], None]) -> None:
         self._socket, self._runtime, self._freed = socket, socket.runtime, freed
-        self._units = Units(self._runtime.settings.max_outbox_bytes // 2)
+        #: Sentences that are not over, and between them the messages that end flushes. The first
+        #: is a sentence.
+        self._units: deque[Sentence | str] = deque()
+        #: Characters of these sentences.
+        self._unit_chars = 0
+        #: Those of them that no context has been given yet.
         self._waiting: deque[Sentence] = deque()
         self._context: SpeechContext | None = None
         self._handle = self._chars = 0
@@ -322,25 +214,28 @@ class Speaker:
     @property
     def has_sentence(self) -> bool:
         """Whether a sentence waits to be spoken or is being spoken."""
-        return self._units.has_sentence
+        return bool(self._units)
 
     def require_room(self) -> None:
         """Raises CapacityError if too much waits."""
         most = _MAX_FLUSHES * self._runtime.settings.max_text_chars
-        if len(self._units) >= _MAX_UNITS or self._units.chars >= most:
+        if len(self._units) >= _MAX_UNITS or self._unit_chars >= most:
             raise CapacityError(
                 ErrorCode.OVERLOADED, "Too much waits to be spoken; this message was dropped."
             )
 
     def speak(self, sentence: Sentence) -> None:
         """Say it after all that came before."""
-        self._say(self._units.add(sentence))
+        self._units.append(sentence)
+        self._unit_chars += len(sentence.text)
         self._waiting.append(sentence)
         self._give()
 
     def end_flush(self, flush: int, sentences: int) -> None:
         """Say that a flush is over, once it is."""
-        self._say(self._units.end_flush(flush, sentences))
+        fields = {"utterance_index": flush, "total_sentences": sentences}
+        self._units.append(json.dumps({"type": "session.done", **fields}))
+        self._say(self._settled())
 
     def close(self) -> None:
         """Drop what waits."""
@@ -367,8 +262,8 @@ class Speaker:
         except TalkwireError as error:
             count_error(self._runtime, error, self._socket.session_id, NAME)
             sentence.failure = error
-            self._say(self._units.settled())
-            if not self._units.has_sentence:  # nobody else would let go of what was begun for it
+            self._say(self._settled())
+            if not self._units:  # nobody else would let go of what was begun for it
                 asyncio.get_running_loop().call_soon(self._end, self._context)
             return
         self._chars += len(sentence.text)
@@ -376,13 +271,12 @@ class Speaker:
 
     def _begin(self, config: SessionConfig) -> SpeechContext:
         runtime, handle = self._runtime, self._socket.new_handle()
-        request_id = f"{self._socket.session_id}-{handle}"
         plan = plan_speech(
             runtime,
             NAME,
-            request_id,
-            config.create(request_id),
-            config.encoder(runtime.codec.spec.sample_rate),
+            f"{self._socket.session_id}-{handle}",
+            config.create(),
+            config.encoder(runtime),
             prepare=config.prepare(runtime),
             buffered=not config.stream_audio,
             flush_encoder=FlushEncoder.EACH_FLUSH,
@@ -395,7 +289,7 @@ class Speaker:
 
     def _end(self, context: SpeechContext | None) -> None:
         """Let a context go that has said everything; the next text begins another."""
-        if context is not None and context is self._context and not self._units.has_sentence:
+        if context is not None and context is self._context and not self._units:
             self._context = None
             context.end()
             self._freed()
@@ -415,7 +309,7 @@ class Speaker:
         """See service.contexts.speech_context.Renderer."""
         match output:
             case Audio(packets):
-                return [m for p in packets for m in self._units.audio(p.data, p.samples)]
+                return [m for p in packets for m in self._audio(p.data, p.samples)]
             case Flushed():
                 return self._flushed()
             case Done(error=error) if error is not None:
@@ -423,20 +317,75 @@ class Speaker:
             case _:
                 return []
 
+    def _first(self) -> Sentence:
+        first = self._units[0]
+        assert isinstance(first, Sentence)
+        return first
+
+    def _audio(self, data: bytes, samples: int) -> Messages:
+        sentence = self._first()
+        if sentence.config.stream_audio:
+            sentence.sent_bytes += len(data)
+            return [*sentence.start(), Revocable(data, samples)]
+        most = self._runtime.settings.max_outbox_bytes // 2
+        if sentence.held is None or len(sentence.held) + len(data) > most:
+            sentence.held = None
+        else:
+            sentence.held += data
+            sentence.held_samples += samples
+        return []
+
     def _flushed(self) -> Messages:
         """A sentence is over; after the last one the context is."""
-        messages = self._units.finish()
-        if not self._units.has_sentence:
+        sentence, messages = self._first(), Messages()
+        if sentence.held is None:
+            sentence.failure = RequestError(
+                ErrorCode.TEXT_TOO_LONG,
+                "The audio of this text is too long for one message: split it, or stream it.",
+                param="text",
+            )
+        else:
+            messages += sentence.start()
+            if sentence.held:
+                tell_length(sentence.config.response_format, sentence.held, sentence.held_samples)
+                sentence.sent_bytes += len(sentence.held)
+                messages.append(Revocable(bytes(sentence.held)))
+            messages.append(self._over(failed=False))
+        messages += self._settled()
+        if not self._units:
             asyncio.get_running_loop().call_soon(self._end, self._context)
         return messages
 
     def _failed(self, error: TalkwireError) -> Messages:
         """A failure is that of all sentences that were to be spoken."""
         self._waiting.clear()
-        messages: Messages = []
-        while self._units.has_sentence:
-            messages += self._units.fail(error)
+        messages = Messages()
+        while self._units:
+            self._first().failure = error
+            messages += self._settled()
         return messages
+
+    def _settled(self) -> Messages:
+        """Messages that wait for no more audio: ends of flushes, and sentences that failed."""
+        messages = Messages()
+        while self._units:
+            first = self._units[0]
+            if isinstance(first, str):
+                messages.append(first)
+                self._units.popleft()
+            elif first.failure is not None:
+                partial = {"partial_audio": True, "action": "discard"} if first.sent_bytes else {}
+                told = json.dumps({**error_fields(first.failure), **partial})
+                messages += [*first.start(), told, self._over(failed=True)]
+            else:
+                break
+        return messages
+
+    def _over(self, *, failed: bool) -> str:
+        sentence = self._first()
+        self._units.popleft()
+        self._unit_chars -= len(sentence.text)
+        return sentence.message("audio.done", total_bytes=sentence.sent_bytes, error=failed)
 
     def _say(self, messages: Messages) -> None:
         for message in messages:
@@ -489,7 +438,7 @@ class StreamDialect(Dialect):
     def render_error(self, error: TalkwireError) -> str:
         """An ``error`` message."""
         count_error(self.runtime, error, self.socket.session_id, NAME)
-        return error_message(error)
+        return json.dumps(error_fields(error))
 
     def close(self) -> None:
         """Drop what waits."""
@@ -528,7 +477,7 @@ class StreamDialect(Dialect):
 
     def _hold(self, text: str) -> None:
         """Keep a message until what is being spoken is over; a close does not wait."""
-        if _parsed_kind(text) == "session.close":
+        if peek(text, "type") == "session.close":
             raise SocketClosing(NORMAL)
         if len(self._held) >= _MAX_HELD:
             self.tell(_invalid("Too many messages wait for a session.config."))
@@ -565,14 +514,8 @@ class StreamDialect(Dialect):
     def _speak(self, text: str) -> None:
         config = self._config
         assert config is not None
-        sentence = Sentence(
-            self._flush_index,
-            self._sentences,
-            text,
-            config,
-            config.encoder(self.runtime.codec.spec.sample_rate).sample_rate,
-            config.warning(self.runtime),
-        )
+        rate, warning = config.encoder(self.runtime).sample_rate, config.warning(self.runtime)
+        sentence = Sentence(self._flush_index, self._sentences, text, config, rate, warning)
         self._sentences += 1
         self._speaker.speak(sentence)
 
@@ -601,13 +544,6 @@ def _parsed(text: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise _invalid("A message is an object.")
     return message
-
-
-def _parsed_kind(text: str) -> object:
-    try:
-        return _parsed(text).get("type")
-    except RequestError:
-        return None
 
 
 def _invalid(message: str, param: str | None = None) -> RequestError:

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from fastapi import Response
 from pydantic import BaseModel, Field
@@ -32,6 +32,7 @@ from service.dialects.errors import count_error
 from service.dialects.openai.errors import TABLE, error_body
 from service.dialects.openai.request import (
     FORMATS,
+    Name,
     SpeechBody,
     TextOptions,
     ignored_fields,
@@ -54,7 +55,6 @@ from streaming.events import Done
 from streaming.ports import Reference
 from streaming.protocol.field_errors import invalid_parameter, unknown_field
 
-_Name = Annotated[str, Field(min_length=1, max_length=256)]
 _DEFAULT_FORMAT = "wav"
 #: Who speaks: an item that says any of it takes nothing of it from its batch.
 _SPEAKER = frozenset(("voice", "ref_audio", "ref_text", "references", "task_type"))
@@ -74,7 +74,7 @@ class BatchBody(TextOptions):
     """
 
     items: list[BatchItem] = Field(min_length=1, description="The texts; 32 at most by default.")
-    model: _Name | None = Field(None, description="As in `POST /v1/audio/speech`.")
+    model: Name | None = Field(None, description="As in `POST /v1/audio/speech`.")
 
 
 class BatchUsage(BaseModel):

@@ -139,14 +139,15 @@ _PCM_RATE = 24_000
 MOST_FRAMES = 8192
 #: Fields of the API that no served model knows.
 _WITHOUT_EFFECT = ("instructions", "language")
-_Name = Annotated[str, Field(min_length=1, max_length=256)]
+#: Of a voice or a model.
+Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class VoiceId(BaseModel):
     """A voice by its id."""
 
     model_config = ConfigDict(extra="forbid")
-    id: _Name = Field(description="The voice's name.")
+    id: Name = Field(description="The voice's name.")
 
 
 class SpeechOptions(BaseModel):
@@ -158,7 +159,7 @@ class SpeechOptions(BaseModel):
         le=4.0,
         description="How many times as fast, at the same pitch. Without it, 1.0.",
     )
-    language: _Name | None = Field(None, description="Without effect, and named as ignored.")
+    language: Name | None = Field(None, description="Without effect, and named as ignored.")
     seed: StrictInt | None = Field(
         None, ge=0, lt=2**53, description="The same seed and text give the same audio."
     )
@@ -221,7 +222,7 @@ class TextOptions(SpeechOptions):
 
     model_config = ConfigDict(extra="allow")
 
-    voice: _Name | VoiceId | None = Field(
+    voice: Name | VoiceId | None = Field(
         None,
         description='A name of `GET /v1/audio/voices`, also as `{"id": name}`. OpenAI\'s own '
         "names (alloy, ash, ...) stand for the default voice.",
@@ -253,7 +254,7 @@ class SpeechBody(TextOptions):
     """
 
     input: str = Field(description="The text to speak.")
-    model: _Name | None = Field(
+    model: Name | None = Field(
         None,
         description="A name of `GET /v1/models`: the served model's or an alias. "
         "Without it, the served model.",
