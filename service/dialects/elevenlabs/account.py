@@ -15,8 +15,6 @@ from service.runtime import Runtime
 from streaming.errors import ErrorCode
 from streaming.protocol.field_errors import invalid_field
 
-#: For how long ElevenLabs' own tokens are valid, in seconds.
-_TOKEN_S = 15 * 60
 _TOKEN_KINDS = ("tts_websocket", "tts_websocket_multi")
 
 
@@ -124,45 +122,9 @@ def elevenlabs_models(names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def add_account(router: APIRouter, runtime: Runtime) -> None:
-    """Add the routes."""
+    """Add the routes of the account."""
     started = int(time.time())
-    _add_voices(router, runtime)
 
-    def subscription() -> Subscription:
-        caller = current_caller()
-        most = runtime.accounts.limits(caller).max_voices
-        return Subscription(
-            voice_slots_used=len(runtime.library.own_names(caller.tenant)),
-            voice_limit=runtime.settings.max_voices if most is None else most,
-            can_use_instant_voice_cloning=runtime.codec.can_encode,
-        )
-
-    @router.get("/v1/user")
-    async def user() -> User:
-        """Who asks."""
-        caller = current_caller()
-        return User(
-            user_id=caller.key_id or "anybody",
-            workspace_id=caller.tenant or "talkwire",
-            subscription=subscription(),
-            created_at=started,
-        )
-
-    @router.get("/v1/user/subscription")
-    async def user_subscription() -> Subscription:
-        """What may be used."""
-        return subscription()
-
-    @router.post("/v1/single-use-token/{token_type}")
-    async def token(token_type: str) -> Token:
-        """A token that a browser may use instead of the key for 15 minutes, on sockets."""
-        if token_type not in _TOKEN_KINDS:
-            allowed = " or ".join(_TOKEN_KINDS)
-            raise invalid_field("token_type", token_type, allowed, ErrorCode.UNSUPPORTED)
-        return Token(token=runtime.authority.issue_token(current_caller(), _TOKEN_S))
-
-
-def _add_voices(router: APIRouter, runtime: Runtime) -> None:
     @router.get("/v1/voices")
     async def voices() -> VoiceList:
         """The voices that can be asked for."""
@@ -204,6 +166,39 @@ def _add_voices(router: APIRouter, runtime: Runtime) -> None:
     async def voice(voice_id: str) -> Voice:
         """One of the voices."""
         return _shaped(find_voice(voice_id, runtime))
+
+    def subscription() -> Subscription:
+        caller = current_caller()
+        most = runtime.accounts.limits(caller).max_voices
+        return Subscription(
+            voice_slots_used=len(runtime.library.own_names(caller.tenant)),
+            voice_limit=runtime.settings.max_voices if most is None else most,
+            can_use_instant_voice_cloning=runtime.codec.can_encode,
+        )
+
+    @router.get("/v1/user")
+    async def user() -> User:
+        """Who asks."""
+        caller = current_caller()
+        return User(
+            user_id=caller.key_id or "anybody",
+            workspace_id=caller.tenant or "talkwire",
+            subscription=subscription(),
+            created_at=started,
+        )
+
+    @router.get("/v1/user/subscription")
+    async def user_subscription() -> Subscription:
+        """What may be used."""
+        return subscription()
+
+    @router.post("/v1/single-use-token/{token_type}")
+    async def token(token_type: str) -> Token:
+        """A token that a browser may use instead of the key for 15 minutes, on sockets."""
+        if token_type not in _TOKEN_KINDS:
+            allowed = " or ".join(_TOKEN_KINDS)
+            raise invalid_field("token_type", token_type, allowed, ErrorCode.UNSUPPORTED)
+        return Token(token=runtime.authority.issue_token(current_caller(), 15 * 60))
 
 
 def _shaped(voice: ListedVoice) -> Voice:

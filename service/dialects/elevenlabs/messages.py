@@ -14,17 +14,13 @@ from pydantic import BaseModel, Field
 from service.contexts.speech_context import TextRenderer
 from service.dialects.elevenlabs.request import NAME, VoiceSettings
 from service.dialects.errors import ErrorTable
-from service.transport.http_routes import documented
 from streaming.errors import ErrorCode, TalkwireError
 from streaming.word_timing import WordTiming
 
 
 def _body(error: TalkwireError, request_id: str) -> dict[str, Any]:
-    detail = {
-        "status": error.code.value,
-        "code": error.code.value,
-        "message": TABLE.message(error),
-    }
+    code = error.code.value
+    detail = {"status": code, "code": code, "message": TABLE.message(error)}
     if (name := TABLE.field(error)) is not None:
         detail["param"] = name
     if request_id:
@@ -43,19 +39,13 @@ TABLE = ErrorTable(
         **dict.fromkeys(("encoding", "sample_rate", "bitrate"), "output_format"),
     },
 )
-close_code = TABLE.close_code
 
 
 def error_message(error: TalkwireError, context_id: str | None = None) -> str:
     """A socket's message about an error."""
-    message = {
-        "message": TABLE.message(error),
-        "error": error.code.value,
-        "code": TABLE.close_code(error),
-    }
-    if context_id is not None:
-        message["contextId"] = context_id
-    return json.dumps(message)
+    code, close_code = error.code.value, TABLE.close_code(error)
+    message = {"message": TABLE.message(error), "error": code, "code": close_code}
+    return json.dumps(message if context_id is None else {**message, "contextId": context_id})
 
 
 class ElevenLabsErrorDetail(BaseModel):
@@ -72,10 +62,6 @@ class ElevenLabsErrorBody(BaseModel):
     """The body of a refusal."""
 
     detail: ElevenLabsErrorDetail
-
-
-#: For OpenAPI.
-ERRORS = documented(ElevenLabsErrorBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +184,7 @@ class ClientMessage(BaseModel):
 
 
 class StreamRenderer(TextRenderer):
-    """See TextRenderer. ``context_id`` None: the socket has one
-    context, which no message names.
+    """See TextRenderer. ``context_id`` None: the socket has one context, which no message names.
 
     Alignment travels with the audio that ends it, and counts from where the one before it ended,
     which is what Pipecat adds up. ``sync``: it counts from the context's first sample, which is

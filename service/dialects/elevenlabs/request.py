@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.audio.containers import RestartingEncoder
 from service.audio.encoder import AudioEncoder
-from service.audio.factory import MEDIA_TYPES, make_stream_encoder
+from service.audio.factory import make_stream_encoder
 from service.contexts.options import speech_request
 from service.runtime import Runtime
 from streaming.errors import ErrorCode
@@ -31,14 +30,10 @@ _ENCODINGS = {
     "opus": "ogg_opus",
     "wav": "wav",
 }
-_WITH_BIT_RATE = ("mp3", "opus")
-_OPUS_RATE = 48_000
 _TIMEOUT_S, _MAX_TIMEOUT_S = 20.0, 180.0
-_Speed = Annotated[float, Field(ge=0.25, le=4)]
 
 
-@dataclass(frozen=True, slots=True)
-class OutputFormat:
+class OutputFormat(NamedTuple):
     """``codec_rate_bitrate``, taken apart. ``sample_rate`` None: whatever the encoder likes."""
 
     encoding: str
@@ -46,18 +41,13 @@ class OutputFormat:
     bit_rate: int | None
 
     @property
-    def media_type(self) -> str:
-        """Of the bytes over HTTP."""
-        return MEDIA_TYPES[self.encoding]
-
-    @property
     def is_file(self) -> bool:
         """Whether a flush ends it, and is heard."""
         return self.encoding in ("mp3", "ogg_opus")
 
-    def make_encoder(self, codec_rate: int, speed: float) -> AudioEncoder:
+    def make_encoder(self, runtime: Runtime, speed: float) -> AudioEncoder:
         """For one context. Raises RequestError (``unsupported``)."""
-        name, rate, bit_rate = self.encoding, self.sample_rate, self.bit_rate
+        codec_rate, (name, rate, bit_rate) = runtime.codec.spec.sample_rate, self
         make = partial(make_stream_encoder, name, codec_rate, rate, bit_rate=bit_rate, speed=speed)
         return RestartingEncoder(make) if self.is_file else make()
 
@@ -65,7 +55,7 @@ class OutputFormat:
 def parse_format(name: str) -> OutputFormat:
     """Raises RequestError (``unsupported``) for what is no such name."""
     match = _FORMAT.fullmatch(name)
-    if match is None or (match[3] is not None) != (match[1] in _WITH_BIT_RATE):
+    if match is None or (match[3] is not None) != (match[1] in ("mp3", "opus")):
         raise invalid_field(
             "output_format",
             name,
@@ -74,20 +64,20 @@ def parse_format(name: str) -> OutputFormat:
             ErrorCode.UNSUPPORTED,
         )
     kind, rate = match[1], int(match[2])
-    if kind == "opus":
-        if rate != _OPUS_RATE:
-            allowed = "opus_48000_<kbit/s> for Opus"
-            raise invalid_field("output_format", name, allowed, ErrorCode.UNSUPPORTED)
-        return OutputFormat(_ENCODINGS[kind], None, 1000 * int(match[3]))
     bit_rate = 1000 * int(match[3]) if match[3] else None
-    return OutputFormat(_ENCODINGS[kind], rate, bit_rate)
+    if kind == "opus" and rate != 48_000:
+        allowed = "opus_48000_<kbit/s> for Opus"
+        raise invalid_field("output_format", name, allowed, ErrorCode.UNSUPPORTED)
+    return OutputFormat(_ENCODINGS[kind], None if kind == "opus" else rate, bit_rate)
 
 
 class VoiceSettings(BaseModel):
     """Knobs of ElevenLabs' models. Of them, only ``speed`` is one here."""
 
     model_config = ConfigDict(extra="ignore")
-    speed: _Speed | None = Field(None, description="How many times as fast, at the same pitch.")
+    speed: Annotated[float, Field(ge=0.25, le=4)] | None = Field(
+        None, description="How many times as fast, at the same pitch."
+    )
 
 
 class SpeechBody(BaseModel):
@@ -109,7 +99,7 @@ class SpeechBody(BaseModel):
 
 
 def speech_create(
-    body: SpeechBody, voice: str, runtime: Runtime, context_id: str, *, timestamps: bool
+    body: SpeechBody, voice: str, runtime: Runtime, *, timestamps: bool
 ) -> wire.ContextCreate:
     """Translate ``body`` to a context. Raises RequestError."""
     refuse_dictionaries(body.pronunciation_dictionary_locators)
@@ -117,7 +107,7 @@ def speech_create(
         raise unsupported("audio_effects", "This server has no audio effects.")
     speed = body.voice_settings.speed if body.voice_settings else None
     return wire.ContextCreate(
-        context_id,
+        NAME,
         voice=voice,
         audio=wire.AudioOptions(speed=speed or 1.0),
         sampling=wire.SamplingOptions(seed=body.seed),
@@ -126,8 +116,7 @@ def speech_create(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
+class StreamOptions(NamedTuple):
     """Options of a socket, from its address. ``voice`` is as the client names it."""
 
     voice: str
@@ -137,10 +126,10 @@ class StreamOptions:
     sync_alignment: bool
     inactivity_s: float
 
-    def create(self, context_id: str, runtime: Runtime, speed: float) -> wire.ContextCreate:
+    def create(self, runtime: Runtime, speed: float) -> wire.ContextCreate:
         """A context on this socket."""
         return wire.ContextCreate(
-            context_id,
+            NAME,
             voice=self.voice,
             audio=wire.AudioOptions(speed=speed),
             sampling=wire.SamplingOptions(seed=self.seed),
@@ -162,8 +151,8 @@ def stream_options(voice: str, query: Mapping[str, str], runtime: Runtime) -> St
     )
     if options.format.encoding == "wav":
         raise unsupported("output_format", "A socket has no WAV files.")
-    options.format.make_encoder(runtime.codec.spec.sample_rate, 1.0)
-    runtime.talker.check_options(speech_request(runtime, options.create("", runtime, 1.0), ""))
+    options.format.make_encoder(runtime, 1.0)
+    runtime.talker.check_options(speech_request(runtime, options.create(runtime, 1.0), NAME))
     return options
 
 

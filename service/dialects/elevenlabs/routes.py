@@ -1,43 +1,310 @@
-"""ElevenLabs' HTTP API (docs/reference/dialects.md)."""
+"""ElevenLabs' HTTP routes and sockets: ``stream-input`` (one context) and ``multi-stream-input``
+(several); see docs/reference/dialects.md.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from fastapi import APIRouter, Query, Request, Response, WebSocket
 
 from service.access.rules import GuardedRouter, Rule
+from service.audio.factory import MEDIA_TYPES
 from service.audio.pcm import tell_wav_length
 from service.audio.timeline import later
 from service.auth.keys import Scope
-from service.contexts.options import SpeechPlan, plan_speech
+from service.contexts.options import FlushEncoder, plan_speech
 from service.dialects.elevenlabs.account import add_account
-from service.dialects.elevenlabs.messages import ERRORS, TABLE, Aligner, CharTimes
+from service.dialects.elevenlabs.messages import (
+    TABLE,
+    Aligner,
+    CharTimes,
+    ClientMessage,
+    ElevenLabsErrorBody,
+    SingleRenderer,
+    StreamRenderer,
+    error_message,
+    final_message,
+)
 from service.dialects.elevenlabs.request import (
     DEFAULT_FORMAT,
     NAME,
-    OutputFormat,
     SpeechBody,
+    StreamOptions,
     parse_format,
+    refuse_dictionaries,
     speech_create,
     stream_options,
 )
-from service.dialects.elevenlabs.sockets import (
-    MultiStreamDialect,
-    SingleStreamDialect,
-    StreamDialect,
-)
+from service.dialects.errors import count_error, parse_message
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
-from service.transport.http_routes import SpeechRoute, speaks
-from service.transport.websocket import Dialect, Socket, serve_socket
+from service.transport.http_routes import SpeechRoute, documented, speaks
+from service.transport.websocket import (
+    NORMAL,
+    Dialect,
+    Socket,
+    SocketClosing,
+    binary_refused,
+    serve_socket,
+)
+from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
 
-_JSON = "application/json"
+
+class StreamContext:
+    """``first`` is the message that opens it. Raises RequestError, CapacityError."""
+
+    def __init__(
+        self,
+        socket: Socket,
+        options: StreamOptions,
+        first: ClientMessage,
+        renderer: StreamRenderer,
+        closed: Callable[[], None],
+    ) -> None:
+        runtime = socket.runtime
+        runtime.require_slot()
+        refuse_dictionaries(first.pronunciation_dictionary_locators)
+        speed = (first.voice_settings and first.voice_settings.speed) or 1.0
+        handle, format_ = socket.new_handle(), options.format
+        self._aligner = renderer.aligner
+        plan = plan_speech(
+            runtime,
+            NAME,
+            f"{socket.session_id}-{handle}",
+            options.create(runtime, speed),
+            format_.make_encoder(runtime, speed),
+            flush_encoder=FlushEncoder.EACH_PAUSE
+            if format_.is_file
+            else FlushEncoder.EACH_UTTERANCE,
+        )
+        self._auto_mode = options.auto_mode
+        self._is_flushed = self._has_text = False
+        #: No more text will come, and what has come is still being spoken.
+        self.is_draining = False
+        self.speech = socket.open_context(plan, handle, renderer, closed)
+
+    def take(self, text: str | None, *, flush: bool) -> None:
+        """Text, a flush, or both. An empty text only keeps the context alive.
+
+        Raises RequestError.
+        """
+        if self.is_draining:
+            raise RequestError(
+                ErrorCode.CONTEXT_CLOSED, "The context was closed; it takes no more text."
+            )
+        self.speech.touch()
+        if text and (self._has_text or not text.isspace()):
+            self._append(text)
+        if flush:
+            self.speech.flush("flush")
+            self._is_flushed = True
+
+    def _append(self, text: str) -> None:
+        """In auto mode each message is a phrase, to be spoken at once: whoever sends phrases
+        leaves out the space between them, and would hear two words as one.
+        """
+        if self._auto_mode and not text[-1].isspace():
+            text += " "
+        self.speech.append(text)
+        self._aligner.append(text)
+        self._has_text, self._is_flushed = True, False
+        if self._auto_mode:
+            self.speech.flush("flush")
+
+    def close(self) -> None:
+        """Speak what was flushed to its end, unless it is closed once more; what was not is
+        not wanted any more: this is how these clients interrupt.
+        """
+        if self._is_flushed and not self.is_draining:
+            self.end()
+        else:
+            self.speech.cancel()
+
+    def end(self) -> None:
+        """No more text; what there is will be spoken."""
+        if not self.is_draining:
+            self.is_draining = True
+            self.speech.end()
+
+
+class StreamDialect(Dialect):
+    """The part that both sockets share."""
+
+    def __init__(self, socket: Socket, options: StreamOptions) -> None:
+        super().__init__(socket)
+        self._options = options
+
+    def on_bytes(self, data: bytes) -> None:
+        """See Dialect: it closes the socket."""
+        self._give_up(binary_refused())
+
+    def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
+        """An error message; without ``context_id`` it is about the socket."""
+        count_error(self.runtime, error, uuid.uuid4().hex, NAME)
+        return error_message(error, context_id)
+
+    def _give_up_idle(self) -> NoReturn:
+        """The client has left the socket alone for too long."""
+        message = "The socket was idle for too long."
+        self._give_up(CapacityError(ErrorCode.IDLE_TIMEOUT, message))
+
+    def _give_up(self, error: TalkwireError) -> NoReturn:
+        """Tell the error and close the socket with its code."""
+        self.tell(error)
+        raise SocketClosing(TABLE.close_code(error))
+
+
+class SingleStreamDialect(StreamDialect):
+    """``stream-input``: an empty text ends the context, and every error ends the socket."""
+
+    _context: StreamContext | None = None
+    _renderer: SingleRenderer | None = None
+    _is_ended = False
+
+    def on_text(self, text: str) -> None:
+        """Carry out one message; none has a meaning after the end."""
+        if self._is_ended:
+            return
+        try:
+            message = parse_message(ClientMessage, text)
+            if message.text == "":
+                self._end()
+            elif self._context is None:
+                self._open(message)
+            else:
+                self._context.take(message.text, flush=bool(message.flush))
+        except TalkwireError as error:
+            self._give_up(error)
+
+    def _open(self, message: ClientMessage) -> None:
+        self._renderer = SingleRenderer(sync=self._options.sync_alignment)
+        self._context = StreamContext(
+            self.socket, self._options, message, self._renderer, self._on_closed
+        )
+        self._context.take(message.text, flush=bool(message.flush))
+
+    def _end(self) -> None:
+        self._is_ended = True
+        if self._context is not None:
+            self._context.end()
+        else:
+            self.socket.send(final_message(None))
+            self.socket.finish(NORMAL)
+
+    def _on_closed(self) -> None:
+        self._is_ended = True
+        failure = self._renderer.failure if self._renderer is not None else None
+        self.socket.finish(NORMAL if failure is None else TABLE.close_code(failure))
+
+    def on_tick(self, now: float) -> None:
+        """Close a socket that its client has left alone for too long."""
+        context = self._context
+        idle_s = self.socket.idle_s(now) if context is None else context.speech.idle_s(now)
+        if not self._is_ended and idle_s > self._options.inactivity_s:
+            self._give_up_idle()
+
+    def _give_up(self, error: TalkwireError) -> NoReturn:
+        self._is_ended = True
+        super()._give_up(error)
+
+
+#: Contexts that take text, and all with those that are still being spoken.
+MAX_OPEN, MAX_ALL = 5, 10
+_DEFAULT_ID = "default"
+#: After these a context goes on.
+_HARMLESS = (ErrorCode.TEXT_TOO_LONG, ErrorCode.CONTEXT_CLOSED)
+
+
+class MultiStreamDialect(StreamDialect):
+    """``multi-stream-input``.
+
+    An error of one context is told with its id and ends that context alone; what is no message
+    at all closes the socket.
+    """
+
+    def __init__(self, socket: Socket, options: StreamOptions) -> None:
+        super().__init__(socket, options)
+        self._contexts: dict[str, StreamContext] = {}
+        self._is_closing = False
+
+    def on_text(self, text: str) -> None:
+        """Carry out one message."""
+        if self._is_closing:
+            return
+        try:
+            message = parse_message(ClientMessage, text)
+        except RequestError as error:
+            self._give_up(error)
+        self._carry_out(message)
+
+    def _carry_out(self, message: ClientMessage) -> None:
+        context_id = message.context_id or _DEFAULT_ID
+        context = self._contexts.get(context_id)
+        try:
+            if message.close_socket:
+                self._close_socket()
+            elif message.close_context:
+                if context is not None:
+                    context.close()
+            elif context is not None:
+                context.take(message.text, flush=bool(message.flush))
+            elif message.text:
+                self._open(context_id, message)
+        except TalkwireError as error:
+            self.socket.send(self.render_error(error, context_id))
+            if (at_fault := self._contexts.get(context_id)) is None:  # it could not be opened
+                self.socket.send(final_message(context_id))
+            elif error.code not in _HARMLESS:
+                at_fault.speech.cancel()
+
+    def _open(self, context_id: str, message: ClientMessage) -> None:
+        taking = sum(not context.is_draining for context in self._contexts.values())
+        if taking >= MAX_OPEN or len(self._contexts) >= MAX_ALL:
+            raise RequestError(
+                ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {MAX_OPEN} open contexts."
+            )
+        context = StreamContext(
+            self.socket,
+            self._options,
+            message,
+            StreamRenderer(context_id, sync=self._options.sync_alignment),
+            lambda: self._on_closed(context_id),
+        )
+        self._contexts[context_id] = context
+        context.take(message.text, flush=bool(message.flush))
+
+    def _on_closed(self, context_id: str) -> None:
+        del self._contexts[context_id]
+        if self._is_closing and not self._contexts:
+            self.socket.finish(NORMAL)
+
+    def _close_socket(self) -> None:
+        """Speak what was flushed to its end; then close the socket."""
+        self._is_closing = True
+        for context in list(self._contexts.values()):
+            if not context.is_draining:
+                context.close()
+        if not self._contexts:
+            self.socket.finish(NORMAL)
+
+    def on_tick(self, now: float) -> None:
+        """End what the client has left alone for too long."""
+        timeout_s = self._options.inactivity_s
+        for context in list(self._contexts.values()):
+            if context.speech.idle_s(now) > timeout_s:
+                context.end()
+        if self.socket.idle_s(now) > timeout_s:
+            self._give_up_idle()
+
+
 _OPENING = b'{"audio_base64": "'
 #: What base64 makes four characters of.
 _GROUP_BYTES = 3
@@ -50,9 +317,9 @@ class TimedLines(BodyRenderer):
     beginning, of what a decoder makes of the audio: ``late_ms`` after the words' own.
     """
 
-    def __init__(self, aligner: Aligner, late_ms: float) -> None:
-        super().__init__(_JSON)
-        self._aligner, self._late_ms = aligner, late_ms
+    def __init__(self, aligner: Aligner, late_ms: float, *, is_wav: bool = False) -> None:
+        super().__init__("application/json")
+        self._aligner, self._late_ms, self._is_wav = aligner, late_ms, is_wav
         self._words: list[WordTiming] = []
 
     def words(self, timings: Sequence[WordTiming]) -> None:
@@ -89,8 +356,8 @@ class TimedWhole(TimedLines):
     """
 
     def __init__(self, aligner: Aligner, late_ms: float, *, is_wav: bool) -> None:
-        super().__init__(aligner, late_ms)
-        self._is_wav, self._size = is_wav, 0
+        super().__init__(aligner, late_ms, is_wav=is_wav)
+        self._size = 0
         self._head, self._rest = bytearray(), bytearray()
         self._encoded: list[bytes] = []
 
@@ -121,7 +388,8 @@ _SPEECH = "/v1/text-to-speech/{voice_id}"
 def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
     """All routes of this dialect."""
     rule = Rule(Scope.SPEAK, TABLE, scheme="xi_api_key")
-    router = GuardedRouter(rule, route_class=SpeechRoute, responses=ERRORS, tags=[NAME])
+    errors = documented(ElevenLabsErrorBody)
+    router = GuardedRouter(rule, route_class=SpeechRoute, responses=errors, tags=[NAME])
     sockets = GuardedRouter(replace(rule, query=_TOKEN_QUERY))
     _add_sockets(sockets, runtime)
     router.take_routes(sockets)
@@ -165,9 +433,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
         """Speak a text. The audio is sent while it is made."""
-        format_ = parse_format(output_format)
-        plan = planned(voice_id, body, request, format_, timestamps=False)
-        return spoken(plan, body, BodyRenderer(format_.media_type))
+        return spoken(voice_id, body, request, output_format)
 
     @router.post(_SPEECH + "/stream/with-timestamps", response_class=Response)
     @speaks
@@ -175,8 +441,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
         """The same in lines of JSON, with the times of characters where the model has them."""
-        plan = planned(voice_id, body, request, parse_format(output_format), timestamps=True)
-        return spoken(plan, body, TimedLines(*_alignment(plan, body)))
+        return spoken(voice_id, body, request, output_format, TimedLines)
 
     @router.post(_SPEECH + "/with-timestamps", response_class=Response)
     @speaks
@@ -184,34 +449,27 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
         """The same in one piece of JSON."""
-        format_ = parse_format(output_format)
-        plan = planned(voice_id, body, request, format_, timestamps=True, buffered=True)
-        is_wav = format_.encoding == "wav"
-        return spoken(plan, body, TimedWhole(*_alignment(plan, body), is_wav=is_wav))
+        return spoken(voice_id, body, request, output_format, TimedWhole)
 
-    def planned(
-        voice_id: str,
+    def spoken(
+        voice: str,
         body: SpeechBody,
         request: Request,
-        format_: OutputFormat,
-        *,
-        timestamps: bool,
-        buffered: bool = False,
-    ) -> SpeechPlan:
+        output_format: str,
+        timed: type[TimedLines] | None = None,
+    ) -> Response:
         """Raises RequestError, CapacityError."""
+        format_ = parse_format(output_format)
         runtime.require_ready()
-        request_id = request.state.request_id
-        create = speech_create(body, voice_id, runtime, request_id, timestamps=timestamps)
-        encoder = format_.make_encoder(runtime.codec.spec.sample_rate, create.audio.speed)
-        return plan_speech(runtime, NAME, request_id, create, encoder, buffered=buffered)
-
-    def spoken(plan: SpeechPlan, body: SpeechBody, renderer: BodyRenderer) -> Response:
+        create = speech_create(body, voice, runtime, timestamps=timed is not None)
+        encoder = format_.make_encoder(runtime, create.audio.speed)
+        buffered, request_id = timed is TimedWhole, request.state.request_id
+        plan = plan_speech(runtime, NAME, request_id, create, encoder, buffered=buffered)
+        renderer = BodyRenderer(MEDIA_TYPES[format_.encoding])
+        if timed is not None:
+            aligner = Aligner(lends=False)
+            aligner.append(body.text)
+            late_ms = 1000 * encoder.delay_samples / encoder.sample_rate
+            renderer = timed(aligner, late_ms, is_wav=format_.encoding == "wav")
         ignored = ignored_fields(body.language_code)
         return HttpSpeech(runtime, plan, body.text, TABLE, renderer, ignored)
-
-
-def _alignment(plan: SpeechPlan, body: SpeechBody) -> tuple[Aligner, float]:
-    """The aligner of a whole text, and by how many milliseconds its audio is late."""
-    aligner = Aligner(lends=False)
-    aligner.append(body.text)
-    return aligner, 1000 * plan.encoder.delay_samples / plan.encoder.sample_rate
