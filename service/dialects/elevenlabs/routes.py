@@ -75,15 +75,14 @@ class StreamContext:
         speed = (first.voice_settings and first.voice_settings.speed) or 1.0
         handle, format_ = socket.new_handle(), options.format
         self._aligner = renderer.aligner
+        often = FlushEncoder.EACH_PAUSE if format_.is_file else FlushEncoder.EACH_UTTERANCE
         plan = plan_speech(
             runtime,
             NAME,
             f"{socket.session_id}-{handle}",
             options.create(runtime, speed),
             format_.make_encoder(runtime, speed),
-            flush_encoder=FlushEncoder.EACH_PAUSE
-            if format_.is_file
-            else FlushEncoder.EACH_UTTERANCE,
+            flush_encoder=often,
         )
         self._auto_mode = options.auto_mode
         self._is_flushed = self._has_text = False

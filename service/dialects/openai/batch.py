@@ -15,8 +15,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fastapi import Response
 from pydantic import BaseModel, Field
@@ -39,6 +38,7 @@ from service.dialects.openai.request import (
     prepare_reference,
     response_format,
     speech_plan,
+    token_usage,
     warning_header,
 )
 from service.runtime import Runtime
@@ -119,32 +119,41 @@ def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBa
             f"A batch takes {settings.max_text_chars} characters at most, all items together.",
             param="items",
         )
-    extra = _extra_fields(body)
+    extra = [(name, name) for name in body.model_extra or ()] + [
+        (name, f"items.{index}.{name}")
+        for index, item in enumerate(body.items)
+        for name in item.model_extra or ()
+    ]
     if extra and settings.unknown_fields == "refuse":
         raise unknown_field(extra[0][1], sorted((*BatchBody.model_fields, "input")))
     require_model(runtime, body.model)
     runtime.require_ready()
     bodies = [_speech_body(body, item) for item in body.items]
-    clips = _Clips()
-    items = [
-        _plan(one, runtime, f"{request_id}-{index}", clips) for index, one in enumerate(bodies)
-    ]
+    known: dict[object, Prepare] = {}
+
+    def prepare(one: SpeechBody, runtime: Runtime) -> Prepare | None:
+        """A clip that several items bring is held once, and encoded once."""
+        if (reference := prepare_reference(one, runtime)) is None:
+            return None
+        clips = tuple((clip.audio, clip.audio_path, clip.text) for clip in one.references or ())
+        key = clips or ((one.ref_audio, None, one.ref_text),)
+        return known.setdefault(key, _one_by_one(reference))
+
+    items: list[Item | TalkwireError] = []
+    for index, one in enumerate(bodies):
+        try:  # nobody listens to it while it is made
+            plan = speech_plan(
+                one, runtime, f"{request_id}-{index}", buffered=True, prepare=prepare
+            )
+            items.append((plan, one))
+        except TalkwireError as error:
+            items.append(error)
     answer = HttpBatch(runtime, items, request_id)
     ignored = [name for one in bodies for name in ignored_fields(one, runtime)]
     for one in bodies:
         answer.headers.update(warning_header(one, runtime))
     answer.headers.update(ignored_header([*ignored, *(name for name, _ in extra)]))
     return answer
-
-
-def _extra_fields(body: BatchBody) -> list[tuple[str, str]]:
-    """Fields that there are not, by name and by path."""
-    mine = [(name, name) for name in body.model_extra or ()]
-    return mine + [
-        (name, f"items.{index}.{name}")
-        for index, item in enumerate(body.items)
-        for name in item.model_extra or ()
-    ]
 
 
 def _speech_body(body: BatchBody, item: BatchItem) -> SpeechBody:
@@ -154,22 +163,6 @@ def _speech_body(body: BatchBody, item: BatchItem) -> SpeechBody:
     if not _SPEAKER.isdisjoint(own):
         shared = {name: value for name, value in shared.items() if name not in _SPEAKER}
     return SpeechBody(**{"response_format": _DEFAULT_FORMAT, **shared, **own}, mode="whole")
-
-
-class _Clips:
-    """The clips of a batch: one that several items bring is held once, and encoded once."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[tuple[str | None, str | None, str | None], ...], Prepare] = {}
-
-    def prepare(self, body: SpeechBody, runtime: Runtime) -> Prepare | None:
-        """See ``prepare_reference``."""
-        prepare = prepare_reference(body, runtime)
-        if prepare is None:
-            return None
-        clips = [(clip.audio, clip.audio_path, clip.text) for clip in body.references or ()]
-        key = tuple(clips or [(body.ref_audio, None, body.ref_text)])
-        return self._known.setdefault(key, _one_by_one(prepare))
 
 
 def _one_by_one(prepare: Prepare) -> Prepare:
@@ -183,17 +176,6 @@ def _one_by_one(prepare: Prepare) -> Prepare:
     return in_turn
 
 
-def _plan(
-    body: SpeechBody, runtime: Runtime, request_id: str, clips: _Clips
-) -> Item | TalkwireError:
-    """An item ready to be spoken: all at once, since nobody listens to it while it is made."""
-    try:
-        plan = speech_plan(body, runtime, request_id, buffered=True, prepare=clips.prepare)
-        return plan, body
-    except TalkwireError as error:
-        return error
-
-
 #: How long an item waits for a slot while others are busy.
 _SLOT_TIMEOUT_S = 30.0
 _LEAST_WAIT_S = 0.05
@@ -203,8 +185,7 @@ _MOST_WAIT_S = 1.0
 _PIECE_BYTES = 48 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Spoken:
+class Spoken(NamedTuple):
     """An item's audio, encoded, how many samples that is, and how its context ended."""
 
     data: bytearray
@@ -230,13 +211,16 @@ class HttpBatch(Response):
         self.status_code, self.media_type, self.background = 200, "application/json", None
         self.init_headers({"cache-control": "no-store"})
         self._runtime, self._request_id, self._items = runtime, request_id, items
-        self._todo = deque(
-            (index, item) for index, item in enumerate(items) if not isinstance(item, TalkwireError)
-        )
-        self._results: dict[int, Result] = {
-            index: item for index, item in enumerate(items) if isinstance(item, TalkwireError)
-        }
-        self._came = asyncio.Event()
+        self._todo: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        #: Of all items, in order, those that have not been told.
+        self._results: deque[asyncio.Future[Result]] = deque()
+        for item in items:
+            result = asyncio.get_running_loop().create_future()
+            self._results.append(result)
+            if isinstance(item, TalkwireError):
+                result.set_result(item)
+            else:
+                self._todo.append((item, result))
         self._caller = current_caller()
         #: The first item's, taken before anything is answered.
         self._first: Lease | None = None
@@ -245,7 +229,7 @@ class HttpBatch(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak them all, or until the client leaves."""
         if self._todo:
-            _, (plan, _) = self._todo[0]
+            (plan, _), _ = self._todo[0]
             try:
                 self._first = self._runtime.admission.acquire(self._caller, plan.session.speed)
             except CapacityError as full:
@@ -278,14 +262,13 @@ class HttpBatch(Response):
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         while self._todo:
-            index, (plan, asked) = self._todo.popleft()
+            (plan, asked), result = self._todo.popleft()
             try:
                 self._runtime.require_text(asked.input)
                 lease = await self._acquire(plan.session.speed)
-                self._results[index] = await self._speak(plan, asked.input, lease, tasks)
+                result.set_result(await self._speak(plan, asked.input, lease, tasks))
             except TalkwireError as error:
-                self._results[index] = error
-            self._came.set()
+                result.set_result(error)
 
     async def _acquire(self, speed: float) -> Lease:
         """A slot, as soon as one is free. Raises CapacityError."""
@@ -325,15 +308,12 @@ class HttpBatch(Response):
     # -- writing
 
     async def _write(self, body: ResponseBody) -> None:
-        """One JSON object, bit by bit: a ``BatchAnswer`` of batch.py."""
+        """One JSON object, bit by bit: a ``BatchAnswer``."""
         failed = 0
         try:
             await body.put(f'{{"id":"speech-batch-{self._request_id}","results":['.encode())
             for index in range(len(self._items)):
-                while index not in self._results:
-                    self._came.clear()
-                    await self._came.wait()
-                result = self._results.pop(index)
+                result = await self._results.popleft()
                 if isinstance(result, TalkwireError):
                     count_error(self._runtime, result, self._request_id)
                     failed += 1
@@ -355,15 +335,15 @@ class HttpBatch(Response):
         item = self._items[index]
         if isinstance(result, TalkwireError) or isinstance(item, TalkwireError):
             assert isinstance(result, TalkwireError)
-            yield _json({"index": index, **_fault(result)})
+            told = error_body(result)["error"]
+            fields = {"status": "error", "error": told["message"], "code": told["code"]}
+            param = {} if told["param"] is None else {"param": told["param"]}
+            yield _json({"index": index, **fields, **param})
             return
         _, asked = item
         name = FORMATS[response_format(asked, self._runtime)]
         tell_length(name, result.data, result.samples)
-        report = result.done.report
-        came = report.characters
-        made = round(report.audio_s * asked.pace / self._runtime.codec.spec.frame_s)
-        usage = {"input_tokens": came, "output_tokens": made, "total_tokens": came + made}
+        usage = token_usage(result.done.report, asked, self._runtime)
         yield _json({"index": index, "status": "success"})[:-1] + b',"audio_data":"'
         for at in range(0, len(result.data), _PIECE_BYTES):
             yield base64.b64encode(result.data[at : at + _PIECE_BYTES])
@@ -372,9 +352,3 @@ class HttpBatch(Response):
 
 def _json(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
-
-
-def _fault(error: TalkwireError) -> dict[str, Any]:
-    detail = error_body(error)["error"]
-    fields = {"status": "error", "error": detail["message"], "code": detail["code"]}
-    return fields if detail["param"] is None else {**fields, "param": detail["param"]}

@@ -17,6 +17,7 @@ from streaming.errors import ErrorCode, RequestError
 from streaming.ports import MAX_REFERENCES, Reference
 from streaming.protocol import messages as wire
 from streaming.protocol.field_errors import invalid_parameter, unknown_field, unsupported
+from streaming.report import ContextReport
 
 #: vLLM-Omni's.
 TaskType = Literal["CustomVoice", "Base"]
@@ -346,6 +347,12 @@ def ignored_fields(body: SpeechBody, runtime: Runtime) -> list[str]:
     if not body.references and is_replaced(_voice(body.voice, runtime), runtime):
         ignored.append("voice")
     return ignored + sorted(body.model_extra or ())
+
+
+def token_usage(report: ContextReport, body: SpeechBody, runtime: Runtime) -> dict[str, int]:
+    """The usage of a text. A token is a character of it, or a frame of audio."""
+    came, made = report.characters, round(report.audio_s * body.pace / runtime.codec.spec.frame_s)
+    return {"input_tokens": came, "output_tokens": made, "total_tokens": came + made}
 
 
 def warning_header(body: SpeechBody, runtime: Runtime) -> dict[str, str]:

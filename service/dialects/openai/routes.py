@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 
@@ -19,6 +18,7 @@ from service.audio.factory import MEDIA_TYPES
 from service.auth.keys import Scope
 from service.contexts.options import require_model
 from service.dialects.elevenlabs.account import elevenlabs_models
+from service.dialects.errors import validation_error
 from service.dialects.openai.batch import BatchAnswer, BatchBody, batch_response
 from service.dialects.openai.errors import TABLE, ErrorBody, error_body
 from service.dialects.openai.request import (
@@ -27,6 +27,7 @@ from service.dialects.openai.request import (
     ignored_fields,
     response_format,
     speech_plan,
+    token_usage,
     warning_header,
 )
 from service.runtime import Runtime
@@ -41,20 +42,19 @@ _NO_FIELDS = frozenset((*BROWSER_QUERY, "api-version"))
 
 
 class EventRenderer(BodyRenderer):
-    """Server-sent events. ``frame_s``: seconds of audio, as heard, that count as one token."""
+    """Server-sent events."""
 
-    def __init__(self, frame_s: float) -> None:
+    def __init__(self, body: SpeechBody, runtime: Runtime) -> None:
         super().__init__(_EVENTS)
-        self._frame_s = frame_s
+        self._body, self._runtime = body, runtime
 
     def audio(self, data: bytes) -> bytes:
         """A ``speech.audio.delta``; base64 of the encoded audio."""
         return _event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
 
     def done(self, done: Done) -> bytes:
-        """``speech.audio.done``. A token is a character of the text or a frame of audio."""
-        came, made = done.report.characters, round(done.report.audio_s / self._frame_s)
-        usage = {"input_tokens": came, "output_tokens": made, "total_tokens": came + made}
+        """``speech.audio.done``."""
+        usage = token_usage(done.report, self._body, self._runtime)
         return _event({"type": "speech.audio.done", "usage": usage})
 
     def broken(self, error: TalkwireError) -> bytes | None:
@@ -84,7 +84,6 @@ class ModelList(BaseModel):
 
 #: What samples without a header of their own are, in the words of SGLang-Omni.
 _PCM_HEADERS = {"x-sample-rate": "24000", "x-channels": "1", "x-bit-depth": "16"}
-_ERRORS = documented(ErrorBody)
 _AUDIO: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The audio, sent as it is made.",
@@ -110,7 +109,7 @@ class AudioModels(BaseModel):
 
 
 def query_body(request: Request) -> SpeechBody:
-    """The body that a query's parameters stand for. Raises RequestValidationError."""
+    """The body that a query's parameters stand for. Raises RequestError."""
     asked = {
         name: _typed(name, value)
         for name, value in request.query_params.items()
@@ -119,8 +118,7 @@ def query_body(request: Request) -> SpeechBody:
     try:
         return SpeechBody.model_validate(asked)
     except ValidationError as error:
-        faults = [{**fault, "loc": ("query", *fault["loc"])} for fault in error.errors()]
-        raise RequestValidationError(faults) from error
+        raise validation_error(error.errors(), rooted=False) from error
 
 
 def _typed(name: str, value: str) -> object:
@@ -139,15 +137,12 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
     """The answer that speaks. Raises RequestError, CapacityError."""
     plan = speech_plan(body, runtime, request_id)
     format_ = response_format(body, runtime)
-    is_audio = body.stream_format == "audio"
-    renderer = (
-        BodyRenderer(MEDIA_TYPES[FORMATS[format_]])
-        if is_audio
-        else EventRenderer(runtime.codec.spec.frame_s / body.pace)
-    )
+    renderer = BodyRenderer(MEDIA_TYPES[FORMATS[format_]])
+    if body.stream_format == "sse":
+        renderer = EventRenderer(body, runtime)
     ignored = ignored_fields(body, runtime)
     response = HttpSpeech(runtime, plan, body.input, TABLE, renderer, ignored)
-    if is_audio and format_ == "pcm":
+    if body.stream_format == "audio" and format_ == "pcm":
         response.headers.update(_PCM_HEADERS)
     response.headers.update(warning_header(body, runtime))
     return response
@@ -156,7 +151,7 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
 def openai_router(runtime: Runtime) -> GuardedRouter:
     """The routes of this API."""
     rule = Rule(Scope.SPEAK, TABLE)
-    options: dict[str, Any] = {"responses": _ERRORS, "tags": ["openai"]}
+    options: dict[str, Any] = {"responses": documented(ErrorBody), "tags": ["openai"]}
     router = GuardedRouter(rule, route_class=ClipRoute, **options)
     queries = GuardedRouter(replace(rule, query=BROWSER_QUERY), route_class=ClipRoute, **options)
     started = int(time.time())
