@@ -18,11 +18,11 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -55,6 +55,9 @@ _MAX_ERROR_BYTES = 64 * 1024
 _SPEECH_FIELDS = ("voice", "ref_audio", "ref_text", "temperature", "seed", "scene")
 #: Takes pieces of a WAV file whose header does not tell its length.
 Write = Callable[[bytes], None]
+#: Speaks one text at a time. Raises TalkwireError where this text cannot be spoken, or not now,
+#: BatchError where none can.
+Speak = Callable[[str, Write], Awaitable[None]]
 
 
 class BatchError(Exception):
@@ -63,19 +66,15 @@ class BatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """How to speak the texts, and where to.
-
-    Attributes:
-        out: The folder for the audio and the results; it is made if need be.
-        speech: Fields of ``POST /v1/audio/speech`` beside the text; those that are None are left
-            out.
-        concurrency: Texts spoken at a time.
-        model: Whose voice it is, for telling whether a result still holds.
+    """How to speak the texts, and where to: the folder ``out``, which is made if need be.
+    ``concurrency``: texts spoken at a time.
     """
 
     out: Path
+    #: Fields of ``POST /v1/audio/speech`` beside the text; those that are None are left out.
     speech: Mapping[str, Any] = field(default_factory=dict, repr=False)
     concurrency: int = 4
+    #: Whose voice it is, for telling whether a result still holds.
     model: str | None = None
 
     def body(self, text: str) -> dict[str, Any]:
@@ -91,8 +90,7 @@ class BatchOptions:
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """A text and the number of its line, from 1."""
 
     line: int
@@ -154,10 +152,14 @@ class Results:
             for partial in out.glob(".*.wav.partial"):
                 partial.unlink(missing_ok=True)
             file.seek(0)
-            data = file.read()
+            data, known = file.read(), dict[int, Result]()
             if data and not data.endswith(b"\n"):  # a killed run did not finish its line
                 file.write(b"\n")
-            yield cls(out, file, _known(data))
+            for line in data.splitlines():
+                with contextlib.suppress(msgspec.MsgspecError):  # half a line
+                    result = msgspec.json.decode(line, type=Result)
+                    known[result.line] = result
+            yield cls(out, file, known)
 
     def kept(self, item: Item, digest: str) -> Result | None:
         """The result of an earlier run, if its audio is there and is this text's."""
@@ -174,15 +176,6 @@ class Results:
         self._file.write(msgspec.json.encode(result) + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
-
-
-def _known(data: bytes) -> dict[int, Result]:
-    known = {}
-    for line in data.splitlines():
-        with contextlib.suppress(msgspec.MsgspecError):  # half a line, see ``open``
-            result = msgspec.json.decode(line, type=Result)
-            known[result.line] = result
-    return known
 
 
 class PartialWav:
@@ -220,33 +213,16 @@ class PartialWav:
         self._partial.unlink(missing_ok=True)
 
 
-class Speaker(Protocol):
-    """Speaks one text at a time."""
-
-    async def speak(self, text: str, write: Write) -> None:
-        """Write one text's audio. Raises TalkwireError where this text cannot be spoken, or not
-        now, BatchError where none can.
-        """
-
-
 async def run_batch(
     items: Sequence[Item],
     options: BatchOptions,
-    speaker: Speaker,
+    speak: Speak,
     results: Results,
     on_result: Callable[[Result], None],
 ) -> int:
-    """Speak what is not complete; returns how many texts failed.
-
-    Args:
-        items: The texts.
-        options: How, and where to.
-        speaker: Speaks them.
-        results: Of the folder of ``options``.
-        on_result: Called with each result, in the order in which they come.
-
-    Raises:
-        BatchError: No more can be spoken or written; what is complete stays.
+    """Speak what is not complete; returns how many texts failed. ``on_result`` is called with each
+    result, in the order in which they come. Raises BatchError where no more can be spoken or
+    written; what is complete stays.
     """
     todo, failed = iter(items), 0
 
@@ -255,7 +231,7 @@ async def run_batch(
         for item in todo:
             result = results.kept(item, options.digest(item.text))
             if result is None:
-                result = await _make(item, options, speaker)
+                result = await _make(item, options, speak)
                 results.add(result)
             failed += result.status == "error"
             on_result(result)
@@ -274,7 +250,7 @@ async def run_batch(
     return failed
 
 
-async def _make(item: Item, options: BatchOptions, speaker: Speaker) -> Result:
+async def _make(item: Item, options: BatchOptions, speak: Speak) -> Result:
     """Speak one text. What can be served later is asked for again."""
     digest = options.digest(item.text)
     tried = 0
@@ -282,7 +258,7 @@ async def _make(item: Item, options: BatchOptions, speaker: Speaker) -> Result:
         tried += 1
         wav = PartialWav(options.out / item.file)
         try:
-            await speaker.speak(item.text, wav.write)
+            await speak(item.text, wav.write)
             audio_s = round(wav.complete(), 3)
             return Result(item.line, "success", digest, item.file, wav.bytes, audio_s)
         except TalkwireError as error:
@@ -310,7 +286,7 @@ class EngineSpeaker:
         return cls(runtime, options)
 
     async def speak(self, text: str, write: Write) -> None:
-        """See Speaker."""
+        """See Speak."""
         runtime, body = self._runtime, SpeechBody.model_validate(self._options.body(text))
         plan = speech_plan(body, runtime, uuid.uuid4().hex, buffered=True)
         lease = runtime.admission.acquire()
@@ -343,7 +319,7 @@ class ServerSpeaker:
             self._headers["authorization"] = f"Bearer {api_key}"
 
     async def speak(self, text: str, write: Write) -> None:
-        """See Speaker."""
+        """See Speak."""
         kind = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=_TIMEOUT_S)
 
@@ -367,15 +343,10 @@ class ServerSpeaker:
         except (OSError, http.client.HTTPException) as error:
             raise BatchError(f"the server at {self._url} is gone: {error}") from error
         finally:
-            _close(connection)
-
-
-def _close(connection: http.client.HTTPConnection) -> None:
-    """Close it, and wake the thread that may still read from it."""
-    if connection.sock is not None:
-        with contextlib.suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
-    connection.close()
+            if connection.sock is not None:  # wake the thread that may still read from it
+                with contextlib.suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
 
 def _refused(status: int, body: bytes, retry_after_ms: str | None) -> TalkwireError | BatchError:
@@ -401,20 +372,9 @@ def run_command(
     url: str | None,
     api_key: str | None,
 ) -> int:
-    """Run ``talkwire batch``: results on stdout, a progress bar on stderr.
-
-    Args:
-        items: The texts.
-        options: How, and where to.
-        settings: Of the engines; None: the service at ``url`` speaks.
-        url: The service's address.
-        api_key: For it.
-
-    Returns:
-        How many texts failed.
-
-    Raises:
-        BatchError: It cannot go on.
+    """Run ``talkwire batch``: results on stdout, a progress bar on stderr. Engines of these
+    ``settings`` speak; where they are None, the service at ``url``. Returns how many texts failed.
+    Raises BatchError.
     """
     try:
         SpeechBody.model_validate(options.body("text"))
@@ -422,16 +382,14 @@ def run_command(
         fault = error.errors()[0]
         raise BatchError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
     with Results.open(options.out) as results:
-
-        def is_complete() -> bool:
-            return all(results.kept(item, options.digest(item.text)) for item in items)
+        is_complete = all(results.kept(item, options.digest(item.text)) for item in items)
 
         async def command() -> int:
             async with contextlib.AsyncExitStack() as stack:
-                if settings is None or is_complete():  # then no engines are needed
-                    speaker: Speaker = ServerSpeaker(url or DEFAULT_URL, api_key, options)
+                if settings is None or is_complete:  # then no engines are needed
+                    speak: Speak = ServerSpeaker(url or DEFAULT_URL, api_key, options).speak
                 else:
-                    speaker = await stack.enter_async_context(_started(settings, options))
+                    speak = await stack.enter_async_context(_started(settings, options))
                 bar = stack.enter_context(
                     typer.progressbar(length=len(items), label="Speaking", file=sys.stderr)
                 )
@@ -441,13 +399,13 @@ def run_command(
                     sys.stdout.flush()
                     bar.update(1)
 
-                return await run_batch(items, options, speaker, results, on_result)
+                return await run_batch(items, options, speak, results, on_result)
 
         return asyncio.run(command())
 
 
 @asynccontextmanager
-async def _started(settings: Settings, options: BatchOptions) -> AsyncIterator[Speaker]:
+async def _started(settings: Settings, options: BatchOptions) -> AsyncIterator[Speak]:
     """Engines for as long as the block runs. Raises BatchError."""
     # the usual level would run through the progress bar
     log = set_up("error" if settings.log_level == "info" else settings.log_level, "auto")
@@ -467,4 +425,4 @@ async def _started(settings: Settings, options: BatchOptions) -> AsyncIterator[S
         except Exception as error:
             raise BatchError(start_failure(error)) from error
         is_ready = True
-        yield speaker
+        yield speaker.speak

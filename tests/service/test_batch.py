@@ -28,7 +28,7 @@ from service.batch import (
     Result,
     Results,
     ServerSpeaker,
-    Speaker,
+    Speak,
     Write,
     read_items,
     run_batch,
@@ -64,28 +64,28 @@ def expected(server: Gateway, text: str, reference: Reference | None = None) -> 
 
 
 async def spoken(
-    options: BatchOptions, speaker: Speaker, items: list[Item] = ITEMS
+    options: BatchOptions, speak: Speak, items: list[Item] = ITEMS
 ) -> dict[int, Result]:
     found: dict[int, Result] = {}
     with Results.open(options.out) as results:
         failed = await run_batch(
-            items, options, speaker, results, lambda result: found.update({result.line: result})
+            items, options, speak, results, lambda result: found.update({result.line: result})
         )
     assert failed == sum(result.status == "error" for result in found.values())
     return found
 
 
-async def speakers(server: Gateway, options: BatchOptions) -> list[tuple[BatchOptions, Speaker]]:
+async def speakers(server: Gateway, options: BatchOptions) -> list[tuple[BatchOptions, Speak]]:
     """Engines and service, each with a folder of its own."""
     one, two = (replace(options, out=options.out / folder) for folder in ("engines", "service"))
     engines = await EngineSpeaker.of(server.runtime, one)
-    return [(one, engines), (two, ServerSpeaker(server.url, None, two))]
+    return [(one, engines.speak), (two, ServerSpeaker(server.url, None, two).speak)]
 
 
 async def test_batch_by_engines_and_by_a_service_gives_the_same_audio(tmp_path: Path) -> None:
     async with gateway() as server:
-        for options, speaker in await speakers(server, BatchOptions(tmp_path, {"seed": 5})):
-            results = await spoken(options, speaker)
+        for options, speak in await speakers(server, BatchOptions(tmp_path, {"seed": 5})):
+            results = await spoken(options, speak)
             for item in ITEMS:
                 result, path = results[item.line], options.out / item.file
                 samples = read_wav(path)
@@ -101,8 +101,8 @@ async def test_batch_clones(tmp_path: Path) -> None:
     reference = Reference(FakeDecoder(SPEC).encode(await samples_of(CLIP)), "A tone.")
     async with gateway() as server:
         asked = BatchOptions(tmp_path, {"seed": 5, "ref_audio": CLIP_BASE64, "ref_text": "A tone."})
-        for options, speaker in await speakers(server, asked):
-            await spoken(options, speaker)
+        for options, speak in await speakers(server, asked):
+            await spoken(options, speak)
             for item in ITEMS:
                 wanted = expected(server, item.text, reference)
                 assert np.array_equal(read_wav(options.out / item.file), wanted)
@@ -120,7 +120,7 @@ async def test_batch_makes_only_what_is_not_complete(tmp_path: Path) -> None:
         other = replace(options, speech={"seed": 6})
 
         async def statuses(items: list[Item] = ITEMS, asked: BatchOptions = options) -> list[str]:
-            results = await spoken(asked, speaker, items)
+            results = await spoken(asked, speaker.speak, items)
             return [results[line].status for line in sorted(results)]
 
         assert await statuses() == ["success"] * 3
@@ -167,7 +167,7 @@ async def test_batch_shows_no_partial_file(tmp_path: Path, ends_by: str) -> None
     failure = RequestError(ErrorCode.INVALID_TEXT, "told to")
     does = {"cancel": [], "error": [failure], "batch error": [BatchError("told to")]}[ends_by]
     speaker = Scripted(*does)
-    running = asyncio.create_task(spoken(options, speaker, [item]))
+    running = asyncio.create_task(spoken(options, speaker.speak, [item]))
     async with asyncio.timeout(60):
         await speaker.begun.wait()
     if ends_by == "cancel":
@@ -193,9 +193,9 @@ async def test_batch_tries_again_what_may_be_served_later(
     options = BatchOptions(tmp_path, concurrency=1)
     bad, good = Scripted(*[failed] * 5), Scripted(failed, None)
     monkeypatch.setattr(batch.PartialWav, "complete", lambda wav: 0.0)
-    results = await spoken(options, bad, ITEMS[:1])
+    results = await spoken(options, bad.speak, ITEMS[:1])
     assert (results[1].status, results[1].code) == ("error", "engine_restarting")
-    results = await spoken(options, good, ITEMS[1:2])
+    results = await spoken(options, good.speak, ITEMS[1:2])
     assert results[2].status == "success"
 
 
@@ -206,8 +206,8 @@ async def test_batch_goes_on_after_a_text_that_cannot_be_spoken(
     texts = [TEXTS[0], "This one must !fail here.", "x" * 200, TEXTS[2]]
     items = [Item(number, text) for number, text in enumerate(texts, 1)]
     async with gateway(max_text_chars=100) as server:
-        for options, speaker in await speakers(server, BatchOptions(tmp_path)):
-            results = await spoken(options, speaker, items)
+        for options, speak in await speakers(server, BatchOptions(tmp_path)):
+            results = await spoken(options, speak, items)
             found = [(results[n].status, results[n].code) for n in range(1, 5)]
             assert found == [
                 ("success", None),
@@ -227,7 +227,7 @@ async def test_batch_waits_for_a_service_that_is_full(
     monkeypatch.setattr(batch, "_TRIES", 1000)
     async with gateway(FakeTalker(row_s=0.0005), max_contexts=1) as server:
         options = BatchOptions(tmp_path, concurrency=3)
-        results = await spoken(options, ServerSpeaker(server.http, None, options))
+        results = await spoken(options, ServerSpeaker(server.http, None, options).speak)
         assert {result.status for result in results.values()} == {"success"}
 
 
@@ -235,7 +235,7 @@ async def test_batch_without_a_service_ends(tmp_path: Path, unused_tcp_port: int
     for url in (f"http://127.0.0.1:{unused_tcp_port}", f"ws://127.0.0.1:{unused_tcp_port}/v1"):
         options = BatchOptions(tmp_path)
         with pytest.raises(BatchError, match="no server answers"):
-            await spoken(options, ServerSpeaker(url, None, options))
+            await spoken(options, ServerSpeaker(url, None, options).speak)
     for url in ("ftp://host", "host:8000", "http://host:port"):
         with pytest.raises(BatchError, match="not an address"):
             ServerSpeaker(url, None, BatchOptions(tmp_path))
