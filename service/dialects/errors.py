@@ -211,6 +211,12 @@ def count_error(runtime: Runtime, error: TalkwireError, request_id: str, dialect
     log.info("client error", extra=fields)
 
 
+def too_many_contexts(limit: int) -> RequestError:
+    """The error where a socket has ``limit`` open contexts already."""
+    message = f"A socket may hold {limit} open contexts."
+    return RequestError(ErrorCode.TOO_MANY_CONTEXTS, message)
+
+
 #: What a value must be, by pydantic's type of fault.
 _MUST_BE = {
     "string_type": "a string",
@@ -276,7 +282,7 @@ def validation_error(
     return invalid_field(name, fault.get("input"), " or ".join(dict.fromkeys(ways)))
 
 
-def parse_message(model: type[Model], text: str) -> Model:
+def parse_message(model: type[Model], text: str | bytes) -> Model:
     """Read a client's message. Raises RequestError (``invalid_json``, ``invalid_message``)."""
     try:
         return model.model_validate_json(text)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from fastapi import WebSocket
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from service.access.rules import GuardedRouter, Rule
 from service.audio.encoder import AudioEncoder
@@ -28,7 +28,7 @@ from service.contexts.speech_context import (
     Started,
     Words,
 )
-from service.dialects.errors import UNAVAILABLE, ErrorTable, count_error
+from service.dialects.errors import UNAVAILABLE, ErrorTable, count_error, too_many_contexts
 from service.runtime import Runtime
 from service.transport.websocket import (
     GOING_AWAY,
@@ -58,13 +58,11 @@ def _body(error: TalkwireError, _: str) -> dict[str, Any]:
 
 #: Of handshakes, and of requests to the service itself.
 TABLE = ErrorTable(NAME, _body, statuses={ErrorCode.OVERLOADED: UNAVAILABLE})
-T = TypeVar("T")
 #: How audio travels; see wire.SessionConfigure.
 Framing = Literal["header", "raw", "json"]
 
 
-def milliseconds(seconds: float | None) -> float | None:
-    """Seconds as milliseconds with one decimal."""
+def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(1000 * seconds, 1)
 
 
@@ -90,9 +88,7 @@ def make_context_encoder(audio: wire.AudioOptions, codec_rate: int) -> AudioEnco
 
 
 class NativeRenderer:
-    """See service.contexts.speech_context.Renderer. ``render_error`` makes the message about an
-    error of the context.
-    """
+    """See Renderer. ``render_error`` makes the message about an error of the context."""
 
     def __init__(
         self,
@@ -117,12 +113,14 @@ class NativeRenderer:
                 return self._words(output)
             case Flushed(flush_id):
                 return [encode_message(wire.FlushDone(self._id, flush_id))]
-            case Cancelled():
-                return [self._cancelled(output), self._metrics(output.report)]
+            case Cancelled(generated_s, sent_s, played_s, spoken, remaining, report):
+                made, sent, played = (round(1000 * s, 1) for s in (generated_s, sent_s, played_s))
+                told = wire.ContextCancelled(self._id, made, sent, played, spoken, remaining)
+                return [encode_message(told), self._metrics(report)]
             case Done(reason, report, error):
-                told = [] if error is None else [self._render_error(error, self._id)]
+                failed = [] if error is None else [self._render_error(error, self._id)]
                 done = encode_message(wire.ContextDone(self._id, reason))
-                return [*told, self._metrics(report), done]
+                return [*failed, self._metrics(report), done]
 
     def _frames(self, audio: Audio) -> Iterator[Revocable]:
         flags = AudioFlags.DISCONTINUITY if audio.late else AudioFlags.NONE
@@ -153,25 +151,13 @@ class NativeRenderer:
         told = [wire.Word(w.text, w.start, w.end, w.start_ms, w.end_ms) for w in words.timings]
         return [Revocable(encode_message(wire.Timestamps(self._id, told)))]
 
-    def _cancelled(self, cancelled: Cancelled) -> str:
-        return encode_message(
-            wire.ContextCancelled(
-                self._id,
-                generated_ms=round(1000 * cancelled.generated_s, 1),
-                sent_ms=round(1000 * cancelled.sent_s, 1),
-                played_ms=round(1000 * cancelled.played_s, 1),
-                text_spoken=cancelled.text_spoken,
-                text_remaining=cancelled.text_remaining,
-            )
-        )
-
     def _metrics(self, report: ContextReport) -> str:
         return encode_message(
             wire.Metrics(
                 self._id,
-                queue_ms=milliseconds(report.queue_s),
-                ttfa_ms=milliseconds(report.ttfa_s),
-                leading_silence_ms=milliseconds(report.leading_silence_s),
+                queue_ms=_milliseconds(report.queue_s),
+                ttfa_ms=_milliseconds(report.ttfa_s),
+                leading_silence_ms=_milliseconds(report.leading_silence_s),
                 audio_ms=round(1000 * report.audio_s, 1),
                 rtf=None if report.rtf is None else round(report.rtf, 4),
                 underrun_ms=round(1000 * report.underrun_s, 1),
@@ -180,10 +166,6 @@ class NativeRenderer:
 
 
 _REMEMBERED_CLOSED = 256
-
-
-def _or_unset(value: T | None) -> T | UnsetType:
-    return UNSET if value is None else value
 
 
 class NativeDialect(Dialect):
@@ -202,6 +184,7 @@ class NativeDialect(Dialect):
     def open(self) -> None:
         """Say what this server is and allows."""
         runtime, settings = self.runtime, self.runtime.settings
+        rate = runtime.codec.spec.sample_rate
         mine = runtime.accounts.limits(current_caller())
         limits = wire.Limits(
             max_contexts=settings.max_contexts_per_session,
@@ -221,10 +204,10 @@ class NativeDialect(Dialect):
                 wire.SUBPROTOCOL,
                 model=settings.model_name,
                 voices=list(runtime.voices),
-                sample_rate=runtime.codec.spec.sample_rate,
+                sample_rate=rate,
                 encodings=[encoding.value for encoding in Encoding],
                 limits=limits,
-                sample_rates=sorted({*SAMPLE_RATES, runtime.codec.spec.sample_rate}),
+                sample_rates=sorted({*SAMPLE_RATES, rate}),
                 word_timings=runtime.talker.has_word_timings,
                 continuity=continuity(runtime),
             )
@@ -259,15 +242,16 @@ class NativeDialect(Dialect):
         """An ``error`` message; its request id finds it in the logs."""
         request_id = uuid.uuid4().hex
         count_error(self.runtime, error, request_id, NAME)
+        param, retry_ms = error.param, error.retry_after_ms
         return encode_message(
             wire.Error(
                 error.code,
                 TABLE.message(error),
                 request_id,
                 retryable=error.retryable,
-                param=_or_unset(error.param),
-                context_id=_or_unset(context_id),
-                retry_after_ms=_or_unset(error.retry_after_ms),
+                param=UNSET if param is None else param,
+                context_id=UNSET if context_id is None else context_id,
+                retry_after_ms=UNSET if retry_ms is None else retry_ms,
             )
         )
 
@@ -278,10 +262,11 @@ class NativeDialect(Dialect):
 
     def _dispatch(self, message: wire.ClientMessage) -> None:
         match message:
-            case wire.ContextCreate():
+            case wire.ContextCreate(context_id):
                 handle = self._open(message)
-                warning = self._warning(message)
-                self._say(wire.ContextCreated(message.context_id, handle, warning))
+                texts = (clip.text for clip in _clips(message))
+                warnings = filter(None, map(self.runtime.cloner.text_warning, texts))
+                self._say(wire.ContextCreated(context_id, handle, next(warnings, None)))
             case wire.TextAppend(context_id, text):
                 self._find(context_id).append(text)
             case wire.ContextFlush(context_id, flush_id):
@@ -293,18 +278,14 @@ class NativeDialect(Dialect):
             case wire.Playback(context_id, played_samples):
                 self._find(context_id).on_played(played_samples)
             case wire.SessionConfigure(framing):
-                self._configure(framing)
+                if self._contexts:
+                    wrong = "Configure the session before its first context."
+                    raise RequestError(ErrorCode.INVALID_MESSAGE, wrong)
+                self._framing = framing
             case wire.Ping(id):
                 self._say(wire.Pong(id))
             case wire.SessionClose():
                 raise SocketClosing(NORMAL)
-
-    def _configure(self, framing: Framing) -> None:
-        if self._contexts:
-            raise RequestError(
-                ErrorCode.INVALID_MESSAGE, "Configure the session before its first context."
-            )
-        self._framing = framing
 
     # -- contexts
 
@@ -315,9 +296,8 @@ class NativeDialect(Dialect):
             return context
         if context is not None or context_id in self._closed:
             raise RequestError(ErrorCode.CONTEXT_CLOSED, "The context is closed.")
-        raise RequestError(
-            ErrorCode.UNKNOWN_CONTEXT, "There is no context of this id.", param="context_id"
-        )
+        message = "There is no context of this id."
+        raise RequestError(ErrorCode.UNKNOWN_CONTEXT, message, param="context_id")
 
     def _open(self, create: ContextCreate) -> int:
         """Open a context; returns the handle that stands for it in binary headers.
@@ -343,11 +323,6 @@ class NativeDialect(Dialect):
         self._closed.pop(context_id, None)
         return handle
 
-    def _warning(self, create: ContextCreate) -> str | None:
-        """A warning for a context that was opened: why it will be worse than it could be."""
-        warnings = (self.runtime.cloner.text_warning(clip.text) for clip in _clips(create))
-        return next(filter(None, warnings), None)
-
     def _clone(self, create: ContextCreate) -> Prepare | None:
         """How to make the references that the context brings, if it brings any."""
         clips, cloner = _clips(create), self.runtime.cloner
@@ -360,25 +335,16 @@ class NativeDialect(Dialect):
         if create.references is None:
             return cloner.prepare(clips[0].audio, clips[0].text, "reference.audio")
         cloner.require_count(len(clips), field)
-        return cloner.prepare_together(
-            [
-                cloner.prepare(clip.audio, clip.text, f"{field}.{at}.audio")
-                for at, clip in enumerate(clips)
-            ]
-        )
+        named = [(f"references.{at}.audio", clip) for at, clip in enumerate(clips)]
+        return cloner.prepare_together([cloner.prepare(c.audio, c.text, name) for name, c in named])
 
     def _check(self, create: ContextCreate) -> None:
         limit = 1 if self._framing == "raw" else self.runtime.settings.max_contexts_per_session
         if create.context_id in self._contexts:
-            raise RequestError(
-                ErrorCode.CONTEXT_EXISTS,
-                "This context is open already; it goes on undisturbed.",
-                param="context_id",
-            )
+            message = "This context is open already; it goes on undisturbed."
+            raise RequestError(ErrorCode.CONTEXT_EXISTS, message, param="context_id")
         if len(self._contexts) >= limit:
-            raise RequestError(
-                ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
-            )
+            raise too_many_contexts(limit)
         if create.timestamps and not self.runtime.talker.has_word_timings:
             raise unsupported("timestamps", "This model has no word timings.")
         self.runtime.require_slot()
@@ -401,8 +367,7 @@ def native_router(runtime: Runtime) -> GuardedRouter:
         if offered and wire.SUBPROTOCOL not in offered:
             message = f"Offer the subprotocol {wire.SUBPROTOCOL}."
             error = RequestError(ErrorCode.UNSUPPORTED, message)
-            await refuse(websocket, runtime, error, TABLE)
-            return
+            return await refuse(websocket, runtime, error, TABLE)
         subprotocol = wire.SUBPROTOCOL if offered else None
         await serve_socket(websocket, runtime, NativeDialect, TABLE, subprotocol)
 

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Request
-from fastapi.exceptions import RequestValidationError
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -24,6 +23,7 @@ from service.access.hosts import require_own_page
 from service.access.rules import GuardedRouter, Rule
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
+from service.dialects.errors import parse_message, validation_error
 from service.dialects.openai.errors import RESOURCE_TABLE, ErrorBody
 from service.dialects.voice_aliases import list_voices
 from service.runtime import Runtime
@@ -34,8 +34,6 @@ from service.voices.store import Consent, Voice
 from streaming.errors import ErrorCode, RequestError
 from streaming.protocol.field_errors import unknown_field
 
-_MAX_FIELDS = 16
-_FIELD_BYTES = 64 * 1024
 _CONSENT = {"consent_by": "by", "consent_statement": "statement", "consent_at": "at"}
 #: Something that can be read.
 _SOME = StringConstraints(strip_whitespace=True, min_length=1)
@@ -93,23 +91,16 @@ class VoiceBody(BaseModel):
 
 
 async def read_new_voice(request: Request, max_clip_bytes: int) -> NewVoice:
-    """The voice that a request brings. Raises RequestError, RequestValidationError."""
+    """The voice that a request brings. Raises RequestError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         fields, clip = await _read_form(request)
         body = _checked({"audio_sample": "", **fields} if clip is not None else fields)
     else:
-        try:
-            body = VoiceBody.model_validate_json(await request.body())
-        except ValidationError as error:
-            raise RequestValidationError(_located(error)) from error
-        clip = None
+        body, clip = parse_message(VoiceBody, await request.body()), None
     if body.consent is None:
-        raise RequestError(
-            ErrorCode.CONSENT_REQUIRED,
-            "A voice is kept only with the consent of whose it is.",
-            param="consent",
-        )
+        message = "A voice is kept only with the consent of whose it is."
+        raise RequestError(ErrorCode.CONSENT_REQUIRED, message, param="consent")
     if clip is None:
         clip = decode_base64(body.audio_sample, max_clip_bytes, "audio_sample")
     at = body.consent.at or datetime.now(UTC).isoformat(timespec="seconds")
@@ -126,7 +117,7 @@ async def _read_form(request: Request) -> tuple[dict[str, Any], bytes | None]:
         yield body
 
     parser = MultiPartParser(
-        request.headers, stream(), max_files=1, max_fields=_MAX_FIELDS, max_part_size=_FIELD_BYTES
+        request.headers, stream(), max_files=1, max_fields=16, max_part_size=64 * 1024
     )
     parser.spool_max_size = len(body) + 1
     try:
@@ -159,14 +150,9 @@ def _checked(fields: dict[str, Any]) -> VoiceBody:
     try:
         return VoiceBody.model_validate(fields)
     except ValidationError as error:
-        names = {("body", "consent", name): ("body", flat) for flat, name in _CONSENT.items()}
-        faults = [{**one, "loc": names.get(one["loc"], one["loc"])} for one in _located(error)]
-        raise RequestValidationError(faults) from error
-
-
-def _located(error: ValidationError) -> list[dict[str, Any]]:
-    """Complaints as FastAPI has them: the place begins with ``body``."""
-    return [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
+        names: dict[Any, Any] = {("consent", k): (flat,) for flat, k in _CONSENT.items()}
+        faults = [{**one, "loc": names.get(one["loc"], one["loc"])} for one in error.errors()]
+        raise validation_error(faults, rooted=False) from error
 
 
 def openapi_body() -> dict[str, Any]:
@@ -191,9 +177,6 @@ def openapi_body() -> dict[str, Any]:
     }
     content = {"application/json": {"schema": schema}, "multipart/form-data": {"schema": form}}
     return {"requestBody": {"required": True, "content": content}}
-
-
-_ERRORS = documented(ErrorBody)
 
 
 class ConsentInfo(BaseModel):
@@ -250,11 +233,15 @@ class DeletedVoice(BaseModel):
 def voices_router(runtime: Runtime) -> GuardedRouter:
     """The routes of voices."""
 
-    def guarded(scope: Scope) -> GuardedRouter:
-        rule = Rule(scope, RESOURCE_TABLE)
-        return GuardedRouter(rule, route_class=ClipRoute, responses=_ERRORS, tags=["voices"])
-
-    router, changes = guarded(Scope.SPEAK), guarded(Scope.VOICES_WRITE)
+    router, changes = (
+        GuardedRouter(
+            Rule(scope, RESOURCE_TABLE),
+            route_class=ClipRoute,
+            responses=documented(ErrorBody),
+            tags=["voices"],
+        )
+        for scope in (Scope.SPEAK, Scope.VOICES_WRITE)
+    )
     path, library = "/v1/audio/voices", runtime.library
 
     def info(voice: Voice) -> VoiceInfo:
@@ -281,12 +268,8 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
         """The voices that can be asked for by name."""
         data = [info(voice) for voice in library.voices(current_caller().tenant)]
         names = [VoiceName(id=one.id, name=one.name) for one in list_voices(runtime)]
-        return VoiceList(
-            voices=names,
-            voice_names=list(runtime.voices),
-            data=data,
-            lasting=library.is_lasting,
-        )
+        bare, lasting = list(runtime.voices), library.is_lasting
+        return VoiceList(voices=names, voice_names=bare, data=data, lasting=lasting)
 
     @changes.post(path, status_code=201, openapi_extra=openapi_body())
     async def add(request: Request) -> VoiceInfo:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from fastapi import Request
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
 from codec import messages as codec_messages
@@ -159,8 +158,6 @@ def voice_body(data: bytes) -> None:
             asyncio.run(read_new_voice(Request(scope, receive), 1 << 20))
         except TalkwireError as error:
             _told(error)
-        except RequestValidationError as error:
-            _told(validation_error(error.errors()))
 
 
 def clip_address(data: bytes) -> None:

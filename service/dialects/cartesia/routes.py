@@ -42,7 +42,7 @@ from service.dialects.cartesia.messages import (
     encoded,
     error_event,
 )
-from service.dialects.errors import count_error, parse_message
+from service.dialects.errors import count_error, parse_message, too_many_contexts
 from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, page_after
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
@@ -195,9 +195,7 @@ class CartesiaDialect(Dialect):
     def _open(self, context_id: str, request: ContextRequest) -> CartesiaContext:
         limit = self.runtime.settings.max_contexts_per_session
         if len(self._contexts) >= limit:
-            raise RequestError(
-                ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {limit} open contexts."
-            )
+            raise too_many_contexts(limit)
         self.runtime.require_slot()
         began = self._expired.get(context_id, AFRESH)
         context = CartesiaContext(

@@ -41,7 +41,7 @@ from service.dialects.elevenlabs.request import (
     speech_create,
     stream_options,
 )
-from service.dialects.errors import count_error, parse_message
+from service.dialects.errors import count_error, parse_message, too_many_contexts
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented, speaks
@@ -267,9 +267,7 @@ class MultiStreamDialect(StreamDialect):
     def _open(self, context_id: str, message: ClientMessage) -> None:
         taking = sum(not context.is_draining for context in self._contexts.values())
         if taking >= MAX_OPEN or len(self._contexts) >= MAX_ALL:
-            raise RequestError(
-                ErrorCode.TOO_MANY_CONTEXTS, f"A socket may hold {MAX_OPEN} open contexts."
-            )
+            raise too_many_contexts(MAX_OPEN)
         context = StreamContext(
             self.socket,
             self._options,
