@@ -36,8 +36,6 @@ from service.dialects.openai.request import (
     FORMATS,
     Name,
     SpeechOptions,
-    check_task_type,
-    prepare_ref_audio,
 )
 from service.runtime import Runtime
 from service.transport.websocket import (
@@ -89,8 +87,8 @@ class SessionConfig(SpeechOptions):
 
     def prepare(self, runtime: Runtime) -> Prepare | None:
         """How to make the reference of the clip, if there is one. Raises RequestError."""
-        check_task_type(self.task_type, self.ref_audio)
-        return prepare_ref_audio(self.ref_audio, self.ref_text, self.voice, runtime)
+        self.check_task_type()
+        return self.prepare_ref_audio(self.voice, runtime)
 
     def warning(self, runtime: Runtime) -> str | None:
         """A warning: why the likeness will be poorer than it could be."""
@@ -220,9 +218,8 @@ class Speaker:
         """Raises CapacityError if too much waits."""
         most = _MAX_FLUSHES * self._runtime.settings.max_text_chars
         if len(self._units) >= _MAX_UNITS or self._unit_chars >= most:
-            raise CapacityError(
-                ErrorCode.OVERLOADED, "Too much waits to be spoken; this message was dropped."
-            )
+            message = "Too much waits to be spoken; this message was dropped."
+            raise CapacityError(ErrorCode.OVERLOADED, message)
 
     def speak(self, sentence: Sentence) -> None:
         """Say it after all that came before."""
@@ -281,9 +278,8 @@ class Speaker:
             buffered=not config.stream_audio,
             flush_encoder=FlushEncoder.EACH_FLUSH,
         )
-        self._context = self._socket.open_context(
-            plan, handle, self, lambda: self._on_closed(handle)
-        )
+        closed = partial(self._on_closed, handle)
+        self._context = self._socket.open_context(plan, handle, self, closed)
         self._handle, self._chars, self._is_full = handle, 0, False
         return self._context
 
@@ -339,11 +335,8 @@ class Speaker:
         """A sentence is over; after the last one the context is."""
         sentence, messages = self._first(), Messages()
         if sentence.held is None:
-            sentence.failure = RequestError(
-                ErrorCode.TEXT_TOO_LONG,
-                "The audio of this text is too long for one message: split it, or stream it.",
-                param="text",
-            )
+            message = "The audio of this text is too long for one message: split it, or stream it."
+            sentence.failure = RequestError(ErrorCode.TEXT_TOO_LONG, message, param="text")
         else:
             messages += sentence.start()
             if sentence.held:
@@ -463,9 +456,8 @@ class StreamDialect(Dialect):
         elif kind == "session.close":
             raise SocketClosing(NORMAL)
         else:
-            raise RequestError(
-                ErrorCode.UNKNOWN_MESSAGE, "This message type is not known.", param="type"
-            )
+            unknown = "This message type is not known."
+            raise RequestError(ErrorCode.UNKNOWN_MESSAGE, unknown, param="type")
 
     def _configure(self, text: str, message: dict[str, Any]) -> None:
         if self._chars:
@@ -489,11 +481,8 @@ class StreamDialect(Dialect):
             raise invalid_field("text", text, "a string")
         limit = self.runtime.settings.max_text_chars
         if self._chars + len(text) > limit:
-            raise RequestError(
-                ErrorCode.TEXT_TOO_LONG,
-                f"A flush takes {limit} characters at most; this text was not added.",
-                param="text",
-            )
+            message = f"A flush takes {limit} characters at most; this text was not added."
+            raise RequestError(ErrorCode.TEXT_TOO_LONG, message, param="text")
         self._chars += len(text)
         assert self._config is not None
         if self._config.split_granularity == "none":

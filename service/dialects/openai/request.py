@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,38 +37,6 @@ class ReferenceClip(BaseModel):
     )
 
 
-def check_task_type(task_type: TaskType | None, ref_audio: str | None) -> None:
-    """Raise RequestError if vLLM-Omni's ``task_type`` contradicts the rest."""
-    if task_type is not None and (task_type == "Base") != (ref_audio is not None):
-        raise invalid_parameter(
-            "task_type", "The task_type Base goes with ref_audio, CustomVoice with a voice."
-        )
-
-
-def prepare_ref_audio(
-    ref_audio: str | None, ref_text: str | None, voice: object, runtime: Runtime
-) -> Prepare | None:
-    """How to make the reference of vLLM-Omni's fields; None where there is none.
-
-    Raises:
-        RequestError: The clip cannot be used, or stands beside a ``voice``; there is a text alone.
-    """
-    if ref_audio is None:
-        if ref_text is not None:
-            raise invalid_parameter("ref_text", "ref_text goes with ref_audio.")
-        return None
-    if voice is not None:
-        raise invalid_parameter("ref_audio", "Give a voice or ref_audio, not both.")
-    return runtime.cloner.prepare(ref_audio, ref_text, "ref_audio")
-
-
-def prepare_clips(clips: Sequence[ReferenceClip], runtime: Runtime) -> Prepare:
-    """How to make the references, one for each speaker. Raises RequestError."""
-    runtime.cloner.require_count(len(clips), "references")
-    each = [_prepare_clip(clip, f"references.{at}", runtime) for at, clip in enumerate(clips)]
-    return runtime.cloner.prepare_together(each)
-
-
 def _prepare_clip(clip: ReferenceClip, param: str, runtime: Runtime) -> Prepare:
     if (clip.audio is None) == (clip.audio_path is None):
         raise invalid_parameter(param, f"{param} has either audio or audio_path.")
@@ -78,9 +46,8 @@ def _prepare_clip(clip: ReferenceClip, param: str, runtime: Runtime) -> Prepare:
     runtime.cloner.require_able(param)
     folder = runtime.settings.references_dir
     if folder is None:
-        raise unsupported(
-            param, "This server reads no files of its own for a client; send the clip as audio."
-        )
+        message = "This server reads no files of its own for a client; send the clip as audio."
+        raise unsupported(param, message)
     path, text = Path(clip.audio_path or ""), (clip.text or "").strip() or None
 
     async def prepare() -> tuple[Reference, ...]:
@@ -97,10 +64,8 @@ def read_under(folder: Path, path: Path, max_bytes: int, param: str) -> bytes:
     Raises RequestError, the same for a file that is elsewhere, is none or is not there, so that
     nobody learns what this machine has.
     """
-    wrong = invalid_parameter(
-        param, "audio_path must be a clip under the server's folder of references."
-    )
-    root = folder.resolve()
+    message = "audio_path must be a clip under the server's folder of references."
+    wrong, root = invalid_parameter(param, message), folder.resolve()
     try:
         found = (root / path).resolve(strict=True)
         if not (found.is_relative_to(root) and found.is_file()):
@@ -110,9 +75,8 @@ def read_under(folder: Path, path: Path, max_bytes: int, param: str) -> bytes:
     except (OSError, ValueError) as error:
         raise wrong from error
     if len(data) > max_bytes:
-        raise RequestError(
-            ErrorCode.INVALID_AUDIO, f"A clip has {max_bytes} bytes at most.", param=param
-        )
+        message = f"A clip has {max_bytes} bytes at most."
+        raise RequestError(ErrorCode.INVALID_AUDIO, message, param=param)
     return data
 
 
@@ -202,6 +166,26 @@ class SpeechOptions(BaseModel):
     def pace(self) -> float:
         """How many times as fast as the voice's own."""
         return 1.0 if self.speed is None else self.speed
+
+    def check_task_type(self) -> None:
+        """Raise RequestError if vLLM-Omni's ``task_type`` contradicts the rest."""
+        wanted = "CustomVoice" if self.ref_audio is None else "Base"
+        if self.task_type not in (None, wanted):
+            raise invalid_parameter(
+                "task_type", "The task_type Base goes with ref_audio, CustomVoice with a voice."
+            )
+
+    def prepare_ref_audio(self, voice: object, runtime: Runtime) -> Prepare | None:
+        """How to make the reference of ``ref_audio``; None where there is none. Raises RequestError
+        where the clip cannot be used, or stands beside a ``voice``, or there is a text alone.
+        """
+        if self.ref_audio is None:
+            if self.ref_text is not None:
+                raise invalid_parameter("ref_text", "ref_text goes with ref_audio.")
+            return None
+        if voice is not None:
+            raise invalid_parameter("ref_audio", "Give a voice or ref_audio, not both.")
+        return runtime.cloner.prepare(self.ref_audio, self.ref_text, "ref_audio")
 
     def sampling(self, max_frames: int | None) -> wire.SamplingOptions:
         """How codes are drawn, at most ``max_frames`` of an utterance; more than there may be is
@@ -294,10 +278,12 @@ class SpeechBody(TextOptions):
 def prepare_reference(body: SpeechBody, runtime: Runtime) -> Prepare | None:
     """How to make the reference that the body brings, if it brings one. Raises RequestError."""
     if not body.references:
-        return prepare_ref_audio(body.ref_audio, body.ref_text, body.voice, runtime)
+        return body.prepare_ref_audio(body.voice, runtime)
     if body.ref_audio is not None or body.ref_text is not None:
         raise invalid_parameter("references", "Give references or ref_audio, not both.")
-    return prepare_clips(body.references, runtime)
+    runtime.cloner.require_count(len(body.references), "references")
+    named = [(clip, f"references.{at}") for at, clip in enumerate(body.references)]
+    return runtime.cloner.prepare_together([_prepare_clip(*one, runtime) for one in named])
 
 
 def speech_plan(
@@ -308,24 +294,27 @@ def speech_plan(
     buffered: bool = False,
     prepare: Callable[[SpeechBody, Runtime], Prepare | None] = prepare_reference,
 ) -> SpeechPlan:
-    """Plan what ``body`` asks for (``buffered``: see ``session_settings``).
-
-    Raises:
-        RequestError: It cannot be served.
-        CapacityError: The engines are not ready.
+    """Plan what ``body`` asks for (``buffered``: see ``session_settings``). Raises RequestError,
+    CapacityError.
     """
     if runtime.settings.unknown_fields == "refuse":
-        _refuse_ignored(body)
-    _check_vllm_omni(body)
+        if body.model_extra:
+            raise unknown_field(min(body.model_extra), sorted(SpeechBody.model_fields))
+        for name in (name for name in _WITHOUT_EFFECT if getattr(body, name)):
+            raise unsupported(name, f"This server's voices take no {name}.")
+    body.check_task_type()
+    if body.max_new_tokens is not None and body.max_frames is not None:
+        raise invalid_parameter(
+            "max_new_tokens", "max_new_tokens is another name for max_frames; give one of them."
+        )
     require_model(runtime, body.model)
     runtime.require_ready()
-    create = _create(body, runtime, request_id)
+    create = _create(body, runtime)
     format_ = response_format(body, runtime)
-    rate = _PCM_RATE if format_ == "pcm" else None
     encoder = make_stream_encoder(
         FORMATS[format_],
         runtime.codec.spec.sample_rate,
-        rate,
+        _PCM_RATE if format_ == "pcm" else None,
         bit_rate=body.bitrate,
         speed=body.pace,
         fade_in_ms=body.fade_in_ms,
@@ -364,28 +353,10 @@ def warning_header(body: SpeechBody, runtime: Runtime) -> dict[str, str]:
     return {} if warning is None else {"x-talkwire-warning": warning}
 
 
-def _refuse_ignored(body: SpeechBody) -> None:
-    """Raise RequestError for what would have no effect."""
-    if body.model_extra:
-        raise unknown_field(min(body.model_extra), sorted(SpeechBody.model_fields))
-    for name in _WITHOUT_EFFECT:
-        if getattr(body, name):
-            raise unsupported(name, f"This server's voices take no {name}.")
-
-
-def _check_vllm_omni(body: SpeechBody) -> None:
-    """Raise RequestError if what its clients add contradicts the rest."""
-    check_task_type(body.task_type, body.ref_audio)
-    if body.max_new_tokens is not None and body.max_frames is not None:
-        raise invalid_parameter(
-            "max_new_tokens", "max_new_tokens is another name for max_frames; give one of them."
-        )
-
-
-def _create(body: SpeechBody, runtime: Runtime, request_id: str) -> wire.ContextCreate:
+def _create(body: SpeechBody, runtime: Runtime) -> wire.ContextCreate:
     first = body.initial_codec_chunk_frames or None
     return wire.ContextCreate(
-        request_id,
+        NAME,
         voice=None if body.references else _voice(body.voice, runtime),
         audio=wire.AudioOptions(speed=body.pace),
         sampling=body.sampling(body.max_frames or body.max_new_tokens),
