@@ -32,11 +32,7 @@ from service.contexts.options import (
 )
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
 from service.dialects.errors import ErrorTable, count_error, peek, validation_error
-from service.dialects.openai.request import (
-    FORMATS,
-    Name,
-    SpeechOptions,
-)
+from service.dialects.openai.request import FORMATS, Name, SpeechOptions
 from service.runtime import Runtime
 from service.transport.websocket import (
     GOING_AWAY,

@@ -36,9 +36,7 @@ def error_fields(error: TalkwireError, request_id: str) -> dict[str, Any]:
 
 
 TABLE = ErrorTable(
-    NAME,
-    error_fields,
-    fields={"text": "transcript", "speed": "generation_config.speed", **_FORMAT},
+    NAME, error_fields, fields={"text": "transcript", "speed": "generation_config.speed", **_FORMAT}
 )
 
 
@@ -166,11 +164,7 @@ class ContextRequest(SpeechBody):
 
 
 def context_create(
-    body: SpeechBody,
-    runtime: Runtime,
-    max_lead_ms: int | None = None,
-    *,
-    timestamps: bool = True,
+    body: SpeechBody, runtime: Runtime, max_lead_ms: int | None = None, *, timestamps: bool = True
 ) -> wire.ContextCreate:
     """Translate ``body`` to a context. Raises RequestError."""
     _refuse_what_is_not_served(body)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response, WebSocket
+from fastapi import Query, Request, Response, WebSocket
 from pydantic import BaseModel, Field
 
 from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule
@@ -90,9 +90,8 @@ class CartesiaContext:
     def take(self, request: ContextRequest) -> None:
         """Text, a flush, the end: whatever is in it. Raises RequestError."""
         if self._is_ended:
-            raise RequestError(
-                ErrorCode.CONTEXT_CLOSED, "The context was ended; it takes no more transcripts."
-            )
+            message = "The context was ended; it takes no more transcripts."
+            raise RequestError(ErrorCode.CONTEXT_CLOSED, message)
         self.speech.touch()
         if request.transcript:
             self.speech.append(request.transcript)
@@ -345,17 +344,6 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
         ignored = [name for name in LANGUAGE_FIELDS if getattr(body, name)]
         return HttpSpeech(runtime, plan, body.transcript, TABLE, renderer, ignored)
 
-    _add_voices(router, runtime)
-
-    @router.post("/access-token")
-    async def access_token(body: TokenBody) -> Token:
-        """A token that a browser may use instead of the key for a while."""
-        return Token(token=runtime.authority.issue_token(current_caller(), body.expires_in))
-
-    return router
-
-
-def _add_voices(router: APIRouter, runtime: Runtime) -> None:
     started = time.time()
 
     def shaped(voice: ListedVoice) -> Voice:
@@ -388,3 +376,10 @@ def _add_voices(router: APIRouter, runtime: Runtime) -> None:
     async def voice(voice_id: str) -> Voice:
         """One of them."""
         return shaped(find_voice(voice_id, runtime))
+
+    @router.post("/access-token")
+    async def access_token(body: TokenBody) -> Token:
+        """A token that a browser may use instead of the key for a while."""
+        return Token(token=runtime.authority.issue_token(current_caller(), body.expires_in))
+
+    return router

@@ -154,9 +154,8 @@ class Aligner:
 
     def _add_space(self, chars: list[str], edges: list[int]) -> None:
         following = self._text[self._at : self._at + 1]
-        if following and not following.isspace():
-            return  # no word ends here, to those who split at spaces
-        if not (following or self._lends):
+        # to those who split at spaces no word ends before anything else
+        if not (following.isspace() if following else self._lends):
             return
         self._has_lent = not following
         self._at += len(following)

@@ -9,6 +9,7 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 from fastapi import APIRouter, Query, Request, Response, WebSocket
@@ -90,19 +91,18 @@ class StreamContext:
         self.is_draining = False
         self.speech = socket.open_context(plan, handle, renderer, closed)
 
-    def take(self, text: str | None, *, flush: bool) -> None:
+    def take(self, message: ClientMessage) -> None:
         """Text, a flush, or both. An empty text only keeps the context alive.
 
         Raises RequestError.
         """
         if self.is_draining:
-            raise RequestError(
-                ErrorCode.CONTEXT_CLOSED, "The context was closed; it takes no more text."
-            )
+            closed = "The context was closed; it takes no more text."
+            raise RequestError(ErrorCode.CONTEXT_CLOSED, closed)
         self.speech.touch()
-        if text and (self._has_text or not text.isspace()):
-            self._append(text)
-        if flush:
+        if message.text and (self._has_text or not message.text.isspace()):
+            self._append(message.text)
+        if message.flush:
             self.speech.flush("flush")
             self._is_flushed = True
 
@@ -164,9 +164,11 @@ class StreamDialect(Dialect):
 class SingleStreamDialect(StreamDialect):
     """``stream-input``: an empty text ends the context, and every error ends the socket."""
 
-    _context: StreamContext | None = None
-    _renderer: SingleRenderer | None = None
-    _is_ended = False
+    def __init__(self, socket: Socket, options: StreamOptions) -> None:
+        super().__init__(socket, options)
+        self._renderer = SingleRenderer(sync=options.sync_alignment)
+        self._context: StreamContext | None = None
+        self._is_ended = False
 
     def on_text(self, text: str) -> None:
         """Carry out one message; none has a meaning after the end."""
@@ -176,19 +178,14 @@ class SingleStreamDialect(StreamDialect):
             message = parse_message(ClientMessage, text)
             if message.text == "":
                 self._end()
-            elif self._context is None:
-                self._open(message)
-            else:
-                self._context.take(message.text, flush=bool(message.flush))
+                return
+            if self._context is None:
+                self._context = StreamContext(
+                    self.socket, self._options, message, self._renderer, self._on_closed
+                )
+            self._context.take(message)
         except TalkwireError as error:
             self._give_up(error)
-
-    def _open(self, message: ClientMessage) -> None:
-        self._renderer = SingleRenderer(sync=self._options.sync_alignment)
-        self._context = StreamContext(
-            self.socket, self._options, message, self._renderer, self._on_closed
-        )
-        self._context.take(message.text, flush=bool(message.flush))
 
     def _end(self) -> None:
         self._is_ended = True
@@ -200,7 +197,7 @@ class SingleStreamDialect(StreamDialect):
 
     def _on_closed(self) -> None:
         self._is_ended = True
-        failure = self._renderer.failure if self._renderer is not None else None
+        failure = self._renderer.failure
         self.socket.finish(NORMAL if failure is None else TABLE.close_code(failure))
 
     def on_tick(self, now: float) -> None:
@@ -242,9 +239,6 @@ class MultiStreamDialect(StreamDialect):
             message = parse_message(ClientMessage, text)
         except RequestError as error:
             self._give_up(error)
-        self._carry_out(message)
-
-    def _carry_out(self, message: ClientMessage) -> None:
         context_id = message.context_id or _DEFAULT_ID
         context = self._contexts.get(context_id)
         try:
@@ -254,7 +248,7 @@ class MultiStreamDialect(StreamDialect):
                 if context is not None:
                     context.close()
             elif context is not None:
-                context.take(message.text, flush=bool(message.flush))
+                context.take(message)
             elif message.text:
                 self._open(context_id, message)
         except TalkwireError as error:
@@ -268,15 +262,11 @@ class MultiStreamDialect(StreamDialect):
         taking = sum(not context.is_draining for context in self._contexts.values())
         if taking >= MAX_OPEN or len(self._contexts) >= MAX_ALL:
             raise too_many_contexts(MAX_OPEN)
-        context = StreamContext(
-            self.socket,
-            self._options,
-            message,
-            StreamRenderer(context_id, sync=self._options.sync_alignment),
-            lambda: self._on_closed(context_id),
-        )
+        renderer = StreamRenderer(context_id, sync=self._options.sync_alignment)
+        closed = partial(self._on_closed, context_id)
+        context = StreamContext(self.socket, self._options, message, renderer, closed)
         self._contexts[context_id] = context
-        context.take(message.text, flush=bool(message.flush))
+        context.take(message)
 
     def _on_closed(self, context_id: str) -> None:
         del self._contexts[context_id]
@@ -303,8 +293,6 @@ class MultiStreamDialect(StreamDialect):
 
 
 _OPENING = b'{"audio_base64": "'
-#: What base64 makes four characters of.
-_GROUP_BYTES = 3
 #: Whole groups that hold a WAV file's header, which can be told the length only at the end.
 _HEAD_BYTES = 48
 
@@ -364,7 +352,7 @@ class TimedWhole(TimedLines):
         missing = _HEAD_BYTES - len(self._head)
         self._head += data[:missing]
         self._rest += data[missing:]
-        groups = len(self._rest) - len(self._rest) % _GROUP_BYTES
+        groups = len(self._rest) - len(self._rest) % 3  # whole groups of base64
         self._encoded.append(base64.b64encode(self._rest[:groups]))
         del self._rest[:groups]
         return b""
@@ -388,14 +376,7 @@ def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
     errors = documented(ElevenLabsErrorBody)
     router = GuardedRouter(rule, route_class=SpeechRoute, responses=errors, tags=[NAME])
     sockets = GuardedRouter(replace(rule, query=_TOKEN_QUERY))
-    _add_sockets(sockets, runtime)
-    router.take_routes(sockets)
-    _add_speech(router, runtime)
-    add_account(router, runtime)
-    return router
 
-
-def _add_sockets(router: APIRouter, runtime: Runtime) -> None:
     async def serve(websocket: WebSocket, kind: type[StreamDialect]) -> None:
         query = websocket.query_params
 
@@ -403,21 +384,21 @@ def _add_sockets(router: APIRouter, runtime: Runtime) -> None:
             voice = str(websocket.path_params["voice_id"])
             return kind(socket, stream_options(voice, query, runtime))
 
-        ignored = ignored_fields(query.get("language_code"))
+        ignored = ["language_code"] if query.get("language_code") else []
         await serve_socket(websocket, runtime, dialect, TABLE, ignored=ignored)
 
-    @router.websocket(_SPEECH + "/multi-stream-input")
+    @sockets.websocket(_SPEECH + "/multi-stream-input")
     async def multi_stream_input(websocket: WebSocket) -> None:
         await serve(websocket, MultiStreamDialect)
 
-    @router.websocket(_SPEECH + "/stream-input")
+    @sockets.websocket(_SPEECH + "/stream-input")
     async def stream_input(websocket: WebSocket) -> None:
         await serve(websocket, SingleStreamDialect)
 
-
-def ignored_fields(language_code: str | None) -> list[str]:
-    """The fields of a request without effect."""
-    return ["language_code"] if language_code else []
+    router.take_routes(sockets)
+    _add_speech(router, runtime)
+    add_account(router, runtime)
+    return router
 
 
 def _add_speech(router: APIRouter, runtime: Runtime) -> None:
@@ -468,5 +449,5 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
             aligner.append(body.text)
             late_ms = 1000 * encoder.delay_samples / encoder.sample_rate
             renderer = timed(aligner, late_ms, is_wav=format_.encoding == "wav")
-        ignored = ignored_fields(body.language_code)
+        ignored = ["language_code"] if body.language_code else []
         return HttpSpeech(runtime, plan, body.text, TABLE, renderer, ignored)

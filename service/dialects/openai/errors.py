@@ -12,13 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from service.dialects.errors import (
-    TOO_MANY,
-    UNAVAILABLE,
-    ErrorTable,
-    count_error,
-    retry_ms,
-)
+from service.dialects.errors import TOO_MANY, UNAVAILABLE, ErrorTable, count_error, retry_ms
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
 _FAILED = 500

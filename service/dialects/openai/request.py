@@ -155,8 +155,7 @@ class SpeechOptions(BaseModel):
         None, description="What is said in `ref_audio`, word for word."
     )
     task_type: TaskType | None = Field(
-        None,
-        description="vLLM-Omni's: `Base` goes with `ref_audio`, `CustomVoice` with a voice.",
+        None, description="vLLM-Omni's: `Base` goes with `ref_audio`, `CustomVoice` with a voice."
     )
     scene: Annotated[str, Field(min_length=1, max_length=wire.MAX_SCENE_CHARS)] | None = Field(
         None, description="Where and how it is spoken, for models that take a scene."
