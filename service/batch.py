@@ -271,23 +271,16 @@ async def _make(item: Item, options: BatchOptions, speak: Speak) -> Result:
         await asyncio.sleep(min(_MOST_RETRY_S, max(_RETRY_S, later_s)))
 
 
-class EngineSpeaker:
-    """Speaks with engines of this process."""
+async def engine_speaker(runtime: Runtime, options: BatchOptions) -> Speak:
+    """Speak with engines of this process, which run. Raises RequestError for a clip that cannot be
+    used.
+    """
+    if (clip := options.speech.get("ref_audio")) is not None:
+        remember = runtime.cloner.prepare(clip, options.speech.get("ref_text"), "ref_audio")
+        await remember()
 
-    def __init__(self, runtime: Runtime, options: BatchOptions) -> None:
-        self._runtime, self._options = runtime, options
-
-    @classmethod
-    async def of(cls, runtime: Runtime, options: BatchOptions) -> EngineSpeaker:
-        """With engines that run. Raises RequestError for a clip that cannot be used."""
-        if (clip := options.speech.get("ref_audio")) is not None:
-            remember = runtime.cloner.prepare(clip, options.speech.get("ref_text"), "ref_audio")
-            await remember()
-        return cls(runtime, options)
-
-    async def speak(self, text: str, write: Write) -> None:
-        """See Speak."""
-        runtime, body = self._runtime, SpeechBody.model_validate(self._options.body(text))
+    async def speak(text: str, write: Write) -> None:
+        body = SpeechBody.model_validate(options.body(text))
         plan = speech_plan(body, runtime, uuid.uuid4().hex, buffered=True)
         lease = runtime.admission.acquire()
         failure: TalkwireError | None = None
@@ -300,53 +293,52 @@ class EngineSpeaker:
         if failure is not None:
             raise failure
 
+    return speak
 
-class ServerSpeaker:
-    """Speaks with a running service, over OpenAI's API. Raises BatchError for a bad address."""
 
-    def __init__(self, url: str, api_key: str | None, options: BatchOptions) -> None:
-        try:
-            parts = urlsplit(url)
-            self._host, self._port = parts.hostname or "", parts.port
-        except ValueError as error:
-            raise BatchError(f"not an address: {url}") from error
-        if parts.scheme not in ("http", "https", "ws", "wss") or not self._host:
-            raise BatchError(f"not an address: {url}")
-        self._url, self._is_tls = url, parts.scheme in ("https", "wss")
-        self._options = options
-        self._headers = {"content-type": "application/json"}
-        if api_key is not None:
-            self._headers["authorization"] = f"Bearer {api_key}"
+def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Speak:
+    """Speak with a running service, over OpenAI's API. Raises BatchError for a bad address."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise BatchError(f"not an address: {url}") from error
+    if parts.scheme not in ("http", "https", "ws", "wss") or not host:
+        raise BatchError(f"not an address: {url}")
+    is_tls = parts.scheme in ("https", "wss")
+    kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
+    headers = {"content-type": "application/json"}
+    if api_key is not None:
+        headers["authorization"] = f"Bearer {api_key}"
 
-    async def speak(self, text: str, write: Write) -> None:
-        """See Speak."""
-        kind = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=_TIMEOUT_S)
+    async def speak(text: str, write: Write) -> None:
+        connection = kind(host, port, timeout=_TIMEOUT_S)
 
         def ask(body: bytes) -> http.client.HTTPResponse:
-            connection.request("POST", "/v1/audio/speech", body, self._headers)
+            connection.request("POST", "/v1/audio/speech", body, headers)
             return connection.getresponse()
 
         try:
-            body = json.dumps(self._options.body(text)).encode()
-            answer = await asyncio.to_thread(ask, body)
+            answer = await asyncio.to_thread(ask, json.dumps(options.body(text)).encode())
             if answer.status != http.client.OK:
                 told = await asyncio.to_thread(answer.read, _MAX_ERROR_BYTES)
                 raise _refused(answer.status, told, answer.headers.get("retry-after-ms"))
             while data := await asyncio.to_thread(answer.read, _PIECE_BYTES):
                 write(data)
         except ConnectionRefusedError as error:
-            raise BatchError(f"no server answers at {self._url}") from error
+            raise BatchError(f"no server answers at {url}") from error
         except http.client.IncompleteRead as error:  # it has no other word for a late failure
             broken = "The server broke the audio off."
             raise BackendError(ErrorCode.ENGINE_FAILED, broken) from error
         except (OSError, http.client.HTTPException) as error:
-            raise BatchError(f"the server at {self._url} is gone: {error}") from error
+            raise BatchError(f"the server at {url} is gone: {error}") from error
         finally:
             if connection.sock is not None:  # wake the thread that may still read from it
                 with contextlib.suppress(OSError):
                     connection.sock.shutdown(socket.SHUT_RDWR)
             connection.close()
+
+    return speak
 
 
 def _refused(status: int, body: bytes, retry_after_ms: str | None) -> TalkwireError | BatchError:
@@ -387,7 +379,7 @@ def run_command(
         async def command() -> int:
             async with contextlib.AsyncExitStack() as stack:
                 if settings is None or is_complete:  # then no engines are needed
-                    speak: Speak = ServerSpeaker(url or DEFAULT_URL, api_key, options).speak
+                    speak = server_speaker(url or DEFAULT_URL, api_key, options)
                 else:
                     speak = await stack.enter_async_context(_started(settings, options))
                 bar = stack.enter_context(
@@ -421,8 +413,8 @@ async def _started(settings: Settings, options: BatchOptions) -> AsyncIterator[S
             runtime = build_runtime(settings, on_progress)
             stack.push_async_callback(runtime.stop)
             await runtime.start()
-            speaker = await EngineSpeaker.of(runtime, options)
+            speak = await engine_speaker(runtime, options)
         except Exception as error:
             raise BatchError(start_failure(error)) from error
         is_ready = True
-        yield speaker.speak
+        yield speak

@@ -23,15 +23,15 @@ from service import batch
 from service.batch import (
     BatchError,
     BatchOptions,
-    EngineSpeaker,
     Item,
     Result,
     Results,
-    ServerSpeaker,
     Speak,
     Write,
+    engine_speaker,
     read_items,
     run_batch,
+    server_speaker,
 )
 from service.cli import app
 from streaming.errors import BackendError, ErrorCode, RequestError
@@ -78,8 +78,8 @@ async def spoken(
 async def speakers(server: Gateway, options: BatchOptions) -> list[tuple[BatchOptions, Speak]]:
     """Engines and service, each with a folder of its own."""
     one, two = (replace(options, out=options.out / folder) for folder in ("engines", "service"))
-    engines = await EngineSpeaker.of(server.runtime, one)
-    return [(one, engines.speak), (two, ServerSpeaker(server.url, None, two).speak)]
+    engines = await engine_speaker(server.runtime, one)
+    return [(one, engines), (two, server_speaker(server.url, None, two))]
 
 
 async def test_batch_by_engines_and_by_a_service_gives_the_same_audio(tmp_path: Path) -> None:
@@ -108,19 +108,17 @@ async def test_batch_clones(tmp_path: Path) -> None:
                 assert np.array_equal(read_wav(options.out / item.file), wanted)
         assert server.codec.encoded == 1
         with pytest.raises(RequestError, match="invalid_audio"):
-            await EngineSpeaker.of(
-                server.runtime, BatchOptions(tmp_path, {"ref_audio": "UklGRg=="})
-            )
+            await engine_speaker(server.runtime, BatchOptions(tmp_path, {"ref_audio": "UklGRg=="}))
 
 
 async def test_batch_makes_only_what_is_not_complete(tmp_path: Path) -> None:
     async with gateway() as server:
         options = BatchOptions(tmp_path, {"seed": 5}, concurrency=1)
-        speaker = await EngineSpeaker.of(server.runtime, options)
+        speaker = await engine_speaker(server.runtime, options)
         other = replace(options, speech={"seed": 6})
 
         async def statuses(items: list[Item] = ITEMS, asked: BatchOptions = options) -> list[str]:
-            results = await spoken(asked, speaker.speak, items)
+            results = await spoken(asked, speaker, items)
             return [results[line].status for line in sorted(results)]
 
         assert await statuses() == ["success"] * 3
@@ -227,7 +225,7 @@ async def test_batch_waits_for_a_service_that_is_full(
     monkeypatch.setattr(batch, "_TRIES", 1000)
     async with gateway(FakeTalker(row_s=0.0005), max_contexts=1) as server:
         options = BatchOptions(tmp_path, concurrency=3)
-        results = await spoken(options, ServerSpeaker(server.http, None, options).speak)
+        results = await spoken(options, server_speaker(server.http, None, options))
         assert {result.status for result in results.values()} == {"success"}
 
 
@@ -235,10 +233,10 @@ async def test_batch_without_a_service_ends(tmp_path: Path, unused_tcp_port: int
     for url in (f"http://127.0.0.1:{unused_tcp_port}", f"ws://127.0.0.1:{unused_tcp_port}/v1"):
         options = BatchOptions(tmp_path)
         with pytest.raises(BatchError, match="no server answers"):
-            await spoken(options, ServerSpeaker(url, None, options).speak)
+            await spoken(options, server_speaker(url, None, options))
     for url in ("ftp://host", "host:8000", "http://host:port"):
         with pytest.raises(BatchError, match="not an address"):
-            ServerSpeaker(url, None, BatchOptions(tmp_path))
+            server_speaker(url, None, BatchOptions(tmp_path))
 
 
 async def test_batch_needs_the_folder_for_itself(tmp_path: Path) -> None:

@@ -144,13 +144,10 @@ class SpeechBody(BaseModel):
         """Raises RequestError unless one of ``containers`` is asked for."""
         if self.output_format is None:
             raise missing_field("output_format")
-        if self.output_format.container not in containers:
-            raise invalid_field(
-                "output_format.container",
-                self.output_format.container,
-                f"{' or '.join(containers)} here",
-                ErrorCode.UNSUPPORTED,
-            )
+        container, allowed = self.output_format.container, f"{' or '.join(containers)} here"
+        if container not in containers:
+            code = ErrorCode.UNSUPPORTED
+            raise invalid_field("output_format.container", container, allowed, code)
         return self.output_format
 
 

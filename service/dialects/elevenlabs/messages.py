@@ -193,6 +193,8 @@ class StreamRenderer(TextRenderer):
     def __init__(self, context_id: str | None, *, sync: bool) -> None:
         self._id, self._sync = context_id, sync
         self.aligner = Aligner()
+        #: What ended the context too soon.
+        self.failure: TalkwireError | None = None
 
     def speech(self, audio: bytes, words: Sequence[WordTiming]) -> list[str]:
         """Audio, with the characters that end in it."""
@@ -218,33 +220,20 @@ class StreamRenderer(TextRenderer):
         return []
 
     def done(self, error: TalkwireError | None) -> list[str]:
-        """The context's last message, after its error if there was one."""
-        last = final_message(self._id)
-        if error is not None:
-            return [error_message(error, self._id), last]
-        return [*self._tail(), last]
-
-    def cancelled(self) -> list[str]:
-        """The same, so that the client knows that its id is free."""
-        return [final_message(self._id)]
-
-
-class SingleRenderer(StreamRenderer):
-    """On a socket of one context, what comes last is its error or its end."""
-
-    def __init__(self, *, sync: bool) -> None:
-        super().__init__(None, sync=sync)
-        #: What ended the context too soon.
-        self.failure: TalkwireError | None = None
-
-    def done(self, error: TalkwireError | None) -> list[str]:
-        """See TextRenderer."""
+        """The context's last message, after its error if there was one. On a socket of one context
+        that is its error or its end.
+        """
         self.failure = error
-        return [*self._tail(), final_message(None)] if error is None else [error_message(error)]
+        last = [final_message(self._id)]
+        if error is None:
+            return self._tail() + last
+        return [error_message(error, self._id), *(last if self._id is not None else [])]
 
     def cancelled(self) -> list[str]:
-        """The socket is closing, and has said why."""
-        return []
+        """The same, so that the client knows that its id is free; without an id the socket is
+        closing, and has said why.
+        """
+        return [] if self._id is None else [final_message(self._id)]
 
 
 def final_message(context_id: str | None) -> str:

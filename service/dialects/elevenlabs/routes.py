@@ -27,7 +27,6 @@ from service.dialects.elevenlabs.messages import (
     CharTimes,
     ClientMessage,
     ElevenLabsErrorBody,
-    SingleRenderer,
     StreamRenderer,
     error_message,
     final_message,
@@ -166,7 +165,7 @@ class SingleStreamDialect(StreamDialect):
 
     def __init__(self, socket: Socket, options: StreamOptions) -> None:
         super().__init__(socket, options)
-        self._renderer = SingleRenderer(sync=options.sync_alignment)
+        self._renderer = StreamRenderer(None, sync=options.sync_alignment)
         self._context: StreamContext | None = None
         self._is_ended = False
 

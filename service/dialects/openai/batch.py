@@ -114,11 +114,8 @@ def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBa
     if len(body.items) > settings.max_batch_items:
         raise invalid_parameter("items", f"A batch takes {settings.max_batch_items} items at most.")
     if sum(len(item.input) for item in body.items) > settings.max_text_chars:
-        raise RequestError(
-            ErrorCode.TEXT_TOO_LONG,
-            f"A batch takes {settings.max_text_chars} characters at most, all items together.",
-            param="items",
-        )
+        message = f"A batch takes {settings.max_text_chars} characters at most, all items together."
+        raise RequestError(ErrorCode.TEXT_TOO_LONG, message, param="items")
     extra = [(name, name) for name in body.model_extra or ()] + [
         (name, f"items.{index}.{name}")
         for index, item in enumerate(body.items)

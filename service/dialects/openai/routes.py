@@ -151,21 +151,20 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
 def openai_router(runtime: Runtime) -> GuardedRouter:
     """The routes of this API."""
     rule = Rule(Scope.SPEAK, TABLE)
+    audio: dict[str, Any] = {"response_class": Response, "responses": _AUDIO}
     options: dict[str, Any] = {"responses": documented(ErrorBody), "tags": ["openai"]}
     router = GuardedRouter(rule, route_class=ClipRoute, **options)
     queries = GuardedRouter(replace(rule, query=BROWSER_QUERY), route_class=ClipRoute, **options)
     started = int(time.time())
 
-    @router.post("/v1/audio/speech", response_class=Response, responses=_AUDIO)
+    @router.post("/v1/audio/speech", **audio)
     @speaks
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text. The audio is sent while it is made."""
         return speech_response(body, runtime, request.state.request_id)
 
-    @router.post("/openai/v1/audio/speech", response_class=Response, responses=_AUDIO)
-    @router.post(
-        "/openai/deployments/{deployment}/audio/speech", response_class=Response, responses=_AUDIO
-    )
+    @router.post("/openai/v1/audio/speech", **audio)
+    @router.post("/openai/deployments/{deployment}/audio/speech", **audio)
     @speaks
     async def azure_speech(
         body: SpeechBody, request: Request, deployment: str | None = None
@@ -174,7 +173,7 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
         named = body.model_copy(update={"model": body.model or deployment})
         return speech_response(named, runtime, request.state.request_id)
 
-    @queries.get("/v1/audio/speech", response_class=Response, responses=_AUDIO)
+    @queries.get("/v1/audio/speech", **audio)
     @speaks
     async def spoken_query(request: Request) -> Response:
         """The same for what can only ask for an address: an `<audio>` element, a telephone
