@@ -21,7 +21,7 @@ from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.contexts.options import plan_speech, speech_request
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
-from service.dialects.errors import TRY_AGAIN, ErrorTable, count_error
+from service.dialects.errors import TRY_AGAIN, ErrorTable, count_error, idle_timeout, parse_json
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented, speaks
@@ -229,7 +229,7 @@ def _begins_sentence(before: str, text: str) -> bool:
     return (first.isalpha() and not first.islower()) or first in OPENERS
 
 
-class SpeakDialect(Dialect):
+class _SpeakDialect(Dialect):
     """See Dialect. Texts up to a pause are a *turn*, spoken by one context."""
 
     def __init__(self, socket: Socket, options: SpeakOptions) -> None:
@@ -241,10 +241,7 @@ class SpeakDialect(Dialect):
         self._tail = ""
         self._has_unflushed = False
 
-    # -- the socket
-
     def open(self) -> None:
-        """Say who speaks."""
         hello = {
             "type": "Metadata",
             "request_id": self._request_id,
@@ -263,47 +260,36 @@ class SpeakDialect(Dialect):
             raise SocketClosing(TABLE.close_code(error)) from error
 
     def on_bytes(self, data: bytes) -> None:
-        """See Dialect: it closes the socket."""
         self.tell(binary_refused())
-        raise SocketClosing(1003)
+        raise SocketClosing(1003)  # RFC 6455: data of a kind that is not taken
 
     def on_tick(self, now: float) -> None:
-        """Close what has been idle for too long."""
         settings = self.runtime.settings
         if self._turn is not None and self._turn.idle_s(now) > settings.context_idle_s:
             self._clear()
             message = "Text waited too long for a Flush and was dropped."
             self._warn(CapacityError(ErrorCode.IDLE_TIMEOUT, message))
         if self.socket.idle_s(now) > settings.session_idle_s:
-            self.tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long."))
+            self.tell(idle_timeout("socket"))
             raise SocketClosing(GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
-        """Tell the client to go elsewhere."""
         self._warn(CapacityError(ErrorCode.DRAINING, "The server is shutting down."))
 
     def render_error(self, error: TalkwireError) -> str:
-        """An ``Error`` message."""
         count_error(self.runtime, error, self._request_id, NAME)
         return error_message(error, self._request_id)
 
-    # -- messages
-
     def _dispatch(self, text: str) -> None:
-        try:
-            message = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise RequestError(ErrorCode.INVALID_JSON, "The message is not JSON.") from error
-        kind = message.get("type") if isinstance(message, dict) else None
-        match kind:
-            case "Speak":
-                self._speak(message.get("text"))
-            case "Flush":
+        match parse_json(text):
+            case {"type": "Speak", **fields}:
+                self._speak(fields.get("text"))
+            case {"type": "Flush"}:
                 self._flush()
-            case "Clear":
+            case {"type": "Clear"}:
                 self._clear()
                 self._count("Cleared")
-            case "Close":
+            case {"type": "Close"}:
                 raise SocketClosing(NORMAL)
             case _:
                 known = "The messages are Speak, Flush, Clear and Close."
@@ -329,8 +315,7 @@ class SpeakDialect(Dialect):
     def _begin(self) -> SpeechContext:
         runtime, handle = self.runtime, self.socket.new_handle()
         runtime.require_slot()
-        request_id = f"{self._request_id}-{handle}"
-        options = self._options
+        request_id, options = f"{self._request_id}-{handle}", self._options
         plan = plan_speech(runtime, NAME, request_id, options.create, options.encoder())
         self._turn = self.socket.open_context(plan, handle, self, lambda: self._on_closed(handle))
         self._handle, self._tail, self._flushes = handle, "", 0
@@ -354,7 +339,6 @@ class SpeakDialect(Dialect):
             self._turn = None
 
     def render(self, output: Output) -> Sequence[Message]:
-        """See service.contexts.speech_context.Renderer."""
         match output:
             case Audio():
                 return [Revocable(packet.data, packet.samples) for packet in output.packets]
@@ -425,7 +409,7 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
     @router.websocket("/v1/speak")
     async def speak_socket(websocket: WebSocket) -> None:
         def dialect(socket: Socket) -> Dialect:
-            return SpeakDialect(socket, socket_options(websocket.query_params, runtime))
+            return _SpeakDialect(socket, socket_options(websocket.query_params, runtime))
 
         subprotocol = answered_subprotocol(websocket.scope.get("subprotocols", []))
         await serve_socket(websocket, runtime, dialect, TABLE, subprotocol)

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -211,6 +211,11 @@ def count_error(runtime: Runtime, error: TalkwireError, request_id: str, dialect
     log.info("client error", extra=fields)
 
 
+def idle_timeout(what: str) -> CapacityError:
+    """The error where a socket or a context has been left alone."""
+    return CapacityError(ErrorCode.IDLE_TIMEOUT, f"The {what} was idle for too long.")
+
+
 def too_many_contexts(limit: int) -> RequestError:
     """The error where a socket has ``limit`` open contexts already."""
     message = f"A socket may hold {limit} open contexts."
@@ -290,13 +295,20 @@ def parse_message(model: type[Model], text: str | bytes) -> Model:
         raise validation_error(error.errors(), rooted=False) from error
 
 
+def parse_json(text: str) -> Any:
+    """Read a client's message without a model. Raises RequestError (``invalid_json``)."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(ErrorCode.INVALID_JSON, "The message is not JSON.") from error
+
+
 def peek(text: str, name: str) -> object:
     """A field of a message that may be none; None where it cannot be read."""
-    try:
-        message = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return message.get(name) if isinstance(message, dict) else None
+    with suppress(RequestError):
+        message = parse_json(text)
+        return message.get(name) if isinstance(message, dict) else None
+    return None
 
 
 def _path(place: Sequence[Any]) -> tuple[str, ...]:

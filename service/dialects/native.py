@@ -28,7 +28,13 @@ from service.contexts.speech_context import (
     Started,
     Words,
 )
-from service.dialects.errors import UNAVAILABLE, ErrorTable, count_error, too_many_contexts
+from service.dialects.errors import (
+    UNAVAILABLE,
+    ErrorTable,
+    count_error,
+    idle_timeout,
+    too_many_contexts,
+)
 from service.runtime import Runtime
 from service.transport.websocket import (
     GOING_AWAY,
@@ -39,7 +45,7 @@ from service.transport.websocket import (
     refuse,
     serve_socket,
 )
-from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.events import Cancelled, Done, Flushed
 from streaming.protocol import messages as wire
 from streaming.protocol.binary import AudioFlags, AudioHeader, encode_message, parse_client_message
@@ -179,8 +185,6 @@ class NativeDialect(Dialect):
         #: Of the contexts to come.
         self._framing: Framing = "header"
 
-    # -- the socket
-
     def open(self) -> None:
         """Say what this server is and allows."""
         runtime, settings = self.runtime, self.runtime.settings
@@ -228,10 +232,9 @@ class NativeDialect(Dialect):
         settings = self.runtime.settings
         for context in self.socket.contexts:
             if context.idle_s(now) > settings.context_idle_s:
-                idle = CapacityError(ErrorCode.IDLE_TIMEOUT, "The context was idle for too long.")
-                context.fail(idle)
+                context.fail(idle_timeout("context"))
         if self.socket.idle_s(now) > settings.session_idle_s:
-            self.tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "The socket was idle for too long."))
+            self.tell(idle_timeout("socket"))
             raise SocketClosing(GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
@@ -257,8 +260,6 @@ class NativeDialect(Dialect):
 
     def _say(self, message: wire.ServerMessage) -> None:
         self.socket.send(encode_message(message))
-
-    # -- messages
 
     def _dispatch(self, message: wire.ClientMessage) -> None:
         match message:
@@ -287,8 +288,6 @@ class NativeDialect(Dialect):
             case wire.SessionClose():
                 raise SocketClosing(NORMAL)
 
-    # -- contexts
-
     def _find(self, context_id: str) -> SpeechContext:
         """An open context. Raises RequestError."""
         context = self._contexts.get(context_id)
@@ -300,9 +299,8 @@ class NativeDialect(Dialect):
         raise RequestError(ErrorCode.UNKNOWN_CONTEXT, message, param="context_id")
 
     def _open(self, create: ContextCreate) -> int:
-        """Open a context; returns the handle that stands for it in binary headers.
-
-        Raises RequestError, CapacityError, BackendError: then nothing has changed.
+        """Open a context; returns the handle that stands for it in binary headers. Raises
+        RequestError, CapacityError, BackendError: then nothing has changed.
         """
         self._check(create)
         context_id, handle = create.context_id, self.socket.new_handle()

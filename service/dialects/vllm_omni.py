@@ -31,7 +31,7 @@ from service.contexts.options import (
     speech_request,
 )
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
-from service.dialects.errors import ErrorTable, count_error, peek, validation_error
+from service.dialects.errors import ErrorTable, count_error, parse_json, peek, validation_error
 from service.dialects.openai.request import FORMATS, Name, SpeechOptions
 from service.runtime import Runtime
 from service.transport.websocket import (
@@ -131,7 +131,7 @@ Messages = list[Message]
 
 
 @dataclass(slots=True)
-class Sentence:
+class _Sentence:
     """``sent_bytes`` have been sent already; ``held`` goes out at its end, and is None once it is
     too long for that. ``failure``, of one that could not even be begun, is told when its turn
     comes.
@@ -151,7 +151,6 @@ class Sentence:
     held_samples: int = 0
 
     def message(self, kind: str, **fields: object) -> str:
-        """A message about it."""
         place = {"utterance_index": self.flush, "sentence_index": self.index}
         return json.dumps({"type": kind, **place, **fields})
 
@@ -178,7 +177,7 @@ def error_fields(error: TalkwireError) -> dict[str, object]:
 _MAX_UNITS, _MAX_FLUSHES = 4096, 4
 
 
-class Speaker:
+class _Speaker:
     """See service.contexts.speech_context.Renderer. Speaks sentences in order, and makes the
     messages about them.
 
@@ -191,18 +190,17 @@ class Speaker:
         self._socket, self._runtime, self._freed = socket, socket.runtime, freed
         #: Sentences that are not over, and between them the messages that end flushes. The first
         #: is a sentence.
-        self._units: deque[Sentence | str] = deque()
+        self._units: deque[_Sentence | str] = deque()
         #: Characters of these sentences.
         self._unit_chars = 0
         #: Those of them that no context has been given yet.
-        self._waiting: deque[Sentence] = deque()
+        self._waiting: deque[_Sentence] = deque()
         self._context: SpeechContext | None = None
         self._handle = self._chars = 0
         self._is_full = False
 
     @property
     def is_busy(self) -> bool:
-        """Whether what was asked for is still being spoken."""
         return self._context is not None or bool(self._waiting)
 
     @property
@@ -217,7 +215,7 @@ class Speaker:
             message = "Too much waits to be spoken; this message was dropped."
             raise CapacityError(ErrorCode.OVERLOADED, message)
 
-    def speak(self, sentence: Sentence) -> None:
+    def speak(self, sentence: _Sentence) -> None:
         """Say it after all that came before."""
         self._units.append(sentence)
         self._unit_chars += len(sentence.text)
@@ -231,10 +229,7 @@ class Speaker:
         self._say(self._settled())
 
     def close(self) -> None:
-        """Drop what waits."""
         self._waiting.clear()
-
-    # -- contexts
 
     def _give(self) -> None:
         """Hand on what waits, as far as there is room."""
@@ -248,7 +243,7 @@ class Speaker:
                 return
             self._hand_on(self._waiting.popleft())
 
-    def _hand_on(self, sentence: Sentence) -> None:
+    def _hand_on(self, sentence: _Sentence) -> None:
         try:
             context = self._context or self._begin(sentence.config)
             context.append(sentence.text)
@@ -295,10 +290,7 @@ class Speaker:
         self._give()
         self._freed()
 
-    # -- what the context says
-
     def render(self, output: Output) -> Messages:
-        """See service.contexts.speech_context.Renderer."""
         match output:
             case Audio(packets):
                 return [m for p in packets for m in self._audio(p.data, p.samples)]
@@ -309,9 +301,9 @@ class Speaker:
             case _:
                 return []
 
-    def _first(self) -> Sentence:
+    def _first(self) -> _Sentence:
         first = self._units[0]
-        assert isinstance(first, Sentence)
+        assert isinstance(first, _Sentence)
         return first
 
     def _audio(self, data: bytes, samples: int) -> Messages:
@@ -387,22 +379,19 @@ TABLE = ErrorTable(NAME, lambda error, _: error_fields(error))
 _MAX_HELD = 64
 
 
-class StreamDialect(Dialect):
+class _StreamDialect(Dialect):
     """See Dialect."""
 
     def __init__(self, socket: Socket) -> None:
         super().__init__(socket)
         self._config: SessionConfig | None = None
-        self._speaker = Speaker(socket, self._go_on)
+        self._speaker = _Speaker(socket, self._go_on)
         self._flush_index = self._sentences = self._chars = 0
         self._segmenter = self._new_segmenter()
         self._text = ""
         self._held: deque[str] = deque()
 
-    # -- the socket
-
     def on_text(self, text: str) -> None:
-        """A message came."""
         if self._held:
             self._hold(text)
             return
@@ -414,33 +403,32 @@ class StreamDialect(Dialect):
                 raise SocketClosing(POLICY) from error
 
     def on_tick(self, now: float) -> None:
-        """Close what has been idle for too long."""
         is_idle = self.socket.idle_s(now) > self.runtime.settings.session_idle_s
         if is_idle and not self._speaker.is_busy:
             self.tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "No message came."))
             raise SocketClosing(GOING_AWAY)
 
     def is_settled(self, now: float) -> bool:
-        """See Dialect."""
         return not (self._speaker.has_sentence or self._chars)
 
     def render_error(self, error: TalkwireError) -> str:
-        """An ``error`` message."""
         count_error(self.runtime, error, self.socket.session_id, NAME)
         return json.dumps(error_fields(error))
 
     def close(self) -> None:
-        """Drop what waits."""
         self._held.clear()
         self._speaker.close()
-
-    # -- messages
 
     def _dispatch(self, text: str) -> None:
         message = _parsed(text)
         kind = message.get("type")
         if kind == "session.config":
-            self._configure(text, message)
+            if self._chars:
+                raise _invalid("Send input.done before another session.config.", "type")
+            if self._speaker.is_busy:
+                self._hold(text)
+            else:
+                self._config = parse_config(message, self.runtime)
         elif self._config is None:
             raise _invalid("The first message is a session.config.", "type")
         elif kind == "input.text":
@@ -454,14 +442,6 @@ class StreamDialect(Dialect):
         else:
             unknown = "This message type is not known."
             raise RequestError(ErrorCode.UNKNOWN_MESSAGE, unknown, param="type")
-
-    def _configure(self, text: str, message: dict[str, Any]) -> None:
-        if self._chars:
-            raise _invalid("Send input.done before another session.config.", "type")
-        if self._speaker.is_busy:
-            self._hold(text)
-            return
-        self._config = parse_config(message, self.runtime)
 
     def _hold(self, text: str) -> None:
         """Keep a message until what is being spoken is over; a close does not wait."""
@@ -500,7 +480,7 @@ class StreamDialect(Dialect):
         config = self._config
         assert config is not None
         rate, warning = config.encoder(self.runtime).sample_rate, config.warning(self.runtime)
-        sentence = Sentence(self._flush_index, self._sentences, text, config, rate, warning)
+        sentence = _Sentence(self._flush_index, self._sentences, text, config, rate, warning)
         self._sentences += 1
         self._speaker.speak(sentence)
 
@@ -522,10 +502,7 @@ class StreamDialect(Dialect):
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    try:
-        message = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(ErrorCode.INVALID_JSON, "The message is not JSON.") from error
+    message = parse_json(text)
     if not isinstance(message, dict):
         raise _invalid("A message is an object.")
     return message
@@ -541,6 +518,6 @@ def vllm_omni_router(runtime: Runtime) -> GuardedRouter:
 
     @router.websocket("/v1/audio/speech/stream")
     async def stream(websocket: WebSocket) -> None:
-        await serve_socket(websocket, runtime, StreamDialect, TABLE)
+        await serve_socket(websocket, runtime, _StreamDialect, TABLE)
 
     return router

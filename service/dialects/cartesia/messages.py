@@ -60,7 +60,6 @@ class CartesiaErrorBody(BaseModel):
 
 #: Fields of a request that no served model takes.
 LANGUAGE_FIELDS = ("language", "locale")
-_ContextId = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class OutputFormat(BaseModel):
@@ -132,7 +131,7 @@ class SpeechBody(BaseModel):
     )
     add_phoneme_timestamps: bool | None = Field(None, description="Not served.")
     save: bool | None = Field(None, description="Not served.")
-    context_id: _ContextId | None = None
+    context_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
 
     @property
     def pace(self) -> float:
@@ -164,7 +163,19 @@ def context_create(
     body: SpeechBody, runtime: Runtime, max_lead_ms: int | None = None, *, timestamps: bool = True
 ) -> wire.ContextCreate:
     """Translate ``body`` to a context. Raises RequestError."""
-    _refuse_what_is_not_served(body)
+    config = body.generation_config
+    if body.speed not in (None, "normal", 0):
+        raise unsupported("speed", "The speed is set in generation_config.")
+    if config is not None and config.volume not in (None, 1):
+        raise unsupported("generation_config.volume", "This server speaks at one volume.")
+    if config is not None and config.emotion not in (None, "neutral"):
+        raise unsupported("generation_config.emotion", "This server's voices have no emotions.")
+    if body.pronunciation_dict_id:
+        raise unsupported("pronunciation_dict_id", "This server has no dictionaries.")
+    if body.add_phoneme_timestamps:
+        raise unsupported("add_phoneme_timestamps", "This server has no phonemes.")
+    if body.save:
+        raise unsupported("save", "This server keeps no audio.")
     voice = body.voice
     if isinstance(voice, VoiceObject):
         if voice.mode != "id":
@@ -179,22 +190,6 @@ def context_create(
         max_lead_ms=max_lead_ms,
         timestamps=timestamps and bool(body.add_timestamps) and runtime.talker.has_word_timings,
     )
-
-
-def _refuse_what_is_not_served(body: SpeechBody) -> None:
-    config = body.generation_config
-    if body.speed not in (None, "normal", 0):
-        raise unsupported("speed", "The speed is set in generation_config.")
-    if config is not None and config.volume not in (None, 1):
-        raise unsupported("generation_config.volume", "This server speaks at one volume.")
-    if config is not None and config.emotion not in (None, "neutral"):
-        raise unsupported("generation_config.emotion", "This server's voices have no emotions.")
-    if body.pronunciation_dict_id:
-        raise unsupported("pronunciation_dict_id", "This server has no dictionaries.")
-    if body.add_phoneme_timestamps:
-        raise unsupported("add_phoneme_timestamps", "This server has no phonemes.")
-    if body.save:
-        raise unsupported("save", "This server keeps no audio.")
 
 
 #: Flushes that the client did not ask for are not told.

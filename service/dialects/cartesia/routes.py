@@ -52,18 +52,16 @@ from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
 
-_ASKED_FLUSH = "asked"
 _BUFFER_DELAY_MS = 3000
 #: A context is forgotten so long after its listener has heard it all.
 _EXPIRES_S = 1.0
 
 
-class CartesiaContext:
+class _CartesiaContext:
     """``first`` is the request that opens it; later ones are read for their text alone, since
     clients send other voices and formats with them. ``began``: see EventRenderer. ``closed`` is
-    told where one of its id would go on; None if its client has ended it.
-
-    Raises RequestError, CapacityError.
+    told where one of its id would go on; None if its client has ended it. Raises RequestError,
+    CapacityError.
     """
 
     def __init__(
@@ -101,7 +99,7 @@ class CartesiaContext:
         if not request.continue_:
             self._end()
         elif request.flush or (not self._delay_ms and request.transcript.strip()):
-            self.speech.flush(_ASKED_FLUSH)
+            self.speech.flush("asked")
         else:  # half a sentence is not held back for longer than its client wants
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._delay_ms / 1000, self._speak_what_waits)
@@ -148,12 +146,12 @@ class CartesiaContext:
 _REMEMBERED = 256
 
 
-class CartesiaDialect(Dialect):
+class _CartesiaDialect(Dialect):
     """See Dialect. No error closes the socket; an error of a context ends that context alone."""
 
     def __init__(self, socket: Socket) -> None:
         super().__init__(socket)
-        self._contexts: dict[str, CartesiaContext] = {}
+        self._contexts: dict[str, _CartesiaContext] = {}
         #: Of contexts that have expired: who goes on with one counts from there.
         self._expired: OrderedDict[str, Standing] = OrderedDict()
 
@@ -191,13 +189,13 @@ class CartesiaDialect(Dialect):
             self.socket.send(encoded(EventRenderer(context_id, "", began).flush_done()))
             self._remember(context_id, began._replace(flush_id=began.flush_id + 1))
 
-    def _open(self, context_id: str, request: ContextRequest) -> CartesiaContext:
+    def _open(self, context_id: str, request: ContextRequest) -> _CartesiaContext:
         limit = self.runtime.settings.max_contexts_per_session
         if len(self._contexts) >= limit:
             raise too_many_contexts(limit)
         self.runtime.require_slot()
         began = self._expired.get(context_id, AFRESH)
-        context = CartesiaContext(
+        context = _CartesiaContext(
             self.socket, request, context_id, began, partial(self._on_closed, context_id)
         )
         self._contexts[context_id] = context
@@ -273,7 +271,7 @@ class Token(BaseModel):
     token: str
 
 
-class SpeechEvents(BodyRenderer):
+class _SpeechEvents(BodyRenderer):
     """Server-sent events, the same as the socket's messages."""
 
     def __init__(self, events: EventRenderer) -> None:
@@ -282,20 +280,16 @@ class SpeechEvents(BodyRenderer):
         self._words = b""
 
     def words(self, timings: Sequence[WordTiming]) -> None:
-        """Words of the audio that comes next."""
         self._words += _sse(self._events.timestamps(timings))
 
     def audio(self, data: bytes) -> bytes:
-        """Words that came before it, and a ``chunk``."""
         words, self._words = self._words, b""
         return words + _sse(self._events.chunk(data))
 
     def done(self, done: Done) -> bytes:
-        """``done``."""
         return self._words + _sse(self._events.end())
 
     def broken(self, error: TalkwireError) -> bytes | None:
-        """An ``error``, which ends the stream."""
         return _sse(self._events.error(error))
 
 
@@ -313,7 +307,7 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
     @sockets.websocket("/tts/websocket")
     async def websocket(websocket: WebSocket) -> None:
         # each message may name them, and has no header of its own
-        await serve_socket(websocket, runtime, CartesiaDialect, TABLE, ignored=LANGUAGE_FIELDS)
+        await serve_socket(websocket, runtime, _CartesiaDialect, TABLE, ignored=LANGUAGE_FIELDS)
 
     router.take_routes(sockets)
 
@@ -329,7 +323,7 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
     async def events(body: SpeechBody, request: Request) -> Response:
         """The same as server-sent events, with words where the model has them."""
         format_ = body.require_format("raw")
-        renderer = SpeechEvents(EventRenderer(body.context_id, request.state.request_id))
+        renderer = _SpeechEvents(EventRenderer(body.context_id, request.state.request_id))
         return spoken(body, request, format_, renderer)
 
     def spoken(
@@ -337,7 +331,7 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
     ) -> Response:
         """Raises RequestError, CapacityError."""
         runtime.require_ready()
-        timed, lead_ms = isinstance(renderer, SpeechEvents), runtime.settings.max_lead_ms
+        timed, lead_ms = isinstance(renderer, _SpeechEvents), runtime.settings.max_lead_ms
         create = context_create(body, runtime, lead_ms, timestamps=timed)
         encoder = format_.make_encoder(runtime, body.pace)
         plan = plan_speech(runtime, NAME, request.state.request_id, create, encoder)

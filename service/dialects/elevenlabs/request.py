@@ -159,9 +159,8 @@ def stream_options(voice: str, query: Mapping[str, str], runtime: Runtime) -> St
 def refuse_dictionaries(locators: list[Any] | None) -> None:
     """Raise RequestError unless there are none."""
     if locators:
-        raise unsupported(
-            "pronunciation_dictionary_locators", "This server has no pronunciation dictionaries."
-        )
+        message = "This server has no pronunciation dictionaries."
+        raise unsupported("pronunciation_dictionary_locators", message)
 
 
 def _is_true(query: Mapping[str, str], name: str) -> bool:

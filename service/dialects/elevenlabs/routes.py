@@ -41,7 +41,7 @@ from service.dialects.elevenlabs.request import (
     speech_create,
     stream_options,
 )
-from service.dialects.errors import count_error, parse_message, too_many_contexts
+from service.dialects.errors import count_error, idle_timeout, parse_message, too_many_contexts
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented, speaks
@@ -53,12 +53,12 @@ from service.transport.websocket import (
     binary_refused,
     serve_socket,
 )
-from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
 
 
-class StreamContext:
+class _StreamContext:
     """``first`` is the message that opens it. Raises RequestError, CapacityError."""
 
     def __init__(
@@ -91,10 +91,7 @@ class StreamContext:
         self.speech = socket.open_context(plan, handle, renderer, closed)
 
     def take(self, message: ClientMessage) -> None:
-        """Text, a flush, or both. An empty text only keeps the context alive.
-
-        Raises RequestError.
-        """
+        """Text, a flush, or both; an empty text keeps the context alive. Raises RequestError."""
         if self.is_draining:
             closed = "The context was closed; it takes no more text."
             raise RequestError(ErrorCode.CONTEXT_CLOSED, closed)
@@ -127,13 +124,12 @@ class StreamContext:
             self.speech.cancel()
 
     def end(self) -> None:
-        """No more text; what there is will be spoken."""
         if not self.is_draining:
             self.is_draining = True
             self.speech.end()
 
 
-class StreamDialect(Dialect):
+class _StreamDialect(Dialect):
     """The part that both sockets share."""
 
     def __init__(self, socket: Socket, options: StreamOptions) -> None:
@@ -141,7 +137,6 @@ class StreamDialect(Dialect):
         self._options = options
 
     def on_bytes(self, data: bytes) -> None:
-        """See Dialect: it closes the socket."""
         self._give_up(binary_refused())
 
     def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
@@ -149,24 +144,19 @@ class StreamDialect(Dialect):
         count_error(self.runtime, error, uuid.uuid4().hex, NAME)
         return error_message(error, context_id)
 
-    def _give_up_idle(self) -> NoReturn:
-        """The client has left the socket alone for too long."""
-        message = "The socket was idle for too long."
-        self._give_up(CapacityError(ErrorCode.IDLE_TIMEOUT, message))
-
     def _give_up(self, error: TalkwireError) -> NoReturn:
         """Tell the error and close the socket with its code."""
         self.tell(error)
         raise SocketClosing(TABLE.close_code(error))
 
 
-class SingleStreamDialect(StreamDialect):
+class _SingleStreamDialect(_StreamDialect):
     """``stream-input``: an empty text ends the context, and every error ends the socket."""
 
     def __init__(self, socket: Socket, options: StreamOptions) -> None:
         super().__init__(socket, options)
         self._renderer = StreamRenderer(None, sync=options.sync_alignment)
-        self._context: StreamContext | None = None
+        self._context: _StreamContext | None = None
         self._is_ended = False
 
     def on_text(self, text: str) -> None:
@@ -179,7 +169,7 @@ class SingleStreamDialect(StreamDialect):
                 self._end()
                 return
             if self._context is None:
-                self._context = StreamContext(
+                self._context = _StreamContext(
                     self.socket, self._options, message, self._renderer, self._on_closed
                 )
             self._context.take(message)
@@ -204,7 +194,7 @@ class SingleStreamDialect(StreamDialect):
         context = self._context
         idle_s = self.socket.idle_s(now) if context is None else context.speech.idle_s(now)
         if not self._is_ended and idle_s > self._options.inactivity_s:
-            self._give_up_idle()
+            self._give_up(idle_timeout("socket"))
 
     def _give_up(self, error: TalkwireError) -> NoReturn:
         self._is_ended = True
@@ -213,32 +203,28 @@ class SingleStreamDialect(StreamDialect):
 
 #: Contexts that take text, and all with those that are still being spoken.
 MAX_OPEN, MAX_ALL = 5, 10
-_DEFAULT_ID = "default"
 #: After these a context goes on.
 _HARMLESS = (ErrorCode.TEXT_TOO_LONG, ErrorCode.CONTEXT_CLOSED)
 
 
-class MultiStreamDialect(StreamDialect):
-    """``multi-stream-input``.
-
-    An error of one context is told with its id and ends that context alone; what is no message
-    at all closes the socket.
+class _MultiStreamDialect(_StreamDialect):
+    """``multi-stream-input``: an error of one context is told with its id and ends that context
+    alone; what is no message at all closes the socket.
     """
 
     def __init__(self, socket: Socket, options: StreamOptions) -> None:
         super().__init__(socket, options)
-        self._contexts: dict[str, StreamContext] = {}
+        self._contexts: dict[str, _StreamContext] = {}
         self._is_closing = False
 
     def on_text(self, text: str) -> None:
-        """Carry out one message."""
         if self._is_closing:
             return
         try:
             message = parse_message(ClientMessage, text)
         except RequestError as error:
             self._give_up(error)
-        context_id = message.context_id or _DEFAULT_ID
+        context_id = message.context_id or "default"
         context = self._contexts.get(context_id)
         try:
             if message.close_socket:
@@ -263,7 +249,7 @@ class MultiStreamDialect(StreamDialect):
             raise too_many_contexts(MAX_OPEN)
         renderer = StreamRenderer(context_id, sync=self._options.sync_alignment)
         closed = partial(self._on_closed, context_id)
-        context = StreamContext(self.socket, self._options, message, renderer, closed)
+        context = _StreamContext(self.socket, self._options, message, renderer, closed)
         self._contexts[context_id] = context
         context.take(message)
 
@@ -288,7 +274,7 @@ class MultiStreamDialect(StreamDialect):
             if context.speech.idle_s(now) > timeout_s:
                 context.end()
         if self.socket.idle_s(now) > timeout_s:
-            self._give_up_idle()
+            self._give_up(idle_timeout("socket"))
 
 
 _OPENING = b'{"audio_base64": "'
@@ -376,7 +362,7 @@ def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
     router = GuardedRouter(rule, route_class=SpeechRoute, responses=errors, tags=[NAME])
     sockets = GuardedRouter(replace(rule, query=_TOKEN_QUERY))
 
-    async def serve(websocket: WebSocket, kind: type[StreamDialect]) -> None:
+    async def serve(websocket: WebSocket, kind: type[_StreamDialect]) -> None:
         query = websocket.query_params
 
         def dialect(socket: Socket) -> Dialect:
@@ -388,11 +374,11 @@ def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
 
     @sockets.websocket(_SPEECH + "/multi-stream-input")
     async def multi_stream_input(websocket: WebSocket) -> None:
-        await serve(websocket, MultiStreamDialect)
+        await serve(websocket, _MultiStreamDialect)
 
     @sockets.websocket(_SPEECH + "/stream-input")
     async def stream_input(websocket: WebSocket) -> None:
-        await serve(websocket, SingleStreamDialect)
+        await serve(websocket, _SingleStreamDialect)
 
     router.take_routes(sockets)
     _add_speech(router, runtime)

@@ -182,7 +182,7 @@ _MOST_WAIT_S = 1.0
 _PIECE_BYTES = 48 * 1024
 
 
-class Spoken(NamedTuple):
+class _Spoken(NamedTuple):
     """An item's audio, encoded, how many samples that is, and how its context ended."""
 
     data: bytearray
@@ -192,7 +192,7 @@ class Spoken(NamedTuple):
 
 #: A text ready to be spoken, and what was asked for.
 Item = tuple[SpeechPlan, SpeechBody]
-Result = Spoken | TalkwireError
+Result = _Spoken | TalkwireError
 
 
 class HttpBatch(Response):
@@ -255,8 +255,6 @@ class HttpBatch(Response):
             for task in (writer, gone, *others):
                 task.cancel()
 
-    # -- speaking
-
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         while self._todo:
             (plan, asked), result = self._todo.popleft()
@@ -285,7 +283,7 @@ class HttpBatch(Response):
 
     async def _speak(
         self, plan: SpeechPlan, text: str, lease: Lease, tasks: asyncio.TaskGroup
-    ) -> Spoken:
+    ) -> _Spoken:
         """Speak one item. Raises TalkwireError."""
         context, outputs = open_response(self._runtime, tasks, plan, lease)
         data, samples = bytearray(), 0
@@ -300,9 +298,7 @@ class HttpBatch(Response):
             done = await speak_whole(context, outputs, text, take)
         finally:
             self._speaking.discard(context)
-        return Spoken(data, samples, done)
-
-    # -- writing
+        return _Spoken(data, samples, done)
 
     async def _write(self, body: ResponseBody) -> None:
         """One JSON object, bit by bit: a ``BatchAnswer``."""

@@ -41,7 +41,7 @@ _EVENTS = "text/event-stream"
 _NO_FIELDS = frozenset((*BROWSER_QUERY, "api-version"))
 
 
-class EventRenderer(BodyRenderer):
+class _EventRenderer(BodyRenderer):
     """Server-sent events."""
 
     def __init__(self, body: SpeechBody, runtime: Runtime) -> None:
@@ -53,12 +53,10 @@ class EventRenderer(BodyRenderer):
         return _event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
 
     def done(self, done: Done) -> bytes:
-        """``speech.audio.done``."""
         usage = token_usage(done.report, self._body, self._runtime)
         return _event({"type": "speech.audio.done", "usage": usage})
 
     def broken(self, error: TalkwireError) -> bytes | None:
-        """An ``error`` event, which ends the stream."""
         return _event({"type": "error", **error_body(error)})
 
 
@@ -139,7 +137,7 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
     format_ = response_format(body, runtime)
     renderer = BodyRenderer(MEDIA_TYPES[FORMATS[format_]])
     if body.stream_format == "sse":
-        renderer = EventRenderer(body, runtime)
+        renderer = _EventRenderer(body, runtime)
     ignored = ignored_fields(body, runtime)
     response = HttpSpeech(runtime, plan, body.input, TABLE, renderer, ignored)
     if body.stream_format == "audio" and format_ == "pcm":
