@@ -19,7 +19,6 @@ import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -136,7 +135,7 @@ class Results:
         self._out, self._file, self._known = out, file, known
 
     @classmethod
-    @contextmanager
+    @contextlib.contextmanager
     def open(cls, out: Path) -> Iterator[Results]:
         """Read what earlier runs did, and keep others out. Raises BatchError."""
         try:
@@ -396,7 +395,7 @@ def run_command(
         return asyncio.run(command())
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def _started(settings: Settings, options: BatchOptions) -> AsyncIterator[Speak]:
     """Engines for as long as the block runs. Raises BatchError."""
     # the usual level would run through the progress bar

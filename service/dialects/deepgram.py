@@ -288,7 +288,7 @@ class _SpeakDialect(Dialect):
                 self._flush()
             case {"type": "Clear"}:
                 self._clear()
-                self._count("Cleared")
+                self.socket.send(self._counted("Cleared"))
             case {"type": "Close"}:
                 raise SocketClosing(NORMAL)
             case _:
@@ -323,7 +323,7 @@ class _SpeakDialect(Dialect):
 
     def _flush(self) -> None:
         if self._turn is None:
-            self._count("Flushed")  # there was nothing to speak
+            self.socket.send(self._counted("Flushed"))  # there was nothing to speak
             return
         self._has_unflushed, self._tail = False, ""
         self._flushes += 1
@@ -367,9 +367,6 @@ class _SpeakDialect(Dialect):
     def _counted(self, kind: str) -> str:
         number, self._sequence = self._sequence, self._sequence + 1
         return json.dumps({"type": kind, "sequence_id": number})
-
-    def _count(self, kind: str) -> None:
-        self.socket.send(self._counted(kind))
 
     def _warn(self, error: TalkwireError) -> None:
         """Tell that something was not done; the socket goes on."""

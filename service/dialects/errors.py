@@ -312,15 +312,13 @@ def peek(text: str, name: str) -> object:
 
 
 def _path(place: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(
-        str(part)
-        for at, part in enumerate(place)
-        if at == 0 or not (isinstance(part, str) and _is_member(part))
-    )
+    return tuple(str(part) for at, part in enumerate(place) if at == 0 or not _is_member(part))
 
 
-def _is_member(part: str) -> bool:
+def _is_member(part: object) -> bool:
     """Whether a part of a path names a union's member: a type or a model, as no field is named."""
+    if not isinstance(part, str):
+        return False
     return part in _MEMBERS or part[:1].isupper() or "-" in part or "[" in part
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from fastapi import WebSocket
@@ -302,22 +303,25 @@ class NativeDialect(Dialect):
         """Open a context; returns the handle that stands for it in binary headers. Raises
         RequestError, CapacityError, BackendError: then nothing has changed.
         """
-        self._check(create)
+        runtime = self.runtime
+        limit = 1 if self._framing == "raw" else runtime.settings.max_contexts_per_session
+        if create.context_id in self._contexts:
+            message = "This context is open already; it goes on undisturbed."
+            raise RequestError(ErrorCode.CONTEXT_EXISTS, message, param="context_id")
+        if len(self._contexts) >= limit:
+            raise too_many_contexts(limit)
+        if create.timestamps and not runtime.talker.has_word_timings:
+            raise unsupported("timestamps", "This model has no word timings.")
+        runtime.require_slot()
         context_id, handle = create.context_id, self.socket.new_handle()
-        encoder = make_context_encoder(create.audio, self.runtime.codec.spec.sample_rate)
+        encoder = make_context_encoder(create.audio, runtime.codec.spec.sample_rate)
+        request_id, prepare = f"{self.socket.session_id}-{handle}", self._clone(create)
         plan = plan_speech(
-            self.runtime,
-            NAME,
-            f"{self.socket.session_id}-{handle}",
-            create,
-            encoder,
-            prepare=self._clone(create),
-            is_lenient=False,
+            runtime, NAME, request_id, create, encoder, prepare=prepare, is_lenient=False
         )
         renderer = NativeRenderer(create, handle, self._framing, self.render_error)
-        self._contexts[context_id] = self.socket.open_context(
-            plan, handle, renderer, lambda: self._on_closed(context_id)
-        )
+        closed = partial(self._on_closed, context_id)
+        self._contexts[context_id] = self.socket.open_context(plan, handle, renderer, closed)
         self._closed.pop(context_id, None)
         return handle
 
@@ -335,17 +339,6 @@ class NativeDialect(Dialect):
         cloner.require_count(len(clips), field)
         named = [(f"references.{at}.audio", clip) for at, clip in enumerate(clips)]
         return cloner.prepare_together([cloner.prepare(c.audio, c.text, name) for name, c in named])
-
-    def _check(self, create: ContextCreate) -> None:
-        limit = 1 if self._framing == "raw" else self.runtime.settings.max_contexts_per_session
-        if create.context_id in self._contexts:
-            message = "This context is open already; it goes on undisturbed."
-            raise RequestError(ErrorCode.CONTEXT_EXISTS, message, param="context_id")
-        if len(self._contexts) >= limit:
-            raise too_many_contexts(limit)
-        if create.timestamps and not self.runtime.talker.has_word_timings:
-            raise unsupported("timestamps", "This model has no word timings.")
-        self.runtime.require_slot()
 
     def _on_closed(self, context_id: str) -> None:
         del self._contexts[context_id]

@@ -34,16 +34,14 @@ def resolve_voice(name: str | None, runtime: Runtime) -> str:
         return voice
     if settings.accepts_unknown_voices and not VOICE_ID.fullmatch(voice):
         return runtime.voices[0]
-    there = listed(runtime.voices)
-    message = f"There is no voice {describe(name)}; there is {there}."
+    message = f"There is no voice {describe(name)}; there is {listed(runtime.voices)}."
     raise RequestError(ErrorCode.UNKNOWN_VOICE, message, param="voice")
 
 
 def is_replaced(name: str | None, runtime: Runtime) -> bool:
     """Whether a client that asks for ``name`` gets the default voice because there is no other."""
-    if not name:
-        return False
-    return not _is_known(runtime.settings.voice_aliases.get(name, name), runtime)
+    voice = runtime.settings.voice_aliases.get(name, name) if name else DEFAULT_VOICE
+    return not _is_known(voice, runtime)
 
 
 def _is_known(voice: str, runtime: Runtime) -> bool:

@@ -271,26 +271,23 @@ class Token(BaseModel):
     token: str
 
 
-class _SpeechEvents(BodyRenderer):
+class _SpeechEvents(EventRenderer, BodyRenderer):
     """Server-sent events, the same as the socket's messages."""
 
-    def __init__(self, events: EventRenderer) -> None:
-        super().__init__("text/event-stream")
-        self._events = events
-        self._words = b""
+    media_type, _words = "text/event-stream", b""
 
     def words(self, timings: Sequence[WordTiming]) -> None:
-        self._words += _sse(self._events.timestamps(timings))
+        self._words += _sse(self.timestamps(timings))
 
     def audio(self, data: bytes) -> bytes:
         words, self._words = self._words, b""
-        return words + _sse(self._events.chunk(data))
+        return words + _sse(self.chunk(data))
 
     def done(self, done: Done) -> bytes:
-        return self._words + _sse(self._events.end())
+        return self._words + _sse(self.end())
 
     def broken(self, error: TalkwireError) -> bytes | None:
-        return _sse(self._events.error(error))
+        return _sse(self.error(error))
 
 
 def _sse(event: dict[str, Any]) -> bytes:
@@ -323,7 +320,7 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
     async def events(body: SpeechBody, request: Request) -> Response:
         """The same as server-sent events, with words where the model has them."""
         format_ = body.require_format("raw")
-        renderer = _SpeechEvents(EventRenderer(body.context_id, request.state.request_id))
+        renderer = _SpeechEvents(body.context_id, request.state.request_id)
         return spoken(body, request, format_, renderer)
 
     def spoken(

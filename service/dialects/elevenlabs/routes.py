@@ -76,14 +76,9 @@ class _StreamContext:
         handle, format_ = socket.new_handle(), options.format
         self._aligner = renderer.aligner
         often = FlushEncoder.EACH_PAUSE if format_.is_file else FlushEncoder.EACH_UTTERANCE
-        plan = plan_speech(
-            runtime,
-            NAME,
-            f"{socket.session_id}-{handle}",
-            options.create(runtime, speed),
-            format_.make_encoder(runtime, speed),
-            flush_encoder=often,
-        )
+        create, encoder = options.create(runtime, speed), format_.make_encoder(runtime, speed)
+        request_id = f"{socket.session_id}-{handle}"
+        plan = plan_speech(runtime, NAME, request_id, create, encoder, flush_encoder=often)
         self._auto_mode = options.auto_mode
         self._is_flushed = self._has_text = False
         #: No more text will come, and what has come is still being spoken.

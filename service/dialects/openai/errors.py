@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from service.dialects.errors import TOO_MANY, UNAVAILABLE, ErrorTable, count_error, retry_ms
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
-_FAILED = 500
 _NO_ROUTE = {
     404: "There is nothing at this address.",
     405: "This address does not take that method.",
@@ -40,7 +39,7 @@ class ErrorBody(BaseModel):
 def error_body(error: TalkwireError, _: str = "") -> dict[str, Any]:
     """``{"error": {...}}``."""
     status = TABLE.status(error)
-    kind = "invalid_request_error" if status < _FAILED else "server_error"
+    kind = "invalid_request_error" if status < 500 else "server_error"
     if status == TOO_MANY:
         kind = "rate_limit_error"
     name = TABLE.field(error)
