@@ -103,8 +103,7 @@ def http_options(query: Mapping[str, str], runtime: Runtime) -> SpeakOptions:
     if container not in containers:
         allowed = f"{' or '.join(containers)} for {encoding}"
         raise invalid_field("container", container, allowed, _UNSUPPORTED)
-    lead_ms = runtime.settings.max_lead_ms
-    return _options(query, _CHOICES[encoding, container], runtime, lead_ms)
+    return _options(query, _CHOICES[encoding, container], runtime, runtime.settings.max_lead_ms)
 
 
 def _options(

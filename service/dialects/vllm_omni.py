@@ -86,10 +86,6 @@ class SessionConfig(SpeechOptions):
         self.check_task_type()
         return self.prepare_ref_audio(self.voice, runtime)
 
-    def warning(self, runtime: Runtime) -> str | None:
-        """A warning: why the likeness will be poorer than it could be."""
-        return None if self.ref_audio is None else runtime.cloner.text_warning(self.ref_text)
-
     def create(self) -> wire.ContextCreate:
         """A context in the core's words. A token of vLLM-Omni's is a frame here."""
         first = self.initial_codec_chunk_frames or None
@@ -479,7 +475,9 @@ class _StreamDialect(Dialect):
     def _speak(self, text: str) -> None:
         config = self._config
         assert config is not None
-        rate, warning = config.encoder(self.runtime).sample_rate, config.warning(self.runtime)
+        rate, warning = config.encoder(self.runtime).sample_rate, None
+        if config.ref_audio is not None:  # the likeness may be poorer than it could be
+            warning = self.runtime.cloner.text_warning(config.ref_text)
         sentence = _Sentence(self._flush_index, self._sentences, text, config, rate, warning)
         self._sentences += 1
         self._speaker.speak(sentence)

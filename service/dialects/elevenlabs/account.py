@@ -167,15 +167,6 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
         """One of the voices."""
         return _shaped(find_voice(voice_id, runtime))
 
-    def subscription() -> Subscription:
-        caller = current_caller()
-        most = runtime.accounts.limits(caller).max_voices
-        return Subscription(
-            voice_slots_used=len(runtime.library.own_names(caller.tenant)),
-            voice_limit=runtime.settings.max_voices if most is None else most,
-            can_use_instant_voice_cloning=runtime.codec.can_encode,
-        )
-
     @router.get("/v1/user")
     async def user() -> User:
         """Who asks."""
@@ -183,14 +174,20 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
         return User(
             user_id=caller.key_id or "anybody",
             workspace_id=caller.tenant or "talkwire",
-            subscription=subscription(),
+            subscription=await user_subscription(),
             created_at=started,
         )
 
     @router.get("/v1/user/subscription")
     async def user_subscription() -> Subscription:
         """What may be used."""
-        return subscription()
+        caller = current_caller()
+        most = runtime.accounts.limits(caller).max_voices
+        return Subscription(
+            voice_slots_used=len(runtime.library.own_names(caller.tenant)),
+            voice_limit=runtime.settings.max_voices if most is None else most,
+            can_use_instant_voice_cloning=runtime.codec.can_encode,
+        )
 
     @router.post("/v1/single-use-token/{token_type}")
     async def token(token_type: str) -> Token:
