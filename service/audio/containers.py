@@ -16,11 +16,12 @@ from service.audio.opus import OPUS_BIT_RATE, OPUS_RATES
 from service.audio.pcm import tell_wav_length, to_s16
 from streaming.spec import Samples
 
-#: MP3 has fixed steps for each of its generations: MPEG-1, MPEG-2 and MPEG-2.5.
-_MP3_1 = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
-_MP3_2 = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
-_MP3_25 = (8, 16, 24, 32, 40, 48, 56, 64)
-_MPEG_1_FROM, _MPEG_2_FROM = 32_000, 16_000
+#: MP3's bit rates in kbit/s by the least sample rate: of MPEG-1, MPEG-2 and MPEG-2.5.
+_MP3_STEPS = {
+    32_000: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    16_000: (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    0: (8, 16, 24, 32, 40, 48, 56, 64),
+}
 #: From narrowband speech to as much as libopus can use, and takes, for one channel.
 OPUS_BIT_RATES = range(6_000, 256_001)
 _AAC_LEAST, _AAC_BITS_PER_SAMPLE = 8_000, 6
@@ -30,11 +31,7 @@ Choice = range | tuple[int, ...]
 
 def mp3_bit_rates(sample_rate: int) -> Choice:
     """All that MP3 has at this sample rate."""
-    steps: tuple[int, ...]
-    if sample_rate >= _MPEG_1_FROM:
-        steps = _MP3_1
-    else:
-        steps = _MP3_2 if sample_rate >= _MPEG_2_FROM else _MP3_25
+    steps = next(steps for least, steps in _MP3_STEPS.items() if sample_rate >= least)
     return tuple(1000 * step for step in steps)
 
 
@@ -145,9 +142,9 @@ class FileEncoder:
         if not len(samples):
             return []
         container, stream = self._open()
-        frame = av.AudioFrame.from_ndarray(
-            self._packed(samples)[np.newaxis], format=self._format.sample_format, layout="mono"
-        )
+        sample_format = self._format.sample_format
+        packed = to_s16(samples) if sample_format == "s16" else samples.clip(-1.0, 1.0)
+        frame = av.AudioFrame.from_ndarray(packed[np.newaxis], format=sample_format, layout="mono")
         frame.sample_rate, frame.pts = self.sample_rate, self._taken
         frame.time_base = Fraction(1, self.sample_rate)
         self._taken += len(samples)
@@ -175,9 +172,6 @@ class FileEncoder:
         self._made += len(blocks) * (stream.codec_context.frame_size or 0)
         container.mux(blocks)
 
-    def _packed(self, samples: Samples) -> Samples | np.ndarray[tuple[int], np.dtype[np.int16]]:
-        return to_s16(samples) if self._format.sample_format == "s16" else samples.clip(-1.0, 1.0)
-
     def _open(self) -> tuple[av.container.OutputContainer, AudioStream]:
         """The container and its stream, opened at first use: that is no work for a loop."""
         if self._container is None:
@@ -198,9 +192,7 @@ class FileEncoder:
         return self._container, self._container.streams.audio[0]
 
     def _packets(self) -> list[Packet]:
-        """The bytes written since. Their samples are those taken since the last packet, or what a
-        decoder makes of its blocks where that is more than these in the end.
-        """
+        """The bytes written since, and the samples taken since or, if more, made by a decoder."""
         data = self._written.take()
         if not data:
             return []
@@ -254,10 +246,6 @@ def tell_length(name: str, file: bytearray, samples: int) -> None:
     if name == "wav":
         tell_wav_length(file, len(file))
     elif name == "flac":
-        _tell_flac_length(file, samples)
-
-
-def _tell_flac_length(file: bytearray, samples: int) -> None:
-    place = slice(_FLAC_COUNT_AT, _FLAC_COUNT_AT + _FLAC_COUNT_BYTES)
-    other = int.from_bytes(file[place], "big") >> _FLAC_COUNT_BITS << _FLAC_COUNT_BITS
-    file[place] = (other | samples).to_bytes(_FLAC_COUNT_BYTES, "big")
+        place = slice(_FLAC_COUNT_AT, _FLAC_COUNT_AT + _FLAC_COUNT_BYTES)
+        other = int.from_bytes(file[place], "big") >> _FLAC_COUNT_BITS << _FLAC_COUNT_BITS
+        file[place] = (other | samples).to_bytes(_FLAC_COUNT_BYTES, "big")

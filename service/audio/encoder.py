@@ -12,10 +12,9 @@ from streaming.spec import Samples
 class Packet(NamedTuple):
     """One binary message's worth of audio.
 
-    ``samples``: how many samples a decoder makes of it, at the encoder's output rate.
-    ``padding``: how many of these are no audio but an encoder's own: its delay at the front
-    of an utterance or a file, silence at the end. Raw Opus has it, and of the files MP3 and
-    AAC; the other files tell their decoders to drop it.
+    ``samples``: how many a decoder makes of it, at the output's rate. ``padding``: those that are
+    the encoder's delay before, or silence after, an utterance or a file. Raw Opus, MP3 and AAC
+    have it; other files tell their decoders to drop it.
     """
 
     data: bytes
@@ -26,9 +25,8 @@ class Packet(NamedTuple):
 class AudioEncoder(Protocol):
     """Encodes one context's samples, in order.
 
-    ``sample_rate`` is the output's, in Hz. ``inline`` says that ``encode`` takes microseconds
-    and may be called on the event loop; the others belong in a thread (see pump.py).
-    ``delay_samples`` is by how much what a decoder makes of it lags behind, at ``sample_rate``.
+    ``sample_rate`` is the output's, in Hz; a decoder's output lags ``delay_samples`` behind.
+    ``inline``: ``encode`` takes microseconds and may be called on the event loop, not in a thread.
     """
 
     sample_rate: int
@@ -39,9 +37,7 @@ class AudioEncoder(Protocol):
         """Take mono float32 samples within [-1, 1]; return the packets that are full."""
 
     def flush(self) -> list[Packet]:
-        """Return all that is held back. What has a header and an end (WAV, FLAC, MP3, Ogg, AAC)
-        is over then; the others may go on with a next utterance.
-        """
+        """Return all that is held back. A file is over then; others go on with an utterance."""
 
 
 class Filter(Protocol):
@@ -55,9 +51,7 @@ class Filter(Protocol):
 
 
 class Fade:
-    """Lets the loudness of the first ``fade_samples`` rise linearly from nothing. Later utterances
-    of a context are not faded.
-    """
+    """Fades the first ``fade_samples`` in linearly; later utterances of a context are not faded."""
 
     def __init__(self, fade_samples: int) -> None:
         self._gains = np.arange(fade_samples, dtype=np.float32) / max(1, fade_samples)
@@ -77,9 +71,7 @@ class Fade:
 
 
 class FilteringEncoder:
-    """A filter in front of an encoder, whose ``sample_rate`` is what the filter makes. ``inline``:
-    whether the filter is quick enough for the event loop.
-    """
+    """A filter in front of an encoder. ``inline``: it is quick enough for the event loop."""
 
     def __init__(self, filter_: Filter, encoder: AudioEncoder, *, inline: bool = True) -> None:
         self._filter, self._encoder = filter_, encoder
@@ -92,5 +84,4 @@ class FilteringEncoder:
 
     def flush(self) -> list[Packet]:
         """See AudioEncoder."""
-        packets = self._encoder.encode(self._filter.finish())
-        return packets + self._encoder.flush()
+        return self._encoder.encode(self._filter.finish()) + self._encoder.flush()

@@ -63,9 +63,7 @@ MEDIA_TYPES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """How an encoder is made from (output rate, packet's ms, bit rate or None), and what it
-    can be asked for.
-    """
+    """How an encoder is made from (output rate, packet's ms, bit rate), and what it can do."""
 
     make: Callable[[int, int, int | None], AudioEncoder]
     default_rate: int | None = None  # None: the codec's own
@@ -79,10 +77,12 @@ def _pcm(pack: Callable[[Samples], bytes], default_rate: int | None = None) -> _
 
 
 def _file(format_: FileFormat, bit_rates: Callable[[int], Choice] | None = None) -> _Format:
-    def make(rate: int, frame_ms: int, bit_rate: int | None) -> AudioEncoder:
-        return FileEncoder(format_, rate, bit_rate)
-
-    return _Format(make, None, format_.rates, (0,), bit_rates)
+    return _Format(
+        lambda rate, _, bit_rate: FileEncoder(format_, rate, bit_rate),
+        rates=format_.rates,
+        frame_ms=(0,),
+        bit_rates=bit_rates,
+    )
 
 
 def _wav(layout: WavLayout | None = None) -> _Format:
@@ -141,7 +141,13 @@ def make_stream_encoder(
     if format_.frame_ms is not None and frame_ms not in format_.frame_ms:
         listed = ", ".join(map(str, format_.frame_ms))
         raise unsupported("frame_ms", f"{name} takes a frame_ms of {listed}.")
-    _check_bit_rate(name, format_, rate, bit_rate)
+    if bit_rate is not None:
+        if format_.bit_rates is None:
+            raise unsupported("bitrate", f"{name} has no bit rate to choose.")
+        choice = format_.bit_rates(rate)
+        if bit_rate not in choice:
+            listed = describe_choice(choice)
+            raise unsupported("bitrate", f"The bit rates of {name} are {listed} at this rate.")
     if not SLOWEST <= speed <= FASTEST:
         raise unsupported("speed", f"The speed is from {SLOWEST} to {FASTEST}.")
     encoder = format_.make(rate, frame_ms, bit_rate)
@@ -151,15 +157,3 @@ def make_stream_encoder(
         encoder = FilteringEncoder(TimeStretch(codec_rate, speed), encoder, inline=False)
     fade = round(codec_rate * fade_in_ms * speed / 1000)
     return FilteringEncoder(Fade(fade), encoder) if fade else encoder
-
-
-def _check_bit_rate(name: str, format_: _Format, rate: int, bit_rate: int | None) -> None:
-    if bit_rate is None:
-        return
-    if format_.bit_rates is None:
-        raise unsupported("bitrate", f"{name} has no bit rate to choose.")
-    choice = format_.bit_rates(rate)
-    if bit_rate not in choice:
-        raise unsupported(
-            "bitrate", f"The bit rates of {name} are {describe_choice(choice)} at this rate."
-        )

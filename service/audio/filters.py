@@ -14,6 +14,7 @@ windows.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from fractions import Fraction
 from math import ceil, sqrt
 from typing import cast
@@ -87,36 +88,29 @@ def _tempos(speed: float) -> list[float]:
     return [speed] if _LEAST_TEMPO <= speed <= _MOST_TEMPO else [sqrt(speed)] * 2
 
 
-def _has_short_windows(speed: float) -> bool:
-    return 1.0 < speed <= _MOST_TEMPO
-
-
 def _told_rate(speed: float, sample_rate: int) -> int:
     """The sample rate that the filters are told: the lower, the shorter are their windows."""
-    return sample_rate // 2 if _has_short_windows(speed) else sample_rate
+    return sample_rate // 2 if 1.0 < speed <= _MOST_TEMPO else sample_rate
 
 
 def held_back_s(speed: float, sample_rate: int) -> float:
     """Seconds of the stretched audio, as it is heard, that may be held back at any time: a piece
-    that is not full yet, and a window or two of each filter.
+    that is not full yet, and a window or two of each filter, by measurement. Of short windows more
+    is said than is held, so that the schedule leaves a listener as much lead as with long ones.
     """
     if speed == 1.0:
         return 0.0
-    window_s = 2.0 ** ceil(np.log2(_told_rate(speed, sample_rate) * _WINDOW_S)) / sample_rate
+    told_rate = _told_rate(speed, sample_rate)
+    window_s = 2.0 ** ceil(np.log2(told_rate * _WINDOW_S)) / sample_rate
     held_s, before = _PIECE_S, 1.0  # of speech, at the pace of what goes in
     for tempo in _tempos(speed):
-        held_s += _windows_held(tempo, _has_short_windows(speed)) * window_s * before
+        if told_rate != sample_rate:
+            windows = 1.35 + 1.75 * (tempo - 1.0)
+        else:
+            windows = 1.35 + (0.6 * (tempo - _LEAST_TEMPO) if tempo < 1.0 else 0.5 * (tempo - 1.0))
+        held_s += windows * window_s * before
         before *= tempo
     return held_s / speed
-
-
-def _windows_held(tempo: float, are_short: bool) -> float:
-    """How many windows a filter holds, by measurement. Of short ones more is said than it holds,
-    so that the schedule leaves a listener as much lead as with long ones.
-    """
-    if are_short:
-        return 1.35 + 1.75 * (tempo - 1.0)
-    return 1.35 + (0.6 * (tempo - _LEAST_TEMPO) if tempo < 1.0 else 0.5 * (tempo - 1.0))
 
 
 class TimeStretch:
@@ -124,8 +118,7 @@ class TimeStretch:
     split does not matter.
 
     A place in the speech is heard where it belongs to within a window: about 20 ms, and 100 ms
-    of what is heard beyond the double and below the half. Raises ValueError for a ``speed``
-    outside SLOWEST..FASTEST.
+    beyond the double and below the half. Raises ValueError outside SLOWEST..FASTEST.
     """
 
     def __init__(self, sample_rate: int, speed: float) -> None:
@@ -169,7 +162,10 @@ class TimeStretch:
             frame.time_base = Fraction(1, self._told_rate)
             self._pushed += self._piece
             graph.push(frame)
-            parts += _pulled(graph)
+            with suppress(NothingYetError):
+                while True:
+                    came = cast(av.AudioFrame, graph.pull()).to_ndarray().reshape(-1)
+                    parts.append(came.astype(np.float32, copy=False))
         made = np.concatenate(parts)
         self._given += len(made)
         return made
@@ -192,14 +188,3 @@ class TimeStretch:
             last.link_to(graph.add("abuffersink"))
             graph.configure()
         return self._graph
-
-
-def _pulled(graph: av.filter.Graph) -> list[Samples]:
-    """All that has come out."""
-    parts: list[Samples] = []
-    while True:
-        try:
-            frame = cast(av.AudioFrame, graph.pull())
-            parts.append(frame.to_ndarray().reshape(-1).astype(np.float32, copy=False))
-        except NothingYetError:
-            return parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import struct
 from fractions import Fraction
@@ -21,15 +22,10 @@ _APPLICATION = "audio"
 _PRE_SKIP_AT, _CLOCK = 10, 48_000
 
 
-def _load_opuslib() -> Any:
-    """The package, or None where it or the system's library is not there."""
-    try:
-        return importlib.import_module("opuslib")
-    except Exception:  # it raises a bare Exception when there is no libopus
-        return None
-
-
-_opuslib = _load_opuslib()
+#: The package, or None where it or the system's library is not there.
+_opuslib: Any = None
+with contextlib.suppress(Exception):  # a bare one when there is no libopus
+    _opuslib = importlib.import_module("opuslib")
 
 
 def has_system_opus() -> bool:
@@ -38,9 +34,7 @@ def has_system_opus() -> bool:
 
 
 class SystemOpus:
-    """An Opus stream through opuslib. ``delay_samples``: how far a decoder's output lags behind the
-    input, in samples at the encoder's rate (pre-skip, in 48ths of a millisecond elsewhere).
-    """
+    """An Opus stream through opuslib. ``delay_samples``: the pre-skip, at the encoder's rate."""
 
     def __init__(self, sample_rate: int, frame_samples: int, bit_rate: int = OPUS_BIT_RATE) -> None:
         self._encoder = _opuslib.Encoder(sample_rate, 1, _APPLICATION)

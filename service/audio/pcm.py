@@ -16,26 +16,13 @@ from streaming.spec import Samples
 _Ints = npt.NDArray[np.int64]
 _SIGN, _MU_MASK, _A_MASK = 0x80, 0xFF, 0xD5
 _MU_BIAS = 0x84
+_MAGNITUDES: _Ints = np.arange(128)
 
 
-def _mu_levels(codes: _Ints) -> _Ints:
-    """Output levels of the mu-law magnitudes 0..127, as 16-bit samples."""
-    exponent, mantissa = codes >> 4, codes & 15
-    return (((mantissa << 3) + _MU_BIAS) << exponent) - _MU_BIAS
-
-
-def _a_levels(codes: _Ints) -> _Ints:
-    """Output levels of the A-law magnitudes 0..127, as 16-bit samples."""
-    exponent, mantissa = codes >> 4, codes & 15
-    linear = (mantissa << 4) + 8
-    return np.where(exponent == 0, linear, (linear + 0x100) << np.maximum(exponent - 1, 0))
-
-
-def _table(levels: Callable[[_Ints], _Ints], mask: int) -> npt.NDArray[np.uint8]:
-    """[65536] bytes, indexed by a sample as u16. A positive sample's code is its magnitude
-    XOR ``mask``; a negative one's has the sign bit turned as well.
+def _table(outputs: _Ints, mask: int) -> npt.NDArray[np.uint8]:
+    """[65536] bytes, indexed by a sample as u16, for the 16-bit ``outputs`` of the magnitudes. A
+    positive sample's code is its magnitude XOR ``mask``; a negative one's has the sign bit turned.
     """
-    outputs = levels(np.arange(128))
     decisions = (outputs[:-1] + outputs[1:] + 4) >> 3  # 14-bit magnitudes
     linear = np.arange(65536).astype(np.uint16).view(np.int16).astype(np.int64) >> 2
     magnitude = np.searchsorted(decisions, np.abs(linear), side="right")
@@ -47,13 +34,17 @@ def _table(levels: Callable[[_Ints], _Ints], mask: int) -> npt.NDArray[np.uint8]
 @cache
 def mulaw_table() -> npt.NDArray[np.uint8]:
     """[65536] mu-law bytes, indexed by the sample as u16."""
-    return _table(_mu_levels, _MU_MASK)
+    exponent, mantissa = _MAGNITUDES >> 4, _MAGNITUDES & 15
+    return _table((((mantissa << 3) + _MU_BIAS) << exponent) - _MU_BIAS, _MU_MASK)
 
 
 @cache
 def alaw_table() -> npt.NDArray[np.uint8]:
     """[65536] A-law bytes, indexed by the sample as u16."""
-    return _table(_a_levels, _A_MASK)
+    exponent, mantissa = _MAGNITUDES >> 4, _MAGNITUDES & 15
+    linear = (mantissa << 4) + 8
+    curved = (linear + 0x100) << np.maximum(exponent - 1, 0)
+    return _table(np.where(exponent == 0, linear, curved), _A_MASK)
 
 
 def pack_mulaw(samples: Samples) -> bytes:
@@ -70,7 +61,6 @@ _S16_MAX = 32767.0
 _WAV = struct.Struct("<4sI4s4sIHHIIHH4sI")
 _WAV_OTHER = struct.Struct("<4sI4s4sIHHIIHHH4sII4sI")
 _WAV_PCM, _WAV_REST, _UNKNOWN = 1, 36, 0xFFFFFFFF
-_RATE = struct.Struct("<I")
 _RATE_AT = 24
 
 
@@ -121,10 +111,8 @@ class PcmEncoder:
 
 
 def wav_header(sample_rate: int, samples: int | None = None) -> bytes:
-    """The 44 bytes before mono s16le samples.
-
-    ``samples`` None is a length not known yet: both sizes are 0xFFFFFFFF, which players and
-    ffmpeg take as "until the end". A length that no WAV file can have is written so too.
+    """The 44 bytes before mono s16le samples. Where their number is not known, or more than a WAV
+    file can have, both sizes are 0xFFFFFFFF, which players and ffmpeg take as "until the end".
     """
     size = _UNKNOWN if samples is None else 2 * samples
     if size > _UNKNOWN - _WAV_REST:
@@ -135,10 +123,8 @@ def wav_header(sample_rate: int, samples: int | None = None) -> bytes:
 
 
 def tell_wav_length(file: bytearray, size: int) -> None:
-    """Put the length into the header of a file of s16le that was written without it; ``file``
-    begins with the header, and ``size`` is all of it in bytes.
-    """
-    (sample_rate,) = _RATE.unpack_from(file, _RATE_AT)
+    """Put the length into the header that a ``file`` of s16le begins with; ``size`` is in bytes."""
+    (sample_rate,) = struct.unpack_from("<I", file, _RATE_AT)
     file[: _WAV.size] = wav_header(sample_rate, (size - _WAV.size) // 2)
 
 
@@ -151,24 +137,18 @@ class WavLayout:
     pack: Callable[[Samples], bytes]
 
     def header(self, sample_rate: int) -> bytes:
-        """The 58 bytes before mono samples of an unknown number. What is not linear has an
-        extension, here empty, of its format chunk, and a fact chunk. That holds the number of
-        samples: 0, since readers believe any other, and make hours of the greatest.
+        """The 58 bytes before mono samples of an unknown number, with the extension of the format
+        chunk, here empty, and the fact chunk that samples other than linear ones have. That holds
+        their number: 0, since readers believe any other, and make hours of the greatest.
         """
         size = self.sample_bytes
-        bits, per_second = 8 * size, size * sample_rate
-        format_ = (18, self.tag, 1, sample_rate, per_second, size, bits, 0)
-        fact = (b"fact", 4, 0)
-        return _WAV_OTHER.pack(
-            b"RIFF", _UNKNOWN, b"WAVE", b"fmt ", *format_, *fact, b"data", _UNKNOWN
-        )
+        format_ = (18, self.tag, 1, sample_rate, size * sample_rate, size, 8 * size, 0)
+        chunks = (b"fmt ", *format_, b"fact", 4, 0, b"data", _UNKNOWN)
+        return _WAV_OTHER.pack(b"RIFF", _UNKNOWN, b"WAVE", *chunks)
 
 
 class WavEncoder:
-    """A WAV file of unknown length: one header, then samples. An empty one is a header alone.
-
-    ``layout``: what the samples are, if not s16le.
-    """
+    """A WAV file of unknown length, of s16le without ``layout``. An empty one is a header alone."""
 
     inline, delay_samples = True, 0
 

@@ -66,11 +66,10 @@ class EncoderPump:
             return
         self._waiting_samples += len(samples)
         if self._waiting_samples > self._max_waiting:
-            self._fail(
-                CapacityError(ErrorCode.OVERLOADED, "The server cannot encode audio fast enough.")
-            )
-            return
-        self._put(job)
+            message = "The server cannot encode audio fast enough."
+            self._fail(CapacityError(ErrorCode.OVERLOADED, message))
+        else:
+            self._put(job)
 
     def after(self, then: Callable[[], None]) -> None:
         """Call ``then`` when all audio so far has been handed on; at once if it has been."""
@@ -107,12 +106,11 @@ class EncoderPump:
             except Exception:
                 log.exception("encoding broke")
                 self._fail(internal_error())
-                self._encoded.set()
-                continue
-            self._waiting_samples -= len(job.samples)
+            else:
+                self._waiting_samples -= len(job.samples)
+                if not self._is_dropped:
+                    job.then(packets)
             self._encoded.set()
-            if not self._is_dropped:
-                job.then(packets)
         self.is_busy = False
 
     def _encode(self, job: _Audio) -> list[Packet]:
@@ -125,8 +123,9 @@ class EncoderPump:
             return
         self.failure = error
         self._jobs = deque(job for job in self._jobs if not isinstance(job, _Audio))
-        asyncio.get_running_loop().call_soon(self._report, error)
 
-    def _report(self, error: TalkwireError) -> None:
-        if not self._is_dropped:
-            self._broke(error)
+        def report() -> None:
+            if not self._is_dropped:
+                self._broke(error)
+
+        asyncio.get_running_loop().call_soon(report)

@@ -16,9 +16,8 @@ from streaming.word_timing import WordTiming
 class Timeline:
     """One context's audio, utterance by utterance.
 
-    ``codec_rate`` is how many of the codec's samples are heard in a second, ``sent_rate`` how
-    many of those sent. ``delay_samples`` is the encoder's, at ``sent_rate``. Memory grows with
-    the utterances, which the context's text bounds.
+    ``codec_rate`` and ``sent_rate``: samples heard in a second. ``delay_samples``: the encoder's,
+    at ``sent_rate``. Memory grows with the utterances, which the context's text bounds.
     """
 
     def __init__(self, codec_rate: float, sent_rate: int, delay_samples: int = 0) -> None:
@@ -36,9 +35,7 @@ class Timeline:
 
     @property
     def late_s(self) -> float:
-        """By how many seconds what is added now is heard later than the codec's samples alone
-        would be: for the encoder's delay, and for the silence in the utterances before.
-        """
+        """Seconds that the encoder's delay, and its silence so far, put off what is added now."""
         sent_s = (self._sent_starts[-1] + self._delay) / self._sent_rate
         return sent_s - self._codec_starts[-1] / self._codec_rate
 
