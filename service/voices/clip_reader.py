@@ -85,11 +85,8 @@ class ClipReader:
         if not _KNOWN.match(data):
             raise _refusal("unknown_format")
         if self._inside >= self._most:
-            raise CapacityError(
-                ErrorCode.OVERLOADED,
-                "Too many clips are being read just now.",
-                retry_after_ms=_RETRY_AFTER_MS,
-            )
+            message = "Too many clips are being read just now."
+            raise CapacityError(ErrorCode.OVERLOADED, message, retry_after_ms=_RETRY_AFTER_MS)
         self._inside += 1
         try:
             async with self._slots:
@@ -125,7 +122,9 @@ class ClipReader:
             if child.returncode is None:
                 await asyncio.shield(_end(child))
         if child.returncode:
-            log.warning("reading a clip ended a child: %s", _ending(child.returncode))
+            status = child.returncode
+            ending = signal.Signals(-status).name if status < 0 else f"status {status}"
+            log.warning("reading a clip ended a child: %s", ending)
             raise _refusal("damaged")
         return self._samples(answer)
 
@@ -164,21 +163,18 @@ def decode_base64(text: str, max_bytes: int, param: str) -> bytes:
     if scheme.startswith("data:"):
         _, comma, text = text.partition(",")
         if not comma:
-            raise RequestError(
-                ErrorCode.INVALID_AUDIO, "The data address has no data.", param=param
-            )
+            message = "The data address has no data."
+            raise RequestError(ErrorCode.INVALID_AUDIO, message, param=param)
     elif "://" in scheme or scheme.startswith("file:"):
-        raise unsupported(
-            param, "This server fetches no clips from addresses; send the clip itself in base64."
-        )
+        message = "This server fetches no clips from addresses; send the clip itself in base64."
+        raise unsupported(param, message)
     if len(text) > 4 * (max_bytes + 3) // 3 + 4:
         raise _refusal("too_large", param)
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise RequestError(
-            ErrorCode.INVALID_AUDIO, "The clip is not valid base64.", param=param
-        ) from error
+        message = "The clip is not valid base64."
+        raise RequestError(ErrorCode.INVALID_AUDIO, message, param=param) from error
 
 
 async def _feed(child: asyncio.subprocess.Process, data: bytes) -> None:
@@ -205,7 +201,3 @@ async def _end(child: asyncio.subprocess.Process) -> None:
 def _refusal(reason: object, param: str | None = None) -> RequestError:
     message = REFUSALS.get(str(reason), REFUSALS["damaged"])
     return RequestError(ErrorCode.INVALID_AUDIO, message, param=param)
-
-
-def _ending(status: int) -> str:
-    return signal.Signals(-status).name if status < 0 else f"status {status}"

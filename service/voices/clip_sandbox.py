@@ -18,7 +18,7 @@ import signal
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import av
@@ -37,15 +37,13 @@ _MOST_CHANNELS = 8
 #: Root mean square below which a clip counts as silence: -60 dB.
 _SILENCE = 1e-3
 #: The demuxers and decoders that are let near the data; libav has hundreds more.
+_PCM = ("u8", "s16le", "s24le", "s32le", "f32le", "f64le", "alaw", "mulaw")
 _CODECS = {
-    "wav": frozenset(
-        ("pcm_u8", "pcm_s16le", "pcm_s24le", "pcm_s32le", "pcm_f32le", "pcm_f64le",
-         "pcm_alaw", "pcm_mulaw")
-    ),
+    "wav": frozenset(f"pcm_{layout}" for layout in _PCM),
     "flac": frozenset(("flac",)),
     "mp3": frozenset(("mp3", "mp3float")),
     "ogg": frozenset(("vorbis", "opus", "libopus", "libvorbis", "flac")),
-}  # fmt: skip
+}
 
 
 class Refused(Exception):
@@ -60,15 +58,6 @@ class Wanted:
     max_bytes: int
     min_s: float
     max_s: float
-
-
-@dataclass(slots=True)
-class _Pieces:
-    """The decoded samples: mono, at the clip's own rate."""
-
-    rate: int = 0
-    samples: int = 0
-    parts: list[Floats] = field(default_factory=list)
 
 
 def main(arguments: list[str]) -> None:
@@ -116,20 +105,11 @@ def give_up_rights() -> None:
         resource.RLIMIT_NPROC: 0,
         resource.RLIMIT_NOFILE: 0,  # the three that are open stay; sockets count as files
     }
-    in_use = _address_space()
-    if in_use:
+    with contextlib.suppress(OSError), open("/proc/self/statm") as file:  # not every kernel has it
+        in_use = int(file.read().split()[0]) * resource.getpagesize()
         limits[resource.RLIMIT_AS] = in_use + _MEMORY_BYTES
     for limit, most in limits.items():
         resource.setrlimit(limit, (most, most))
-
-
-def _address_space() -> int:
-    """Bytes of address space in use; 0 where the kernel does not say so."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:
-        return 0
 
 
 def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
@@ -137,26 +117,38 @@ def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
     if len(data) > wanted.max_bytes:
         raise Refused("too_large")
     kind = _kind(data)
-    pieces = _Pieces()
+    rate = samples = 0
+    parts: list[Floats] = []  # mono, at the clip's own rate
     try:
         for frame in _frames(data, kind):
-            _add(pieces, frame, wanted)
+            rate, samples = rate or frame.sample_rate, samples + frame.samples
+            channels = len(frame.layout.channels)
+            if rate not in _RATES or frame.sample_rate != rate:
+                raise Refused("bad_rate")
+            if not 1 <= channels <= _MOST_CHANNELS:
+                raise Refused("too_many_channels")
+            if samples > wanted.max_s * rate:
+                raise Refused("too_long")
+            values = frame.to_ndarray()
+            if not frame.format.is_planar:
+                values = values.reshape(-1, channels).T
+            parts.append(_as_float(values).mean(axis=0, dtype=np.float32))
     except (Refused, MemoryError):
         raise
     except Exception as error:  # whatever a library makes of bytes that mean nothing
         raise Refused("damaged") from error
-    if not pieces.parts:
+    if not parts:
         raise Refused("no_audio")
-    mono = np.concatenate(pieces.parts)
-    if len(mono) < wanted.min_s * pieces.rate:
+    mono = np.concatenate(parts)
+    if len(mono) < wanted.min_s * rate:
         raise Refused("too_short")
     if not np.isfinite(mono).all():
         raise Refused("not_finite")
     mono = mono.clip(-1.0, 1.0)
     if np.sqrt(np.mean(np.square(mono, dtype=np.float64))) < _SILENCE:
         raise Refused("silent")
-    if pieces.rate != wanted.rate:
-        mono = soxr.resample(mono, pieces.rate, wanted.rate, quality="HQ").clip(-1.0, 1.0)
+    if rate != wanted.rate:
+        mono = soxr.resample(mono, rate, wanted.rate, quality="HQ").clip(-1.0, 1.0)
     return mono.astype(np.float32), kind
 
 
@@ -194,24 +186,6 @@ def _frames(data: bytes, kind: str) -> Iterator[av.AudioFrame]:
             if frames and is_damaged:
                 raise Refused("damaged")
             yield from frames
-
-
-def _add(pieces: _Pieces, frame: av.AudioFrame, wanted: Wanted) -> None:
-    """Take a frame in; stop as soon as there is too much."""
-    if not pieces.rate:
-        pieces.rate = frame.sample_rate
-    channels = len(frame.layout.channels)
-    if pieces.rate not in _RATES or frame.sample_rate != pieces.rate:
-        raise Refused("bad_rate")
-    if not 1 <= channels <= _MOST_CHANNELS:
-        raise Refused("too_many_channels")
-    pieces.samples += frame.samples
-    if pieces.samples > wanted.max_s * pieces.rate:
-        raise Refused("too_long")
-    values = frame.to_ndarray()
-    if not frame.format.is_planar:
-        values = values.reshape(-1, channels).T
-    pieces.parts.append(_as_float(values).mean(axis=0, dtype=np.float32))
 
 
 def _as_float(values: npt.NDArray[Any]) -> Floats:

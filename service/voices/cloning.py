@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -27,6 +27,8 @@ _LETTERS = "abcdefghij"
 NO_TEXT = (
     "The clip came without its text, and this server has no recogniser: the likeness is poorer."
 )
+#: Makes the references of a context, one for each speaker of its text. Raises TalkwireError.
+Prepare = Callable[[], Awaitable[tuple[Reference, ...]]]
 
 
 class Transcriber(Protocol):
@@ -44,9 +46,7 @@ class Transcriber(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NewVoice:
-    """A voice that a client adds. It is its ``tenant``'s alone, who may have
-    ``max_voices`` of them; None: everybody's, and as many as there is room for.
-    """
+    """A voice that a client adds. A ``tenant`` may have ``max_voices``; None: it is everybody's."""
 
     name: str
     clip: bytes
@@ -99,12 +99,9 @@ class Cloner:
         most = self._talker.max_references
         if count > most:
             several = "one reference" if most == 1 else f"{most} references at most"
-            message = f"The served model takes {several}, not {count}."
-            raise unsupported(param, message)
+            raise unsupported(param, f"The served model takes {several}, not {count}.")
 
-    def prepare(
-        self, audio: str, text: str | None, param: str
-    ) -> Callable[[], Coroutine[None, None, tuple[Reference, ...]]]:
+    def prepare(self, audio: str, text: str | None, param: str) -> Prepare:
         """How to make the reference that a request brings in base64. Raises RequestError."""
         self.require_able(param)
         clip = decode_base64(audio, self.max_clip_bytes, param)
@@ -114,10 +111,8 @@ class Cloner:
 
         return made
 
-    def prepare_together(
-        self, each: Sequence[Callable[[], Awaitable[tuple[Reference, ...]]]]
-    ) -> Callable[[], Coroutine[None, None, tuple[Reference, ...]]]:
-        """How to make several references, one after another. They raise RequestError
+    def prepare_together(self, each: Sequence[Prepare]) -> Prepare:
+        """How to make several references, one after another. It raises RequestError
         (``invalid_audio``) where they leave no room for a text.
         """
 
@@ -149,10 +144,13 @@ class Cloner:
         """
         self._library.require_free(new.name, new.tenant)
         if (new.tenant, new.name) in self._adding:
-            raise RequestError(
-                ErrorCode.VOICE_EXISTS, "A voice of that name is being added.", param="name"
-            )
-        self._require_room(new)
+            message = "A voice of that name is being added."
+            raise RequestError(ErrorCode.VOICE_EXISTS, message, param="name")
+        if new.max_voices is not None:
+            adding = sum(tenant == new.tenant for tenant, _ in self._adding)
+            if len(self._library.own_names(new.tenant)) + adding >= new.max_voices:
+                message = f"This tenant may keep {new.max_voices} voices at most."
+                raise RequestError(ErrorCode.TOO_MANY_VOICES, message)
         self._adding.add((new.tenant, new.name))
         try:
             reference, source = await self._reference(new.clip, new.text)
@@ -175,14 +173,6 @@ class Cloner:
         log.info("voice added", extra={"voice": voice.id})
         return voice
 
-    def _require_room(self, new: NewVoice) -> None:
-        if new.max_voices is None:
-            return
-        adding = sum(tenant == new.tenant for tenant, _ in self._adding)
-        if len(self._library.own_names(new.tenant)) + adding >= new.max_voices:
-            message = f"This tenant may keep {new.max_voices} voices at most."
-            raise RequestError(ErrorCode.TOO_MANY_VOICES, message)
-
     async def _reference(
         self, clip: bytes, text: str | None
     ) -> tuple[Reference, Literal["given", "recognised"] | None]:
@@ -190,21 +180,15 @@ class Cloner:
         samples = await self._reader.read(clip)
         codes = await self._codec.encode(samples)
         source: Literal["given", "recognised"] | None = "given" if text else None
-        if not text and (text := await self._heard(samples)):
-            source = "recognised"
+        if not text and self._transcriber is not None:
+            try:
+                text = await self._transcriber.transcribe(samples, self._codec.spec.sample_rate)
+                source = "recognised" if text else None
+            except TalkwireError as error:  # a voice without a text is better than none
+                log.warning("a clip has no transcript: %s", error)
         reference = Reference(codes, text or None)
         self.check(reference)
         return reference, source
-
-    async def _heard(self, samples: Samples) -> str | None:
-        """The transcriber's words. A voice without a text is better than none."""
-        if self._transcriber is None:
-            return None
-        try:
-            return await self._transcriber.transcribe(samples, self._codec.spec.sample_rate)
-        except TalkwireError as error:
-            log.warning("a clip has no transcript: %s", error)
-            return None
 
     def check(self, reference: Reference, *others: Reference) -> None:
         """Raise RequestError unless the model takes the longest text in these voices."""

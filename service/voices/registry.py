@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from service.voices.store import (
     MAX_FILE_BYTES,
@@ -31,8 +30,6 @@ from talker.request_builder import DEFAULT_VOICE, SMART_VOICE
 log = logging.getLogger(__name__)
 #: Folders may be shared among servers: what others did is seen after so long at the latest.
 REFRESH_S = 5.0
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class VoiceLibrary:
@@ -64,13 +61,10 @@ class VoiceLibrary:
     # -- speaking
 
     def names(self) -> list[str]:
-        """The names that are everybody's, without ``default``: the checkpoint's, ``smart_voice``
-        if it is offered, then the added ones.
-        """
+        """Everybody's, without ``default``: the checkpoint's, ``smart_voice``, the added ones."""
         built_in = [name for name in self._built_in if name != DEFAULT_VOICE]
-        if self._offers_smart_voice:
-            built_in.append(SMART_VOICE)
-        return [*built_in, *self._added_names(None)]
+        smart = [SMART_VOICE] if self._offers_smart_voice else []
+        return [*built_in, *smart, *self._added_names(None)]
 
     def own_names(self, tenant: str | None) -> list[str]:
         """The names that a tenant has given; only it knows of them."""
@@ -80,13 +74,11 @@ class VoiceLibrary:
         return sorted(name for owner, name in self._ids if owner == tenant)
 
     def get(self, name: str) -> ReferenceVoice | None:
-        """The voice to speak with. ``default`` is the checkpoint's default voice, if it has one;
-        ids do as well as the names of added voices that are everybody's. A tenant's voices are
-        found by their ids alone, which ``resolve`` gives to the tenant and to nobody else.
+        """The voice to speak with: ``default`` (the checkpoint's), or one by its id or, if it is
+        everybody's, its name. ``resolve`` gives a tenant, and nobody else, its voices' ids.
         """
         if name == DEFAULT_VOICE:
-            chosen = (v.name for v in self._built_in.values() if v.is_default)
-            name = next(chosen, DEFAULT_VOICE)
+            name = next((v.name for v in self._built_in.values() if v.is_default), name)
         return self._spoken.get(self._ids.get((None, name), name))
 
     def resolve(self, key: str, tenant: str | None) -> str:
@@ -95,9 +87,8 @@ class VoiceLibrary:
         """
         own = None if tenant is None else self._ids.get((tenant, key))
         if own is None and not self._is_visible(key, tenant):
-            raise RequestError(
-                ErrorCode.UNKNOWN_VOICE, "There is no voice of that name.", param="voice"
-            )
+            message = "There is no voice of that name."
+            raise RequestError(ErrorCode.UNKNOWN_VOICE, message, param="voice")
         return own or key
 
     def is_known(self, key: str, tenant: str | None) -> bool:
@@ -119,16 +110,12 @@ class VoiceLibrary:
         return [*self._built_in.values(), *(self._added[id] for id in ids)]
 
     def find(self, key: str, tenant: str | None = None) -> Voice:
-        """The voice that ``tenant`` calls by that name or id. Raises RequestError
-        (``unknown_voice``).
-        """
-        own = None if tenant is None else self._ids.get((tenant, key))
-        id = own or self._ids.get((None, key), key)
+        """The voice that ``tenant`` calls ``key``. Raises RequestError (``unknown_voice``)."""
+        id = self._ids.get((tenant, key)) or self._ids.get((None, key), key)
         voice = self._built_in.get(key) or self._added.get(id)
         if voice is None or voice.tenant not in (None, tenant):
-            raise RequestError(
-                ErrorCode.UNKNOWN_VOICE, "There is no voice of that name or id.", param="id"
-            )
+            message = "There is no voice of that name or id."
+            raise RequestError(ErrorCode.UNKNOWN_VOICE, message, param="id")
         return voice
 
     def require_free(self, name: str, tenant: str | None = None) -> None:
@@ -137,44 +124,38 @@ class VoiceLibrary:
         # who asks for a voice by its id must not hear one that was named so later
         is_taken = is_taken or VOICE_ID.fullmatch(name) is not None
         if is_taken or name in (DEFAULT_VOICE, SMART_VOICE) or name in self._built_in:
-            raise RequestError(
-                ErrorCode.VOICE_EXISTS, "There is a voice of that name already.", param="name"
-            )
+            message = "There is a voice of that name already."
+            raise RequestError(ErrorCode.VOICE_EXISTS, message, param="name")
         if len(self._added) >= self._max_voices:
-            raise RequestError(
-                ErrorCode.TOO_MANY_VOICES, f"This server keeps {self._max_voices} voices at most."
-            )
+            message = f"This server keeps {self._max_voices} voices at most."
+            raise RequestError(ErrorCode.TOO_MANY_VOICES, message)
 
     def _take_built_in(self, voice: Voice) -> None:
         self._built_in[voice.name] = voice
-        self._spoken[voice.name] = self._reference(voice)
+        self._spoken[voice.name] = ReferenceVoice(voice.codes.T, voice.text)
 
     def _take(self, voice: Voice) -> None:
         self._added[voice.id] = voice
         self._ids[voice.tenant, voice.name] = voice.id
-        self._spoken[voice.id] = self._reference(voice)
+        self._spoken[voice.id] = ReferenceVoice(voice.codes.T, voice.text)
 
     def _drop(self, id: str) -> None:
         voice = self._added.pop(id)
         del self._ids[voice.tenant, voice.name], self._spoken[id]
 
     def _fits(self, voice: Voice) -> bool:
-        spec = self._spec
+        spec, codes = self._spec, voice.codes
         assert spec is not None
-        codes = voice.codes
-        fits = codes.shape[0] == spec.num_codebooks and bool(spec.are_codes(codes))
-        if not fits:
-            log.error("a voice does not fit the codec: %s", voice.id)
-        return fits
-
-    def _reference(self, voice: Voice) -> ReferenceVoice:
-        return ReferenceVoice(voice.codes.T, voice.text)
+        if codes.shape[0] == spec.num_codebooks and spec.are_codes(codes):
+            return True
+        log.error("a voice does not fit the codec: %s", voice.id)
+        return False
 
     # -- as a whole
 
     async def open(self, spec: CodecSpec, codec: str, checkpoint: Path | None) -> None:
-        """Load everything. ``codec`` is its fingerprint: voices of other codecs are passed
-        over. Raises BackendError (``storage_failed``) if the folder cannot be used.
+        """Load all voices of the codec with the fingerprint ``codec``. Raises BackendError
+        (``storage_failed``) if the folder cannot be used.
         """
         self._spec, self._codec = spec, codec
         if checkpoint is not None:
@@ -197,10 +178,9 @@ class VoiceLibrary:
         return bool(self._built_in)
 
     def add_built_in(self, voices: Iterable[Voice]) -> None:
-        """Add shipped voices (``service.voices.shipped``) like the checkpoint's own, after
-        ``open``; the first is the default voice. Those that do not fit the codec are logged and
-        left out, and so are those whose name has been given to an added voice. From then on
-        ``smart_voice`` names the voice that the model chooses itself.
+        """Add shipped voices like the checkpoint's own, after ``open``; the first is the default.
+        Those that do not fit the codec, or whose name an added voice has, are left out. From then
+        on ``smart_voice`` names the voice that the model chooses itself.
         """
         for voice in voices:
             if self._fits(voice) and (None, voice.name) not in self._ids:
@@ -208,7 +188,7 @@ class VoiceLibrary:
                 self._offers_smart_voice = True
 
     async def close(self) -> None:
-        """Look into the folder no more."""
+        """Stop reading the folder."""
         if self._refreshing is not None:
             self._refreshing.cancel()
             with suppress(asyncio.CancelledError):
@@ -229,15 +209,12 @@ class VoiceLibrary:
 
         Raises RequestError as ``require_free`` does, BackendError (``storage_failed``).
         """
-        try:
-            async with self._alone():
-                await self._take_over()
-                self.require_free(voice.name, voice.tenant)
-                if self._folder is not None:
-                    await _to_its_end(self._folder.write, voice)
-                self._take(voice)
-        except OSError as error:
-            raise _storage_failed("written", error) from error
+        async with self._changing("written"):
+            await self._take_over()
+            self.require_free(voice.name, voice.tenant)
+            if self._folder is not None:
+                await _to_its_end(self._folder.write, voice)
+            self._take(voice)
 
     async def remove(
         self, key: str, tenant: str | None = None, *, everybodys: bool = True
@@ -248,24 +225,16 @@ class VoiceLibrary:
         Raises RequestError (``unknown_voice``; ``unsupported`` for one of the checkpoint's,
         ``forbidden``), BackendError (``storage_failed``): then nothing has changed.
         """
-        try:
-            async with self._alone():
-                voice = self._removable(key, tenant, everybodys)
-                if self._folder is not None:
-                    await _to_its_end(self._folder.delete, voice)
-                self._drop(voice.id)
-                return voice
-        except OSError as error:
-            raise _storage_failed("removed", error) from error
-
-    def _removable(self, key: str, tenant: str | None, everybodys: bool) -> Voice:
-        voice = self.find(key, tenant)
-        if voice.id not in self._added:
-            raise unsupported("id", "A voice of the checkpoint cannot be deleted.")
-        if voice.tenant is None and not everybodys:
-            raise RequestError(
-                ErrorCode.FORBIDDEN, "This voice is everybody's: it takes an admin's key."
-            )
+        async with self._changing("removed"):
+            voice = self.find(key, tenant)
+            if voice.id not in self._added:
+                raise unsupported("id", "A voice of the checkpoint cannot be deleted.")
+            if voice.tenant is None and not everybodys:
+                message = "This voice is everybody's: it takes an admin's key."
+                raise RequestError(ErrorCode.FORBIDDEN, message)
+            if self._folder is not None:
+                await _to_its_end(self._folder.delete, voice)
+            self._drop(voice.id)
         return voice
 
     # -- the folder
@@ -301,17 +270,15 @@ class VoiceLibrary:
                 self.require_free(voice.name, voice.tenant)
                 self._take(voice)
             except RequestError:
-                self._tell_unused(voice.id)
-
-    def _tell_unused(self, id: str) -> None:
-        """Once: it may be of use later."""
-        if id not in self._unused:
-            self._unused.add(id)
-            log.warning("a voice's name is taken, or there is no room for it: %s", id)
+                if voice.id not in self._unused:  # it may be of use later
+                    self._unused.add(voice.id)
+                    log.warning("a voice's name is taken, or there is no room for it: %s", voice.id)
 
     @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
-        """Keep others from changing the voices meanwhile, on this server or another."""
+    async def _changing(self, verb: str) -> AsyncIterator[None]:
+        """Keep others from changing the voices meanwhile, on this server or another. Raises
+        BackendError (``storage_failed``) where a voice cannot be ``verb``.
+        """
         async with self._lock:
             if self._folder is None:
                 yield
@@ -320,6 +287,10 @@ class VoiceLibrary:
             try:
                 await _to_its_end(held.acquire)
                 yield
+            except OSError as error:
+                log.error("a voice could not be %s: %s", verb, error)
+                message = f"The voice's file could not be {verb}."
+                raise BackendError(ErrorCode.STORAGE_FAILED, message) from error
             finally:
                 held.release()
 
@@ -336,16 +307,11 @@ def _read_built_in(folder: Path) -> Iterable[Voice]:
     return voices
 
 
-def _storage_failed(verb: str, error: OSError) -> BackendError:
-    log.error("a voice could not be %s: %s", verb, error)
-    return BackendError(ErrorCode.STORAGE_FAILED, f"The voice's file could not be {verb}.")
-
-
-async def _to_its_end(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+async def _to_its_end(work: Callable[..., object], *args: object) -> None:
     """Do what blocks in a thread; who is cancelled waits for its end, and only then goes."""
-    working = asyncio.ensure_future(asyncio.to_thread(work, *args, **options))
+    working = asyncio.ensure_future(asyncio.to_thread(work, *args))
     try:
-        return await asyncio.shield(working)
+        await asyncio.shield(working)
     except asyncio.CancelledError:
         await asyncio.wait([working])
         raise

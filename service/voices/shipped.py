@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -40,9 +41,7 @@ def read_list(folder: Path = SHIPPED) -> list[ShippedClip]:
     """Read ``voices.json``; the first clip is the default voice. Raises ShippedVoicesError."""
     path = folder / "voices.json"
     try:
-        clips = msgspec.json.decode(path.read_bytes(), type=list[ShippedClip])
-    except OSError as error:
-        raise ShippedVoicesError(f"{path} cannot be read: {error.strerror}") from error
+        clips = msgspec.json.decode(_bytes(path), type=list[ShippedClip])
     except msgspec.MsgspecError as error:
         raise ShippedVoicesError(f"{path} is no list of clips: {error}") from error
     names = [clip.name for clip in clips]
@@ -61,14 +60,8 @@ async def encode_shipped(
 ) -> list[Voice]:
     """Encode every clip with the loaded codec; none if it has no encoder.
 
-    A clip that cannot be encoded or spoken with is logged and left out: the service speaks
-    without it.
-
-    Args:
-        codec: The loaded codec; it has started.
-        reader: Reads clips at the codec's rate.
-        folder: The clips and their list.
-        check: Raises TalkwireError if the model cannot speak with a clip.
+    A clip that cannot be encoded, or that ``check`` raises TalkwireError for since the model cannot
+    speak with it, is logged and left out.
 
     Returns:
         Voices like a checkpoint's own, in the list's order; the first is the default one.
@@ -88,18 +81,9 @@ async def encode_shipped(
         except TalkwireError as error:
             log.error("a shipped voice cannot be used: %s: %s", clip.name, error)
             continue
-        voices.append(
-            Voice(
-                clip.name,
-                clip.name,
-                codes,
-                clip.text,
-                clip.language,
-                clip.description,
-                codec=codec.fingerprint,
-                text_source="given",
-            )
-        )
+        told = (clip.text, clip.language, clip.description)
+        voice = Voice(clip.name, clip.name, codes, *told, codec=codec.fingerprint)
+        voices.append(replace(voice, text_source="given"))
     return voices
 
 

@@ -12,9 +12,9 @@ import os
 import re
 import time
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -47,10 +47,8 @@ class Consent:
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """A voice to speak with. One of a checkpoint has its name as its id and no consent.
-
-    ``tenant`` alone knows of a voice that it added; None: everybody does. ``text_source`` tells
-    whether a person gave the text or a recogniser heard it.
+    """A voice to speak with. One of a checkpoint has its name as its id and no consent. ``tenant``
+    alone knows of a voice that it added; None: everybody does.
     """
 
     id: str
@@ -145,6 +143,7 @@ def _checksum(codes: Codes, metadata: dict[str, str]) -> str:
 
 
 _SUFFIX, _UNFINISHED = ".safetensors", ".unfinished"
+_VOICE_FILE = re.compile(VOICE_ID.pattern + re.escape(_SUFFIX))
 _LOCK = ".lock"
 #: How long another server may be busy with the folder; it takes milliseconds.
 _LOCK_S, _LOCK_AGAIN_S = 10.0, 0.02
@@ -154,12 +153,11 @@ _HELD = {errno.EAGAIN, errno.EACCES}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(NamedTuple):
     """Changes in the folder: voices that came, and ids that went."""
 
-    new: list[Voice] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
+    new: list[Voice]
+    gone: list[str]
 
 
 class FolderLock:
@@ -194,7 +192,7 @@ class VoiceFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        #: Files that are no voices, told of once: name -> time of the last change.
+        #: Files that are no voices, logged once: name -> time of the last change.
         self._bad: dict[str, int] = {}
 
     def open(self) -> None:
@@ -209,17 +207,14 @@ class VoiceFolder:
         """Compare the folder with the ids that are known. Damaged files are left alone; what a
         crash has left unfinished goes.
         """
-        self._sweep()
-        found = {entry.name.removesuffix(_SUFFIX): entry for entry in self._voices()}
-        new = [voice for id in found.keys() - set(known) if (voice := self._read(found[id]))]
-        new.sort(key=lambda voice: (voice.created_at or 0, voice.id))
-        return Changes(new, [id for id in known if id not in found])
-
-    def _sweep(self) -> None:
         for left in self._path.glob(f"*{_UNFINISHED}"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - left.stat().st_mtime > _LEFT_S:
                     left.unlink()
+        found = self._voices()
+        new = [voice for id in found.keys() - set(known) if (voice := self._read(found[id]))]
+        new.sort(key=lambda voice: (voice.created_at or 0, voice.id))
+        return Changes(new, [id for id in known if id not in found])
 
     def write(self, voice: Voice) -> None:
         """Write a voice: afterwards it is there, whatever crashes; or OSError, and it is not."""
@@ -239,9 +234,8 @@ class VoiceFolder:
             raise
 
     def delete(self, voice: Voice) -> None:
-        """Remove a voice for good, and whatever else its owner has under its name: what two
+        """Remove a voice, which may be gone already, and others of its owner and name: what two
         servers added at once without locks, or one of another codec, would be heard again later.
-        What is gone already is no error.
         """
         self._file(voice.id).unlink(missing_ok=True)
         for other in self.changes(()).new:
@@ -254,15 +248,14 @@ class VoiceFolder:
             raise ValueError(f"not an id: {id!r}")
         return self._path / f"{id}{_SUFFIX}"
 
-    def _voices(self) -> list[os.DirEntry[str]]:
+    def _voices(self) -> dict[str, os.DirEntry[str]]:
+        """The voices' files by their ids."""
         with os.scandir(self._path) as entries:
-            return [
-                entry
+            return {
+                entry.name.removesuffix(_SUFFIX): entry
                 for entry in entries
-                if VOICE_ID.fullmatch(entry.name.removesuffix(_SUFFIX))
-                and entry.name.endswith(_SUFFIX)
-                and entry.is_file(follow_symlinks=False)
-            ]
+                if _VOICE_FILE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            }
 
     def _read(self, entry: os.DirEntry[str]) -> Voice | None:
         try:
