@@ -9,39 +9,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
-from service.transport.uvicorn_protocols import PAYLOAD_BYTES
+from service.transport.uvicorn_protocols import PAYLOAD_BYTES, WebSocketProtocol
 
 #: So much audio may go out without a ping while more is waiting.
 _PING_BYTES = 32 * 1024
-
-#: Told how many of its audio's samples, as they were sent, the client has read.
-OnRead = Callable[[int], None]
-
-
-class Pinging(Protocol):
-    """A socket that can be asked how far its client is."""
-
-    on_pong: Callable[[bytes], None] | None
-
-    def ping(self, payload: bytes) -> None:
-        """Send a ping after all that was sent before."""
-
-    def abort_in(self, seconds: float) -> None:
-        """Drop the connection then, if it is still there, with all that has not been taken."""
 
 
 class AckTracker:
     """One socket's audio: what was written of each context, and what has been read.
 
-    ``protocol`` is None where nothing can be known; then nobody is told anything and nobody is
-    ever stuck. ``now`` is monotonic seconds.
+    Without ``protocol`` nothing is known, and nobody is ever stuck. ``now`` is monotonic seconds.
     """
 
-    def __init__(self, protocol: Pinging | None = None) -> None:
+    def __init__(self, protocol: WebSocketProtocol | None = None) -> None:
         self._protocol = protocol
-        self._followers: dict[int, OnRead] = {}
+        self._followers: dict[int, Callable[[int], None]] = {}
         self._written: dict[int, int] = {}
         self._unpinged: dict[int, int] = {}
         self._unpinged_bytes = 0
@@ -52,9 +35,9 @@ class AckTracker:
         if protocol is not None:
             protocol.on_pong = self._on_pong
 
-    def follow(self, handle: int, on_read: OnRead) -> None:
-        """Tell ``on_read`` of the context with this handle from now on; it is called by the
-        connection, not by a task of the caller's.
+    def follow(self, handle: int, on_read: Callable[[int], None]) -> None:
+        """Tell ``on_read`` how many samples of a context's audio, as sent, have been read; it is
+        called by the connection, not by a task of the caller's.
         """
         if self._protocol is not None:
             self._followers[handle] = on_read
@@ -70,8 +53,7 @@ class AckTracker:
         self, handle: int | None, samples: int, size: int, now: float, *, more: bool
     ) -> None:
         """A message was written, audio if it has ``samples``; ``more`` waits already. A ping
-        follows audio, at the latest behind the last message that is there: nothing else may come
-        before its pong does.
+        follows audio, at the latest behind the last message that is there.
         """
         if self._protocol is None:
             return
@@ -118,8 +100,6 @@ class AckTracker:
             self._waiting_since = now
 
     def give_up_in(self, seconds: float) -> None:
-        """Drop a connection that is being closed, if its client has not taken all by then: the
-        transport would wait for ever.
-        """
+        """Drop a connection that is being closed then: its transport would wait for ever."""
         if self._protocol is not None:
             self._protocol.abort_in(seconds)

@@ -23,13 +23,12 @@ def schedule_settings(
     speed: float = 1.0,
     layout: RowLayout = RowLayout.DELAYED,
 ) -> ScheduleSettings:
-    """The schedule of a new utterance whose frames are heard ``speed`` times as fast. What the
-    stretcher holds back the client does not have yet: so much more must always be left there.
-    ``layout`` is how the talker lays frames out in rows. Raises RequestError where the client sets
-    the size of chunks twice.
+    """The schedule of a new utterance whose frames are heard ``speed`` times as fast. Raises
+    RequestError where the client sets the size of chunks twice.
 
-    Nobody waits for more lookahead than the codec's decoder sees, which of a causal one is none. A
-    codec with state needs all that it reaches back to, so a left context is not to be chosen.
+    The lookahead is no more than the codec's decoder sees, which of a causal one is none. A codec
+    with state needs all that it reaches back to, so a left context is not to be chosen. What the
+    stretcher holds back the client does not have yet: so much more must always be left there.
     """
     theirs = chunking or ChunkingOptions()
 
@@ -50,13 +49,16 @@ def schedule_settings(
         or theirs.first_lookahead_frames is not None
         or first_lookahead == lookahead
     )
-    first_lookahead, lookahead = (
-        min(frames, spec.right_frames) for frames in (first_lookahead, lookahead)
-    )
+    first_lookahead = min(first_lookahead, spec.right_frames)
     left = pick(theirs.left_context_frames, pick(mine.left_context_frames, spec.left_frames))
     delay_rows = layout.delay_rows(spec)
     frame_s = spec.frame_s / speed
-    chunk = _chunk_frames(theirs, frame_s)
+    chunk = None
+    if theirs.chunk_ms is not None:
+        if theirs.max_chunk_frames is not None:
+            message = "chunk_ms and max_chunk_frames both set the size of chunks; give one of them."
+            raise invalid_parameter("chunking.chunk_ms", message)
+        chunk = max(1, floor(theirs.chunk_ms / 1000 / frame_s + _ROUNDING))
     max_chunk = chunk or pick(theirs.max_chunk_frames, mine.max_chunk_frames)
     first_chunk = theirs.first_chunk_frames or chunk or mine.first_chunk_frames
     return ScheduleSettings(
@@ -65,20 +67,8 @@ def schedule_settings(
         left_context_frames=spec.left_frames if spec.history_frames else left,
         first_lookahead_frames=first_lookahead,
         incomplete_frames=0 if is_complete else min(first_lookahead, delay_rows),
-        lookahead_frames=lookahead,
+        lookahead_frames=min(lookahead, spec.right_frames),
         max_chunk_frames=max_chunk,
         first_chunk_frames=first_chunk and min(first_chunk, max_chunk),
         guard_s=mine.network_guard_ms / 1000 + held_back_s(speed, spec.sample_rate),
     )
-
-
-def _chunk_frames(theirs: ChunkingOptions, frame_s: float) -> int | None:
-    """The whole frames in the client's ``chunk_ms``, at least one."""
-    if theirs.chunk_ms is None:
-        return None
-    if theirs.max_chunk_frames is not None:
-        raise invalid_parameter(
-            "chunking.chunk_ms",
-            "chunk_ms and max_chunk_frames both set the size of chunks; give one of them.",
-        )
-    return max(1, floor(theirs.chunk_ms / 1000 / frame_s + _ROUNDING))

@@ -17,13 +17,7 @@ from service.contexts.options import Prepare, SpeechPlan
 from service.runtime import Runtime
 from service.timers import align_deadline
 from service.tracing import ContextTrace
-from streaming.errors import (
-    BackendError,
-    ErrorCode,
-    RequestError,
-    TalkwireError,
-    internal_error,
-)
+from streaming.errors import BackendError, ErrorCode, RequestError, TalkwireError, internal_error
 from streaming.events import (
     AudioDecoded,
     Cancelled,
@@ -50,14 +44,7 @@ from streaming.events import (
     TimerFired,
     WordsSent,
 )
-from streaming.ports import (
-    Arrival,
-    Reference,
-    RowDemand,
-    RowGenerator,
-    SpeechRequest,
-    TalkerRows,
-)
+from streaming.ports import Arrival, Reference, RowDemand, SpeechRequest
 from streaming.session import State
 from streaming.word_timing import WordTiming
 
@@ -67,8 +54,7 @@ log = logging.getLogger(__name__)
 class TalkerRequests:
     """The talker's requests of one context, one for each utterance: ``template`` with its text.
 
-    What comes of them goes to ``post``, but for errors. They wait for the reference that a task of
-    ``tasks`` makes by ``prepare``.
+    What comes of them goes to ``post``, but for errors. They wait for what ``prepare`` makes.
     """
 
     def __init__(
@@ -100,9 +86,7 @@ class TalkerRequests:
         self._is_wanted.set()
 
     def stop(self) -> None:
-        """The context is over: its reference is of no use any more, and the talker need not
-        remember its conversation.
-        """
+        """Forget the context's reference and conversation: it is over."""
         self._is_stopped = True
         if self._template.conversation is not None:
             self._runtime.talker.forget(self._template.conversation)
@@ -125,24 +109,18 @@ class TalkerRequests:
             request = dataclasses.replace(request, reference=first, other_references=tuple(others))
             self._post(TalkerAsked(utterance))
         try:
-            await self._take_rows_when_up(utterance, request)
+            try:
+                await self._take_rows(utterance, request)
+            except BackendError as error:  # is anything of the context heard that could break off?
+                if error.code is not ErrorCode.ENGINE_RESTARTING or self._has_rows:
+                    raise
+                if not await self._runtime.wait_for_restart():
+                    raise
+                await self._take_rows(utterance, request)
         except RequestError as error:
             if error.code is not ErrorCode.INVALID_TEXT:
                 raise
             self._post(NothingToSay(utterance))
-
-    async def _take_rows_when_up(self, utterance: int, request: SpeechRequest) -> None:
-        """Take them from a talker that has been started again, too, where nothing of the context
-        has been heard that could break off. Raises TalkwireError.
-        """
-        try:
-            await self._take_rows(utterance, request)
-        except BackendError as error:
-            if error.code is not ErrorCode.ENGINE_RESTARTING or self._has_rows:
-                raise
-            if not await self._runtime.wait_for_restart():
-                raise
-            await self._take_rows(utterance, request)
 
     async def _take_rows(self, utterance: int, request: SpeechRequest) -> None:
         """Raises TalkwireError."""
@@ -152,7 +130,12 @@ class TalkerRequests:
             self._runtime.talker.check(request)
             async with aclosing(self._runtime.talker.generate(request)) as batches:
                 while True:
-                    batch = await self._next(batches)
+                    demand, self._demand = self._demand, None
+                    try:
+                        batch = await batches.asend(demand)
+                    except StopAsyncIteration:
+                        message = "The talker stopped too soon."
+                        raise BackendError(ErrorCode.ENGINE_FAILED, message) from None
                     self._has_rows = True
                     pace.observe_all(batch.came or (Arrival(len(batch.rows), time.monotonic()),))
                     self._row_s = pace.row_s or self._row_s
@@ -165,14 +148,6 @@ class TalkerRequests:
                         await self._is_wanted.wait()
         finally:
             pace.close()
-
-    async def _next(self, batches: RowGenerator) -> TalkerRows:
-        """Raises TalkwireError."""
-        demand, self._demand = self._demand, None
-        try:
-            return await batches.asend(demand)
-        except StopAsyncIteration:
-            raise BackendError(ErrorCode.ENGINE_FAILED, "The talker stopped too soon.") from None
 
     async def _prepare(self, prepare: Prepare) -> tuple[Reference, ...] | TalkwireError:
         """Return what ``prepare`` makes, or the error."""
@@ -193,16 +168,12 @@ _WRITING_S = 1.0
 
 
 class ContextSink(Protocol):
-    """Takes what a session says.
-
-    Called on the event loop; must not block. After ``on_cancelled`` or ``on_done`` nothing
-    more is called.
+    """Takes what a session says, on the event loop; must not block. ``on_cancelled`` or ``on_done``
+    is the last call.
     """
 
     def on_audio(self, audio: SendAudio, words: Sequence[WordTiming]) -> None:
-        """Samples to send, and the words whose speech ends in them, where the template of the
-        context's requests asks for these (``SpeechRequest.word_timings``).
-        """
+        """Samples to send, and the words whose speech ends in them if the context asks for them."""
 
     def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
         """Words of earlier audio that are known only now."""
@@ -217,19 +188,16 @@ class ContextSink(Protocol):
         """The context is closed."""
 
 
-#: Returns when the client has room for more audio: how many samples it has taken in all if
-#: that had to be waited for, else None.
+#: Waits until the client has room for audio; how many samples it has taken in all, if it waited.
 Room = Callable[[], Awaitable[int | None]]
 
 
 class ContextDriver:
     """Owns a Session and the tasks that work for it.
 
-    ``plan.request`` is the template of the talker's requests; each utterance fills in its text.
-    Its ``conversation``, if it has one, is this context's own and ends with it. ``plan.prepare``
-    is begun at once, and the first utterance waits for it. ``room`` is waited for before each
-    window is decoded; without it audio is taken always. Text counts against the limits of
-    ``caller``.
+    ``plan.request`` is the template of the talker's requests; its ``conversation``, if it has one,
+    is this context's own. ``plan.prepare`` is begun at once. ``room`` is waited for before each
+    window is decoded. Text counts against the limits of ``caller``.
     """
 
     def __init__(
@@ -280,9 +248,8 @@ class ContextDriver:
         """Whether a server that ends need not wait for it: all text has been spoken, and none has
         come of late, as it does while somebody writes.
         """
-        if self.is_closed:
-            return True
-        return self._session.is_settled and now - self._text_at >= _WRITING_S
+        is_quiet = self._session.is_settled and now - self._text_at >= _WRITING_S
+        return self.is_closed or is_quiet
 
     def idle_s(self, now: float) -> float:
         """Seconds since anything happened, or 0 while there is work to do."""
@@ -300,8 +267,9 @@ class ContextDriver:
         """
         now = self.touched_at = time.monotonic()
         if isinstance(event, TextAppended):
-            self._text_at = now
-        commands = self._handled(event, now)
+            commands = self._take_text(event, now)
+        else:
+            commands = self._session.handle(event, now)
         if not self.is_idle:
             self._resting_since = None
         elif self._resting_since is None:
@@ -310,10 +278,9 @@ class ContextDriver:
         if self._trace is not None:
             self._trace.note(event, commands, now, time.monotonic())
 
-    def _handled(self, event: Event, now: float) -> list[Command]:
-        """The session's decision. Text counts against its sender's limits."""
-        if not isinstance(event, TextAppended):
-            return self._session.handle(event, now)
+    def _take_text(self, event: TextAppended, now: float) -> list[Command]:
+        """Count text against its sender's limits, unless the session refuses it."""
+        self._text_at = now
         accounts, caller = self._runtime.accounts, self._caller
         accounts.take_text(caller, len(event.text), now)
         try:
@@ -358,7 +325,12 @@ class ContextDriver:
             case SetTimer(at):
                 self._set_timer(at)
             case StopWork():
-                self._stop_work()
+                if self._timer is not None:
+                    self._timer.cancel()
+                # A task that is itself reporting the end finishes by itself.
+                for task in self._working - {asyncio.current_task()}:
+                    task.cancel()
+                self._talker.stop()
             case WordsSent(timings):
                 self._sink.on_word_timings(timings)
             case Flushed():
@@ -384,14 +356,6 @@ class ContextDriver:
         self._timer = None
         self.post(TimerFired())
 
-    def _stop_work(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        # A task that is itself reporting the end finishes by itself.
-        for task in self._working - {asyncio.current_task()}:
-            task.cancel()
-        self._talker.stop()
-
     def _work(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         task = self._tasks.create_task(self._guarded(work))
         self._working.add(task)
@@ -409,16 +373,13 @@ class ContextDriver:
             self.post(Failed(internal_error()))
 
     async def _decode(self, command: Decode) -> None:
-        deadline = await self._when_wanted(command.deadline)
+        """Decode when there is room. A client that made us wait has played no more than it has
+        taken, and its windows are not more urgent than others' for its slowness.
+        """
+        deadline = command.deadline
+        if self._room is not None and (taken := await self._room()) is not None:
+            self.post(PlaybackReported(taken, at_most=True))
+            deadline = max(deadline, time.monotonic())
         samples, stats = await self._runtime.codec.decode(command.window, deadline)
         self._runtime.on_decoded(stats)
         self.post(AudioDecoded(command.utterance, samples, stats))
-
-    async def _when_wanted(self, deadline: float) -> float:
-        """Wait for room. A client that made us wait has played no more than it has taken, and
-        its windows are not more urgent than others' for its slowness.
-        """
-        if self._room is None or (taken := await self._room()) is None:
-            return deadline
-        self.post(PlaybackReported(taken, at_most=True))
-        return max(deadline, time.monotonic())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -16,8 +15,9 @@ from service.auth.caller import current_caller
 from service.contexts.chunking import schedule_settings
 from service.dialects.voice_aliases import resolve_voice
 from service.runtime import Runtime
+from service.voices.cloning import Prepare as Prepare
 from streaming.errors import ErrorCode
-from streaming.ports import Reference, Sampling, SpeechRequest
+from streaming.ports import Sampling, SpeechRequest
 from streaming.protocol.field_errors import invalid_parameter, unknown_choice, unsupported
 from streaming.protocol.messages import ContextCreate
 from streaming.segmenter import SegmentSettings
@@ -33,15 +33,8 @@ _FIRST_CHARS = 90
 _LENIENT = frozenset(("openai", "elevenlabs", "cartesia", "deepgram"))
 
 
-#: Makes the references that a context is to be spoken with, one for each speaker of its text and
-#: at least one. Raises TalkwireError.
-Prepare = Callable[[], Awaitable[tuple[Reference, ...]]]
-
-
 class FlushEncoder(Enum):
-    """When the encoder is made to give what it holds back. At the end of the context it always is,
-    unless that has failed.
-    """
+    """When the encoder gives what it holds back, beside the end of a context without error."""
 
     EACH_UTTERANCE = auto()
     #: Where nothing more waits to be spoken: for encoders whose flush is heard.
@@ -56,9 +49,8 @@ class FlushEncoder(Enum):
 class SpeechPlan:
     """Everything a context is opened with.
 
-    ``protocol`` is the metrics' label. ``buffered``: see ``session_settings``. With
-    ``is_lenient`` text without anything that can be spoken is no error; agents' models write
-    emoji. The dialects that are not lenient count their errors where they render them.
+    ``protocol`` is the metrics' label. With ``is_lenient`` text without anything that can be spoken
+    is no error; agents' models write emoji. Other dialects count errors where they render them.
     """
 
     protocol: str
@@ -96,17 +88,13 @@ def plan_speech(
 def session_settings(
     runtime: Runtime, create: ContextCreate, *, buffered: bool = False, protocol: str = ""
 ) -> SessionSettings:
-    """Settings of a new context's Session.
+    """Settings of a new context's Session. Raises RequestError.
 
     Args:
-        runtime: Its settings and engines.
+        runtime: The service's settings and engines.
         create: What the client asks for.
-        buffered: Whether the audio is kept until all of it is there; nobody plays it meanwhile, so
-            no lead limits it.
+        buffered: The audio is kept until all of it is there, so no lead limits it.
         protocol: The dialect: some get silence for text that cannot be spoken.
-
-    Raises:
-        RequestError: An option is out of range.
     """
     mine, spec, speed = runtime.settings, runtime.codec.spec, create.audio.speed
     lead_ms = create.max_lead_ms or min(mine.default_lead_ms, mine.max_lead_ms)
@@ -132,19 +120,14 @@ def session_settings(
     )
     is_lenient = protocol in _LENIENT and mine.unspeakable_text == "silence"
     silence_s = _SILENCE_S if is_lenient else 0.0
-    turns = turn_settings(runtime, create.sampling.max_frames)
-    return SessionSettings(queue, segments, turns, mine.max_text_chars, silence_s)
-
-
-def turn_settings(runtime: Runtime, max_frames: int | None) -> TurnSettings:
-    """How much of a complete text is one generation: as much as ``max_frames`` or the talker's own
-    limit can hold; nothing but single pieces where these are limited in length.
-    """
+    # A complete text is one generation as far as ``max_frames`` or the talker's own limit can hold
+    # it; single pieces are, where these are limited in length.
     talker, most = runtime.talker, 0
-    if runtime.settings.max_segment_chars is None and talker.segment_chars is None:
-        frames = min(max_frames or talker.max_frames, talker.max_frames)
-        most = max(2, chars_within(frames, runtime.codec.spec.frame_s))
-    return TurnSettings(most, talker.delivery_tags)
+    if mine.max_segment_chars is None and talker.segment_chars is None:
+        frames = min(create.sampling.max_frames or talker.max_frames, talker.max_frames)
+        most = max(2, chars_within(frames, spec.frame_s))
+    turns = TurnSettings(most, talker.delivery_tags)
+    return SessionSettings(queue, segments, turns, mine.max_text_chars, silence_s)
 
 
 def require_model(runtime: Runtime, name: str | None) -> None:
@@ -159,16 +142,19 @@ def speech_request(runtime: Runtime, create: ContextCreate, request_id: str) -> 
     require_model(runtime, create.model)
     if create.language is not None:  # no family has a place for it in its prompts
         raise unsupported("language", "No served model takes a language: they follow the text's.")
-    sampling, voice = create.sampling, resolve_voice(create.voice, runtime)
-    most = sampling.max_frames
+    voice = runtime.library.resolve(resolve_voice(create.voice, runtime), current_caller().tenant)
+    possible, most = continuity(runtime), create.sampling.max_frames
+    asked = create.continuity or possible[0]
+    if asked not in possible:
+        raise unsupported("continuity", "This model cannot go on from what it said before.")
     return SpeechRequest(
         request_id=request_id,
         text="",
-        voice=runtime.library.resolve(voice, current_caller().tenant),
-        sampling=msgspec.convert(sampling, Sampling, from_attributes=True),
+        voice=voice,
+        sampling=msgspec.convert(create.sampling, Sampling, from_attributes=True),
         max_frames=None if most is None else most + runtime.codec.spec.delay_rows,
         word_timings=create.timestamps,
-        conversation=_conversation(runtime, create),
+        conversation=uuid.uuid4().hex if asked == "context" else None,
         scene=create.scene,
     )
 
@@ -176,11 +162,3 @@ def speech_request(runtime: Runtime, create: ContextCreate, request_id: str) -> 
 def continuity(runtime: Runtime) -> list[str]:
     """Values of ``continuity`` that a context may ask for; the first is the default."""
     return ["context", "none"] if runtime.talker.has_continuity else ["none"]
-
-
-def _conversation(runtime: Runtime, create: ContextCreate) -> str | None:
-    possible = continuity(runtime)
-    asked = create.continuity or possible[0]
-    if asked not in possible:
-        raise unsupported("continuity", "This model cannot go on from what it said before.")
-    return uuid.uuid4().hex if asked == "context" else None

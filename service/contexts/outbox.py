@@ -8,9 +8,7 @@ from typing import NamedTuple
 
 
 class Item(NamedTuple):
-    """One WebSocket message. Audio has its context's handle and its number of samples; what
-    must go with it has the handle too.
-    """
+    """One WebSocket message. Audio, and what goes with it, has its context's handle."""
 
     data: str | bytes
     handle: int | None = None
@@ -50,13 +48,10 @@ class Outbox:
         self._changed.set()
 
     def drop_audio(self, handle: int) -> int:
-        """Take back a context's audio that has not been written, and what goes with it; return
-        its samples.
-        """
-        kept = [item for item in self._items if item.handle != handle]
+        """Take back a context's unwritten audio and what goes with it; return its samples."""
         dropped = sum(item.samples for item in self._items if item.handle == handle)
-        self._items = deque(kept)
-        self.queued_bytes = sum(len(item.data) for item in kept)
+        self._items = deque(item for item in self._items if item.handle != handle)
+        self.queued_bytes = sum(len(item.data) for item in self._items)
         return dropped
 
     def close(self, last_words: Item | None = None) -> None:

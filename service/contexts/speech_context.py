@@ -51,9 +51,7 @@ _NOTHING = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first audio is being encoded, at ``sample_rate`` Hz. What a decoder makes of it lags
-    behind by ``delay_samples``.
-    """
+    """Audio begins, at ``sample_rate`` Hz. A decoder's output lags ``delay_samples`` behind."""
 
     sample_rate: int
     delay_samples: int
@@ -61,9 +59,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Words of the audio that came before. Their times are the codec's; a decoder of the encoded
-    audio makes them ``delay_ms`` later.
-    """
+    """Words of the audio before, by the codec's times: a decoder's are ``delay_ms`` later."""
 
     timings: tuple[WordTiming, ...]
     delay_ms: float
@@ -75,8 +71,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Audio:
-    """Packets that the encoder made of ``codec_samples`` of the codec's, maybe none yet, and the
-    words whose speech ends in it.
+    """Packets, maybe none yet, of ``codec_samples`` of the codec's, and the words that end in them.
 
     ``is_last``: of the context, as far as is known; ``late``: the listener ran dry before it.
     """
@@ -169,9 +164,7 @@ class SpeechContext(ContextSink):
         self._driver.post(EndAsked())
 
     def _require_slot(self) -> None:
-        """Take a slot again, where the context's was given to another while there was nothing to
-        speak. Raises CapacityError.
-        """
+        """Take a slot again if it was given away while it rested. Raises CapacityError."""
         if not self._lease.is_held:
             self._lease = self._runtime.admission.acquire(self._lease.caller, self._lease.speed)
             self._lease.user = self
@@ -202,9 +195,7 @@ class SpeechContext(ContextSink):
         self._driver.post(Failed(error))
 
     def cancel(self, played_ms: float | None = None) -> None:
-        """Stop now, and take back what has not been written. ``played_ms``: what the listener has
-        heard, as the client says.
-        """
+        """Stop now, and take back what has not been written. ``played_ms`` was heard, if known."""
         if not self._is_over:
             self._cancel_asked_at = time.monotonic()
             self._stop(played_ms)
@@ -254,9 +245,7 @@ class SpeechContext(ContextSink):
         return self._clock.sent_samples / self._heard_rate
 
     def silent_s(self, now: float) -> float:
-        """Seconds since the listener has heard all that there is; 0 while there is work to do,
-        and before the first audio.
-        """
+        """Seconds since all audio has been heard; 0 while there is work, or before the first."""
         if not self._clock.sent_samples or not self._driver.is_idle:
             return 0.0
         return max(0.0, now - max(self._clock.dry_at, self._driver.touched_at))
@@ -280,18 +269,10 @@ class SpeechContext(ContextSink):
             encoder = self._plan.encoder
             self._sink.put(Started(encoder.sample_rate, encoder.delay_samples))
             pace.on_trimmed(audio.trimmed / self._runtime.codec.spec.sample_rate)
-        flush = audio.ends_utterance and self._is_flushed_now()
+        when = self._plan.flush_encoder
+        is_pause = when is FlushEncoder.EACH_PAUSE and self._driver.is_idle
+        flush = audio.ends_utterance and (is_pause or when is FlushEncoder.EACH_UTTERANCE)
         self._encode(audio.samples, words, flush=flush, is_last=audio.is_last, late=audio.late)
-
-    def _is_flushed_now(self) -> bool:
-        """Whether the encoder is flushed at the end of an utterance."""
-        match self._plan.flush_encoder:
-            case FlushEncoder.EACH_UTTERANCE:
-                return True
-            case FlushEncoder.EACH_PAUSE:
-                return self._driver.is_idle
-            case _:
-                return False
 
     def _encode(
         self,
@@ -315,17 +296,13 @@ class SpeechContext(ContextSink):
 
     def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
         """See ContextSink."""
-        self._after_audio(lambda: Words(tuple(timings), self._words_delay_ms))
+        self._pump.after(lambda: self._sink.put(Words(tuple(timings), self._words_delay_ms)))
 
     def on_flushed(self, flushed: Flushed) -> None:
         """See ContextSink."""
         if self._plan.flush_encoder is FlushEncoder.EACH_FLUSH:
             self._encode(_NOTHING, flush=True)
-        self._after_audio(lambda: flushed)
-
-    def _after_audio(self, output: Callable[[], Output]) -> None:
-        """Emit when all audio so far has been."""
-        self._pump.after(lambda: self._sink.put(output()))
+        self._pump.after(lambda: self._sink.put(flushed))
 
     def on_cancelled(self, cancelled: Cancelled) -> None:
         """See ContextSink."""
@@ -341,11 +318,9 @@ class SpeechContext(ContextSink):
         if self._has_unflushed and done.error is None:
             self._encode(_NOTHING, flush=True)
         self._done = done
-        self._pump.after(self._finish)
+        self._pump.after(lambda: self._finish(done))
 
-    def _finish(self) -> None:
-        done = self._done
-        assert done is not None
+    def _finish(self, done: Done) -> None:
         error, reason = done.error, done.reason
         if error is None and self._pump.failure is not None:  # it came after the session's end
             error, reason = self._pump.failure, "error"
@@ -424,9 +399,7 @@ class TextRenderer:
         raise NotImplementedError
 
     def done(self, error: TalkwireError | None) -> list[str]:
-        """Everything was sent, or ``error`` says why not. Text without anything that can be
-        spoken is no error here.
-        """
+        """Everything was sent, or ``error`` says why not."""
         raise NotImplementedError
 
     def cancelled(self) -> list[str]:
@@ -450,9 +423,7 @@ class TextRenderer:
                 return []
 
     def _pieces(self, audio: Audio) -> Iterator[Revocable]:
-        """Messages of bounded size; the words go with the first, and each piece's samples count
-        once its last message is written.
-        """
+        """Messages of bounded size; words go with the first, a piece's samples with its last."""
         data, samples, words = audio.data, audio.samples, audio.words.heard()
         if not (data or words):
             return
