@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, WebSocket
 from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute, Match, Router
+from starlette.routing import Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.access.hosts import called_by_address, is_known
@@ -33,14 +32,8 @@ _ELSEWHERE = Rule(Access.ANY_KEY, TABLE)
 
 
 class Gate:
-    """Lets in those whom the rules let in, and says who they are (``service.auth.caller``).
-    Without a key one does not learn even where there is no route.
-
-    Args:
-        app: What is behind it.
-        runtime: Its settings and keys.
-        router: Chooses the routes.
-        bound: The host that the listener is bound to.
+    """Lets in those whom the rules let in, and says who they are (``service.auth.caller``). Without
+    a key one does not learn even where ``router`` has no route. ``bound``: the listener's host.
     """
 
     def __init__(self, app: ASGIApp, runtime: Runtime, router: Router, bound: str) -> None:
@@ -51,14 +44,17 @@ class Gate:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        route = _matched(self._router.routes, scope)
+        matches = (one for one in self._router.routes if one.matches(scope)[0] is Match.FULL)
+        route = next(matches, None)
         rule = _ELSEWHERE if route is None else rule_of(route)
         try:
             serve_caller(self._admit(rule, scope))
         except TalkwireError as error:
             await self._refuse(rule or _ELSEWHERE, error, scope, receive, send)
             return
-        if rule is not None and rule.access is KeyScope.SPEAK and _begins_speech(scope):
+        # a handshake, or a request that asks for more than a list
+        begins = scope["type"] == "websocket" or scope["method"] == "POST"
+        if rule is not None and rule.access is KeyScope.SPEAK and begins:
             await self._runtime.hold_until_ready()
         await self._app(scope, receive, send)
 
@@ -67,36 +63,23 @@ class Gate:
         if rule is None:
             log.error("a route has no access rule and stays closed")
             raise RequestError(ErrorCode.FORBIDDEN, "Nobody may use this address.")
-        access = rule.access
-        if access is Access.PROBE:
+        access, settings, authority = rule.access, self._runtime.settings, self._runtime.authority
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if access is Access.PROBE or (access is Access.SCRAPE and called_by_address(hosts)):
             return NOBODY
-        if access is Access.SCRAPE and called_by_address(_hosts(scope)):
+        if not is_known(hosts, self._bound, settings.allowed_hosts):
+            message = "This server does not go by that name; see the setting allowed_hosts."
+            raise RequestError(ErrorCode.FORBIDDEN, message)
+        is_metrics = access is Access.METRICS
+        if access in (Access.OPEN, Access.SCRAPE) or (is_metrics and settings.metrics_are_public):
             return NOBODY
-        self._require_known_host(scope)
-        settings, authority = self._runtime.settings, self._runtime.authority
-        if access in (Access.OPEN, Access.SCRAPE):
-            return NOBODY
-        if access is Access.METRICS and settings.metrics_are_public:
-            return NOBODY
-        if access is Access.METRICS and not authority.is_on:
+        if is_metrics and not authority.is_on:
             raise RequestError(ErrorCode.FORBIDDEN, "Metrics are not public here.")
-        needed = access if isinstance(access, KeyScope) else None
-        if access is Access.METRICS:
-            needed = KeyScope.ADMIN
-        key = presented_key(
-            scope["headers"],
-            scope.get("subprotocols", ()),
-            scope.get("query_string", b""),
-            rule.query,
-        )
-        return authority.admit(key, needed, (scope.get("client") or ("unknown",))[0])
-
-    def _require_known_host(self, scope: Scope) -> None:
-        if not is_known(_hosts(scope), self._bound, self._runtime.settings.allowed_hosts):
-            raise RequestError(
-                ErrorCode.FORBIDDEN,
-                "This server does not go by that name; see the setting allowed_hosts.",
-            )
+        needed = KeyScope.ADMIN if is_metrics else access
+        subprotocols, query = scope.get("subprotocols", ()), scope.get("query_string", b"")
+        key = presented_key(scope["headers"], subprotocols, query, rule.query)
+        address = (scope.get("client") or ("unknown",))[0]
+        return authority.admit(key, needed if isinstance(needed, KeyScope) else None, address)
 
     async def _refuse(
         self, rule: Rule, error: TalkwireError, scope: Scope, receive: Receive, send: Send
@@ -110,20 +93,6 @@ class Gate:
             await WebSocket(scope, receive, send).send_denial_response(response)
         else:
             await response(scope, receive, send)
-
-
-def _begins_speech(scope: Scope) -> bool:
-    """Whether it is a handshake, or a request that asks for more than a list."""
-    return bool(scope["type"] == "websocket" or scope["method"] == "POST")
-
-
-def _hosts(scope: Scope) -> list[str]:
-    return [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-
-
-def _matched(routes: Sequence[BaseRoute], scope: Scope) -> BaseRoute | None:
-    """The route that the router will choose; None if it will choose none."""
-    return next((route for route in routes if route.matches(scope)[0] is Match.FULL), None)
 
 
 _BEARER = "bearer"
@@ -144,10 +113,10 @@ SCHEMES: dict[str, dict[str, str]] = {
 def describe_keys(app: FastAPI, runtime: Runtime) -> None:
     """Have ``app.openapi()`` tell which key each of the routes that the app has by now takes."""
     plain = app.openapi
-    routes = [one for one in app.routes if isinstance(one, APIRoute) and one.include_in_schema]
     described = {
         (method.lower(), route.path_format): _security(rule_of(route), runtime)
-        for route in routes
+        for route in app.routes
+        if isinstance(route, APIRoute) and route.include_in_schema
         for method in route.methods
     }
 
@@ -163,15 +132,13 @@ def describe_keys(app: FastAPI, runtime: Runtime) -> None:
 
 
 def _security(rule: Rule | None, runtime: Runtime) -> list[dict[str, list[str]]]:
-    """OpenAPI's security requirements: any of them will do, and none is needed if there are none.
-    Without keys a client may send what it likes.
-    """
+    """OpenAPI's requirements, any of which will do. Without keys clients may send anything."""
     access = Access.ANY_KEY if rule is None else rule.access
-    if access in (Access.PROBE, Access.OPEN):
+    is_metrics = access is Access.METRICS
+    is_public = is_metrics and runtime.settings.metrics_are_public
+    if access in (Access.PROBE, Access.OPEN) or is_public:
         return []
-    if access is Access.METRICS and runtime.settings.metrics_are_public:
-        return []
-    needed = KeyScope.ADMIN if access is Access.METRICS else access
+    needed = KeyScope.ADMIN if is_metrics else access
     scopes = [needed.value] if isinstance(needed, KeyScope) else []
     own = [rule.scheme] if rule is not None and rule.scheme is not None else []
     anyone: list[dict[str, list[str]]] = [] if runtime.authority.is_on else [{}]

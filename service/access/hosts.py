@@ -67,14 +67,12 @@ def is_known(hosts: Sequence[str], bound: str, allowed: Collection[str]) -> bool
     """
     if ANY in allowed or (bound in _WILDCARDS and not allowed):
         return True
-    return bool(hosts) and all(_is_one_known(host_name(host), bound, allowed) for host in hosts)
-
-
-def _is_one_known(name: str, bound: str, allowed: Collection[str]) -> bool:
-    if is_loopback(name) or name == bound.strip("[]").lower() or name in allowed:
-        return True
-    suffixes = (entry[1:] for entry in allowed if entry.startswith("*."))
-    return any(name.endswith(suffix) for suffix in suffixes)
+    names = {host_name(host) for host in hosts}
+    known = {*allowed, bound.strip("[]").lower()}
+    suffixes = tuple(entry[1:] for entry in allowed if entry.startswith("*."))
+    return bool(names) and all(
+        is_loopback(name) or name in known or name.endswith(suffixes) for name in names
+    )
 
 
 _PORTS = {"http": 80, "https": 443}
@@ -96,7 +94,9 @@ def parse_origin(text: str) -> str:
         raise ValueError(f"an origin has no path: {text!r}")
     if ANY in origin:
         raise ValueError(f"each origin is named whole, or {ANY} for all: {text!r}")
-    return _joined(parts.scheme, parts.hostname, parts.port)
+    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = "" if parts.port in (None, _PORTS[parts.scheme]) else f":{parts.port}"
+    return f"{parts.scheme}://{name}{port}"
 
 
 def is_allowed(origins: Sequence[str], host: str | None, allowed: Collection[str]) -> bool:
@@ -104,26 +104,17 @@ def is_allowed(origins: Sequence[str], host: str | None, allowed: Collection[str
 
     The scheme is not compared with the service's own: TLS may end before it.
     """
-    return all(_is_one_allowed(origin, host, allowed) for origin in origins)
+    return ANY in allowed or all(_is_one_allowed(origin, host, allowed) for origin in origins)
 
 
 def _is_one_allowed(origin: str, host: str | None, allowed: Collection[str]) -> bool:
-    if ANY in allowed:
-        return True
     try:
         origin = parse_origin(origin)
         if origin in allowed:
             return True
-        scheme = urlsplit(origin).scheme
-        own = parse_origin(f"{scheme}://{host}")
+        return bool(host) and origin == parse_origin(f"{urlsplit(origin).scheme}://{host}")
     except ValueError:
         return False
-    return bool(host) and origin == own
-
-
-def _joined(scheme: str, hostname: str, port: int | None) -> str:
-    name = f"[{hostname}]" if ":" in hostname else hostname
-    return f"{scheme}://{name}" + (f":{port}" if port not in (None, _PORTS[scheme]) else "")
 
 
 def require_own_page(request: Request, allowed: Collection[str]) -> None:
@@ -136,26 +127,17 @@ def require_own_page(request: Request, allowed: Collection[str]) -> None:
         parts = urlsplit(headers.get("referer", ""))
         origins = [f"{parts.scheme}://{parts.netloc}" if parts.netloc else "null"]
     if not is_allowed(origins, headers.get("host"), allowed):
-        raise RequestError(
-            ErrorCode.FORBIDDEN_ORIGIN,
-            "Pages of this origin may not ask for that; see the setting allowed_origins.",
-        )
+        message = "Pages of this origin may not ask for that; see the setting allowed_origins."
+        raise RequestError(ErrorCode.FORBIDDEN_ORIGIN, message)
 
 
 class OriginGuard:
-    """Refuses WebSocket handshakes from foreign pages with 403, whatever their route.
-
-    ``on_refused`` is called for each.
-    """
+    """Refuses WebSocket handshakes from foreign pages with 403, and calls ``on_refused``."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        allowed: Collection[str],
-        on_refused: Callable[[], None] = lambda: None,
+        self, app: ASGIApp, allowed: Collection[str], on_refused: Callable[[], None] = lambda: None
     ) -> None:
-        self._app, self._allowed = app, frozenset(allowed)
-        self._on_refused = on_refused
+        self._app, self._allowed, self._on_refused = app, frozenset(allowed), on_refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the ASGI specification."""
@@ -164,12 +146,9 @@ class OriginGuard:
             headers = websocket.headers
             if not is_allowed(headers.getlist("origin"), headers.get("host"), self._allowed):
                 self._on_refused()
-                await websocket.send_denial_response(_refusal())
+                message = "Pages of this origin may not connect; see the setting allowed_origins."
+                code = ErrorCode.FORBIDDEN_ORIGIN.value
+                error = {"code": code, "message": message, "retryable": False}
+                await websocket.send_denial_response(JSONResponse({"error": error}, 403))
                 return
         await self._app(scope, receive, send)
-
-
-def _refusal() -> JSONResponse:
-    message = "Pages of this origin may not connect; see the setting allowed_origins."
-    error = {"code": ErrorCode.FORBIDDEN_ORIGIN.value, "message": message, "retryable": False}
-    return JSONResponse({"error": error}, 403)

@@ -36,19 +36,13 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The access rule of a route.
-
-    Args:
-        access: Who may come in.
-        errors: How others are refused.
-        query: Parameters of the query that may hold the key, for clients without headers.
-        scheme: The name in OpenAPI of the header that its clients send the key in, beside
-            ``Authorization: Bearer``.
-    """
+    """The access rule of a route: who may come in, and how others are refused."""
 
     access: Access | Scope
     errors: ErrorTable
+    #: Parameters of the query that may hold the key, for clients without headers.
     query: tuple[str, ...] = ()
+    #: OpenAPI's name of the header that clients may send it in beside ``Authorization: Bearer``.
     scheme: str | None = None
 
 
@@ -70,8 +64,8 @@ class GuardedRouter(APIRouter):
         super().add_api_websocket_route(path, declare(endpoint, self._rule), name, **options)
 
     def take_routes(self, other: APIRouter) -> None:
-        """Serve the routes of ``other`` too, as they are. ``include_router`` would build each of
-        them anew, which is most of what making the application costs.
+        """Serve the routes of ``other`` as they are: ``include_router`` would build them anew, most
+        of what making the application costs.
         """
         self.routes += other.routes
 

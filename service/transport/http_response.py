@@ -30,10 +30,8 @@ _BODY_BYTES = 64 * 1024
 
 
 class OutputQueue:
-    """An OutputSink that is read from, by the writer of a response.
-
-    ``room`` bounds what waits for the writer, in the encoder or here, to ``limit_samples`` of the
-    codec's and a window.
+    """An OutputSink that the writer of a response reads. No more than ``limit_samples`` of the
+    codec's and a window wait for it, in the encoder or here.
     """
 
     def __init__(self, limit_samples: int) -> None:
@@ -64,9 +62,7 @@ class OutputQueue:
         return output
 
     async def room(self, given_samples: int) -> int | None:
-        """Wait for the writer, where it is too far behind the ``given_samples`` that the context
-        has been given; see service.contexts.driver.Room.
-        """
+        """Wait for a writer that is too far behind the context's ``given_samples``; see Room."""
         if given_samples - self._taken_samples < self._limit:
             return None
         while given_samples - self._taken_samples >= self._limit:
@@ -76,9 +72,7 @@ class OutputQueue:
 
 
 class BodyRenderer:
-    """How a dialect puts speech into the body of a response: the audio as it is, unless it
-    overrides these.
-    """
+    """How a dialect puts speech into a response's body: the audio as it is, unless overridden."""
 
     def __init__(self, media_type: str) -> None:
         self.media_type = media_type
@@ -95,9 +89,7 @@ class BodyRenderer:
         return b""
 
     def broken(self, error: TalkwireError) -> bytes | None:
-        """An error after the first byte. None, since a message would be heard: it can be told only
-        by breaking off.
-        """
+        """An error after the first byte; None breaks off, since a message would be heard."""
         return None
 
 
@@ -133,10 +125,9 @@ async def speak_whole(
 class HttpSpeech(Response):
     """Speaks ``text`` as ``plan`` says, as the body of a response.
 
-    Nothing is sent before the first audio is there, so what fails until then is answered
-    with a status of its own. What fails later, and that the dialect has no message for, leaves the
-    body without its end, which no HTTP/1.1 client can take for a whole one. ``ignored`` are the
-    request's fields without effect, which a header names.
+    Nothing is sent before the first audio is there, so what fails until then is answered with a
+    status of its own. What fails later, and has no message in the dialect, leaves the body without
+    its end, which HTTP/1.1 clients notice. A header names the fields ``ignored``.
     """
 
     def __init__(
@@ -223,10 +214,10 @@ class HttpSpeech(Response):
     async def _write_audio(self, outputs: OutputQueue, body: ResponseBody) -> Done:
         """Write all audio; raises what ended it too soon."""
         while not isinstance(output := await outputs.get(), Done):
-            if isinstance(output, Words):
-                self._tell_words(output)
-            elif isinstance(output, Audio):
-                self._tell_words(output.words)
+            words = output.words if isinstance(output, Audio) else output
+            if isinstance(words, Words) and words.timings:
+                self._renderer.words(words.timings)
+            if isinstance(output, Audio):
                 data = output.data
                 for at in range(0, len(data), _PIECE_BYTES):
                     if piece := self._renderer.audio(data[at : at + _PIECE_BYTES]):
@@ -234,10 +225,6 @@ class HttpSpeech(Response):
         if output.error is not None:
             raise output.error
         return output
-
-    def _tell_words(self, words: Words) -> None:
-        if words.timings:
-            self._renderer.words(words.timings)
 
 
 class ResponseBody:

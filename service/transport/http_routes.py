@@ -6,7 +6,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from service.access.rules import rule_of
+from service.access.rules import Endpoint, rule_of
 from service.admission import Admission, Lease
 from service.auth.caller import current_caller
 from service.dialects.errors import count_error, validation_error
@@ -29,7 +29,6 @@ _BAD_REQUEST = 400
 #: Base64 makes four bytes of three.
 _BASE64 = 4
 _SPEAKS = "talkwire_speaks"
-Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 _HEADER_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _MOST_IGNORED = 32
 #: A body of so many bytes can be left unread: its client can send all of it and read the answer.
@@ -40,16 +39,15 @@ _UPLOAD_S, _UPLOAD_GRACE_S, _UPLOAD_BYTES_PER_S = 120.0, 10.0, 32 * 1024
 
 
 class _BoundedRequest(Request):
-    """A request whose body may have ``max_bytes``, and a minute to come. Where
-    ``max_clip_bytes`` is more than that, up to so many may come: by ``uploads`` requests at
-    once, within two minutes, and not slower than any line that clips are sent by.
+    """A request whose body may have ``max_bytes``, and a minute to come; or ``max_clip_bytes``, if
+    ``uploads`` admits it, and two minutes, and come not slower than any line that clips come by.
     Of a request that is ``refused`` nothing is kept, and a small body is not even waited for.
     """
 
     max_bytes = max_clip_bytes = 0
     uploads: Admission | None = None
     refused: CapacityError | None = None
-    _upload: Lease | None = None
+    upload: Lease | None = None
 
     @property
     def _is_small(self) -> bool:
@@ -78,14 +76,13 @@ class _BoundedRequest(Request):
         async for chunk in self.stream():
             came += len(chunk)
             if came > most:
-                raise RequestError(
-                    ErrorCode.TEXT_TOO_LONG, f"A request takes {most} bytes at most."
-                )
+                message = f"A request takes {most} bytes at most."
+                raise RequestError(ErrorCode.TEXT_TOO_LONG, message)
             if came > self.max_bytes and not is_upload and self.uploads:
                 is_upload = True
                 try:
                     if full is None:
-                        self._upload = self.uploads.acquire(current_caller())
+                        self.upload = self.uploads.acquire(current_caller())
                 except CapacityError as error:
                     full = error
                     data.clear()
@@ -97,11 +94,6 @@ class _BoundedRequest(Request):
         if full is not None:  # told now: who is still sending might not hear it
             raise full
         return bytes(data)
-
-    def done(self) -> None:
-        """The body is not needed any more."""
-        if self._upload is not None:
-            self._upload.release()
 
 
 def documented(body: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
@@ -138,17 +130,14 @@ class SpeechRoute(APIRoute):
     ) -> TalkwireError:
         if isinstance(wrong, TalkwireError):
             return wrong
-        if isinstance(wrong, RequestValidationError):
-            return validation_error(wrong.errors(), self._fields())
-        # FastAPI's, for a body that its JSON parser cannot take: bad UTF-8, brackets without end
-        return validation_error([{"type": "json_invalid"}])
-
-    def _fields(self) -> list[str]:
-        """The names that a body may have fields by."""
+        if not isinstance(wrong, RequestValidationError):
+            # a body that FastAPI's JSON parser cannot take: bad UTF-8, brackets without end
+            return validation_error([{"type": "json_invalid"}])
         body = None if self.body_field is None else self.body_field.field_info.annotation
+        fields = []
         if isinstance(body, type) and issubclass(body, BaseModel):
-            return [info.alias or name for name, info in body.model_fields.items()]
-        return []
+            fields = [info.alias or name for name, info in body.model_fields.items()]
+        return validation_error(wrong.errors(), fields)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """See APIRoute."""
@@ -162,15 +151,18 @@ class SpeechRoute(APIRoute):
             request = _BoundedRequest(plain.scope, plain.receive)
             runtime: Runtime = request.app.state.runtime
             settings = runtime.settings
-            request.max_bytes = (
-                settings.max_message_bytes + _BYTES_PER_CHARACTER * settings.max_text_chars
-            )
+            text_bytes = _BYTES_PER_CHARACTER * settings.max_text_chars
+            request.max_bytes = settings.max_message_bytes + text_bytes
             if self.takes_clips:
                 request.max_clip_bytes = request.max_bytes + _BASE64 * ClipLimits().max_bytes // 3
                 request.uploads = runtime.uploads
             request_id = request.state.request_id = uuid.uuid4().hex
             if needs_slot:
-                request.refused = _lack_of_room(runtime)
+                try:
+                    runtime.require_ready()
+                    runtime.admission.require(current_caller())
+                except CapacityError as full:
+                    request.refused = full
             try:
                 await request.body()
                 response = await handler(request)
@@ -181,7 +173,8 @@ class SpeechRoute(APIRoute):
                 count_error(runtime, error, request_id, errors.dialect)
                 response = errors.refuse(error, request_id)
             finally:
-                request.done()
+                if request.upload is not None:
+                    request.upload.release()
             response.headers["x-request-id"] = request_id
             return response
 
@@ -192,13 +185,3 @@ class ClipRoute(SpeechRoute):
     """A route whose requests may bring reference clips in base64."""
 
     takes_clips = True
-
-
-def _lack_of_room(runtime: Runtime) -> CapacityError | None:
-    """Why the caller cannot be spoken to just now."""
-    try:
-        runtime.require_ready()
-        runtime.admission.require(current_caller())
-    except CapacityError as error:
-        return error
-    return None

@@ -11,6 +11,7 @@ import asyncio
 import codecs
 import contextlib
 import logging
+import math
 import socket
 import ssl
 from asyncio import TimerHandle
@@ -49,13 +50,12 @@ _BODY_S = 120.0
 #: Connections that may wait beside as many as ``max_connections``: probes, metrics, the page.
 _SPARE = 64
 _PING_S = 20.0
-#: What the kernel takes of a connection before its writer has to wait: some seconds of PCM, where
-#: it would else take a minute and more, and enough for any encoding at any distance.
+#: What the kernel takes of a connection before its writer has to wait: some seconds of PCM instead
+#: of a minute and more, and enough for any encoding at any distance.
 _SEND_BYTES = 128 * 1024
 #: The kernel drops who has taken nothing for so many times as long as a reader may be slow.
 _DROP_AFTER = 3.0
-#: A connection that takes nothing is aborted after so many times as long, if it has not been closed
-#: by then.
+#: One that is still open then is aborted after so many times as long.
 _ABORT_AFTER = 2.0
 #: Pings that a client may send within so many seconds, and pongs that nobody asked for.
 _MOST_CONTROL_FRAMES, _CONTROL_WINDOW_S = 2_000, 10.0
@@ -129,19 +129,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         )
         self._utf8 = codecs.getincrementaldecoder("utf-8")()
 
-    @property
-    def _limits(self) -> ConnectionLimits:
-        assert isinstance(self.config, ServerConfig)
-        return self.config.limits
-
     # -- the connection
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         self.on_pong = self.on_message = None
-        if self._abort_timer is not None:
-            self._abort_timer.cancel()
-        self._cancel_drop()
+        for timer in (self._abort_timer, self._drop_timer):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
     def handle_connect(self, event: Request) -> None:
@@ -167,33 +162,29 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """See asyncio.Protocol."""
         super().pause_writing()
         self.conn.is_choked = True
-        self._drop_later()
+        self._drop_unless_taken(math.inf)
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
         super().resume_writing()
-        self._cancel_drop()
+        if self._drop_timer is not None:
+            self._drop_timer.cancel()
         self.conn.is_choked = False
         self.conn.answer_ping()
         if output := b"".join(self.conn.data_to_send()):
             self.transport.write(output)
 
-    def _drop_later(self) -> None:
-        seconds = _ABORT_AFTER * self._limits.slow_consumer_s
+    def _drop_unless_taken(self, before: float) -> None:
+        """Drop the connection if its client has taken nothing since there were ``before`` bytes,
+        else look again later.
+        """
         left = self.transport.get_write_buffer_size()
-        self._drop_timer = self.loop.call_later(seconds, self._drop_unless_taken, left)
-
-    def _drop_unless_taken(self, before: int) -> None:
-        """Drop the connection if its client has taken nothing since there were ``before`` bytes."""
-        if self.transport.get_write_buffer_size() < before:
-            self._drop_later()
-        else:
+        if left >= before:
             self.transport.abort()
-
-    def _cancel_drop(self) -> None:
-        if self._drop_timer is not None:
-            self._drop_timer.cancel()
-            self._drop_timer = None
+            return
+        assert isinstance(self.config, ServerConfig)
+        seconds = _ABORT_AFTER * self.config.limits.slow_consumer_s
+        self._drop_timer = self.loop.call_later(seconds, self._drop_unless_taken, left)
 
     # -- messages
 
@@ -260,8 +251,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
 @dataclass
 class ConnectionLimits:
-    """Limits on what the server waits for. ``waiting`` holds those that owe a handshake,
-    a request or the rest of one, the oldest first. With ``tls`` each begins with TLS.
+    """Limits on what the server waits for. ``waiting``, the oldest first, owe a handshake, a
+    request or the rest of one. With ``tls`` each begins with TLS.
     """
 
     head_s: float
@@ -284,10 +275,6 @@ class ConnectionLimits:
         if len(self.waiting) > self.most_waiting:
             oldest, _ = self.waiting.popitem(last=False)
             oldest.give_up()
-
-    def end(self, connection: HttpProtocol | TlsHandshake) -> None:
-        """It owes nothing now."""
-        self.waiting.pop(connection, None)
 
 
 class ServerConfig(uvicorn.Config):
@@ -376,7 +363,7 @@ class HttpProtocol(H11Protocol):
 
     def _clear_deadline(self) -> None:
         """Nothing is owed."""
-        self._limits.end(self)
+        self._limits.waiting.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -411,12 +398,8 @@ def server_config(app: ASGIApp, settings: Settings, grace_s: int) -> ServerConfi
     """How uvicorn serves ``app``: nothing compressed, nothing waited for without end, and over
     TLS where a certificate is set. ``grace_s`` ends what is still open when all else has ended.
     """
-    limits = ConnectionLimits(
-        settings.handshake_s,
-        _BODY_S,
-        settings.max_connections + _SPARE,
-        settings.slow_consumer_s,
-    )
+    most_waiting = settings.max_connections + _SPARE
+    limits = ConnectionLimits(settings.handshake_s, _BODY_S, most_waiting, settings.slow_consumer_s)
     config = ServerConfig(
         app,
         http=limits.protocol,  # type: ignore[arg-type]
@@ -438,8 +421,7 @@ def server_config(app: ASGIApp, settings: Settings, grace_s: int) -> ServerConfi
 class TlsHandshake(asyncio.Protocol):
     """A connection until its handshake is done, when the protocol that ``inner`` makes has it.
 
-    Who waits too long is given up by ``limits``, or after ``head_s``. ``connections`` are those
-    that are told to ``shutdown``, uvicorn's.
+    ``limits`` give up one that waits too long; uvicorn tells ``connections`` to ``shutdown``.
     """
 
     def __init__(
@@ -465,12 +447,10 @@ class TlsHandshake(asyncio.Protocol):
         self._limits.begin(self)
 
     def give_up(self) -> None:
-        """Time is up, or others came after."""
+        """Time is up, others came after, or the server ends."""
         self._securing.cancel()
 
-    def shutdown(self) -> None:
-        """The server ends."""
-        self.give_up()
+    shutdown = give_up  # uvicorn's name
 
     async def _secure(self, kept: socket.socket) -> None:
         # a client that speaks no TLS, or goes away, is its own business
@@ -486,6 +466,6 @@ class TlsHandshake(asyncio.Protocol):
     def _forget(self, done: asyncio.Task[None], kept: socket.socket) -> None:
         """The task may never have begun, where many come at once."""
         self._connections.discard(self)
-        self._limits.end(self)
+        self._limits.waiting.pop(self, None)
         if done.cancelled():
             kept.close()

@@ -21,7 +21,7 @@ from typing import Any
 
 from fastapi import WebSocket, WebSocketDisconnect
 
-from service.auth.caller import Caller, current_caller, serving
+from service.auth.caller import current_caller, serving
 from service.contexts.ack_tracker import AckTracker
 from service.contexts.options import SpeechPlan
 from service.contexts.outbox import Item, Outbox
@@ -29,12 +29,7 @@ from service.contexts.speech_context import Renderer, SocketOutput, SpeechContex
 from service.dialects.errors import ErrorTable, count_error, limit_errors
 from service.runtime import Runtime
 from service.transport.http_routes import ignored_header
-from service.transport.uvicorn_protocols import (
-    AT_ONCE,
-    BYTES_AT_ONCE,
-    EXTENSION,
-    WebSocketProtocol,
-)
+from service.transport.uvicorn_protocols import AT_ONCE, BYTES_AT_ONCE, EXTENSION, WebSocketProtocol
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 
 log = logging.getLogger(__name__)
@@ -63,9 +58,7 @@ def binary_refused() -> RequestError:
 
 
 class Dialect(ABC):
-    """One wire protocol on one socket. Methods are synchronous; the ``on_`` ones may raise
-    SocketClosing.
-    """
+    """One wire protocol on one socket. The ``on_`` methods may raise SocketClosing."""
 
     def __init__(self, socket: Socket) -> None:
         self.socket, self.runtime = socket, socket.runtime
@@ -86,9 +79,7 @@ class Dialect(ABC):
         """Twice a second or so."""
 
     def on_drain(self, deadline_ms: int) -> None:  # noqa: B027
-        """The server is going away; contexts under way have so long to finish. Most protocols have
-        no message for it; new contexts are refused.
-        """
+        """The server is going away; contexts have so long to finish, and new ones are refused."""
 
     def is_settled(self, now: float) -> bool:
         """Whether no context is under way, so that the server may end."""
@@ -111,9 +102,7 @@ _HANDLES = 1 << 16
 
 
 class Socket:
-    """Runs one accepted WebSocket until either side closes it. Its contexts' tasks live in
-    ``tasks``. ``session_id`` is its name in the logs.
-    """
+    """Runs one accepted WebSocket until its end, and its contexts' tasks in ``tasks``."""
 
     def __init__(self, websocket: WebSocket, runtime: Runtime, tasks: asyncio.TaskGroup) -> None:
         self._websocket, self.runtime, self._tasks = websocket, runtime, tasks
@@ -127,6 +116,7 @@ class Socket:
         self._caller, self._errors = current_caller(), limit_errors()
         self._opened_at, self._leave_at = time.monotonic(), math.inf
         self._looked_at = self._opened_at
+        #: Its name in the logs.
         self.session_id = uuid.uuid4().hex
         #: When a message came last, or a context was over, in monotonic seconds.
         self.heard_at = self._opened_at
@@ -161,9 +151,7 @@ class Socket:
         self, plan: SpeechPlan, handle: int, renderer: Renderer, closed: Callable[[], None]
     ) -> SpeechContext:
         """Open a context. ``handle`` is from ``new_handle``; for ``closed`` see SpeechContext.
-
-        Raises:
-            CapacityError: There is no slot for it; then nothing has changed.
+        Raises CapacityError if there is no slot for it.
         """
         lease = self.runtime.admission.acquire(current_caller(), plan.session.speed)
         output = SocketOutput(self._outbox, handle, renderer)
@@ -181,9 +169,7 @@ class Socket:
         return context
 
     def finish(self, code: int = NORMAL) -> None:
-        """The dialect has said all that it will say: close once that has been written. Without
-        effect while the socket is closing already.
-        """
+        """Close once what the dialect has said is written, unless the socket is closing already."""
         if not self._is_closing:
             self._code = code
             self._outbox.close()
@@ -257,9 +243,7 @@ class Socket:
 
     @contextlib.contextmanager
     def _serving(self) -> Iterator[None]:
-        """Let the dialect act for the caller in the block, and end the socket as it wants, or
-        where it fails.
-        """
+        """Let the dialect act for the caller; end the socket as it wants, or where it fails."""
         try:
             with serving(self._caller), self._errors.applied():
                 yield
@@ -284,11 +268,8 @@ class Socket:
                 else:
                     await self._websocket.send_bytes(item.data)
                 self._writing_since = None
-                self._note_written(item)
-
-    def _note_written(self, item: Item) -> None:
-        more, now = not self._outbox.is_empty, time.monotonic()
-        self._acks.on_written(item.handle, item.samples, len(item.data), now, more=more)
+                more, now = not self._outbox.is_empty, time.monotonic()
+                self._acks.on_written(item.handle, item.samples, len(item.data), now, more=more)
 
     def _look(self, dialect: Dialect, now: float) -> float:
         """See TimerWheel. What was noticed when the socket was over stays as it is."""
@@ -308,7 +289,9 @@ class Socket:
             self._writing_since = None if self._writing_since is None else now
             self._acks.pardon(now)
         self._looked_at = now
-        self._too_slow = self._stuck_s(now) > settings.slow_consumer_s
+        # nothing could be written for so long, or nothing of what was written was read
+        writing_s = 0.0 if self._writing_since is None else now - self._writing_since
+        self._too_slow = max(writing_s, self._acks.stuck_s(now)) > settings.slow_consumer_s
         is_old = now - self._opened_at >= (settings.max_session_s or math.inf)
         is_leaving = self._leave_at < math.inf
         if not is_leaving and (is_old or runtime.draining.is_set()):
@@ -322,14 +305,9 @@ class Socket:
             dialect.on_tick(now)
         return _LEAVING_S if is_leaving else _HOUSEKEEPING_S
 
-    def _stuck_s(self, now: float) -> float:
-        """For how long nothing could be written, or nothing of what was written was read."""
-        writing_s = 0.0 if self._writing_since is None else now - self._writing_since
-        return max(writing_s, self._acks.stuck_s(now))
-
     def _closing_error(self, dialect: Dialect) -> Item | None:
         """The last message to the client, if the server has a reason to end the socket."""
-        error: TalkwireError | None = None
+        error: TalkwireError
         if self._too_slow:
             message = "The client reads too slowly for its audio."
             error = CapacityError(ErrorCode.SLOW_CONSUMER, message)
@@ -338,7 +316,7 @@ class Socket:
         elif self._errors.is_spent:
             message = "Too many messages on this socket were refused."
             error = CapacityError(ErrorCode.RATE_LIMITED, message)
-        if error is None:
+        else:
             return None
         self._code = POLICY
         return Item(dialect.render_error(error))
@@ -354,24 +332,23 @@ class Socket:
         self._acks.give_up_in(timeout_s)
 
 
-#: Makes the dialect of a socket. What it raises (TalkwireError) refuses the handshake.
-MakeDialect = Callable[[Socket], Dialect]
-
-
 async def serve_socket(
     websocket: WebSocket,
     runtime: Runtime,
-    make: MakeDialect,
+    make: Callable[[Socket], Dialect],
     errors: ErrorTable,
     subprotocol: str | None = None,
     ignored: Iterable[str] = (),
 ) -> None:
-    """Serve one WebSocket until it closes, or refuse its handshake. ``ignored`` are fields without
-    effect that the client sends or may send; a header of the handshake names them.
+    """Serve one WebSocket until it closes, or refuse its handshake, as with the TalkwireError that
+    ``make`` raises. A header names the fields ``ignored``, which have no effect.
     """
     caller = current_caller()
     try:
-        _require_room(runtime, caller)
+        if runtime.connections >= runtime.settings.max_connections:
+            raise CapacityError(ErrorCode.OVERLOADED, "The server has no connection to spare.")
+        runtime.require_ready()
+        runtime.accounts.require_connection(caller)
     except TalkwireError as error:
         await refuse(websocket, runtime, error, errors)
         return
@@ -389,13 +366,6 @@ async def serve_socket(
             )
             runtime.metrics.opened.inc()
             await socket.run(dialect)
-
-
-def _require_room(runtime: Runtime, caller: Caller) -> None:
-    if runtime.connections >= runtime.settings.max_connections:
-        raise CapacityError(ErrorCode.OVERLOADED, "The server has no connection to spare.")
-    runtime.require_ready()
-    runtime.accounts.require_connection(caller)
 
 
 async def refuse(
