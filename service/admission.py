@@ -29,10 +29,8 @@ class SlotUser(Protocol):
 
 
 class Lease:
-    """A slot that ``caller`` holds until ``release``, for audio heard ``speed`` times as fast.
-
-    ``user``, where it is set, tells when the slot is not needed: then it may be taken back for
-    another, and ``is_held`` is False. As a context manager it is released at the end of the block.
+    """A slot that ``caller`` holds until ``release``, or for a ``with`` block, for audio heard
+    ``speed`` times as fast. It may be taken back while its ``user``, if set, does not need it.
     """
 
     __slots__ = ("_admission", "acquired_at", "caller", "speed", "user")
@@ -67,45 +65,6 @@ class Lease:
         self.release()
 
 
-class Clients:
-    """Which clients (``Caller.client``) have asked for slots of late, and who waits for one."""
-
-    def __init__(self) -> None:
-        self._asked_at: OrderedDict[str, float] = OrderedDict()
-        #: Who was refused, and until when it is waited for.
-        self._waiting: dict[str, float] = {}
-
-    def on_asked(self, client: str, now: float) -> None:
-        """A client asks for a slot."""
-        self._asked_at[client] = now
-        self._asked_at.move_to_end(client)
-        while len(self._asked_at) > _CLIENTS or self._oldest < now - _PRESENT_S:
-            gone, _ = self._asked_at.popitem(last=False)
-            self._waiting.pop(gone, None)
-
-    def on_acquired(self, client: str) -> None:
-        """It has got one."""
-        self._waiting.pop(client, None)
-
-    def wait(self, client: str, until: float) -> None:
-        """It was refused, and told to come again before then."""
-        self._waiting[client] = until
-
-    @property
-    def present(self) -> int:
-        """How many there are."""
-        return len(self._asked_at)
-
-    def waiting(self, client: str, now: float) -> list[str]:
-        """The others who are waited for."""
-        self._waiting = {one: until for one, until in self._waiting.items() if until > now}
-        return [one for one in self._waiting if one != client]
-
-    @property
-    def _oldest(self) -> float:
-        return next(iter(self._asked_at.values()))
-
-
 class Admission:
     """Slots that are granted or refused at once; nothing is ever queued.
 
@@ -132,7 +91,10 @@ class Admission:
         self._accounts, self._max_share, self._rest_s = accounts, max_share, rest_s
         self._leases: set[Lease] = set()
         self._held: Counter[str] = Counter()
-        self._clients = Clients()
+        #: When clients (``Caller.client``) asked for slots last, the longest ago first.
+        self._asked_at: OrderedDict[str, float] = OrderedDict()
+        #: Clients that were refused, and until when they are waited for.
+        self._waiting: dict[str, float] = {}
         self._retry_after = RetryAfter()
 
     @property
@@ -162,7 +124,7 @@ class Admission:
         lease = Lease(self, caller, speed, now)
         self._leases.add(lease)
         self._held[caller.client] += 1
-        self._clients.on_acquired(caller.client)
+        self._waiting.pop(caller.client, None)
         if self._accounts is not None:
             self._accounts.count_contexts(caller, 1)
         return lease
@@ -181,21 +143,17 @@ class Admission:
         if self._accounts is not None:
             self._accounts.require_context(caller, self.capacity)
         client = caller.client
-        self._clients.on_asked(client, now)
+        self._note_asked(client, now)
         if not self._leases:
             return []
         slots = self._slots([speed, *(lease.speed for lease in self._leases)], now)
         held = self._held[client]
         most = max(1, math.ceil(self._max_share * slots)) if self._max_share < 1 else math.inf
-        own_excess = held + 1 - most
-        own = self._resting(int(own_excess), now, client) if own_excess > 0 else []
-        if own_excess > 0 and not own:
-            raise CapacityError(
-                ErrorCode.RATE_LIMITED,
-                f"This client has {held} at once, which is all that one client may have.",
-                retry_after_ms=1000,
-            )
-        part = max(1, slots // self._clients.present)
+        own: list[Lease] = []
+        if held >= most and not (own := self._resting(int(held + 1 - most), now, client)):
+            message = f"This client has {held} at once, which is all that one client may have."
+            raise CapacityError(ErrorCode.RATE_LIMITED, message, retry_after_ms=1000)
+        part = max(1, slots // len(self._asked_at))
         kept = 0 if held < part else self._kept(client, part, slots, now)
         excess = self.active - len(own) + 1 + kept - slots
         if excess <= 0:
@@ -205,22 +163,29 @@ class Admission:
         ages_s = [now - lease.acquired_at for lease in self._leases]
         hint_s = self._retry_after.estimate_s(ages_s, excess, now)
         if held < part:
-            self._clients.wait(client, now + hint_s + _GRACE_S)
-        raise CapacityError(
-            ErrorCode.OVERLOADED,
-            "The server is at its capacity.",
-            retry_after_ms=max(_LEAST_HINT_MS, round(1000 * hint_s)),
-        )
+            self._waiting[client] = now + hint_s + _GRACE_S
+        hint_ms = max(_LEAST_HINT_MS, round(1000 * hint_s))
+        message = "The server is at its capacity."
+        raise CapacityError(ErrorCode.OVERLOADED, message, retry_after_ms=hint_ms)
+
+    def _note_asked(self, client: str, now: float) -> None:
+        """Remember that a client is there, and forget those who have not asked of late."""
+        self._asked_at[client] = now
+        self._asked_at.move_to_end(client)
+        oldest = next(iter(self._asked_at))
+        while len(self._asked_at) > _CLIENTS or self._asked_at[oldest] < now - _PRESENT_S:
+            del self._asked_at[oldest]
+            self._waiting.pop(oldest, None)
+            oldest = next(iter(self._asked_at))
 
     def _kept(self, client: str, part: int, slots: int, now: float) -> int:
         """How many free slots are for others than ``client``, which has its part."""
-        waiting = sum(self._held[one] < part for one in self._clients.waiting(client, now))
-        return max(waiting, int(self._clients.present > 1 and slots >= _LEAST_SLOTS))
+        self._waiting = {one: until for one, until in self._waiting.items() if until > now}
+        waiting = sum(self._held[one] < part for one in self._waiting if one != client)
+        return max(waiting, int(len(self._asked_at) > 1 and slots >= _LEAST_SLOTS))
 
     def _resting(self, count: int, now: float, client: str | None = None) -> list[Lease]:
-        """``count`` slots that are not needed (by ``client``), or none: first of those who hold the
-        most, and what has rested for longest.
-        """
+        """``count`` resting slots (of ``client``), or none; of who has most, the longest first."""
         found = [
             (self._held[lease.caller.client], resting_s, id(lease), lease)
             for lease in self._leases

@@ -62,8 +62,14 @@ class EnginePace:
         if self._settings.admission == "measured":
             self.capacity = Capacity(CapacitySettings(self._codec.spec.frame_s, self.ceiling))
         self.begin()
+        await self._speak(voice, "warm-up-1", _FRAMES_COLD, is_cold=True)  # it teaches nothing
+        silence_s = await self._speak(voice, "warm-up-2", _FRAMES) / self._codec.spec.sample_rate
         together = 1 if self.capacity is None else min(_TOGETHER, self.ceiling)
-        silence_s = await self._warm_up(voice, together) / self._codec.spec.sample_rate
+        if together > 1:  # what several streams cost cannot be known from one
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(together):
+                    name = f"warm-up-3-{number}"
+                    tasks.create_task(self._speak(voice, name, _FRAMES_TOGETHER))
         self.on_trimmed(min(silence_s, self._settings.trim_silence_ms / 1000))
         if self.capacity is not None:
             self.capacity.settle()
@@ -127,37 +133,16 @@ class EnginePace:
         if bounds is None or now - at > _BOUNDS_AGE_S or abs(live - beside) > _BOUNDS_SHIFT * live:
             if len(self._bounds) >= _BOUNDS_SPEEDS:
                 self._bounds.clear()
-            layout = self._talker.row_layout
-            schedule = schedule_settings(
-                self._settings, self._codec.spec, speed=speed, layout=layout
-            )
+            layout, spec = self._talker.row_layout, self._codec.spec
+            schedule = schedule_settings(self._settings, spec, speed=speed, layout=layout)
             bounds = self.estimator.bounds(schedule, self._codec.outstanding)
             self._bounds[speed] = bounds, now, live
         return bounds
 
-    # -- warming up
-
-    async def _warm_up(self, voice: str, together: int) -> int:
-        """Speak twice through talker and codec; the first time is cold and teaches nothing. Then
-        speak ``together`` times at once, if that is more than once: what several streams cost
-        cannot be known from one. Returns how many samples the second utterance begins with in
-        which nothing is heard.
-
-        Raises BackendError if no audio comes of it: a service that cannot speak is not ready.
-        """
-        await self._speak(voice, "warm-up-1", _FRAMES_COLD, is_cold=True)
-        silence = await self._speak(voice, "warm-up-2", _FRAMES)
-        if together > 1:
-            async with asyncio.TaskGroup() as tasks:
-                for number in range(together):
-                    name = f"warm-up-3-{number}"
-                    tasks.create_task(self._speak(voice, name, _FRAMES_TOGETHER))
-        return silence
-
     async def _speak(
         self, voice: str, request_id: str, frames: int, *, is_cold: bool = False
     ) -> int:
-        """Returns the samples of silence at the beginning."""
+        """Returns the samples of silence at the beginning. Raises BackendError without audio."""
         codec, spec = self._codec, self._codec.spec
         reader = self._talker.row_layout.reader(spec)
         chunker = SlidingWindowChunker(spec.left_frames, spec.history_frames)

@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from service.auth.caller import ANYBODY, Caller, network_of
-from service.auth.keys import ApiKey, KeyFileError, KeyRing, Scope, read_keys
+from service.auth.keys import KeyFileError, KeyRing, Scope, read_keys
 from service.auth.limits import Accounts
 from streaming.errors import CapacityError, ErrorCode, RequestError
 
@@ -34,11 +34,7 @@ _TOKEN_PARTS = 5
 
 
 class TokenSigner:
-    """Issues and reads tokens.
-
-    Args:
-        secret: What signs them; None for one that only this process knows.
-    """
+    """Issues and reads tokens. Without a ``secret`` they are signed with this process's own."""
 
     def __init__(self, secret: bytes | None = None) -> None:
         self._secret = secret or secrets.token_bytes(_SECRET_BYTES)
@@ -93,34 +89,28 @@ def presented_key(
     query_names: Collection[str] = (),
 ) -> str | None:
     """The key that a request brings, if it brings one; the first, if several."""
-    pairs = [(name.lower(), value.decode("latin-1")) for name, value in headers]
-    found = [key for name, value in pairs if (key := _in_header(name, value))]
-    found += [key for key in (_in_subprotocols(subprotocols),) if key]
-    if not found and query_names:
+    found: list[str] = []
+    for raw, value in headers:
+        name, text = raw.lower(), value.decode("latin-1").strip()
+        if name in _HEADERS:
+            found.append(text)
+        elif name == b"authorization":
+            scheme, _, key = text.partition(" ")
+            found += [key.strip()] if scheme.lower() in _SCHEMES else []
+    own = [name for name in subprotocols if name.startswith(KEY_SUBPROTOCOL)]
+    if own:
+        found.append(own[0].removeprefix(KEY_SUBPROTOCOL))
+    elif answered_subprotocol(subprotocols):
+        found.append(subprotocols[1])
+    if not any(found) and query_names:
         asked = parse_qsl(query.decode("latin-1"))
-        found = [value for name, value in asked if name in query_names and value]
-    return found[0][:_MOST_CHARS] if found else None
+        found += [value for name, value in asked if name in query_names]
+    return next((key[:_MOST_CHARS] for key in found if key), None)
 
 
 def answered_subprotocol(offered: Sequence[str]) -> str | None:
     """The answer to an offer that holds a key: browsers drop a socket that answers none."""
     return offered[0] if len(offered) > 1 and offered[0].lower() in _SCHEMES else None
-
-
-def _in_header(name: bytes, value: str) -> str | None:
-    if name in _HEADERS:
-        return value.strip()
-    if name != b"authorization":
-        return None
-    scheme, _, key = value.strip().partition(" ")
-    return key.strip() if scheme.lower() in _SCHEMES else None
-
-
-def _in_subprotocols(offered: Sequence[str]) -> str | None:
-    for name in offered:
-        if name.startswith(KEY_SUBPROTOCOL):
-            return name.removeprefix(KEY_SUBPROTOCOL)
-    return offered[1] if answered_subprotocol(offered) else None
 
 
 _ADDRESSES = 4096
@@ -154,15 +144,12 @@ _State = tuple[int, int, int]
 class Authority:
     """All methods belong to one event loop. Without ``path`` no keys are asked for.
 
-    Raises KeyFileError if the file cannot be used at the start. Later such a file changes nothing:
-    the keys that were read last go on to hold, and the log tells.
+    Raises KeyFileError if the file cannot be used at the start. Later the keys read last then go on
+    to hold, and the log tells.
     """
 
     def __init__(
-        self,
-        path: Path | None,
-        failures_per_minute: int = 30,
-        tokens: TokenSigner | None = None,
+        self, path: Path | None, failures_per_minute: int = 30, tokens: TokenSigner | None = None
     ) -> None:
         self._path = path
         self._tokens = tokens or TokenSigner()
@@ -197,7 +184,14 @@ class Authority:
         token_of = self._ring.keys.get(self._tokens.key_of(secret, now) or "")
         key = token_of or self._ring.find(secret)
         if key is None or not key.is_valid(now):
-            self._count_failure(key, address)
+            if wait_s := self._failures.add(address, time.monotonic()):
+                raise CapacityError(
+                    ErrorCode.RATE_LIMITED,
+                    "Too many API keys were wrong.",
+                    retry_after_ms=max(1000, round(1000 * wait_s)),
+                )
+            told = {"key": key.id if key else "unknown", "address": address}
+            log.info("key refused", extra=told)
             raise RequestError(ErrorCode.UNAUTHORIZED, "This API key is not valid.")
         if needed is not None and needed not in key.scopes:
             raise RequestError(ErrorCode.FORBIDDEN, f"This API key has not the scope {needed}.")
@@ -221,16 +215,6 @@ class Authority:
             return True
         key = self._ring.keys.get(caller.key_id)
         return key is not None and key.tenant == caller.tenant and key.is_valid(time.time())
-
-    def _count_failure(self, key: ApiKey | None, address: str) -> None:
-        wait_s = self._failures.add(address, time.monotonic())
-        if wait_s:
-            raise CapacityError(
-                ErrorCode.RATE_LIMITED,
-                "Too many API keys were wrong.",
-                retry_after_ms=max(1000, round(1000 * wait_s)),
-            )
-        log.info("key refused", extra={"key": key.id if key else "unknown", "address": address})
 
     # -- the file
 

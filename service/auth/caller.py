@@ -2,8 +2,7 @@
 
 The gate (service.access.gate) identifies the caller once, for the task that serves the request or
 the socket; the tasks that it starts inherit it, so every log line names the key. What outlives a
-call (a socket, a context, a lease) keeps its caller explicitly, and a callback that does not run
-in one of these tasks, as one of the connection's, runs inside ``serving``.
+call (a socket, a context, a lease) keeps its caller, and other callbacks run inside ``serving``.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from service.auth.keys import Scope
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The holder of a key. ``tenant`` and ``key_id`` are None where no keys are asked for.
-    ``by_token``: the caller has a token of the key, not the key. ``network``: where it calls from;
-    see ``network_of``.
+    """The holder of a key or, with ``by_token``, of a token of it. ``tenant`` and ``key_id`` are
+    None where no keys are asked for. ``network``: see ``network_of``.
     """
 
     key_id: str | None

@@ -98,9 +98,7 @@ class KeyRing:
         self._by_digest = {key.sha256: key for key in self.keys.values()}
 
     def find(self, secret: str) -> ApiKey | None:
-        """The key, valid or not. How long this takes tells about digests, not about keys: whoever
-        could choose a digest would have to invert SHA-256.
-        """
+        """The key, valid or not. Its timing tells of digests, which nobody can choose."""
         return self._by_digest.get(digest_of(secret))
 
 
@@ -190,16 +188,13 @@ def lock_keys(path: Path) -> Iterator[None]:
 
 
 def write_keys(path: Path, content: KeyFile) -> None:
-    """Replace the file, ``locked``; a reader sees the old or the new one. Whose it is and who may
-    read it stay as they are. Raises KeyFileError.
-    """
+    """Replace the file, ``locked``, as a whole, with its owner and mode. Raises KeyFileError."""
     path = path.resolve()
     data = content.model_dump_json(indent=1, exclude_none=True, exclude_defaults=True) + "\n"
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.unlink(missing_ok=True)  # of somebody who was killed while writing
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
+        with open(beside, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -226,9 +221,7 @@ def issue(
     expires: str | None = None,
     **limits: int | None,
 ) -> tuple[str, str]:
-    """A new key's id and the key itself; ``limits`` by the names in Limits. Raises KeyFileError,
-    ValueError (the arguments).
-    """
+    """A new key's id and the key; ``limits`` by Limits' names. Raises KeyFileError, ValueError."""
     now, secret = _now(), new_secret()
     try:
         entry = ApiKey(
@@ -242,8 +235,7 @@ def issue(
         )
         with lock_keys(path):
             content = read_keys(path) if path.exists() else KeyFile()
-            grown = KeyFile(tenants=content.tenants, keys=(*content.keys, entry))
-            write_keys(path, grown)
+            write_keys(path, KeyFile(tenants=content.tenants, keys=(*content.keys, entry)))
     except ValidationError as error:
         fault = error.errors()[0]
         raise ValueError(f"{'.'.join(str(at) for at in fault['loc'])}: {fault['msg']}") from error
@@ -259,8 +251,8 @@ def listed(path: Path) -> list[dict[str, Any]]:
             "tenant": entry.tenant,
             "state": entry.state(now),
             "scopes": [scope.value for scope in entry.scopes],
-            "created_at": _written(entry.created_at),
-            "expires_at": _written(entry.expires_at),
+            "created_at": entry.created_at and entry.created_at.isoformat(),
+            "expires_at": entry.expires_at and entry.expires_at.isoformat(),
             "limits": entry.limits.model_dump(exclude_none=True),
         }
         for entry in read_keys(path).keys
@@ -299,7 +291,3 @@ def parse_expiry(text: str, now: datetime) -> datetime:
 
 def _now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
-
-
-def _written(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()

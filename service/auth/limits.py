@@ -45,11 +45,6 @@ class Account:
         self.characters = self.refusals = 0
         self.allowance = Allowance()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing of it is under way."""
-        return not (self.contexts or self.connections)
-
 
 @dataclass(frozen=True, slots=True)
 class _Held:
@@ -58,6 +53,11 @@ class _Held:
     account: Account
     limits: Limits
     whose: str
+
+    def require(self, used: int, most: int | None, what: str) -> None:
+        """Raise CapacityError (``rate_limited``) if as much as may be is ``used``."""
+        if most is not None and used >= most:
+            raise _refusal(f"{self.whose} may have {most} {what} at once.", _HINT_MS)
 
 
 class Accounts:
@@ -71,11 +71,9 @@ class Accounts:
     # -- contexts and connections
 
     def require_context(self, caller: Caller, capacity: int) -> None:
-        """Raise CapacityError (``rate_limited``) if one context more, of the ``capacity`` that the
-        server carries, were too many.
-        """
+        """Raise CapacityError (``rate_limited``) if one context of ``capacity`` is too many."""
         for held in self._held(caller):
-            self._require(held, held.account.contexts, held.limits.contexts(capacity), "contexts")
+            held.require(held.account.contexts, held.limits.contexts(capacity), "contexts")
 
     def count_contexts(self, caller: Caller, more: int) -> None:
         """Count so many contexts more, or less."""
@@ -85,14 +83,11 @@ class Accounts:
     def require_connection(self, caller: Caller) -> None:
         """Raise CapacityError (``rate_limited``) if one connection more were too many."""
         for held in self._held(caller):
-            most = held.limits.max_connections
-            self._require(held, held.account.connections, most, "connections")
+            held.require(held.account.connections, held.limits.max_connections, "connections")
 
     @contextmanager
     def connection(self, caller: Caller) -> Iterator[None]:
-        """Count one connection more while the block runs. Raises CapacityError
-        (``rate_limited``).
-        """
+        """Count one connection more while the block runs. Raises as ``require_connection``."""
         self.require_connection(caller)
         for held in self._held(caller):
             held.account.connections += 1
@@ -143,11 +138,8 @@ class Accounts:
     def limits(self, caller: Caller) -> Limits:
         """The tightest of what holds for a caller."""
         every = [held.limits for held in self._held(caller)]
-        tightest = {
-            name: least(*(getattr(limits, name) for limits in every))
-            for name in Limits.model_fields
-        }
-        return Limits(**tightest)
+        names = Limits.model_fields
+        return Limits(**{name: least(*(getattr(one, name) for one in every)) for name in names})
 
     def tenants(self) -> Iterator[tuple[str, Account]]:
         """Every configured tenant's account, by name; only those, so that there is an end."""
@@ -158,8 +150,9 @@ class Accounts:
         """Drop the accounts of tenants and keys that are not configured any more."""
         ring = self._ring()
         for accounts, known in ((self._tenants, ring.tenants), (self._keys, ring.keys)):
-            for name in [n for n, a in accounts.items() if n not in known and a.is_idle]:
-                del accounts[name]
+            for name, account in list(accounts.items()):
+                if name not in known and not (account.contexts or account.connections):
+                    del accounts[name]
 
     def _held(self, caller: Caller) -> Iterator[_Held]:
         if caller.tenant is None or caller.key_id is None:
@@ -170,10 +163,6 @@ class Accounts:
         key = ring.keys.get(caller.key_id)
         limits = UNLIMITED if key is None else key.limits
         yield _Held(self._keys.setdefault(caller.key_id, Account()), limits, "This key")
-
-    def _require(self, held: _Held, used: int, most: int | None, what: str) -> None:
-        if most is not None and used >= most:
-            raise _refusal(f"{held.whose} may have {most} {what} at once.", _HINT_MS)
 
 
 def _refusal(message: str, retry_after_ms: int) -> CapacityError:
