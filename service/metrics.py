@@ -53,24 +53,19 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         info = Info("tts_build", "What is running.", registry=self.registry)
         info.info({"version": version, "model": model})
-        self._add_experience()
-        self._add_work()
-        self._add_engines()
-
-    def _add_experience(self) -> None:
-        """Add the metrics that a listener notices."""
-        self.ttfa = self._by_protocol(
+        # What a listener notices.
+        self.ttfa = self._histogram(
             "tts_time_to_first_audio_seconds",
             "From complete text to the first audible sample sent.",
             _TTFA,
         )
-        self.queue = self._by_protocol(
+        self.queue = self._histogram(
             "tts_queue_seconds", "From complete text to the talker's start.", _SHORT
         )
-        self.gap = self._by_protocol(
+        self.gap = self._histogram(
             "tts_inter_chunk_gap_seconds", "Between two chunks of one context.", _TTFA
         )
-        self.underrun = self._by_protocol(
+        self.underrun = self._histogram(
             "tts_underrun_seconds",
             "Per context that spoke: how long its listener was without audio.",
             _SHORT,
@@ -83,14 +78,12 @@ class Metrics:
             "Contexts that spoke without one underrun.",
             protocol=PROTOCOLS,
         )
-        self.cancel = self._by_protocol(
+        self.cancel = self._histogram(
             "tts_cancel_ack_seconds", "From a cancel's arrival to its answer's writing.", _SHORT
         )
         codes = tuple(code.value for code in ErrorCode)
         self.errors = self._counter("tts_errors_total", "Errors told to clients.", code=codes)
-
-    def _add_work(self) -> None:
-        """Add the metrics of what was done for clients."""
+        # What was done for clients.
         self.contexts = self._counter(
             "tts_contexts_total", "Contexts closed.", protocol=PROTOCOLS, outcome=OUTCOMES
         )
@@ -116,37 +109,32 @@ class Metrics:
         self.closes = self._counter(
             "tts_ws_close_total", "WebSockets ended, by the server's close code.", code=CLOSE_CODES
         )
-
-    def _add_engines(self) -> None:
-        """How talker, codec and event loop do."""
-        self.rtf = self._by_protocol(
+        # How talker, codec and event loop do.
+        self.rtf = self._histogram(
             "tts_real_time_factor", "Talker seconds per second of audio, per context.", _RTF
         )
         self.codec_batch = self._histogram(
-            "tts_codec_batch_size", "Windows decoded together.", _BATCH
+            "tts_codec_batch_size", "Windows decoded together.", _BATCH, protocols=()
         )
         self.codec_decode = self._histogram(
-            "tts_codec_decode_seconds", "One window's decoding.", _SHORT
+            "tts_codec_decode_seconds", "One window's decoding.", _SHORT, protocols=()
         )
         self.codec_queue = self._histogram(
-            "tts_codec_queue_seconds", "One window's wait for the codec.", _SHORT
+            "tts_codec_queue_seconds", "One window's wait for the codec.", _SHORT, protocols=()
         )
-        self.loop_lag = self._histogram(
-            "tts_event_loop_lag_seconds", "How late the event loop rings a timer.", _SHORT
-        )
+        late = "How late the event loop rings a timer."
+        self.loop_lag = self._histogram("tts_event_loop_lag_seconds", late, _SHORT, protocols=())
         self.log_lines_dropped = self._counter(
             "tts_log_lines_dropped_total", "Log lines that could not be written."
         )
 
     def _histogram(
-        self, name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()
+        self, name: str, text: str, buckets: Sequence[float], protocols: Sequence[str] = PROTOCOLS
     ) -> Histogram:
-        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
-
-    def _by_protocol(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
         """Every series is there from the start; see ``_counter``."""
-        histogram = self._histogram(name, text, buckets, ("protocol",))
-        for protocol in PROTOCOLS:
+        labels = ("protocol",) if protocols else ()
+        histogram = Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+        for protocol in protocols:
             histogram.labels(protocol)
         return histogram
 
@@ -172,10 +160,7 @@ class Metrics:
         report: ContextReport,
         cancelled: Cancelled | None = None,
     ) -> None:
-        """A context has ended; ``outcome`` is of OUTCOMES, ``protocol`` of PROTOCOLS.
-
-        ``cancelled`` tells what left the gateway, and what was heard of it.
-        """
+        """A context has ended. ``cancelled`` tells what left the gateway, and what was heard."""
         self.contexts.labels(protocol, outcome).inc()
         sent_s = report.audio_s
         if cancelled is not None:
@@ -200,6 +185,13 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+#: A metric's name, text and value.
+_Gauge = tuple[str, str, float]
+_Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
+#: A metric's kind, name and text, its label, and the value of each series.
+_Labelled = tuple[_Family, str, str, str, Mapping[str, float]]
+
+
 class RuntimeCollector(Collector):
     """Exports how the service stands at the moment, on whatever thread asks for the metrics."""
 
@@ -212,107 +204,81 @@ class RuntimeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
-        yield from self._work()
-        yield from self._workers()
-        if self._runtime.engine_pace.has_begun:
-            yield from self._pace()
-        yield from self._tenants()
-
-    def _work(self) -> Iterator[Metric]:
-        runtime, talker = self._runtime, self._runtime.talker
-        working, admission = min(talker.live, talker.outstanding), runtime.admission
-        yield _gauge("tts_ready", "1 while new contexts are served.", runtime.is_ready)
-        yield _gauge("tts_draining", "1 once the server is shutting down.", runtime.is_draining)
-        sockets = "Open WebSockets and HTTP speech responses."
-        yield _gauge("tts_connections_active", sockets, runtime.connections)
-        yield _gauge("tts_contexts_active", "Open contexts.", admission.active)
-        admitted = "Contexts that this server admits."
-        yield _gauge("tts_capacity_contexts", admitted, admission.capacity)
-        states = {"working": working, "waiting": talker.outstanding - working}
-        yield _gauges("tts_talker_requests", "Utterances that the talker has.", "state", states)
-        yield _gauge("tts_codec_windows", "Windows that the codec has.", runtime.codec.outstanding)
-        yield _gauge("tts_event_loop_tasks", "Tasks of the gateway's event loop.", _tasks())
-
-    def _workers(self) -> Iterator[Metric]:
-        talker, codec = self._runtime.talker, self._runtime.codec
-        up = {"talker": talker.is_ready, "codec": codec.is_ready}
-        if codec.has_spare_ready is not None:
-            up["codec_spare"] = codec.has_spare_ready
-        yield _gauges("tts_worker_up", "1 while the worker takes work.", "worker", up)
-        restarts = {"talker": talker.restarts, "codec": codec.restarts}
-        again = "How often the worker was started again."
-        yield _counters("tts_worker_restarts", again, "worker", restarts)
+        for name, text, value in (*self._status(), *self._pace()):
+            yield GaugeMetricFamily(name, text, value=float(value))
+        for kind, name, text, label, series in (*self._workers(), *self._tenants()):
+            family = kind(name, text, labels=(label,))
+            for labelled, figure in series.items():
+                family.add_metric([labelled], figure)
+            yield family
         yield CounterMetricFamily(
             "tts_codec_takeovers",
             "How often a spare codec worker went on where one had died.",
-            value=codec.takeovers,
+            value=self._runtime.codec.takeovers,
         )
 
-    def _pace(self) -> Iterator[Metric]:
+    def _status(self) -> tuple[_Gauge, ...]:
+        runtime, authority = self._runtime, self._runtime.authority
+        try:
+            tasks = len(asyncio.all_tasks())
+        except RuntimeError:  # the reader is on another thread than the loop
+            tasks = 0
+        sockets = "Open WebSockets and HTTP speech responses."
+        admitted = "Contexts that this server admits."
+        current = "1 unless the file of keys could not be used when it was read last."
+        return (
+            ("tts_ready", "1 while new contexts are served.", runtime.is_ready),
+            ("tts_draining", "1 once the server is shutting down.", runtime.is_draining),
+            ("tts_connections_active", sockets, runtime.connections),
+            ("tts_contexts_active", "Open contexts.", runtime.admission.active),
+            ("tts_capacity_contexts", admitted, runtime.admission.capacity),
+            ("tts_codec_windows", "Windows that the codec has.", runtime.codec.outstanding),
+            ("tts_event_loop_tasks", "Tasks of the gateway's event loop.", tasks),
+            ("tts_api_keys", "API keys that are valid now.", authority.key_count),
+            ("tts_api_keys_current", current, authority.is_current),
+        )
+
+    def _pace(self) -> tuple[_Gauge, ...]:
         """The bounds that the chunk schedule reckons with; see streaming.chunk_schedule."""
-        pace = self._runtime.engine_pace.bounds()
-        frame_s = self._runtime.codec.spec.frame_s
-        for name, text, seconds in (
+        if not self._runtime.engine_pace.has_begun:
+            return ()
+        pace, frame_s = self._runtime.engine_pace.bounds(), self._runtime.codec.spec.frame_s
+        fixed, per_frame = (
+            "A window's decoding, however long.",
+            "Its decoding per frame, beside that.",
+        )
+        return (
             ("tts_frame_seconds", "Audio per frame, and so per row.", frame_s),
             ("tts_pace_row_seconds", "Seconds per row of one stream.", pace.row_s),
             ("tts_pace_burst_seconds", "How late its rows may be beside that.", pace.burst_s),
             ("tts_pace_codec_queue_seconds", "A window's wait for the codec.", pace.wait_s),
-            (
-                "tts_pace_decode_fixed_seconds",
-                "A window's decoding, however long.",
-                pace.decode_fixed_s,
-            ),
-            (
-                "tts_pace_decode_frame_seconds",
-                "Its decoding per frame, beside that.",
-                pace.decode_frame_s,
-            ),
-        ):
-            yield _gauge(name, text, seconds)
-
-    def _tenants(self) -> Iterator[Metric]:
-        authority = self._runtime.authority
-        tenants = dict(authority.accounts.tenants())
-        yield _gauge("tts_api_keys", "API keys that are valid now.", authority.key_count)
-        yield _gauge(
-            "tts_api_keys_current",
-            "1 unless the file of keys could not be used when it was read last.",
-            authority.is_current,
+            ("tts_pace_decode_fixed_seconds", fixed, pace.decode_fixed_s),
+            ("tts_pace_decode_frame_seconds", per_frame, pace.decode_frame_s),
         )
-        for labelled, name, text, figure in (
-            (_gauges, "contexts_active", "A tenant's open contexts.", "contexts"),
-            (_gauges, "connections_active", "A tenant's open WebSockets.", "connections"),
-            (_counters, "characters", "A tenant's text taken.", "characters"),
-            (_counters, "refusals", "Refusals by a tenant's limits.", "refusals"),
+
+    def _workers(self) -> tuple[_Labelled, ...]:
+        talker, codec = self._runtime.talker, self._runtime.codec
+        working = min(talker.live, talker.outstanding)
+        requests = {"working": working, "waiting": talker.outstanding - working}
+        up = {"talker": talker.is_ready, "codec": codec.is_ready}
+        if codec.has_spare_ready is not None:
+            up["codec_spare"] = codec.has_spare_ready
+        restarts = {"talker": talker.restarts, "codec": codec.restarts}
+        again = "How often the worker was started again."
+        has = "Utterances that the talker has."
+        return (
+            (GaugeMetricFamily, "tts_talker_requests", has, "state", requests),
+            (GaugeMetricFamily, "tts_worker_up", "1 while the worker takes work.", "worker", up),
+            (CounterMetricFamily, "tts_worker_restarts", again, "worker", restarts),
+        )
+
+    def _tenants(self) -> Iterator[_Labelled]:
+        tenants = dict(self._runtime.accounts.tenants())
+        for kind, name, text, figure in (
+            (GaugeMetricFamily, "contexts_active", "A tenant's open contexts.", "contexts"),
+            (GaugeMetricFamily, "connections_active", "A tenant's open WebSockets.", "connections"),
+            (CounterMetricFamily, "characters", "A tenant's text taken.", "characters"),
+            (CounterMetricFamily, "refusals", "Refusals by a tenant's limits.", "refusals"),
         ):
             series = {tenant: getattr(account, figure) for tenant, account in tenants.items()}
-            yield labelled(f"tts_tenant_{name}", text, "tenant", series)
-
-
-def _tasks() -> int:
-    """Of the running loop; 0 where the reader is on another thread."""
-    try:
-        return len(asyncio.all_tasks())
-    except RuntimeError:
-        return 0
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=float(value))
-
-
-def _gauges(name: str, text: str, label: str, series: Mapping[str, float]) -> Metric:
-    """One value for each value of the label."""
-    return _with_series(GaugeMetricFamily(name, text, labels=(label,)), series)
-
-
-def _counters(name: str, text: str, label: str, series: Mapping[str, float]) -> Metric:
-    return _with_series(CounterMetricFamily(name, text, labels=(label,)), series)
-
-
-def _with_series(
-    family: GaugeMetricFamily | CounterMetricFamily, series: Mapping[str, float]
-) -> Metric:
-    for value, figure in series.items():
-        family.add_metric([value], figure)
-    return family
+            yield kind, f"tts_tenant_{name}", text, "tenant", series
