@@ -60,10 +60,7 @@ _CONFLICT = 409
 
 
 def create_admin_app(runtime: Runtime, end: Callable[[], None]) -> FastAPI:
-    """The application around a runtime that another application starts and stops.
-
-    ``end`` does what SIGTERM does.
-    """
+    """The application around a runtime that another one runs. ``end`` does what SIGTERM does."""
     app = FastAPI(title="Talkwire admin", version=__version__, docs_url=None, redoc_url=None)
     app.openapi_url = None
     app.router.routes.clear()
@@ -93,8 +90,8 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
     @router.post(_PATH)
     async def drain(request: Request, exit: bool = False) -> Response:
         """Take no new work and tell clients to go; with ``exit`` end as after SIGTERM."""
-        if _is_from_page(request):
-            return _forbidden()
+        if refusal := _refuse_page(request):
+            return refusal
         if exit:
             end()
         runtime.begin_drain()
@@ -103,17 +100,15 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
     @router.delete(_PATH)
     async def end_drain(request: Request) -> Response:
         """Take new work again, unless the process is about to end (409)."""
-        if _is_from_page(request):
-            return _forbidden()
+        if refusal := _refuse_page(request):
+            return refusal
         return standing(200 if runtime.end_drain() else _CONFLICT)
 
     return router
 
 
-def _is_from_page(request: Request) -> bool:
+def _refuse_page(request: Request) -> Response | None:
     """A browser's page may send a POST anywhere, this machine included; it says so."""
-    return "origin" in request.headers
-
-
-def _forbidden() -> Response:
+    if "origin" not in request.headers:
+        return None
     return TABLE.refuse(RequestError(ErrorCode.FORBIDDEN_ORIGIN, "Web pages may not do this."))

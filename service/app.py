@@ -61,15 +61,24 @@ OnFatal = Callable[[BaseException], None]
 
 
 def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
-    """The application around a runtime, which starts and stops with it.
-
-    Serving begins at once, so that probes get answers while the engines load; speech is
-    refused with ``not_ready`` until they have.
+    """The application around a runtime, which starts and stops with it. Probes get answers while
+    the engines load; speech is refused with ``not_ready`` until they have.
     """
+
+    async def start() -> None:
+        try:
+            await runtime.start()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            log.error("the engines did not start")
+            if on_fatal is None:
+                raise
+            on_fatal(error)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        starting = asyncio.create_task(_start(runtime, on_fatal))
+        starting = asyncio.create_task(start())
         try:
             yield
         finally:
@@ -106,15 +115,3 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
         app.router.routes += router(runtime).routes
     describe_keys(app, runtime)
     return app
-
-
-async def _start(runtime: Runtime, on_fatal: OnFatal | None) -> None:
-    try:
-        await runtime.start()
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        log.error("the engines did not start")
-        if on_fatal is None:
-            raise
-        on_fatal(error)

@@ -55,7 +55,7 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
 def build_recogniser(
     settings: Settings, on_progress: Callable[[str, float], None]
 ) -> WhisperEngine | None:
-    """The recogniser of these settings; None where there is to be none."""
+    """The recogniser of these settings, if any."""
     if settings.asr_model is None:
         return None
     folder = ModelFolder(settings.asr_model)
@@ -66,9 +66,5 @@ def build_recogniser(
         except CheckpointError as error:
             raise ModelError(str(error)) from error
 
-    return WhisperEngine(
-        find,
-        device=settings.asr_device,
-        dtype=settings.asr_dtype,
-        threads=settings.asr_threads,
-    )
+    device, dtype, threads = settings.asr_device, settings.asr_dtype, settings.asr_threads
+    return WhisperEngine(find, device=device, dtype=dtype, threads=threads)

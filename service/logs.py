@@ -1,8 +1,7 @@
 """Structured logs, and the thread that writes them.
 
-Records carry ids, codes and figures; never text that a client sent. Logging must never harm what it
-tells of: whoever logs is neither held up by a reader of the log that has stopped nor met by an
-exception when it has gone or its disk is full.
+Records carry ids, codes and figures; never text that a client sent. Whoever logs is neither held up
+by a reader that has stopped nor met by an exception when it has gone or its disk is full.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See logging.Formatter."""
+        clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         entry: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
+            "time": f"{clock}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -70,9 +69,7 @@ def name_caller(record: logging.LogRecord) -> bool:
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """Leave out what uvicorn takes for a mistake of the application: a handshake refused with a
-    status, and a body broken off on purpose.
-    """
+    """Leave out refused handshakes and broken bodies, which uvicorn takes for mistakes of ours."""
     return "returned without completing" not in record.msg
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from service.admission import Admission
 from service.auth.authenticator import Authority, TokenSigner
 from service.auth.caller import current_caller
-from service.auth.limits import Accounts
 from service.engine_stats import EnginePace
 from service.engines import RunningCodec, RunningTalker
 from service.metrics import Metrics
@@ -78,6 +77,8 @@ class Runtime:
         #: Requests with a clip in their body, which may be large.
         self.uploads = Admission(_MAX_UPLOADS, max_share=_UPLOADS_SHARE)
         self.engine_pace = EnginePace(settings, talker, codec)
+        #: The accounts of tenants and keys.
+        self.accounts = self.authority.accounts
         self.admission = Admission(
             settings.max_contexts or 1,
             self.accounts,
@@ -111,10 +112,9 @@ class Runtime:
 
     async def start(self) -> None:
         """Start both engines side by side, speak once to warm up and to learn the pace."""
-        began = time.monotonic()
+        began, settings = time.monotonic(), self.settings
         log.info(
-            "clients are held until the engines are ready",
-            extra={"at_most_s": self.settings.hold_s},
+            "clients are held until the engines are ready", extra={"at_most_s": settings.hold_s}
         )
         self._background = [
             asyncio.create_task(beat(self.metrics.loop_lag.observe)),
@@ -126,28 +126,21 @@ class Runtime:
             if self._transcriber is not None:
                 tasks.create_task(self._transcriber.prepare())
         await self.library.open(self.codec.spec, self.codec.fingerprint, self.talker.model_folder)
-        reader = ClipReader(self.codec.spec.sample_rate)
+        reader, chars = ClipReader(self.codec.spec.sample_rate), self.segment_chars
         self._cloner = Cloner(
-            self.library,
-            reader,
-            self.codec,
-            self.talker,
-            self.segment_chars,
-            self._transcriber,
+            self.library, reader, self.codec, self.talker, chars, self._transcriber
         )
         await self._add_shipped_voices(reader, self._cloner)
         await self.engine_pace.learn(self.voices[0])
         self.admission.ceiling = self.engine_pace.ceiling
         self.admission.measured = self.engine_pace.capacity
         self.ready.set()
-        log.info(
-            "ready",
-            extra={
-                "seconds": time.monotonic() - began,
-                "capacity": self.admission.capacity,
-                "unknown_voices": "default" if self.settings.accepts_unknown_voices else "refused",
-            },
-        )
+        told = {
+            "seconds": time.monotonic() - began,
+            "capacity": self.admission.capacity,
+            "unknown_voices": "default" if settings.accepts_unknown_voices else "refused",
+        }
+        log.info("ready", extra=told)
 
     async def _add_shipped_voices(self, reader: ClipReader, cloner: Cloner) -> None:
         """Give a checkpoint without voices of its own those that ship with the project."""
@@ -174,10 +167,8 @@ class Runtime:
                 self._unconnected.set()
 
     async def drain(self) -> None:
-        """Take no new work, let what is under way finish, and return when all have gone.
-
-        Sockets tell their clients, and close when their contexts are done, or after
-        ``drain_s`` at the latest.
+        """Take no new work, let what is under way finish, and return when all clients have gone:
+        sockets tell theirs, and close when their contexts are done or ``drain_s`` is over.
         """
         self._is_ending = True
         self.begin_drain()
@@ -237,13 +228,8 @@ class Runtime:
             await self.tracing.stop()
 
     @property
-    def accounts(self) -> Accounts:
-        """The accounts of tenants and keys."""
-        return self.authority.accounts
-
-    @property
     def cloner(self) -> Cloner:
-        """The maker of voices from clips. Raises CapacityError before ``start`` has come to it."""
+        """The maker of voices from clips. Raises CapacityError during the start."""
         if self._cloner is None:
             raise CapacityError(ErrorCode.NOT_READY, "The server is not ready yet.")
         return self._cloner
@@ -289,9 +275,8 @@ class Runtime:
         self.accounts.require_text(current_caller(), len(text), time.monotonic())
 
     async def hold_until_ready(self) -> None:
-        """Hold a client back while the engines start, at the service's start or after a worker's
-        death, for ``hold_s`` at most: it then finds a server that speaks, instead of giving up
-        after a few refusals. As many are held as there are connections.
+        """Hold a client back while the engines start, for ``hold_s`` at most, so that it need not
+        give up after a few refusals. As many are held as there may be connections.
         """
         if self.is_ready or self.draining.is_set() or self._held >= self.settings.max_connections:
             return
@@ -317,20 +302,15 @@ class Runtime:
             await asyncio.sleep(_HOLD_LOOK_S)
 
     def require_slot(self) -> None:
-        """Raise CapacityError unless a context of the caller's can be served. Asked before it is
-        set up, so that a refusal costs next to nothing.
-        """
+        """Raise CapacityError unless a context of the caller's can be served; costs very little."""
         self.require_ready(or_restarting=True)
         self.admission.require(current_caller())
 
     def require_ready(self, *, or_restarting: bool = False) -> None:
-        """Raise CapacityError unless new contexts can be served: at once, or, for those that can
-        wait, when engines that died have been started again.
-        """
+        """Raise CapacityError unless new contexts can be served, at once or after a restart."""
         if self.is_draining:
             raise CapacityError(ErrorCode.DRAINING, "The server is shutting down.")
         may_wait = or_restarting and self.phase is Phase.READY and self.settings.hold_s > 0
         if not (self.is_ready or may_wait):
-            raise CapacityError(
-                ErrorCode.NOT_READY, "The server is not ready yet.", retry_after_ms=1000
-            )
+            message = "The server is not ready yet."
+            raise CapacityError(ErrorCode.NOT_READY, message, retry_after_ms=1000)

@@ -51,11 +51,10 @@ class SayResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Figures for ``--json``, rounded to what a clock can tell, and words if asked for."""
-        figures = {name: getattr(self.figures, name) for name in _FIGURES}
-        told = {
-            name: round(value, 3) if isinstance(value, float) else value
-            for name, value in figures.items()
-        }
+        told: dict[str, Any] = {}
+        for name in _FIGURES:
+            value = getattr(self.figures, name)
+            told[name] = round(value, 3) if isinstance(value, float) else value
         told["path"] = self.path
         return told if self.words is None else {**told, "words": to_builtins(self.words)}
 
@@ -90,11 +89,10 @@ async def run_say(
         url: Where the service is.
         out: A WAV file to write.
         play: Whether to play it.
-        timestamps: The file for the times of words: ``.srt`` or ``.json``; ``-``: in the result
-            alone.
+        timestamps: The file for the times of words, ``.srt`` or ``.json``; ``-``: only the result.
         api_key: The service's.
-        speech: How it is spoken. Its lead is chosen here: a file takes audio as fast as it can be
-            made; a player's lead is the server's choice.
+        speech: How it is spoken, but for the lead: a file takes audio as fast as it is made, and a
+            player's lead is the server's choice.
 
     Raises:
         SayError: It was not spoken to its end, or not written or played.
@@ -105,7 +103,11 @@ async def run_say(
     arrivals: list[Arrival] = []
     silence = LeadingSilence()
     async with _failures(), contextlib.AsyncExitStack() as stack:
-        _check_text(text)
+        try:
+            if isinstance(text, str):
+                text.encode()
+        except UnicodeEncodeError as error:  # Python's answer to a command line that is not UTF-8
+            raise SayError("the text is not UTF-8", 2) from error
         client = await stack.enter_async_context(Client(url, api_key=api_key))
         if options.get("mode", "chunked") not in ("chunked", "whole"):
             raise SayError("the mode is 'chunked' or 'whole'", 2)
@@ -164,12 +166,3 @@ def _writing(what: object) -> Iterator[None]:
 def _write_text(path: Path, text: str) -> None:
     with _writing(path):
         path.write_text(text, encoding="utf-8")
-
-
-def _check_text(text: str | AsyncIterable[str]) -> None:
-    """Refuse half surrogate pairs: Python makes them of a command line that is not UTF-8."""
-    try:
-        if isinstance(text, str):
-            text.encode()
-    except UnicodeEncodeError as error:
-        raise SayError("the text is not UTF-8", 2) from error

@@ -9,7 +9,7 @@ import gc
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import uvicorn
 
@@ -31,11 +31,10 @@ from talker.shape import CheckpointError
 
 def exposure_fault(settings: Settings) -> str | None:
     """Why the service must not listen as it is told to; None if it may."""
-    if settings.auth == "off":
-        if settings.api_keys_file is not None:
-            return "auth is off, so api_keys_file would be of no effect; leave one of them out"
-        return None
-    if settings.api_keys_file is not None:
+    has_keys, is_off = settings.api_keys_file is not None, settings.auth == "off"
+    if has_keys and is_off:
+        return "auth is off, so api_keys_file would be of no effect; leave one of them out"
+    if has_keys or is_off:
         return None
     open_to_others = [
         f"{name} {host}"
@@ -74,9 +73,8 @@ def serve_until_stopped(settings: Settings) -> None:
             admin = listening.enter_context(_listen(settings.admin_host, settings.admin_port))
         host, port = listener.getsockname()[:2]
         scheme = "https" if settings.tls_certificate else "http"
-        log.write(
-            f"Talkwire {__version__} at {scheme}://{host}:{port}, model {settings.model_name}"
-        )
+        url = f"{scheme}://{host}:{port}"
+        log.write(f"Talkwire {__version__} at {url}, model {settings.model_name}")
         if admin is not None:
             host, admin_port = admin.getsockname()[:2]
             log.write(f"  metrics and draining at {scheme}://{host}:{admin_port}")
@@ -123,28 +121,20 @@ async def _serve(
     asked = asyncio.Event()
     stopping = _stop_on_signals(server, runtime, log, asked)
     announcing = asyncio.create_task(_announce(settings, runtime, log, began, port))
-    reload: list[Callable[[], object]] = [
-        runtime.authority.reload_soon,
-        config.reload_certificate,
-    ]
+    reload: list[Callable[[], object]] = [runtime.authority.reload_soon, config.reload_certificate]
+
+    def on_hangup() -> None:
+        for one in reload:
+            one()
+
     async with _administering(runtime, admin, asked, reload):
-        _reload_on_hangup(reload)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
         await server.serve(sockets=[listener])
     announcing.cancel()
     stopping.cancel()
     if failures:
         raise Unable(start_failure(failures[0]))
     log.write("Stopped.")
-
-
-def _reload_on_hangup(reload: Sequence[Callable[[], object]]) -> None:
-    """Have keys and certificates read again at SIGHUP."""
-
-    def on_hangup() -> None:
-        for one in reload:
-            one()
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
 
 
 def _checked(config: ServerConfig) -> ServerConfig:
@@ -158,13 +148,9 @@ def _checked(config: ServerConfig) -> ServerConfig:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn would raise the signal again when all is done, and so turn a clean end into
-    an interrupted one; signals are handled above.
-    """
-
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """See uvicorn.Server."""
+        """Leave signals to ``_stop_on_signals``: uvicorn would raise them again at the end."""
         yield
 
 
@@ -175,9 +161,7 @@ async def _administering(
     asked: asyncio.Event,
     reload: list[Callable[[], object]],
 ) -> AsyncIterator[None]:
-    """Serve the admin listener while the block runs, its draining included. What reads its
-    certificate again is added to ``reload``.
-    """
+    """Serve the admin listener, if any, while the block runs; ``reload`` gets its certificate's."""
     if listener is None:
         yield
         return
@@ -196,10 +180,7 @@ async def _administering(
 def _stop_on_signals(
     server: _Server, runtime: Runtime, log: LogWriter, asked: asyncio.Event
 ) -> asyncio.Task[None]:
-    """The first signal, or ``asked``, drains and then ends the server; another signal ends it at
-    once.
-    """
-
+    """The first signal, or ``asked``, drains and ends the server; another ends it at once."""
     signalled = False
 
     def on_signal(number: int) -> None:
@@ -244,9 +225,7 @@ def _where(settings: Settings, port: int) -> str:
 
 
 def settle() -> None:
-    """Freeze what has been made so far: the garbage collector need not look through it again,
-    which takes 70 ms each time, and every client waits meanwhile.
-    """
+    """Spare the garbage collector what exists so far, which takes 70 ms while clients wait."""
     gc.collect()
     gc.freeze()
 
@@ -277,10 +256,9 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.listen(1024)
     except OSError as error:
         listener.close()
+        message = f"cannot listen on {host}:{port}: {error.strerror}"
         if error.errno == errno.EADDRINUSE:
-            raise Unable(
-                f"port {port} is taken; stop what uses it, or choose another with --port"
-            ) from error
-        raise Unable(f"cannot listen on {host}:{port}: {error.strerror}") from error
+            message = f"port {port} is taken; stop what uses it, or choose another with --port"
+        raise Unable(message) from error
     listener.setblocking(False)
     return listener

@@ -93,7 +93,7 @@ class Settings(BaseModel):
     auth: Literal["auto", "off"] = "auto"
     api_keys_file: File | None = None
     token_secret_file: File | None = None
-    max_failed_keys_per_minute: Annotated[int, Field(ge=1)] = 30
+    max_failed_keys_per_minute: Count = 30
     allowed_hosts: Hosts = ()
     admin_host: str = "127.0.0.1"
     admin_port: Annotated[int, Field(ge=0, le=65535)] | None = None
@@ -139,18 +139,18 @@ class Settings(BaseModel):
     talker_distributed_executor: Literal["auto", "mp", "ray"] = "auto"
     talker_gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.8
     codec_model: Annotated[str, Field(min_length=1)] | None = None
-    codec_threads: Annotated[int, Field(ge=1)] = 1
+    codec_threads: Count = 1
     codec_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     codec_graphs: Literal["auto", "off"] = "auto"
     codec_max_batch: Annotated[int, Field(ge=1, le=64)] = 8
     codec_spare: bool = False
 
     admission: Literal["measured", "fixed"] = "measured"
-    max_contexts: Annotated[int, Field(ge=1)] | None = None
+    max_contexts: Count | None = None
     max_client_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     slot_rest_s: Seconds = 5.0
-    max_contexts_per_session: Annotated[int, Field(ge=1)] = 8
-    max_connections: Annotated[int, Field(ge=1)] = 256
+    max_contexts_per_session: Count = 8
+    max_connections: Count = 256
     allowed_origins: Origins = ()
     voices_dir: File | None = None
     max_voices: Annotated[int, Field(ge=0, le=10_000)] = 1000
@@ -161,13 +161,13 @@ class Settings(BaseModel):
     asr_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     asr_threads: Count = 1
     max_message_bytes: Annotated[int, Field(ge=1024)] = 65_536
-    max_text_chars: Annotated[int, Field(ge=1)] = 20_000
+    max_text_chars: Count = 20_000
     max_segment_chars: Annotated[int, Field(ge=20)] | None = None
     default_lead_ms: Annotated[int, Field(ge=100)] = 10_000
     max_lead_ms: Annotated[int, Field(ge=100)] = 120_000
     max_outbox_bytes: Annotated[int, Field(ge=65_536)] = 16 << 20
-    max_batch_items: Annotated[int, Field(ge=1)] = 32
-    max_batch_contexts: Annotated[int, Field(ge=1)] = 4
+    max_batch_items: Count = 32
+    max_batch_contexts: Count = 4
     context_idle_s: Seconds = 60.0
     session_idle_s: Seconds = 300.0
     max_session_s: Seconds | None = None
@@ -176,8 +176,8 @@ class Settings(BaseModel):
     drain_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 150.0
     slow_consumer_s: Seconds = 10.0
 
-    first_chunk_frames: Annotated[int, Field(ge=1)] | None = None
-    max_chunk_frames: Annotated[int, Field(ge=1)] = 50
+    first_chunk_frames: Count | None = None
+    max_chunk_frames: Count = 50
     left_context_frames: Annotated[int, Field(ge=0)] | None = None
     first_lookahead_frames: Annotated[int, Field(ge=0)] = 2
     lookahead_frames: Annotated[int, Field(ge=0)] = 4
@@ -209,9 +209,7 @@ class Settings(BaseModel):
 
     @property
     def accepts_unknown_voices(self) -> bool:
-        """Whether an unknown voice is the default one: by default where there is but one to
-        choose from, the embedded voice.
-        """
+        """Whether an unknown voice is the default one: by default where only one is embedded."""
         if self.unknown_voice == "auto":
             return self.model == "embedded"
         return self.unknown_voice == "default"
@@ -235,9 +233,7 @@ class Settings(BaseModel):
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """All names that clients may ask for the model by, the served one first: the settings',
-        the checkpoint's hub ids and OpenAI's.
-        """
+        """The model's names: the served one, other settings', its hub ids, and OpenAI's."""
         folder = Path(self.model).name
         hub_ids = [id for ids in _RENAMED if folder in [i.split("/")[1] for i in ids] for id in ids]
         if self.model.count("/") == 1 and not Path(self.model).exists():

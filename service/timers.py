@@ -23,8 +23,7 @@ _MOST_MISSED = 240
 async def beat(observe: Callable[[float], object]) -> None:
     """Tell ``observe``, four times a second and for ever, how many seconds late a timer rang.
 
-    While the loop stands still timers are missed, which would each have rung late: they are told
-    too. Else a long freeze would be one time among the many of the seconds before and after it.
+    Timers that the loop missed while it stood still count too, each with its own lateness.
     """
     while True:
         due = time.monotonic() + _PERIOD_S
@@ -39,19 +38,15 @@ def missed(late_s: float) -> list[float]:
     return [max(0.0, late_s - _PERIOD_S * number) for number in range(max(1, count))]
 
 
-#: A wake-up costs as much as what is done after it, and its cold caches more than that.
 _TOGETHER_S = 0.025
 
 
 def align_deadline(wait_s: float, now: float) -> float:
-    """A little less than ``wait_s``, so that the waits of many end at the same time. Very short
-    ones are left as they are.
-    """
+    """``wait_s``, or up to 25 ms less if it is longer than 50, so that many end together."""
     return wait_s - (now + wait_s) % _TOGETHER_S if wait_s > 2 * _TOGETHER_S else wait_s
 
 
-#: A periodic callback: takes monotonic seconds, returns in how many seconds to call it again. It
-#: must not raise.
+#: Takes monotonic seconds, returns in how many to call it again. It must not raise.
 Look = Callable[[float], float]
 
 
@@ -61,9 +56,7 @@ class _Member:
 
 
 class TimerWheel:
-    """Calls each member's ``look`` when it wants, or up to 25 ms sooner. All methods belong to the
-    event loop.
-    """
+    """Calls each member's ``look``, on the event loop, when it wants or up to 25 ms sooner."""
 
     def __init__(self) -> None:
         #: By the millisecond in which it ends: a wait, and those who are called then.
@@ -122,9 +115,7 @@ class LoopTurns:
             self._in_a_turn()
 
     def _in_a_turn(self) -> None:
-        """The tasks that are woken now write their answers in the next turn, so it is the one after
-        that.
-        """
+        """Call in the turn after the next, in which the tasks woken now write their answers."""
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, self._call)
 

@@ -176,9 +176,7 @@ class UtteranceTrace:
             self._talking = None
 
     def _end_window(self, stats: DecodeStats | None, now: float, cut: str | None) -> None:
-        """The worker says how long a window took; when is reckoned back from its answer. ``stats``
-        is None where no answer has come.
-        """
+        """A window's times are reckoned back from its answer; without one ``stats`` is None."""
         if self._decoding is None:
             return
         (window, asked_at), self._decoding = self._decoding, None
@@ -201,9 +199,7 @@ class UtteranceTrace:
 
 
 class ContextTrace:
-    """One context's trace. An utterance's spans are written when it is over, so no more is kept
-    than what is being spoken.
-    """
+    """One context's trace, of which no more is kept than of the utterances under way."""
 
     def __init__(self, recorder: Recorder, now: float) -> None:
         self._recorder = recorder
@@ -246,9 +242,7 @@ class ContextTrace:
                     self._end(reason, report, code, code, done_at)
 
     def _start(self, command: StartTalker, now: float) -> None:
-        """Its text began with the first piece after the text before it was complete; or, if
-        there is none, with what that piece left over.
-        """
+        """Its text began with the first piece after the text before was complete, or its rest."""
         queued_at = min(command.queued_at, now)
         while self._texts and self._texts[0] <= self._complete_at:
             self._texts.popleft()
@@ -286,8 +280,7 @@ _STOP_S = 5.0
 _STATE_BYTES = 512
 
 #: The W3C headers of the request or handshake that this task works for.
-_headers: ContextVar[Mapping[str, str]] = ContextVar("trace headers")
-_NO_HEADERS: Mapping[str, str] = {}
+_headers: ContextVar[Mapping[str, str] | None] = ContextVar("trace headers", default=None)
 
 
 class TracingError(Exception):
@@ -305,16 +298,13 @@ class Tracing:
         try:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.trace.propagation.tracecontext import (
-                TraceContextTextMapPropagator,
-            )
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError as error:
-            raise TracingError(
-                "OpenTelemetry is not installed (requirements/otel.txt, or the extra otel)"
-            ) from error
-        named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get(
-            "OTEL_RESOURCE_ATTRIBUTES", ""
-        )
+            message = "OpenTelemetry is not installed (requirements/otel.txt, or the extra otel)"
+            raise TracingError(message) from error
+        environ = os.environ
+        named = "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        named = named or "OTEL_SERVICE_NAME" in environ
         about = {"service.version": version} | ({} if named else {"service.name": "talkwire"})
         self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
         self._provider.add_span_processor(processor or _otlp())
@@ -323,15 +313,13 @@ class Tracing:
         self._model = model
 
     def open(self, protocol: str, request_id: str, now: float) -> ContextTrace | None:
-        """The trace of a new context, under the client's span if it told of one; None if this
-        one is not sampled.
-        """
+        """The trace of a new context, under the client's span if any; None if it is not sampled."""
         from opentelemetry.trace import SpanKind
 
         skew_ns = time.time_ns() - int(now * 1e9)
         span = self._tracer.start_span(
             "tts.context",
-            self._propagator.extract(_headers.get(_NO_HEADERS)),
+            self._propagator.extract(_headers.get() or {}),
             SpanKind.SERVER,
             {"tts.protocol": protocol, "tts.request_id": request_id, "tts.model": self._model},
             start_time=int(now * 1e9) + skew_ns,
@@ -352,10 +340,9 @@ class Tracing:
 
 def _otlp() -> SpanProcessor:
     """Raises TracingError for a protocol that is not spoken here."""
-    asked = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get(
-        "OTEL_EXPORTER_OTLP_PROTOCOL"
-    )
-    if asked not in (None, "", "http/protobuf"):
+    names = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    asked = next(filter(None, map(os.environ.get, names)), None)
+    if asked not in (None, "http/protobuf"):
         raise TracingError("traces are sent as http/protobuf; OTEL_EXPORTER_OTLP_PROTOCOL differs")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -374,12 +361,10 @@ class TraceHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the ASGI specification."""
         if scope["type"] in ("http", "websocket"):
-            wanted = {b"traceparent", b"tracestate"}
-            _headers.set(
-                {
-                    name.decode("latin-1"): value.decode("latin-1")
-                    for name, value in scope["headers"]
-                    if name in wanted and len(value) <= _STATE_BYTES
-                }
-            )
+            told = {
+                name.decode("latin-1"): value.decode("latin-1")
+                for name, value in scope["headers"]
+                if name in (b"traceparent", b"tracestate") and len(value) <= _STATE_BYTES
+            }
+            _headers.set(told)
         await self._app(scope, receive, send)
