@@ -22,9 +22,6 @@ _MP3_STEPS = {
     16_000: (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
     0: (8, 16, 24, 32, 40, 48, 56, 64),
 }
-#: From narrowband speech to as much as libopus can use, and takes, for one channel.
-OPUS_BIT_RATES = range(6_000, 256_001)
-_AAC_LEAST, _AAC_BITS_PER_SAMPLE = 8_000, 6
 
 Choice = range | tuple[int, ...]
 
@@ -35,9 +32,14 @@ def mp3_bit_rates(sample_rate: int) -> Choice:
     return tuple(1000 * step for step in steps)
 
 
+def opus_bit_rates(sample_rate: int) -> Choice:
+    """From narrowband speech to as much as libopus can use, and takes, for one channel."""
+    return range(6_000, 256_001)
+
+
 def aac_bit_rates(sample_rate: int) -> Choice:
     """AAC's frames have room for six bits per sample."""
-    return range(_AAC_LEAST, _AAC_BITS_PER_SAMPLE * sample_rate + 1)
+    return range(8_000, 6 * sample_rate + 1)
 
 
 def describe_choice(choice: Choice) -> str:

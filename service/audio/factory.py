@@ -5,110 +5,85 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from service.audio.containers import (
-    AAC,
-    FLAC,
-    MP3,
-    OGG_OPUS,
-    OPUS_BIT_RATES,
-    Choice,
-    FileEncoder,
-    FileFormat,
-    aac_bit_rates,
-    describe_choice,
-    mp3_bit_rates,
-)
+from service.audio import containers, opus, pcm
 from service.audio.encoder import AudioEncoder, Fade, FilteringEncoder
 from service.audio.filters import FASTEST, SLOWEST, Resampler, TimeStretch
-from service.audio.opus import (
-    DEFAULT_FRAME_MS,
-    OPUS_BIT_RATE,
-    OPUS_FRAME_MS,
-    OPUS_RATES,
-    OpusEncoder,
-    open_opus,
-)
-from service.audio.pcm import (
-    PcmEncoder,
-    WavEncoder,
-    WavLayout,
-    pack_alaw,
-    pack_f32,
-    pack_mulaw,
-    pack_s16,
-)
 from streaming.protocol.field_errors import unsupported
 from streaming.spec import Samples
 
 #: Rates that any format may be asked for, in Hz, beside the codec's own.
 SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 
-#: The media type of each format's bytes over HTTP.
-MEDIA_TYPES: dict[str, str] = {
-    "pcm_s16le": "audio/pcm",
-    "pcm_f32le": "audio/pcm",
-    "pcm_mulaw": "audio/basic",
-    "pcm_alaw": "audio/x-alaw-basic",
-    "opus": "audio/opus",
-    "wav": "audio/wav",
-    "wav_f32le": "audio/wav",
-    "wav_alaw": "audio/wav",
-    "wav_mulaw": "audio/wav",
-    "flac": "audio/flac",
-    "mp3": "audio/mpeg",
-    "ogg_opus": "audio/ogg",
-    "aac": "audio/aac",
-}
+#: The bit rates of a format by its output's rate.
+_BitRates = Callable[[int], containers.Choice]
 
 
 @dataclass(frozen=True, slots=True)
 class _Format:
     """How an encoder is made from (output rate, packet's ms, bit rate), and what it can do."""
 
+    media_type: str  # of its bytes over HTTP
     make: Callable[[int, int, int | None], AudioEncoder]
     default_rate: int | None = None  # None: the codec's own
     rates: tuple[int, ...] = ()  # none: SAMPLE_RATES and the codec's own
     frame_ms: tuple[int, ...] | None = None  # None: any
-    bit_rates: Callable[[int], Choice] | None = None  # by output rate; None: it has none
+    bit_rates: _BitRates | None = None  # None: it has none
 
 
-def _pcm(pack: Callable[[Samples], bytes], default_rate: int | None = None) -> _Format:
-    return _Format(lambda rate, ms, _: PcmEncoder(pack, rate, rate * ms // 1000), default_rate)
+def _pcm(
+    media_type: str, pack: Callable[[Samples], bytes], default_rate: int | None = None
+) -> _Format:
+    def make(rate: int, ms: int, _: int | None) -> AudioEncoder:
+        return pcm.PcmEncoder(pack, rate, rate * ms // 1000)
+
+    return _Format(media_type, make, default_rate)
 
 
-def _file(format_: FileFormat, bit_rates: Callable[[int], Choice] | None = None) -> _Format:
+def _wav(layout: pcm.WavLayout | None = None) -> _Format:
+    return _Format("audio/wav", lambda rate, ms, _: pcm.WavEncoder(rate, rate * ms // 1000, layout))
+
+
+def _opus(rate: int, frame_ms: int, bit_rate: int | None) -> AudioEncoder:
+    frame = rate * (frame_ms or opus.DEFAULT_FRAME_MS) // 1000
+    frames = opus.open_opus(rate, frame, bit_rate or opus.OPUS_BIT_RATE)
+    return opus.OpusEncoder(frames, rate, frame)
+
+
+def _file(
+    media_type: str, format_: containers.FileFormat, bit_rates: _BitRates | None = None
+) -> _Format:
     return _Format(
-        lambda rate, _, bit_rate: FileEncoder(format_, rate, bit_rate),
+        media_type,
+        lambda rate, _, bit_rate: containers.FileEncoder(format_, rate, bit_rate),
         rates=format_.rates,
         frame_ms=(0,),
         bit_rates=bit_rates,
     )
 
 
-def _wav(layout: WavLayout | None = None) -> _Format:
-    return _Format(lambda rate, ms, _: WavEncoder(rate, rate * ms // 1000, layout))
-
-
-def _opus(rate: int, frame_ms: int, bit_rate: int | None) -> AudioEncoder:
-    frame = rate * (frame_ms or DEFAULT_FRAME_MS) // 1000
-    return OpusEncoder(open_opus(rate, frame, bit_rate or OPUS_BIT_RATE), rate, frame)
-
-
 _FORMATS: dict[str, _Format] = {
-    "pcm_s16le": _pcm(pack_s16),
-    "pcm_f32le": _pcm(pack_f32),
-    "pcm_mulaw": _pcm(pack_mulaw, 8_000),
-    "pcm_alaw": _pcm(pack_alaw, 8_000),
-    "opus": _Format(_opus, None, OPUS_RATES, (0, *OPUS_FRAME_MS), lambda _: OPUS_BIT_RATES),
+    "pcm_s16le": _pcm("audio/pcm", pcm.pack_s16),
+    "pcm_f32le": _pcm("audio/pcm", pcm.pack_f32),
+    "pcm_mulaw": _pcm("audio/basic", pcm.pack_mulaw, 8_000),
+    "pcm_alaw": _pcm("audio/x-alaw-basic", pcm.pack_alaw, 8_000),
+    "opus": _Format(
+        "audio/opus",
+        _opus,
+        rates=opus.OPUS_RATES,
+        frame_ms=(0, *opus.OPUS_FRAME_MS),
+        bit_rates=containers.opus_bit_rates,
+    ),
     "wav": _wav(),
-    "wav_f32le": _wav(WavLayout(3, 4, pack_f32)),
-    "wav_alaw": _wav(WavLayout(6, 1, pack_alaw)),
-    "wav_mulaw": _wav(WavLayout(7, 1, pack_mulaw)),
-    "flac": _file(FLAC),
-    "mp3": _file(MP3, mp3_bit_rates),
-    "ogg_opus": _file(OGG_OPUS, lambda _: OPUS_BIT_RATES),
-    "aac": _file(AAC, aac_bit_rates),
+    "wav_f32le": _wav(pcm.WavLayout(3, 4, pcm.pack_f32)),
+    "wav_alaw": _wav(pcm.WavLayout(6, 1, pcm.pack_alaw)),
+    "wav_mulaw": _wav(pcm.WavLayout(7, 1, pcm.pack_mulaw)),
+    "flac": _file("audio/flac", containers.FLAC),
+    "mp3": _file("audio/mpeg", containers.MP3, containers.mp3_bit_rates),
+    "ogg_opus": _file("audio/ogg", containers.OGG_OPUS, containers.opus_bit_rates),
+    "aac": _file("audio/aac", containers.AAC, containers.aac_bit_rates),
 }
+#: The media type of each format's bytes over HTTP.
+MEDIA_TYPES = {name: format_.media_type for name, format_ in _FORMATS.items()}
 
 
 def make_stream_encoder(
@@ -146,7 +121,7 @@ def make_stream_encoder(
             raise unsupported("bitrate", f"{name} has no bit rate to choose.")
         choice = format_.bit_rates(rate)
         if bit_rate not in choice:
-            listed = describe_choice(choice)
+            listed = containers.describe_choice(choice)
             raise unsupported("bitrate", f"The bit rates of {name} are {listed} at this rate.")
     if not SLOWEST <= speed <= FASTEST:
         raise unsupported("speed", f"The speed is from {SLOWEST} to {FASTEST}.")

@@ -40,9 +40,7 @@ class Timeline:
         return sent_s - self._codec_starts[-1] / self._codec_rate
 
     def to_codec(self, sent_samples: int) -> int:
-        """The codec's sample that is played once ``sent_samples`` have been; inside an
-        encoder's delay and silence, the nearest one.
-        """
+        """The codec's sample played after ``sent_samples``; the nearest to a delay or silence."""
         at = bisect_right(self._sent_starts, sent_samples) - 1
         following = self._codec_starts[at + 1 : at + 2]
         end = following[0] if following else self._codec_samples
