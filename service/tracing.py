@@ -19,20 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from streaming.events import (
-    AudioDecoded,
-    Cancelled,
-    Command,
-    Decode,
-    Done,
-    Event,
-    NothingToSay,
-    RowsReceived,
-    SendAudio,
-    StartTalker,
-    StopTalker,
-    TextAppended,
-)
+from streaming import events
 from streaming.ports import Arrival, DecodeStats
 from streaming.report import ContextReport
 from streaming.window import DecodeWindow
@@ -103,8 +90,8 @@ class UtteranceTrace:
     text came; ``queued_at``: its text was complete.
     """
 
-    def __init__(self, command: StartTalker, text_at: float, queued_at: float, now: float) -> None:
-        self._index, self._characters = command.utterance, len(command.text)
+    def __init__(self, index: int, text: str, text_at: float, queued_at: float, now: float) -> None:
+        self._index, self._characters = index, len(text)
         self._text_at = text_at
         self._stages = [
             Stage("tts.segment", text_at, queued_at),
@@ -209,46 +196,47 @@ class ContextTrace:
         self._count = 0
         self._is_over = False
 
-    def note(self, event: Event, commands: Sequence[Command], now: float, done_at: float) -> None:
+    def note(
+        self, event: events.Event, commands: Sequence[events.Command], now: float, done_at: float
+    ) -> None:
         """An event came at ``now``; at ``done_at`` its commands had been carried out."""
         if self._is_over:
             return
         known = self._utterances.get(getattr(event, "utterance", -1))
         match event:
-            case TextAppended():
+            case events.TextAppended():
                 self._texts.append(now)
-            case RowsReceived(batch=batch) if known is not None:
+            case events.RowsReceived(batch=batch) if known is not None:
                 known.on_rows(batch.came or (Arrival(len(batch.rows), now),), batch.finish)
-            case NothingToSay(index) if known is not None:
+            case events.NothingToSay(index) if known is not None:
                 known.on_nothing()
                 self._finish(index, now)
         for command in commands:
             match command:
-                case StartTalker():
-                    self._start(command, now)
-                case StopTalker(index):  # it starts again with more text
+                case events.StartTalker(index, text, queued_at=queued_at):
+                    self._start(index, text, min(queued_at, now), now)
+                case events.StopTalker(index):  # it starts again with more text
                     del self._utterances[index]
                     self._count -= 1
-                case Decode(index, window) if index in self._utterances:
+                case events.Decode(index, window) if index in self._utterances:
                     self._utterances[index].on_decode(window, now)
-                case SendAudio() if isinstance(event, AudioDecoded) and known is not None:
+                case events.SendAudio() if known and isinstance(event, events.AudioDecoded):
                     known.on_audio(event.stats, len(command.samples), now, done_at)
                     if command.ends_utterance:
                         self._finish(event.utterance, done_at)
-                case Cancelled(report=report):
+                case events.Cancelled(report=report):
                     self._end("cancelled", report, None, "cancelled", done_at)
-                case Done(reason, report, error):
+                case events.Done(reason, report, error):
                     code = None if error is None else error.code.value
                     self._end(reason, report, code, code, done_at)
 
-    def _start(self, command: StartTalker, now: float) -> None:
+    def _start(self, index: int, text: str, queued_at: float, now: float) -> None:
         """Its text began with the first piece after the text before was complete, or its rest."""
-        queued_at = min(command.queued_at, now)
         while self._texts and self._texts[0] <= self._complete_at:
             self._texts.popleft()
         text_at = min(self._texts[0] if self._texts else self._complete_at, queued_at)
         self._complete_at = queued_at
-        self._utterances[command.utterance] = UtteranceTrace(command, text_at, queued_at, now)
+        self._utterances[index] = UtteranceTrace(index, text, text_at, queued_at, now)
         self._count += 1
 
     def _finish(self, index: int, end: float, cut: str | None = None) -> None:

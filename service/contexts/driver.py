@@ -17,33 +17,8 @@ from service.contexts.options import Prepare, SpeechPlan
 from service.runtime import Runtime
 from service.timers import align_deadline
 from service.tracing import ContextTrace
+from streaming import events
 from streaming.errors import BackendError, ErrorCode, RequestError, TalkwireError, internal_error
-from streaming.events import (
-    AudioDecoded,
-    Cancelled,
-    Command,
-    Decode,
-    Done,
-    Event,
-    Failed,
-    Flushed,
-    HoldReleased,
-    NothingToSay,
-    PauseTalker,
-    PlaybackReported,
-    ResumeTalker,
-    RowsReceived,
-    SendAudio,
-    SetTimer,
-    StartTalker,
-    StopTalker,
-    StopWork,
-    TakeRows,
-    TalkerAsked,
-    TextAppended,
-    TimerFired,
-    WordsSent,
-)
 from streaming.ports import Arrival, Reference, RowDemand, SpeechRequest
 from streaming.session import State
 from streaming.word_timing import WordTiming
@@ -61,7 +36,7 @@ class TalkerRequests:
         self,
         runtime: Runtime,
         template: SpeechRequest,
-        post: Callable[[Event], None],
+        post: Callable[[events.Event], None],
         prepare: Prepare | None,
         tasks: asyncio.TaskGroup,
     ) -> None:
@@ -107,7 +82,7 @@ class TalkerRequests:
                 raise prepared
             first, *others = prepared
             request = dataclasses.replace(request, reference=first, other_references=tuple(others))
-            self._post(TalkerAsked(utterance))
+            self._post(events.TalkerAsked(utterance))
         try:
             try:
                 await self._take_rows(utterance, request)
@@ -120,7 +95,7 @@ class TalkerRequests:
         except RequestError as error:
             if error.code is not ErrorCode.INVALID_TEXT:
                 raise
-            self._post(NothingToSay(utterance))
+            self._post(events.NothingToSay(utterance))
 
     async def _take_rows(self, utterance: int, request: SpeechRequest) -> None:
         """Raises TalkwireError."""
@@ -140,7 +115,7 @@ class TalkerRequests:
                     pace.observe_all(batch.came or (Arrival(len(batch.rows), time.monotonic()),))
                     self._row_s = pace.row_s or self._row_s
                     row_s = self._row_s if batch.came else 0.0
-                    self._post(RowsReceived(utterance, batch, row_s))
+                    self._post(events.RowsReceived(utterance, batch, row_s))
                     if batch.finish is not None or self._is_stopped:
                         break
                     if not self._is_wanted.is_set():
@@ -172,19 +147,19 @@ class ContextSink(Protocol):
     is the last call.
     """
 
-    def on_audio(self, audio: SendAudio, words: Sequence[WordTiming]) -> None:
+    def on_audio(self, audio: events.SendAudio, words: Sequence[WordTiming]) -> None:
         """Samples to send, and the words whose speech ends in them if the context asks for them."""
 
     def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
         """Words of earlier audio that are known only now."""
 
-    def on_flushed(self, flushed: Flushed) -> None:
+    def on_flushed(self, flushed: events.Flushed) -> None:
         """A flush is done."""
 
-    def on_cancelled(self, cancelled: Cancelled) -> None:
+    def on_cancelled(self, cancelled: events.Cancelled) -> None:
         """The context was cancelled."""
 
-    def on_done(self, done: Done) -> None:
+    def on_done(self, done: events.Done) -> None:
         """The context is closed."""
 
 
@@ -227,7 +202,7 @@ class ContextDriver:
             self._trace = runtime.tracing.open(plan.protocol, request_id, self.touched_at)
         self._talker = TalkerRequests(runtime, plan.request, self.post, plan.prepare, tasks)
         plan.session.hold()
-        runtime.setup_turns.put(partial(self.post, HoldReleased()))
+        runtime.setup_turns.put(partial(self.post, events.HoldReleased()))
 
     @property
     def is_closed(self) -> bool:
@@ -261,12 +236,10 @@ class ContextDriver:
         """
         return 0.0 if self._resting_since is None else now - self._resting_since
 
-    def post(self, event: Event) -> None:
-        """Let something happen. Raises RequestError if the context's state forbids it, and
-        CapacityError for text that its caller's limits forbid.
-        """
+    def post(self, event: events.Event) -> None:
+        """Let something happen. Raises RequestError (the context's state), CapacityError (text)."""
         now = self.touched_at = time.monotonic()
-        if isinstance(event, TextAppended):
+        if isinstance(event, events.TextAppended):
             commands = self._take_text(event, now)
         else:
             commands = self._session.handle(event, now)
@@ -278,7 +251,7 @@ class ContextDriver:
         if self._trace is not None:
             self._trace.note(event, commands, now, time.monotonic())
 
-    def _take_text(self, event: TextAppended, now: float) -> list[Command]:
+    def _take_text(self, event: events.TextAppended, now: float) -> list[events.Command]:
         """Count text against its sender's limits, unless the session refuses it."""
         self._text_at = now
         accounts, caller = self._runtime.accounts, self._caller
@@ -289,56 +262,56 @@ class ContextDriver:
             accounts.give_text_back(caller, len(event.text))
             raise
 
-    def _carry_out_all(self, commands: Sequence[Command]) -> None:
+    def _carry_out_all(self, commands: Sequence[events.Command]) -> None:
         """Carry out commands in order. Words go with the audio before them."""
-        audio: SendAudio | None = None
+        audio: events.SendAudio | None = None
         words: list[WordTiming] = []
         for command in commands:
             if audio is not None:
-                if isinstance(command, WordsSent):
+                if isinstance(command, events.WordsSent):
                     words += command.timings
                     continue
                 self._sink.on_audio(audio, words)
                 audio, words = None, []
-            if isinstance(command, SendAudio):
+            if isinstance(command, events.SendAudio):
                 audio = command
             else:
                 self._carry_out(command)
         if audio is not None:
             self._sink.on_audio(audio, words)
 
-    def _carry_out(self, command: Command) -> None:
+    def _carry_out(self, command: events.Command) -> None:
         match command:
-            case StartTalker(utterance, text, delivery=delivery):
+            case events.StartTalker(utterance, text, delivery=delivery):
                 self._speaking = self._work(partial(self._talker.speak, utterance, text, delivery))
-            case StopTalker():
+            case events.StopTalker():
                 if self._speaking is not None:
                     self._speaking.cancel()
-            case TakeRows(demand=demand):
+            case events.TakeRows(demand=demand):
                 self._talker.take(demand)
-            case PauseTalker():
+            case events.PauseTalker():
                 self._talker.pause()
-            case ResumeTalker():
+            case events.ResumeTalker():
                 self._talker.resume()
-            case Decode():
+            case events.Decode():
                 self._work(partial(self._decode, command))
-            case SetTimer(at):
+            case events.SetTimer(at):
                 self._set_timer(at)
-            case StopWork():
+            case events.StopWork():
                 if self._timer is not None:
                     self._timer.cancel()
                 # A task that is itself reporting the end finishes by itself.
                 for task in self._working - {asyncio.current_task()}:
                     task.cancel()
                 self._talker.stop()
-            case WordsSent(timings):
+            case events.WordsSent(timings):
                 self._sink.on_word_timings(timings)
-            case Flushed():
+            case events.Flushed():
                 self._sink.on_flushed(command)
-            case Cancelled():
+            case events.Cancelled():
                 self._runtime.open_contexts.discard(self)
                 self._sink.on_cancelled(command)
-            case Done():
+            case events.Done():
                 self._runtime.open_contexts.discard(self)
                 self._sink.on_done(command)
 
@@ -354,7 +327,7 @@ class ContextDriver:
 
     def _ring(self) -> None:
         self._timer = None
-        self.post(TimerFired())
+        self.post(events.TimerFired())
 
     def _work(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         task = self._tasks.create_task(self._guarded(work))
@@ -367,19 +340,19 @@ class ContextDriver:
         try:
             await work()
         except TalkwireError as error:
-            self.post(Failed(error))
+            self.post(events.Failed(error))
         except Exception:
             log.exception("a context broke", extra={"request_id": self._request.request_id})
-            self.post(Failed(internal_error()))
+            self.post(events.Failed(internal_error()))
 
-    async def _decode(self, command: Decode) -> None:
+    async def _decode(self, command: events.Decode) -> None:
         """Decode when there is room. A client that made us wait has played no more than it has
         taken, and its windows are not more urgent than others' for its slowness.
         """
         deadline = command.deadline
         if self._room is not None and (taken := await self._room()) is not None:
-            self.post(PlaybackReported(taken, at_most=True))
+            self.post(events.PlaybackReported(taken, at_most=True))
             deadline = max(deadline, time.monotonic())
         samples, stats = await self._runtime.codec.decode(command.window, deadline)
         self._runtime.on_decoded(stats)
-        self.post(AudioDecoded(command.utterance, samples, stats))
+        self.post(events.AudioDecoded(command.utterance, samples, stats))

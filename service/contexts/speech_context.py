@@ -27,20 +27,8 @@ from service.contexts.options import FlushEncoder, SpeechPlan
 from service.contexts.outbox import Item, Outbox
 from service.dialects.errors import count_error
 from service.runtime import Runtime
+from streaming import events
 from streaming.errors import CapacityError, ErrorCode, TalkwireError
-from streaming.events import (
-    AudioRead,
-    CancelAsked,
-    Cancelled,
-    Done,
-    EndAsked,
-    Failed,
-    FlushAsked,
-    Flushed,
-    PlaybackReported,
-    SendAudio,
-    TextAppended,
-)
 from streaming.playback import PlaybackClock
 from streaming.report import ContextReport
 from streaming.spec import Samples
@@ -94,7 +82,7 @@ class Audio:
 
 
 #: What a context says, in order; nothing follows ``Cancelled`` or ``Done``.
-Output = Started | Audio | Words | Flushed | Cancelled | Done
+Output = Started | Audio | Words | events.Flushed | events.Cancelled | events.Done
 
 
 class OutputSink(Protocol):
@@ -108,12 +96,8 @@ class OutputSink(Protocol):
 
 
 class SpeechContext(ContextSink):
-    """Speaks what it is given until its end, which releases ``lease`` and calls ``closed``.
-
-    Args:
-        sink: Takes the outputs.
-        closed: Called once, after the last output.
-        room: Waited for before each window is decoded; see ``ContextDriver``.
+    """Speaks what it is given until its end, which releases ``lease`` and calls ``closed`` after
+    the last output. ``room`` is waited for before each window is decoded.
     """
 
     def __init__(
@@ -141,7 +125,7 @@ class SpeechContext(ContextSink):
         self.given_samples = 0
         self._words_delay_ms = 0.0
         self._has_unflushed = self._is_over = False
-        self._done: Done | None = None
+        self._done: events.Done | None = None
         self._cancel_asked_at: float | None = None
         self._gap, self._chunk_at = runtime.metrics.gap.labels(plan.protocol), math.inf
 
@@ -151,17 +135,17 @@ class SpeechContext(ContextSink):
         """More text. Raises RequestError, CapacityError."""
         if not self.is_closed:
             self._require_slot()
-        self._driver.post(TextAppended(text))
+        self._driver.post(events.TextAppended(text))
 
     def flush(self, flush_id: str) -> None:
         """Speak what is there. Raises RequestError once the context was ended."""
         self._keep_slot()
-        self._driver.post(FlushAsked(flush_id))
+        self._driver.post(events.FlushAsked(flush_id))
 
     def end(self) -> None:
         """No more text. Raises RequestError once the context was ended."""
         self._keep_slot()
-        self._driver.post(EndAsked())
+        self._driver.post(events.EndAsked())
 
     def _require_slot(self) -> None:
         """Take a slot again if it was given away while it rested. Raises CapacityError."""
@@ -183,16 +167,16 @@ class SpeechContext(ContextSink):
 
     def on_played(self, sent_samples: int) -> None:
         """The listener has heard so many of the samples that were sent."""
-        self._driver.post(PlaybackReported(self._timeline.to_codec(sent_samples)))
+        self._driver.post(events.PlaybackReported(self._timeline.to_codec(sent_samples)))
 
     def on_read(self, sent_samples: int) -> None:
         """The client has read so many of the samples that were sent. Called by the connection."""
         with serving(self._lease.caller):
-            self._driver.post(AudioRead(self._timeline.to_codec(sent_samples)))
+            self._driver.post(events.AudioRead(self._timeline.to_codec(sent_samples)))
 
     def fail(self, error: TalkwireError) -> None:
         """Nothing more can be spoken: end with ``error``."""
-        self._driver.post(Failed(error))
+        self._driver.post(events.Failed(error))
 
     def cancel(self, played_ms: float | None = None) -> None:
         """Stop now, and take back what has not been written. ``played_ms`` was heard, if known."""
@@ -210,14 +194,14 @@ class SpeechContext(ContextSink):
         written = self._timeline.to_codec(self._sink.revoke())  # in the codec's samples
         if self._done is not None:  # all was spoken; only its encoding was left
             report, sent_s = self._done.report, written / self._heard_rate
-            self._sink.put(Cancelled(report.generated_s, sent_s, sent_s, "", "", report))
+            self._sink.put(events.Cancelled(report.generated_s, sent_s, sent_s, "", "", report))
             self._end(self._done.reason, report)
             return
         played: int | None = None
         if played_ms is not None:
             sent = played_ms * self._plan.encoder.sample_rate / 1000
             played = self._timeline.to_codec(int(min(sent, self._timeline.sent_samples)))
-        self._driver.post(CancelAsked(played, self.given_samples - written))
+        self._driver.post(events.CancelAsked(played, self.given_samples - written))
 
     # -- how it stands
 
@@ -252,7 +236,7 @@ class SpeechContext(ContextSink):
 
     # -- what the session says: see ContextSink
 
-    def on_audio(self, audio: SendAudio, words: Sequence[WordTiming]) -> None:
+    def on_audio(self, audio: events.SendAudio, words: Sequence[WordTiming]) -> None:
         """See ContextSink."""
         now = time.monotonic()
         if self._chunk_at < math.inf:
@@ -298,13 +282,13 @@ class SpeechContext(ContextSink):
         """See ContextSink."""
         self._pump.after(lambda: self._sink.put(Words(tuple(timings), self._words_delay_ms)))
 
-    def on_flushed(self, flushed: Flushed) -> None:
+    def on_flushed(self, flushed: events.Flushed) -> None:
         """See ContextSink."""
         if self._plan.flush_encoder is FlushEncoder.EACH_FLUSH:
             self._encode(_NOTHING, flush=True)
         self._pump.after(lambda: self._sink.put(flushed))
 
-    def on_cancelled(self, cancelled: Cancelled) -> None:
+    def on_cancelled(self, cancelled: events.Cancelled) -> None:
         """See ContextSink."""
         self._pump.drop()
         if self._cancel_asked_at is not None:
@@ -313,14 +297,14 @@ class SpeechContext(ContextSink):
         self._sink.put(cancelled)
         self._end("cancelled", cancelled.report, cancelled)
 
-    def on_done(self, done: Done) -> None:
+    def on_done(self, done: events.Done) -> None:
         """See ContextSink."""
         if self._has_unflushed and done.error is None:
             self._encode(_NOTHING, flush=True)
         self._done = done
         self._pump.after(lambda: self._finish(done))
 
-    def _finish(self, done: Done) -> None:
+    def _finish(self, done: events.Done) -> None:
         error, reason = done.error, done.reason
         if error is None and self._pump.failure is not None:  # it came after the session's end
             error, reason = self._pump.failure, "error"
@@ -330,10 +314,12 @@ class SpeechContext(ContextSink):
             else:
                 request_id = self._plan.request.request_id
                 count_error(self._runtime, error, request_id, self._plan.protocol)
-        self._sink.put(Done(reason, done.report, error))
+        self._sink.put(events.Done(reason, done.report, error))
         self._end(reason, done.report)
 
-    def _end(self, outcome: str, report: ContextReport, cancelled: Cancelled | None = None) -> None:
+    def _end(
+        self, outcome: str, report: ContextReport, cancelled: events.Cancelled | None = None
+    ) -> None:
         self._is_over = True
         metrics = self._runtime.metrics
         metrics.on_context_closed(self._plan.protocol, outcome, report, cancelled)
@@ -413,11 +399,11 @@ class TextRenderer:
                 return list(self._pieces(output))
             case Words():
                 return [Revocable(message) for message in self.speech(b"", output.heard())]
-            case Flushed(flush_id):
+            case events.Flushed(flush_id):
                 return self.flushed(flush_id)
-            case Cancelled():
+            case events.Cancelled():
                 return self.cancelled()
-            case Done(error=error):
+            case events.Done(error=error):
                 return self.done(error)
             case Started():
                 return []
