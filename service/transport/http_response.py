@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -36,14 +35,13 @@ class OutputQueue:
 
     def __init__(self, limit_samples: int) -> None:
         self._limit = limit_samples
-        self._outputs: deque[Output] = deque()
+        self._outputs: asyncio.Queue[Output] = asyncio.Queue()
         self._taken_samples = self._sent_samples = 0
-        self._came, self._took = asyncio.Event(), asyncio.Event()
+        self._took = asyncio.Event()
 
     def put(self, output: Output) -> None:
         """See OutputSink."""
-        self._outputs.append(output)
-        self._came.set()
+        self._outputs.put_nowait(output)
 
     def revoke(self) -> int:
         """See OutputSink. The writer has sent what it has taken."""
@@ -51,10 +49,7 @@ class OutputQueue:
 
     async def get(self) -> Output:
         """The next output."""
-        while not self._outputs:
-            self._came.clear()
-            await self._came.wait()
-        output = self._outputs.popleft()
+        output = await self._outputs.get()
         if isinstance(output, Audio):
             self._taken_samples += output.codec_samples
             self._sent_samples += output.samples
@@ -142,14 +137,8 @@ class HttpSpeech(Response):
         self._runtime, self._plan, self._text = runtime, plan, text
         self._errors, self._renderer = errors, renderer
         self.status_code, self.media_type, self.background = 200, renderer.media_type, None
-        self.init_headers(
-            {
-                "x-request-id": plan.request.request_id,
-                "cache-control": "no-store",
-                "x-accel-buffering": "no",
-                **ignored_header(ignored),
-            }
-        )
+        headers = {"x-request-id": plan.request.request_id, "cache-control": "no-store"}
+        self.init_headers({**headers, "x-accel-buffering": "no", **ignored_header(ignored)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak until the end, or until the client leaves."""
@@ -195,8 +184,6 @@ class HttpSpeech(Response):
     def _count(self, error: TalkwireError) -> None:
         plan = self._plan
         count_error(self._runtime, error, plan.request.request_id, plan.protocol)
-
-    # -- writing
 
     async def _write(self, outputs: OutputQueue, body: ResponseBody) -> None:
         try:

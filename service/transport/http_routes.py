@@ -105,9 +105,7 @@ def documented(body: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 
 
 def ignored_header(names: Iterable[str]) -> dict[str, str]:
-    """The header that names the fields of a request which have no effect. A client may call its
-    fields anything, and send any number.
-    """
+    """The header of the fields without effect, of which a client may send any, and any number."""
     shown = [name for name in dict.fromkeys(names) if _HEADER_NAME.fullmatch(name)]
     return {"x-talkwire-ignored": ", ".join(shown[:_MOST_IGNORED])} if shown else {}
 

@@ -175,9 +175,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.write(output)
 
     def _drop_unless_taken(self, before: float) -> None:
-        """Drop the connection if its client has taken nothing since there were ``before`` bytes,
-        else look again later.
-        """
+        """Drop the connection if none of ``before`` bytes were taken, else look again later."""
         left = self.transport.get_write_buffer_size()
         if left >= before:
             self.transport.abort()
@@ -288,9 +286,7 @@ class ServerConfig(uvicorn.Config):
         self.limits.tls, self.ssl = self.ssl, None
 
     def reload_certificate(self) -> None:
-        """Read the certificate and its key again; connections from now on get what is there. If
-        they cannot be used, the ones from before stay.
-        """
+        """Read the certificate and its key again; if they cannot be used, the old ones stay."""
         if self.limits.tls is None:
             return
         try:

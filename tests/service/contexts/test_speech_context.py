@@ -208,7 +208,7 @@ async def test_encoder_is_flushed_when_the_plan_says(
             lambda: rig.context.on_done(Done("complete", REPORT)),
         ):
             step()
-            taken = [outputs._outputs.popleft() for _ in range(len(outputs._outputs))]
+            taken = [outputs._outputs.get_nowait() for _ in range(outputs._outputs.qsize())]
             counts.append(sum(len(out.packets) for out in taken if isinstance(out, Audio)))
     assert counts == packets
 
