@@ -112,11 +112,8 @@ class Admission:
         self._find(caller, 1.0, time.monotonic())
 
     def acquire(self, caller: Caller = ANYBODY, speed: float = 1.0) -> Lease:
-        """Take a slot for audio heard ``speed`` times as fast.
-
-        Raises:
-            CapacityError: ``overloaded``, with a hint when a slot is likely to come free;
-                ``rate_limited`` where only this caller's limits forbid it.
+        """Take a slot for audio heard ``speed`` times as fast. Raises CapacityError (``overloaded``
+        with a hint when one comes free, ``rate_limited`` for this caller's own limits).
         """
         now = time.monotonic()
         for resting in self._find(caller, speed, now):

@@ -55,10 +55,7 @@ class EnginePace:
         return self._settings.max_contexts or self._talker.capacity
 
     async def learn(self, voice: str) -> None:
-        """Speak to warm up, and learn what the machine carries, unless that is fixed.
-
-        Raises BackendError if no audio comes of it.
-        """
+        """Warm up, and learn what the machine carries if it is measured. Raises BackendError."""
         if self._settings.admission == "measured":
             self.capacity = Capacity(CapacitySettings(self._codec.spec.frame_s, self.ceiling))
         self.begin()

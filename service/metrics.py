@@ -11,15 +11,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    Info,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
+import prometheus_client as prometheus
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -48,10 +41,10 @@ class Metrics:
     """One gateway's metrics in a registry of their own (vLLM keeps its own apart)."""
 
     def __init__(self, version: str, model: str) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        info = Info("tts_build", "What is running.", registry=self.registry)
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=self.registry)
+        info = prometheus.Info("tts_build", "What is running.", registry=self.registry)
         info.info({"version": version, "model": model})
         # What a listener notices.
         self.ttfa = self._histogram(
@@ -182,7 +175,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """The exposition format."""
-        return generate_latest(self.registry)
+        return prometheus.generate_latest(self.registry)
 
 
 #: A metric's name, text and value.

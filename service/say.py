@@ -82,15 +82,11 @@ async def run_say(
     api_key: str | None = None,
     speech: SpeechOptions | None = None,
 ) -> SayResult:
-    """Stream one text, writing and playing it while it arrives.
+    """Stream one text, writing it to the WAV file ``out`` and playing it while it arrives.
 
     Args:
         text: A whole text, or an iterator over its parts.
-        url: Where the service is.
-        out: A WAV file to write.
-        play: Whether to play it.
         timestamps: The file for the times of words, ``.srt`` or ``.json``; ``-``: only the result.
-        api_key: The service's.
         speech: How it is spoken, but for the lead: a file takes audio as fast as it is made, and a
             player's lead is the server's choice.
 

@@ -50,7 +50,15 @@ class Gate:
         try:
             serve_caller(self._admit(rule, scope))
         except TalkwireError as error:
-            await self._refuse(rule or _ELSEWHERE, error, scope, receive, send)
+            errors, request_id = (rule or _ELSEWHERE).errors, uuid.uuid4().hex
+            count_error(self._runtime, error, request_id, errors.dialect)
+            response = errors.refuse(error, request_id)
+            if error.code is ErrorCode.UNAUTHORIZED:
+                response.headers["www-authenticate"] = 'Bearer realm="talkwire"'
+            if scope["type"] == "websocket":
+                await WebSocket(scope, receive, send).send_denial_response(response)
+            else:
+                await response(scope, receive, send)
             return
         # a handshake, or a request that asks for more than a list
         begins = scope["type"] == "websocket" or scope["method"] == "POST"
@@ -80,19 +88,6 @@ class Gate:
         key = presented_key(scope["headers"], subprotocols, query, rule.query)
         address = (scope.get("client") or ("unknown",))[0]
         return authority.admit(key, needed if isinstance(needed, KeyScope) else None, address)
-
-    async def _refuse(
-        self, rule: Rule, error: TalkwireError, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        request_id = uuid.uuid4().hex
-        count_error(self._runtime, error, request_id, rule.errors.dialect)
-        response = rule.errors.refuse(error, request_id)
-        if error.code is ErrorCode.UNAUTHORIZED:
-            response.headers["www-authenticate"] = 'Bearer realm="talkwire"'
-        if scope["type"] == "websocket":
-            await WebSocket(scope, receive, send).send_denial_response(response)
-        else:
-            await response(scope, receive, send)
 
 
 _BEARER = "bearer"

@@ -202,9 +202,7 @@ class Authority:
         return Caller(key.id, key.tenant, frozenset((Scope.SPEAK,)), by_token=True)
 
     def issue_token(self, caller: Caller, ttl_s: int) -> str:
-        """A token that speaks for a caller for so long. Raises RequestError (``forbidden``) for
-        one that has but a token itself.
-        """
+        """A caller's token for so long. Raises RequestError (``forbidden``) if it has only one."""
         if caller.by_token:
             raise RequestError(ErrorCode.FORBIDDEN, "A token cannot make tokens.")
         return self._tokens.issue(caller.key_id, ttl_s, time.time())
@@ -215,8 +213,6 @@ class Authority:
             return True
         key = self._ring.keys.get(caller.key_id)
         return key is not None and key.tenant == caller.tenant and key.is_valid(time.time())
-
-    # -- the file
 
     def reload_soon(self) -> None:
         """Read the file again, changed or not."""

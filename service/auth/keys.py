@@ -172,9 +172,7 @@ def read_keys(path: Path) -> KeyFile:
 
 @contextlib.contextmanager
 def lock_keys(path: Path) -> Iterator[None]:
-    """Keep others from changing the file meanwhile: of two keys that are made at the same time one
-    would be lost. Raises KeyFileError.
-    """
+    """Lock the file against other writers while the block runs. Raises KeyFileError."""
     path = path.resolve()  # as ``write`` does: the file behind a link is the one that is read
     try:
         descriptor = os.open(path.parent, os.O_RDONLY)
@@ -263,15 +261,12 @@ def revoke(path: Path, key_id: str) -> None:
     """A key opens nothing any more. Raises KeyFileError, also where there is no such key."""
     with lock_keys(path):
         content = read_keys(path)
-        if key_id not in (entry.id for entry in content.keys):
+        keys = {entry.id: entry for entry in content.keys}
+        if key_id not in keys:
             raise KeyFileError(f"there is no key {key_id}")
-        entries = tuple(
-            entry.model_copy(update={"revoked_at": entry.revoked_at or _now()})
-            if entry.id == key_id
-            else entry
-            for entry in content.keys
-        )
-        write_keys(path, KeyFile(tenants=content.tenants, keys=entries))
+        revoked_at = keys[key_id].revoked_at or _now()
+        keys[key_id] = keys[key_id].model_copy(update={"revoked_at": revoked_at})
+        write_keys(path, KeyFile(tenants=content.tenants, keys=tuple(keys.values())))
 
 
 def parse_expiry(text: str, now: datetime) -> datetime:

@@ -68,8 +68,6 @@ class Accounts:
         self._tenants: dict[str, Account] = {}
         self._keys: dict[str, Account] = {}
 
-    # -- contexts and connections
-
     def require_context(self, caller: Caller, capacity: int) -> None:
         """Raise CapacityError (``rate_limited``) if one context of ``capacity`` is too many."""
         for held in self._held(caller):
@@ -96,8 +94,6 @@ class Accounts:
         finally:
             for held in self._held(caller):
                 held.account.connections -= 1
-
-    # -- text
 
     def take_text(self, caller: Caller, characters: int, now: float) -> None:
         """Count a text. Raises CapacityError (``rate_limited``), and counts nothing then."""
@@ -127,8 +123,6 @@ class Accounts:
             else:
                 held.account.allowance.spend(characters)
             held.account.characters += characters
-
-    # -- how it stands
 
     def on_refusal(self, caller: Caller) -> None:
         """A caller was told that a limit of its tenant or of its key forbids something."""

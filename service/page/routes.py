@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from functools import partial
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -46,19 +45,10 @@ PAGES: dict[str, tuple[str, str, str]] = {
 }
 
 #: Scripts, styles and connections of this origin alone, and no text that becomes markup.
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    )
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
 _HEADERS = {
@@ -72,29 +62,24 @@ _HEADERS = {
 }
 
 
-class _File(NamedTuple):
-    body: bytes
-    headers: dict[str, str]
-
-    async def answer(self, request: Request) -> Response:
-        """The file, or 304 to who has it."""
-        asked = request.headers.get("if-none-match", "").split(",")
-        if self.headers["etag"] in (tag.strip().removeprefix("W/") for tag in asked):
-            return Response(None, 304, self.headers)
-        return Response(self.body, 200, self.headers)
-
-
 def page_router(runtime: Runtime) -> GuardedRouter:
     """``GET /`` and its files. Raises FileNotFoundError if the tree lacks one."""
     rule = Rule(Access.OPEN, TABLE)
     router = GuardedRouter(rule)
     for path, source in PAGES.items():
-        answer = declare(partial(_load(*source).answer), rule)
+        answer = declare(_answer(*source), rule)
         router.add_route(path, answer, methods=["GET"], include_in_schema=False)  # and HEAD
     return router
 
 
-def _load(folder: str, name: str, media_type: str) -> _File:
+def _answer(folder: str, name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
     body = _TREE.joinpath(folder, name).read_bytes()
     etag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
-    return _File(body, {**_HEADERS, "etag": etag, "content-type": media_type})
+    headers = {**_HEADERS, "etag": etag, "content-type": media_type}
+
+    async def answer(request: Request) -> Response:
+        asked = request.headers.get("if-none-match", "").split(",")
+        has_it = etag in (tag.strip().removeprefix("W/") for tag in asked)
+        return Response(None, 304, headers) if has_it else Response(body, 200, headers)
+
+    return answer

@@ -55,10 +55,7 @@ class ClipLimits:
 
 
 class ClipReader:
-    """Reads clips to mono samples at ``rate``.
-
-    ``at_once`` children run side by side and ``waiting`` clips wait for one; more are refused.
-    """
+    """Reads clips to mono samples at ``rate``: ``at_once`` of them, while ``waiting`` may wait."""
 
     def __init__(
         self,
@@ -75,10 +72,8 @@ class ClipReader:
         self._inside = 0
 
     async def read(self, data: bytes) -> Samples:
-        """Samples ``[n]`` of an encoded clip.
-
-        Raises RequestError (``invalid_audio``), CapacityError, BackendError. Cancelling the
-        call kills the child.
+        """Samples ``[n]`` of an encoded clip. Raises RequestError (``invalid_audio``),
+        CapacityError, BackendError. Cancelling the call kills the child.
         """
         if len(data) > self.limits.max_bytes:
             raise _refusal("too_large")
@@ -155,9 +150,8 @@ class ClipReader:
 
 
 def decode_base64(text: str, max_bytes: int, param: str) -> bytes:
-    """A clip's bytes from base64, bare or as a ``data:`` address.
-
-    Raises RequestError; other addresses are refused, because nothing is fetched from here.
+    """A clip's bytes from base64, bare or as a ``data:`` address. Raises RequestError, also for
+    other addresses, because nothing is fetched from here.
     """
     scheme = text[:16].lower().lstrip()
     if scheme.startswith("data:"):

@@ -166,9 +166,7 @@ def _kind(data: bytes) -> str:
 
 
 def _frames(data: bytes, kind: str) -> Iterator[av.AudioFrame]:
-    """Decoded frames in order. Damage at the very end is passed over: a recording that was
-    cut off is still a recording.
-    """
+    """Decoded frames in order. Damage at the very end, as of a cut recording, is passed over."""
     with av.open(io.BytesIO(data), format=kind, metadata_errors="ignore") as container:
         streams = container.streams.audio
         if not streams or streams[0].codec_context.name not in _CODECS[kind]:

@@ -59,10 +59,8 @@ class NewVoice:
 
 
 class Cloner:
-    """Makes references of clips, and voices of references.
-
-    ``longest_text``: characters that one utterance may have. Without a ``transcriber`` a clip
-    that comes without its text is used without one.
+    """Makes references of clips, and voices of references, which leave room for ``longest_text``
+    characters. Without a ``transcriber`` a clip that comes without its text is used without one.
     """
 
     def __init__(
@@ -112,9 +110,7 @@ class Cloner:
         return made
 
     def prepare_together(self, each: Sequence[Prepare]) -> Prepare:
-        """How to make several references, one after another. It raises RequestError
-        (``invalid_audio``) where they leave no room for a text.
-        """
+        """How to make several references. Raises RequestError if they leave no room for a text."""
 
         async def made() -> tuple[Reference, ...]:
             references = [one for prepare in each for one in await prepare()]
@@ -125,9 +121,8 @@ class Cloner:
         return made
 
     async def one_off(self, clip: bytes, text: str | None) -> Reference:
-        """A reference for one request. The last few are remembered, in memory alone.
-
-        Raises RequestError, CapacityError, BackendError.
+        """A reference for one request; the last few are kept, in memory alone. Raises RequestError,
+        CapacityError, BackendError.
         """
         digest = hashlib.sha256(clip + b"\0" + (text or "").encode(errors="replace")).digest()
         if digest not in self._known:
@@ -138,9 +133,8 @@ class Cloner:
         return self._known[digest]
 
     async def add(self, new: NewVoice) -> Voice:
-        """Add a voice; it can be spoken with when this returns.
-
-        Raises RequestError, CapacityError, BackendError; then nothing has been added.
+        """Add a voice, to speak with when this returns. Raises RequestError, CapacityError,
+        BackendError; then nothing has been added.
         """
         self._library.require_free(new.name, new.tenant)
         if (new.tenant, new.name) in self._adding:

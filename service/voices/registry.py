@@ -33,10 +33,8 @@ REFRESH_S = 5.0
 
 
 class VoiceLibrary:
-    """The voices that there are, kept in a folder; a ``talker.request_builder.VoiceSource``.
-
-    All methods belong to one event loop. ``folder`` None: added voices last as long as the service
-    runs.
+    """The voices, a ``talker.request_builder.VoiceSource``. All methods belong to one event loop.
+    Without ``folder`` added voices last as long as the service runs.
     """
 
     def __init__(self, folder: Path | None, max_voices: int, refresh_s: float = REFRESH_S) -> None:
@@ -205,9 +203,8 @@ class VoiceLibrary:
         return f"voice_{secrets.token_hex(8)}"
 
     async def add(self, voice: Voice) -> None:
-        """Keep a voice; it can be spoken with when this returns.
-
-        Raises RequestError as ``require_free`` does, BackendError (``storage_failed``).
+        """Keep a voice, to speak with when this returns. Raises RequestError as ``require_free``
+        does, BackendError (``storage_failed``).
         """
         async with self._changing("written"):
             await self._take_over()
@@ -219,8 +216,7 @@ class VoiceLibrary:
     async def remove(
         self, key: str, tenant: str | None = None, *, everybodys: bool = True
     ) -> Voice:
-        """Delete an added voice for good and return what it was; ``everybodys``: also one that
-        is not the tenant's alone.
+        """Delete and return an added voice, also one that is not the tenant's if ``everybodys``.
 
         Raises RequestError (``unknown_voice``; ``unsupported`` for one of the checkpoint's,
         ``forbidden``), BackendError (``storage_failed``): then nothing has changed.

@@ -204,9 +204,7 @@ class VoiceFolder:
         return FolderLock(self._path / _LOCK)
 
     def changes(self, known: Collection[str]) -> Changes:
-        """Compare the folder with the ids that are known. Damaged files are left alone; what a
-        crash has left unfinished goes.
-        """
+        """What differs from the ids ``known``. Damaged files stay, a crash's unfinished ones go."""
         for left in self._path.glob(f"*{_UNFINISHED}"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - left.stat().st_mtime > _LEFT_S:
