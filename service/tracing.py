@@ -43,41 +43,6 @@ class Stage(NamedTuple):
     cut: str | None = None
 
 
-class Recorder:
-    """Writes the spans under a context's own. ``skew_ns``: wall clock less monotonic clock."""
-
-    def __init__(self, tracer: Tracer, root: Span, skew_ns: int) -> None:
-        self._tracer, self._root, self._skew_ns = tracer, root, skew_ns
-
-    def write(self, stage: Stage, parent: Span | None = None) -> Span:
-        """Write a span, under the context's own where there is no ``parent``."""
-        from opentelemetry.trace import Status, StatusCode, set_span_in_context
-
-        span = self._tracer.start_span(
-            stage.name,
-            set_span_in_context(parent or self._root),
-            attributes=stage.attributes,
-            start_time=self._ns(stage.start),
-        )
-        if stage.cut is not None:
-            span.set_status(Status(StatusCode.ERROR, stage.cut))
-        span.end(self._ns(max(stage.start, stage.end)))
-        return span
-
-    def finish(self, attributes: Attributes, fault: str | None, now: float) -> None:
-        """End the context's own span; ``fault`` is an error's code."""
-        from opentelemetry.trace import Status, StatusCode
-
-        self._root.set_attributes(attributes)
-        if fault is not None:
-            self._root.set_attribute("error.type", fault)
-            self._root.set_status(Status(StatusCode.ERROR, fault))
-        self._root.end(self._ns(now))
-
-    def _ns(self, seconds: float) -> int:
-        return int(seconds * 1e9) + self._skew_ns
-
-
 #: Windows of an utterance that get spans of their own; the last is always among them.
 MAX_WINDOWS = 32
 #: Pieces of text whose times are kept while the utterances before them are being spoken.
@@ -137,8 +102,8 @@ class UtteranceTrace:
         self._sent_to = done_at
         self._samples += samples
 
-    def finish(self, recorder: Recorder, end: float, cut: str | None) -> None:
-        """Write the spans: it was over at ``end``, or was ``cut`` off then."""
+    def finish(self, end: float, cut: str | None) -> list[Stage]:
+        """The whole and its parts: it was over at ``end``, or was ``cut`` off then."""
         self._end_talking(self._last_row_at if cut is None and self._rows else end, cut)
         self._end_window(None, end, cut)
         if self._sent_from is not None:
@@ -151,9 +116,8 @@ class UtteranceTrace:
             "tts.windows": self._window_count,
             "tts.samples": self._samples,
         }
-        mine = recorder.write(Stage("tts.utterance", self._text_at, end, figures, cut))
-        for stage in chain(self._stages, *self._windows):
-            recorder.write(stage, mine)
+        whole = Stage("tts.utterance", self._text_at, end, figures, cut)
+        return [whole, *chain(self._stages, *self._windows)]
 
     def _end_talking(self, end: float, cut: str | None) -> None:
         if self._talking is not None:
@@ -186,10 +150,12 @@ class UtteranceTrace:
 
 
 class ContextTrace:
-    """One context's trace, of which no more is kept than of the utterances under way."""
+    """One context's trace under the span ``root``, of which no more is kept than of the utterances
+    under way. ``skew_ns``: wall clock less monotonic clock.
+    """
 
-    def __init__(self, recorder: Recorder, now: float) -> None:
-        self._recorder = recorder
+    def __init__(self, tracer: Tracer, root: Span, skew_ns: int, now: float) -> None:
+        self._tracer, self._root, self._skew_ns = tracer, root, skew_ns
         self._utterances: dict[int, UtteranceTrace] = {}
         self._texts: deque[float] = deque(maxlen=_MAX_TEXTS)
         self._complete_at = now  # the text of the utterance before
@@ -225,10 +191,9 @@ class ContextTrace:
                     if command.ends_utterance:
                         self._finish(event.utterance, done_at)
                 case events.Cancelled(report=report):
-                    self._end("cancelled", report, None, "cancelled", done_at)
+                    self._end("cancelled", report, None, done_at)
                 case events.Done(reason, report, error):
-                    code = None if error is None else error.code.value
-                    self._end(reason, report, code, code, done_at)
+                    self._end(reason, report, None if error is None else error.code.value, done_at)
 
     def _start(self, index: int, text: str, queued_at: float, now: float) -> None:
         """Its text began with the first piece after the text before was complete, or its rest."""
@@ -240,15 +205,36 @@ class ContextTrace:
         self._count += 1
 
     def _finish(self, index: int, end: float, cut: str | None = None) -> None:
-        self._utterances.pop(index).finish(self._recorder, end, cut)
+        whole, *parts = self._utterances.pop(index).finish(end, cut)
+        span = self._write(whole, self._root)
+        for part in parts:
+            self._write(part, span)
 
-    def _end(
-        self, outcome: str, report: ContextReport, fault: str | None, cut: str | None, now: float
-    ) -> None:
-        """``cut`` is what unfinished spans say of their end."""
+    def _write(self, stage: Stage, parent: Span) -> Span:
+        from opentelemetry.trace import set_span_in_context
+
+        context, began = set_span_in_context(parent), self._ns(stage.start)
+        span = self._tracer.start_span(
+            stage.name, context, attributes=stage.attributes, start_time=began
+        )
+        self._close(span, max(stage.start, stage.end), stage.cut)
+        return span
+
+    def _close(self, span: Span, end: float, fault: str | None) -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        if fault is not None:
+            span.set_status(Status(StatusCode.ERROR, fault))
+        span.end(self._ns(end))
+
+    def _ns(self, seconds: float) -> int:
+        return int(seconds * 1e9) + self._skew_ns
+
+    def _end(self, outcome: str, report: ContextReport, fault: str | None, now: float) -> None:
+        """End all spans; ``fault`` is an error's code."""
         self._is_over = True
         for index in list(self._utterances):
-            self._finish(index, now, cut)
+            self._finish(index, now, "cancelled" if outcome == "cancelled" else fault)
         figures: dict[str, str | int | float | None] = {
             "tts.outcome": outcome,
             "tts.characters": report.characters,
@@ -258,9 +244,11 @@ class ContextTrace:
             "tts.ttfa_s": report.ttfa_s,
             "tts.underruns": report.underruns,
             "tts.underrun_s": report.underrun_s,
+            "error.type": fault,
         }
         known = {name: value for name, value in figures.items() if value is not None}
-        self._recorder.finish(known, fault, now)
+        self._root.set_attributes(known)
+        self._close(self._root, now, fault)
 
 
 _STOP_S = 5.0
@@ -314,7 +302,7 @@ class Tracing:
         )
         if not span.is_recording():
             return None
-        return ContextTrace(Recorder(self._tracer, span, skew_ns), now)
+        return ContextTrace(self._tracer, span, skew_ns, now)
 
     async def stop(self) -> None:
         """Send what there is, and end; not longer than a few seconds."""
