@@ -90,7 +90,7 @@ class Runtime:
         #: Set while no new work is taken.
         self.draining = asyncio.Event()
         self._is_ending = False
-        self._draining_since = 0.0
+        self._drained = asyncio.Event()
         self.connections = 0
         #: Contexts whose audio has not all been handed on.
         self.open_contexts: set[ContextDriver] = set()
@@ -177,7 +177,6 @@ class Runtime:
     def begin_drain(self) -> None:
         """Take no new work from here on; ``end_drain`` undoes it."""
         if not self.draining.is_set():
-            self._draining_since = time.monotonic()
             self.draining.set()
             self.timers.soon()
             for context in list(self.open_contexts):
@@ -187,19 +186,15 @@ class Runtime:
 
     async def _cut_at_deadline(self) -> None:
         """Fail what has not been spoken when the time is up, so that its client knows why."""
-        await self.drained()
+        await asyncio.sleep(self.settings.drain_s)
+        self._drained.set()
         for context in list(self.open_contexts):
             self.metrics.cut_by_drain.inc()
             context.post(Failed(CapacityError(ErrorCode.DRAINING, "The server is shutting down.")))
 
     async def drained(self) -> None:
         """Until the server has been draining for ``drain_s`` without a break."""
-        while True:
-            await self.draining.wait()
-            since = self._draining_since
-            await asyncio.sleep(max(0.0, since + self.settings.drain_s - time.monotonic()))
-            if self.draining.is_set() and self._draining_since == since:
-                return
+        await self._drained.wait()
 
     def end_drain(self) -> bool:
         """Take new work again, and return True, unless the server is about to end. Sockets that
@@ -209,6 +204,7 @@ class Runtime:
             return False
         if self.draining.is_set():
             self.draining.clear()
+            self._drained.clear()
             if self._ending is not None:
                 self._ending.cancel()
             log.info("draining no more")
