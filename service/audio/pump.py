@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from service.audio.encoder import AudioEncoder, Packet
 from streaming.errors import CapacityError, ErrorCode, TalkwireError, internal_error
@@ -22,8 +22,7 @@ log = logging.getLogger(__name__)
 MAX_WAITING_SAMPLES = 60 * 24_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Audio:
+class _Audio(NamedTuple):
     samples: Samples
     flush: bool
     then: Callable[[list[Packet]], None]

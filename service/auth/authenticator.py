@@ -152,6 +152,8 @@ class Authority:
         self, path: Path | None, failures_per_minute: int = 30, tokens: TokenSigner | None = None
     ) -> None:
         self._path = path
+        #: Whether keys are asked for.
+        self.is_on = path is not None
         self._tokens = tokens or TokenSigner()
         self._state = None if path is None else _state(path)
         self._ring = KeyRing() if path is None else read_keys(path).ring()
@@ -160,11 +162,6 @@ class Authority:
         #: Whether the file could be used when it was read last.
         self.is_current = True
         self.accounts = Accounts(lambda: self._ring)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether keys are asked for."""
-        return self._path is not None
 
     @property
     def key_count(self) -> int:

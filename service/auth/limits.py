@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from service.auth.caller import Caller
 from service.auth.keys import UNLIMITED, KeyRing, Limits, least
@@ -46,8 +46,7 @@ class Account:
         self.allowance = Allowance()
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(NamedTuple):
     """An account, what it may use, and whose it is, for people."""
 
     account: Account

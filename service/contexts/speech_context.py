@@ -12,8 +12,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,16 +36,14 @@ from streaming.word_timing import WordTiming
 _NOTHING = np.empty(0, np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """Audio begins, at ``sample_rate`` Hz. A decoder's output lags ``delay_samples`` behind."""
 
     sample_rate: int
     delay_samples: int
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(NamedTuple):
     """Words of the audio before, by the codec's times: a decoder's are ``delay_ms`` later."""
 
     timings: tuple[WordTiming, ...]
@@ -57,8 +54,7 @@ class Words:
         return later(self.timings, self.delay_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Audio:
+class Audio(NamedTuple):
     """Packets, maybe none yet, of ``codec_samples`` of the codec's, and the words that end in them.
 
     ``is_last``: of the context, as far as is known; ``late``: the listener ran dry before it.
@@ -330,8 +326,7 @@ class SpeechContext(ContextSink):
 # -- on a socket
 
 
-@dataclass(frozen=True, slots=True)
-class Revocable:
+class Revocable(NamedTuple):
     """A message that a cancel takes back: audio of ``samples`` samples, or what goes with it."""
 
     data: str | bytes

@@ -12,8 +12,8 @@ import os
 import re
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,8 +45,7 @@ REFUSALS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ClipLimits:
+class ClipLimits(NamedTuple):
     """Limits of a clip."""
 
     max_bytes: int = 10 << 20
@@ -90,11 +89,10 @@ class ClipReader:
             self._inside -= 1
 
     async def _read(self, data: bytes) -> Samples:
-        limits = self.limits
-        arguments = (self._rate, limits.max_bytes, limits.min_s, limits.max_s)
+        arguments = map(str, (self._rate, *self.limits))
         try:
             child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-B", str(_CHILD), *map(str, arguments)),
+                *(sys.executable, "-I", "-B", str(_CHILD), *arguments),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,

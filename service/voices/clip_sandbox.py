@@ -18,8 +18,7 @@ import signal
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import av.container
@@ -50,8 +49,7 @@ class Refused(Exception):
     """The clip cannot be used; the argument is one of ``clip.REFUSALS``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """The target of a clip, and its limits."""
 
     rate: int

@@ -73,15 +73,11 @@ class Cloner:
         transcriber: Transcriber | None = None,
     ) -> None:
         self._library, self._reader = library, reader
+        self.max_clip_bytes = reader.limits.max_bytes
         self._codec, self._talker = codec, talker
         self._longest_text, self._transcriber = longest_text, transcriber
         self._known: OrderedDict[bytes, Reference] = OrderedDict()
         self._adding: set[tuple[str | None, str]] = set()
-
-    @property
-    def max_clip_bytes(self) -> int:
-        """The largest clip that is read."""
-        return self._reader.limits.max_bytes
 
     def require_able(self, param: str) -> None:
         """Raise RequestError (``unsupported``) if this model's codec has no encoder."""

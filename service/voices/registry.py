@@ -39,6 +39,8 @@ class VoiceLibrary:
 
     def __init__(self, folder: Path | None, max_voices: int, refresh_s: float = REFRESH_S) -> None:
         self._folder = None if folder is None else VoiceFolder(folder)
+        #: Whether added voices are kept when the service ends.
+        self.is_lasting = folder is not None
         self._max_voices, self._refresh_s = max_voices, refresh_s
         self._built_in: dict[str, Voice] = {}
         self._added: dict[str, Voice] = {}
@@ -191,11 +193,6 @@ class VoiceLibrary:
             self._refreshing.cancel()
             with suppress(asyncio.CancelledError):
                 await self._refreshing
-
-    @property
-    def is_lasting(self) -> bool:
-        """Whether added voices are kept when the service ends."""
-        return self._folder is not None
 
     @staticmethod
     def new_id() -> str:
