@@ -212,11 +212,10 @@ def convert(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
 ) -> None:
     """Make safetensors of a codec's pickle, which is read in a process that can do nothing else."""
-    from codec.convert import ConversionError
-    from codec.convert import convert as convert_folder
+    from codec import convert as conversion
 
-    with failing(Exit.FAILED, ConversionError):
-        done = convert_folder(folder, out, overwrite=overwrite)
+    with failing(Exit.FAILED, conversion.ConversionError):
+        done = conversion.convert(folder, out, overwrite=overwrite)
     if done.family.licence:
         typer.echo(done.family.licence, err=True)
     typer.echo(f"{done.file}: {done.tensors} tensors ({done.left_out} not needed, left out)")

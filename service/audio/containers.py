@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import cast
 
 import av
-import numpy as np
 from av.audio.stream import AudioStream
 
-from service.audio.encoder import AudioEncoder, Packet
+from service.audio.encoder import AudioEncoder, Packet, audio_frame
 from service.audio.opus import OPUS_BIT_RATE, OPUS_RATES
 from service.audio.pcm import tell_wav_length, to_s16
 from streaming.spec import Samples
@@ -100,19 +98,12 @@ OGG_OPUS = FileFormat(
 AAC = FileFormat("adts", "aac", "fltp", delay_samples=1024, bit_rates=(64_000, 96_000))
 
 
-class _Written:
-    """A file that cannot seek and keeps what was written until it is taken."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
+class _Written(bytearray):
+    """A file that cannot seek and keeps what was written."""
 
     def write(self, data: bytes) -> int:
-        self._parts.append(bytes(data))
+        self.extend(data)
         return len(data)
-
-    def take(self) -> bytes:
-        data, self._parts = b"".join(self._parts), []
-        return data
 
 
 class FileEncoder:
@@ -143,39 +134,32 @@ class FileEncoder:
             raise ValueError("the file has ended")
         if not len(samples):
             return []
-        container, stream = self._open()
         sample_format = self._format.sample_format
         packed = to_s16(samples) if sample_format == "s16" else samples.clip(-1.0, 1.0)
-        frame = av.AudioFrame.from_ndarray(packed[np.newaxis], format=sample_format, layout="mono")
-        frame.sample_rate, frame.pts = self.sample_rate, self._taken
-        frame.time_base = Fraction(1, self.sample_rate)
+        self._mux(audio_frame(packed, self.sample_rate, self._taken, sample_format))
         self._taken += len(samples)
-        self._mux(container, stream, frame)
         return self._packets()
 
     def flush(self) -> list[Packet]:
         """The file's end; without any audio before it, an empty file."""
         if self._is_over:
             return []
-        container, stream = self._open()
         self._is_over = True
         if self._taken:
-            self._mux(container, stream, None)
-        container.close()
+            self._mux(None)
+        self._opened().close()
         return self._packets()
 
-    def _mux(
-        self,
-        container: av.container.OutputContainer,
-        stream: AudioStream,
-        frame: av.AudioFrame | None,
-    ) -> None:
+    def _mux(self, frame: av.AudioFrame | None) -> None:
+        """Write a frame, or with None what the codec holds back."""
+        container = self._opened()
+        stream = container.streams.audio[0]
         blocks = stream.encode(frame)
         self._made += len(blocks) * (stream.codec_context.frame_size or 0)
         container.mux(blocks)
 
-    def _open(self) -> tuple[av.container.OutputContainer, AudioStream]:
-        """The container and its stream, opened at first use: that is no work for a loop."""
+    def _opened(self) -> av.container.OutputContainer:
+        """The container, opened at first use: that is no work for a loop."""
         if self._container is None:
             self._container = av.open(
                 self._written,
@@ -191,11 +175,12 @@ class FileEncoder:
             if self._bit_rate:
                 stream.bit_rate = self._bit_rate
             self._container.start_encoding()
-        return self._container, self._container.streams.audio[0]
+        return self._container
 
     def _packets(self) -> list[Packet]:
         """The bytes written since, and the samples taken since or, if more, made by a decoder."""
-        data = self._written.take()
+        data = bytes(self._written)
+        self._written.clear()
         if not data:
             return []
         delay = self._format.delay_samples

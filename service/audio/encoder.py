@@ -1,9 +1,11 @@
-"""The contract of audio encoders."""
+"""The contract of audio encoders, and what they share."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from fractions import Fraction
+from typing import Any, NamedTuple, Protocol
 
+import av
 import numpy as np
 
 from streaming.spec import Samples
@@ -20,6 +22,16 @@ class Packet(NamedTuple):
     data: bytes
     samples: int
     padding: int = 0
+
+
+def audio_frame(
+    samples: np.ndarray[Any, Any], sample_rate: int, at: int, format_: str = "flt"
+) -> av.AudioFrame:
+    """Mono samples as a frame for ffmpeg's libraries, which begins with sample ``at``."""
+    frame = av.AudioFrame.from_ndarray(samples[np.newaxis], format=format_, layout="mono")
+    frame.sample_rate, frame.pts = sample_rate, at
+    frame.time_base = Fraction(1, sample_rate)
+    return frame
 
 
 class AudioEncoder(Protocol):

@@ -24,6 +24,7 @@ import numpy as np
 import soxr
 from av.error import BlockingIOError as NothingYetError
 
+from service.audio.encoder import audio_frame
 from streaming.spec import Samples
 
 _QUALITY = "HQ"
@@ -156,12 +157,9 @@ class TimeStretch:
     def _stretched(self, samples: Samples) -> Samples:
         graph, parts = self._opened(), [np.empty(0, np.float32)]
         for at in range(0, len(samples), self._piece):
-            piece = np.ascontiguousarray(samples[np.newaxis, at : at + self._piece])
-            frame = av.AudioFrame.from_ndarray(piece, format="flt", layout="mono")
-            frame.sample_rate, frame.pts = self._told_rate, self._pushed
-            frame.time_base = Fraction(1, self._told_rate)
+            piece = np.ascontiguousarray(samples[at : at + self._piece])
+            graph.push(audio_frame(piece, self._told_rate, self._pushed))
             self._pushed += self._piece
-            graph.push(frame)
             with suppress(NothingYetError):
                 while True:
                     came = cast(av.AudioFrame, graph.pull()).to_ndarray().reshape(-1)

@@ -11,7 +11,7 @@ from typing import Any
 import av
 import numpy as np
 
-from service.audio.encoder import Packet
+from service.audio.encoder import Packet, audio_frame
 from streaming.spec import Samples
 
 #: Hz that libopus takes. Its own clock, and pre-skip, always count at 48 kHz.
@@ -66,10 +66,8 @@ class BundledOpus:
 
     def encode(self, frame: Samples) -> bytes:
         """See SystemOpus."""
-        packed = av.AudioFrame.from_ndarray(frame[np.newaxis], format="flt", layout="mono")
-        packed.sample_rate, packed.pts = self._sample_rate, self._position
+        (packet,) = self._encoder.encode(audio_frame(frame, self._sample_rate, self._position))
         self._position += len(frame)
-        (packet,) = self._encoder.encode(packed)
         return bytes(packet)
 
 

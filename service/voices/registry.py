@@ -48,8 +48,7 @@ class VoiceLibrary:
         self._ids: dict[tuple[str | None, str], str] = {}
         self._spoken: dict[str, ReferenceVoice] = {}
         self._spec: CodecSpec | None = None
-        #: Whether ``smart_voice`` is a name: the default is a shipped clip, and the model has a
-        #: choice of its own.
+        #: Whether ``smart_voice`` names the model's own choice: the default is a shipped clip.
         self._offers_smart_voice = False
         #: Ids in the folder that are of no use here, told of once.
         self._foreign: set[str] = set()
@@ -292,9 +291,8 @@ def _read_built_in(folder: Path) -> Iterable[Voice]:
     voices = []
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                raise VoiceFileError("it is too large")
-            voices.append(unpack_built_in(path.read_bytes()))
+            with path.open("rb") as file:
+                voices.append(unpack_built_in(file.read(MAX_FILE_BYTES + 1)))
         except (OSError, VoiceFileError) as error:
             log.error("a voice of the checkpoint cannot be used: %s: %s", path.name, error)
     return voices
