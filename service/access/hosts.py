@@ -104,15 +104,14 @@ def is_allowed(origins: Sequence[str], host: str | None, allowed: Collection[str
 
     The scheme is not compared with the service's own: TLS may end before it.
     """
-    return ANY in allowed or all(_is_one_allowed(origin, host, allowed) for origin in origins)
-
-
-def _is_one_allowed(origin: str, host: str | None, allowed: Collection[str]) -> bool:
+    if ANY in allowed:
+        return True
     try:
-        origin = parse_origin(origin)
-        if origin in allowed:
-            return True
-        return bool(host) and origin == parse_origin(f"{urlsplit(origin).scheme}://{host}")
+        return all(
+            origin in allowed
+            or (bool(host) and origin == parse_origin(f"{urlsplit(origin).scheme}://{host}"))
+            for origin in map(parse_origin, origins)
+        )
     except ValueError:
         return False
 

@@ -38,7 +38,7 @@ class AudioEncoder(Protocol):
     """Encodes one context's samples, in order.
 
     ``sample_rate`` is the output's, in Hz; a decoder's output lags ``delay_samples`` behind.
-    ``inline``: ``encode`` takes microseconds and may be called on the event loop, not in a thread.
+    With ``inline`` ``encode`` takes microseconds and runs on the event loop, else in a thread.
     """
 
     sample_rate: int

@@ -165,9 +165,12 @@ def read_keys(path: Path) -> KeyFile:
     try:
         return KeyFile.model_validate_json(data)
     except ValidationError as error:
-        fault = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in fault["loc"]) or "the file"
-        raise KeyFileError(f"{path}: {where}: {fault['msg']}") from None
+        raise KeyFileError(f"{path}: {_first_fault(error, 'the file')}") from None
+
+
+def _first_fault(error: ValidationError, whole: str = "") -> str:
+    fault = error.errors(include_input=False, include_url=False)[0]
+    return f"{'.'.join(map(str, fault['loc'])) or whole}: {fault['msg']}"
 
 
 @contextlib.contextmanager
@@ -235,8 +238,7 @@ def issue(
             content = read_keys(path) if path.exists() else KeyFile()
             write_keys(path, KeyFile(tenants=content.tenants, keys=(*content.keys, entry)))
     except ValidationError as error:
-        fault = error.errors()[0]
-        raise ValueError(f"{'.'.join(str(at) for at in fault['loc'])}: {fault['msg']}") from error
+        raise ValueError(_first_fault(error)) from error
     return entry.id, secret
 
 

@@ -28,7 +28,8 @@ class AckTracker:
         self._written: dict[int, int] = {}
         self._unpinged: dict[int, int] = {}
         self._unpinged_bytes = 0
-        self._pings: deque[tuple[bytes, dict[int, int]]] = deque()
+        #: By handle, the samples written before each ping that has not been answered.
+        self._pings: deque[dict[int, int]] = deque()
         self._count = 0
         self._waiting_since: float | None = None
         self._has_ponged = False
@@ -65,24 +66,21 @@ class AckTracker:
         if not self._unpinged_bytes or (more and self._unpinged_bytes < _PING_BYTES):
             return
         self._count += 1
-        payload = self._count.to_bytes(PAYLOAD_BYTES, "big")
-        self._pings.append((payload, self._unpinged))
+        self._pings.append(self._unpinged)
         self._unpinged, self._unpinged_bytes = {}, 0
         if self._waiting_since is None:
             self._waiting_since = now
-        self._protocol.ping(payload)
+        self._protocol.ping(self._count.to_bytes(PAYLOAD_BYTES, "big"))
 
     def _on_pong(self, payload: bytes) -> None:
         """Pongs may be left out for all but the last ping; unknown ones say nothing."""
-        if not any(sent == payload for sent, _ in self._pings):
+        later_pings = self._count - int.from_bytes(payload, "big")
+        if not 0 <= later_pings < len(self._pings):
             return
         self._has_ponged = True
         read: dict[int, int] = {}
-        while True:
-            sent, samples = self._pings.popleft()
-            read |= samples
-            if sent == payload:
-                break
+        while len(self._pings) > later_pings:
+            read |= self._pings.popleft()
         for handle, count in read.items():
             if on_read := self._followers.get(handle):
                 on_read(count)

@@ -86,7 +86,8 @@ class TalkerRequests:
         try:
             try:
                 await self._take_rows(utterance, request)
-            except BackendError as error:  # is anything of the context heard that could break off?
+            except BackendError as error:
+                # tried again where nothing of the context has been heard that could break off
                 if error.code is not ErrorCode.ENGINE_RESTARTING or self._has_rows:
                     raise
                 if not await self._runtime.wait_for_restart():

@@ -187,8 +187,18 @@ class HttpSpeech(Response):
 
     async def _write(self, outputs: OutputQueue, body: ResponseBody) -> None:
         try:
-            done = await self._write_audio(outputs, body)
-            await body.put(self._renderer.done(done), last=True)
+            while not isinstance(output := await outputs.get(), Done):
+                words = output.words if isinstance(output, Audio) else output
+                if isinstance(words, Words) and words.timings:
+                    self._renderer.words(words.timings)
+                if isinstance(output, Audio):
+                    data = output.data
+                    for at in range(0, len(data), _PIECE_BYTES):
+                        if piece := self._renderer.audio(data[at : at + _PIECE_BYTES]):
+                            await body.put(piece)
+            if output.error is not None:
+                raise output.error
+            await body.put(self._renderer.done(output), last=True)
         except TalkwireError as error:
             if not body.started:
                 body.refused = error
@@ -197,21 +207,6 @@ class HttpSpeech(Response):
             told = self._renderer.broken(error)
             if told is not None and not body.stuck:
                 await body.put(told, last=True)
-
-    async def _write_audio(self, outputs: OutputQueue, body: ResponseBody) -> Done:
-        """Write all audio; raises what ended it too soon."""
-        while not isinstance(output := await outputs.get(), Done):
-            words = output.words if isinstance(output, Audio) else output
-            if isinstance(words, Words) and words.timings:
-                self._renderer.words(words.timings)
-            if isinstance(output, Audio):
-                data = output.data
-                for at in range(0, len(data), _PIECE_BYTES):
-                    if piece := self._renderer.audio(data[at : at + _PIECE_BYTES]):
-                        await body.put(piece)
-        if output.error is not None:
-            raise output.error
-        return output
 
 
 class ResponseBody:

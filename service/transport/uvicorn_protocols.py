@@ -55,7 +55,7 @@ _PING_S = 20.0
 _SEND_BYTES = 128 * 1024
 #: The kernel drops who has taken nothing for so many times as long as a reader may be slow.
 _DROP_AFTER = 3.0
-#: One that is still open then is aborted after so many times as long.
+#: A connection that takes nothing, and is not closed, is aborted after so many times as long.
 _ABORT_AFTER = 2.0
 #: Pings that a client may send within so many seconds, and pongs that nobody asked for.
 _MOST_CONTROL_FRAMES, _CONTROL_WINDOW_S = 2_000, 10.0
@@ -254,7 +254,6 @@ class ConnectionLimits:
     """
 
     head_s: float
-    body_s: float
     most_waiting: int
     slow_consumer_s: float
     tls: ssl.SSLContext | None = None
@@ -352,7 +351,7 @@ class HttpProtocol(H11Protocol):
             return
         self._owed = state
         limits = self._limits
-        seconds = limits.head_s if state is h11.IDLE else limits.body_s
+        seconds = limits.head_s if state is h11.IDLE else _BODY_S
         self._unread = self.transport.get_write_buffer_size()
         self._deadline = self.loop.call_later(seconds, self._expire, seconds)
         limits.begin(self)
@@ -395,7 +394,7 @@ def server_config(app: ASGIApp, settings: Settings, grace_s: int) -> ServerConfi
     TLS where a certificate is set. ``grace_s`` ends what is still open when all else has ended.
     """
     most_waiting = settings.max_connections + _SPARE
-    limits = ConnectionLimits(settings.handshake_s, _BODY_S, most_waiting, settings.slow_consumer_s)
+    limits = ConnectionLimits(settings.handshake_s, most_waiting, settings.slow_consumer_s)
     config = ServerConfig(
         app,
         http=limits.protocol,  # type: ignore[arg-type]

@@ -273,11 +273,10 @@ class Socket:
 
     def _look(self, dialect: Dialect, now: float) -> float:
         """See TimerWheel. What was noticed when the socket was over stays as it is."""
-        wait_s = _HOUSEKEEPING_S
         if not self._over.done():
             with self._serving():
-                wait_s = self._keep(dialect, now)
-        return wait_s
+                return self._keep(dialect, now)
+        return _HOUSEKEEPING_S
 
     def _keep(self, dialect: Dialect, now: float) -> float:
         """Notice what no message tells: a writer that does not get on, idle contexts, a key that
