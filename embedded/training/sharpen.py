@@ -40,7 +40,7 @@ _MOST_CODED = 3.0
 #: Weights of the decoder's losses: spectra have to change most. Filters preserve the decoder's
 #: phases, so samples can be compared at all frequencies. Without ``burst`` five of five hundred
 #: utterances of the talker exceeded full scale, one of them sevenfold.
-WEIGHTS = {"wave": 0.3, "raised": 0.3, "spectral": 1.0, "mel": 2.0, "burst": 1.0}
+WEIGHTS = {"wave": 0.3, "raised": 0.3, "spectral": 1.0, "mel": 2.0, "burst": 3.0}
 #: Share of the decoder's usual learning rate, since it is already trained.
 RATE_SHARE = 0.2
 #: Voices that sounded least natural before; each of their utterances counts twice.
