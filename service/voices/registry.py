@@ -277,14 +277,15 @@ class VoiceLibrary:
                 return
             held = self._folder.lock()
             try:
-                await _to_its_end(held.acquire)
-                yield
+                try:
+                    await _to_its_end(held.acquire)
+                    yield
+                finally:
+                    held.release()
             except OSError as error:
                 log.error("a voice could not be %s: %s", verb, error)
                 message = f"The voice's file could not be {verb}."
                 raise BackendError(ErrorCode.STORAGE_FAILED, message) from error
-            finally:
-                held.release()
 
 
 def _read_built_in(folder: Path) -> Iterable[Voice]:

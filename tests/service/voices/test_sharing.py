@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
-from service.voices.store import VoiceFolder
+from service.voices.store import FolderLock, VoiceFolder
 from streaming.errors import BackendError, ErrorCode, RequestError
 from tests.service.voices.stored_voices import library, voice
 from tests.service.voices.voice_server import files_in
@@ -75,6 +76,22 @@ async def test_who_holds_the_folder_is_waited_for_but_not_for_ever(
         held.release()
         await store.add(voice("bert"))
         assert store.names() == ["anna", "bert"]
+
+
+async def test_a_lock_that_cannot_be_released_is_a_storage_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the lock's file cannot be closed, on a network file system."""
+
+    def fail(_: FolderLock) -> None:
+        raise OSError(errno.EIO, "lost")
+
+    async with library(tmp_path) as store:
+        with monkeypatch.context() as broken:
+            broken.setattr(FolderLock, "release", fail)
+            with pytest.raises(BackendError) as failed:
+                await store.remove("anna")
+        assert failed.value.code is ErrorCode.STORAGE_FAILED
 
 
 async def test_who_is_cancelled_leaves_no_lock(tmp_path: Path) -> None:
