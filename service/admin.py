@@ -18,7 +18,7 @@ from streaming.errors import ErrorCode, RequestError
 
 
 def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> GuardedRouter:
-    """``/health/*`` and ``/metrics``, which ``metrics_access`` may read."""
+    """Create the routes ``/health/*``, and ``/metrics`` for callers with ``metrics_access``."""
     router = GuardedRouter(Rule(Access.PROBE, TABLE))
     figures = GuardedRouter(Rule(metrics_access, TABLE))
 
@@ -28,17 +28,17 @@ def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> 
 
     @router.get("/health/live", tags=["health"])
     async def live() -> Response:
-        """Whether the event loop turns; saturation does not change it."""
+        """Whether the event loop is running. The answer does not depend on the load."""
         return answer(True)
 
     @router.get("/health/ready", tags=["health"])
     async def ready() -> Response:
-        """Whether new contexts are served now."""
+        """Whether new contexts are accepted now."""
         return answer(runtime.is_ready)
 
     @router.get("/health/startup", tags=["health"])
     async def startup() -> Response:
-        """Whether the models have been loaded and have spoken once."""
+        """Whether the models have been loaded and warmed up."""
         return answer(runtime.ready.is_set())
 
     @figures.get(
@@ -48,7 +48,7 @@ def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> 
         responses={401: {"description": "A key is needed."}},
     )
     async def metrics() -> Response:
-        """Prometheus' exposition format."""
+        """Metrics in Prometheus' exposition format."""
         return PlainTextResponse(runtime.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     router.take_routes(figures)
@@ -60,7 +60,7 @@ _CONFLICT = 409
 
 
 def create_admin_app(runtime: Runtime, end: Callable[[], None]) -> FastAPI:
-    """The application around a runtime that another one runs. ``end`` does what SIGTERM does."""
+    """Create the admin app of a runtime that another app runs. ``end`` does what SIGTERM does."""
     app = FastAPI(title="Talkwire admin", version=__version__, docs_url=None, redoc_url=None)
     app.openapi_url = None
     app.router.routes.clear()
@@ -71,7 +71,7 @@ def create_admin_app(runtime: Runtime, end: Callable[[], None]) -> FastAPI:
 
 
 def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
-    """``/admin/drain``, on a listener that a network of its own guards."""
+    """Create the routes of ``/admin/drain``, for a listener that is protected by its network."""
     router = GuardedRouter(Rule(Scope.ADMIN, TABLE), tags=["admin"])
 
     def standing(status: int = 200) -> Response:
@@ -84,12 +84,12 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
 
     @router.get(_PATH)
     async def drain_status() -> Response:
-        """Whether the server drains, and what is still under way."""
+        """Whether the server is draining, with its open connections and contexts."""
         return standing()
 
     @router.post(_PATH)
     async def drain(request: Request, exit: bool = False) -> Response:
-        """Take no new work and tell clients to go; with ``exit`` end as after SIGTERM."""
+        """Drain: accept no new work and tell clients to leave. With ``exit``, end as on SIGTERM."""
         if refusal := _refuse_page(request):
             return refusal
         if exit:
@@ -99,7 +99,7 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
 
     @router.delete(_PATH)
     async def end_drain(request: Request) -> Response:
-        """Take new work again, unless the process is about to end (409)."""
+        """Accept new work again, unless the process is about to end (409)."""
         if refusal := _refuse_page(request):
             return refusal
         return standing(200 if runtime.end_drain() else _CONFLICT)
@@ -108,7 +108,7 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
 
 
 def _refuse_page(request: Request) -> Response | None:
-    """A browser's page may send a POST anywhere, this machine included; it says so."""
+    """Refuse requests of web pages, which a browser lets POST to any host; they have an Origin."""
     if "origin" not in request.headers:
         return None
     return TABLE.refuse(RequestError(ErrorCode.FORBIDDEN_ORIGIN, "Web pages may not do this."))

@@ -1,4 +1,4 @@
-"""Admission control: how many contexts may speak at once, on the server and for a client."""
+"""Admission control: limits on the open contexts of the server and of each client."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from streaming.capacity import Capacity, RetryAfter
 from streaming.errors import CapacityError, ErrorCode
 
 _LEAST_HINT_MS = 50
-#: How long a client that was refused is waited for, beyond the time that it was told.
+#: Seconds after its retry hint for which a slot is kept for a refused client.
 _GRACE_S = 2.0
-#: A client counts as present for so long after it has asked; so many are remembered.
+#: Seconds after its last request for which a client counts as present; clients remembered.
 _PRESENT_S, _CLIENTS = 600.0, 1024
-#: With fewer slots than these none is kept free for a client that may come.
+#: With fewer slots than this, none is kept free for a client that might come.
 _LEAST_SLOTS = 4
 
 
 class SlotUser(Protocol):
-    """The holder of a slot, a context say."""
+    """The holder of a slot, such as a context."""
 
     def resting_s(self, now: float) -> float:
-        """Seconds since there was anything to do in the slot; 0 while there is."""
+        """Return for how many seconds the slot has not been needed; 0 while it is."""
 
 
 class Lease:
-    """A slot that ``caller`` holds until ``release``, or for a ``with`` block, for audio heard
-    ``speed`` times as fast. It may be taken back while its ``user``, if set, does not need it.
+    """A slot that ``caller`` holds until ``release`` or the end of a ``with`` block, for audio
+    played at ``speed``. It may be taken back while its ``user``, if set, does not need it.
     """
 
     __slots__ = ("_admission", "acquired_at", "caller", "speed", "user")
@@ -42,17 +42,17 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether the slot has not been given or taken back."""
+        """Whether the slot has been neither released nor taken back."""
         return self._admission is not None
 
     def resting_s(self, now: float) -> float:
-        """Seconds for which the slot has been held and not been needed."""
+        """Return for how many seconds the slot has been held without being needed."""
         if self.user is None:
             return 0.0
         return min(now - self.acquired_at, self.user.resting_s(now))
 
     def release(self) -> None:
-        """Give the slot back. A second call does nothing."""
+        """Release the slot. A second call does nothing."""
         admission, self._admission = self._admission, None
         if admission is not None:
             admission.on_released(self)
@@ -66,16 +66,16 @@ class Lease:
 
 
 class Admission:
-    """Slots that are granted or refused at once; nothing is ever queued.
+    """Grants or refuses slots at once, without a queue.
 
-    ``ceiling`` is the most that is ever admitted. With ``measured`` a context is admitted only
-    if it and all that are open are expected to get their audio faster than it is heard. With
-    ``accounts`` the limits of the caller's tenant and key hold too.
+    At most ``ceiling`` contexts are admitted. With ``measured``, a context is admitted only if it
+    and all open ones are expected to get their audio faster than it is played. With ``accounts``,
+    the limits of the caller's tenant and key apply too.
 
-    No client may hold more than ``max_share`` of the slots. A client that holds its equal part of
-    them leaves the slots that come free to those who were refused with less, and the last one to
-    whoever comes next, if others have been there of late. Whoever finds no slot free is given one
-    that has been held for ``rest_s`` without need.
+    No client may hold more than ``max_share`` of the slots. A client that holds an equal share
+    leaves free slots to clients that were refused while holding less. It also leaves the last
+    free slot to others if any have asked recently. If no slot is free, one that has not been
+    needed for ``rest_s`` is taken back.
     """
 
     def __init__(
@@ -91,29 +91,29 @@ class Admission:
         self._accounts, self._max_share, self._rest_s = accounts, max_share, rest_s
         self._leases: set[Lease] = set()
         self._held: Counter[str] = Counter()
-        #: When clients (``Caller.client``) asked for slots last, the longest ago first.
+        #: Time of each client's (``Caller.client``) last request for a slot, oldest first.
         self._asked_at: OrderedDict[str, float] = OrderedDict()
-        #: Clients that were refused, and until when they are waited for.
+        #: For each refused client, the time until which a slot is kept for it.
         self._waiting: dict[str, float] = {}
         self._retry_after = RetryAfter()
 
     @property
     def active(self) -> int:
-        """Slots that are held."""
+        """Number of slots that are held."""
         return len(self._leases)
 
     @property
     def capacity(self) -> int:
-        """How many contexts may be open just now, with those that are."""
+        """Number of contexts that may be open now, including those that are."""
         return self._slots([lease.speed for lease in self._leases] or [1.0], time.monotonic())
 
     def require(self, caller: Caller) -> None:
-        """Raise what ``acquire`` would. Asked first, a refusal costs no more than this."""
+        """Raise what ``acquire`` would raise. Called first, it makes refusals cheap."""
         self._find(caller, 1.0, time.monotonic())
 
     def acquire(self, caller: Caller = ANYBODY, speed: float = 1.0) -> Lease:
-        """Take a slot for audio heard ``speed`` times as fast. Raises CapacityError (``overloaded``
-        with a hint when one comes free, ``rate_limited`` for this caller's own limits).
+        """Take a slot for audio played at ``speed``. Raises CapacityError: ``overloaded``, with a
+        hint for when to retry, or ``rate_limited`` for this caller's own limits.
         """
         now = time.monotonic()
         for resting in self._find(caller, speed, now):
@@ -127,16 +127,16 @@ class Admission:
         return lease
 
     def on_released(self, lease: Lease) -> None:
-        """The lease was given back; see ``Lease.release``."""
+        """Take a released lease back; called by ``Lease.release``."""
         self._leases.remove(lease)
         self._held[lease.caller.client] -= 1
-        self._held += Counter()  # drops those who hold none
+        self._held += Counter()  # drops clients that hold none
         self._retry_after.on_released(time.monotonic() - lease.acquired_at)
         if self._accounts is not None:
             self._accounts.count_contexts(lease.caller, -1)
 
     def _find(self, caller: Caller, speed: float, now: float) -> list[Lease]:
-        """The slots to be taken back for one more; mostly none. Raises CapacityError."""
+        """Return the leases to take back for another one, usually none. Raises CapacityError."""
         if self._accounts is not None:
             self._accounts.require_context(caller, self.capacity)
         client = caller.client
@@ -166,7 +166,7 @@ class Admission:
         raise CapacityError(ErrorCode.OVERLOADED, message, retry_after_ms=hint_ms)
 
     def _note_asked(self, client: str, now: float) -> None:
-        """Remember that a client is there, and forget those who have not asked of late."""
+        """Record a client's request, and forget clients that have not asked recently."""
         self._asked_at[client] = now
         self._asked_at.move_to_end(client)
         oldest = next(iter(self._asked_at))
@@ -176,13 +176,15 @@ class Admission:
             oldest = next(iter(self._asked_at))
 
     def _kept(self, client: str, part: int, slots: int, now: float) -> int:
-        """How many free slots are for others than ``client``, which has its part."""
+        """Number of free slots to keep for clients other than ``client``, which has its share."""
         self._waiting = {one: until for one, until in self._waiting.items() if until > now}
         waiting = sum(self._held[one] < part for one in self._waiting if one != client)
         return max(waiting, int(len(self._asked_at) > 1 and slots >= _LEAST_SLOTS))
 
     def _resting(self, count: int, now: float, client: str | None = None) -> list[Lease]:
-        """``count`` resting slots (of ``client``), or none; of who has most, the longest first."""
+        """Return ``count`` resting slots, of ``client`` if given, or none if there are fewer. Those
+        of the client with most slots come first, the longest resting before the others.
+        """
         found = [
             (self._held[lease.caller.client], resting_s, id(lease), lease)
             for lease in self._leases
@@ -195,6 +197,6 @@ class Admission:
     def _slots(self, speeds: list[float], now: float) -> int:
         if self.measured is None:
             return self.ceiling
-        # Slow speech is made no slower: the talker gives every stream the same.
+        # Slow speech costs as much: the talker makes rows for all streams at the same pace.
         fastest, mean = max(1.0, *speeds), max(1.0, sum(speeds) / len(speeds))
         return min(self.ceiling, self.measured.slots(now, fastest, mean))

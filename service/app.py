@@ -1,4 +1,4 @@
-"""The FastAPI application: its routes, and what stands before them."""
+"""The FastAPI application: its routes and middleware."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from streaming.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 
-#: All that is served, in the order in which routes are looked for. Each router says who may come
-#: in; a dialect is served once its router is here.
+#: All routers, in the order in which their routes are matched. Each declares its access rule. To
+#: serve a new dialect, add its router.
 ROUTERS: tuple[Callable[[Runtime], APIRouter], ...] = (
     page_router,
     health_router,
@@ -45,7 +45,7 @@ ROUTERS: tuple[Callable[[Runtime], APIRouter], ...] = (
     vllm_omni_router,
     cartesia_router,
 )
-#: What a page of an allowed origin may read of an answer's head.
+#: Response headers that a page of an allowed origin may read.
 _EXPOSED = (
     "x-request-id",
     "retry-after",
@@ -61,8 +61,8 @@ OnFatal = Callable[[BaseException], None]
 
 
 def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
-    """The application around a runtime, which starts and stops with it. Probes get answers while
-    the engines load; speech is refused with ``not_ready`` until they have.
+    """Create the application of a runtime, which starts and stops with it. While the engines load,
+    probes are answered, and speech is refused with ``not_ready``.
     """
 
     async def start() -> None:
@@ -108,7 +108,7 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
         )
     if runtime.tracing is not None:
         app.add_middleware(TraceHeaders)
-    for route in app.routes:  # FastAPI's own: the documents
+    for route in app.routes:  # FastAPI's own: the OpenAPI document
         assert isinstance(route, Route)
         declare(route.endpoint, Rule(Access.ANY_KEY, TABLE))
     for router in ROUTERS:

@@ -1,8 +1,8 @@
-"""Speak every line of a file into a folder: the command ``talkwire batch``.
+"""The command ``talkwire batch``: speak each line of a file into a WAV file.
 
 Engines in this process or a running service speak; both take the same request and give the same
-audio. The folder's ``results.jsonl`` says what is complete. An audio file has its name only once it
-is whole and on the disk, so a run that was killed is taken up where it ended.
+audio. The folder's ``results.jsonl`` lists the results. An audio file gets its name only once it
+is complete and on the disk, so a run that was killed can be resumed.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from talkwire_client import DEFAULT_URL
 _RESULTS = "results.jsonl"
 _HEADER_BYTES = 44
 _PIECE_BYTES = 64 * 1024
-#: Before the first byte of an answer: a text is decoded in one piece for each sentence.
+#: Allows for the wait until a response begins: in mode ``whole`` sentences are decoded at once.
 _TIMEOUT_S = 600.0
 _TRIES, _RETRY_S, _MOST_RETRY_S = 5, 1.0, 30.0
-#: How long a process that ends waits for whoever reads its log.
+#: Seconds that an ending process waits until its log has been written.
 _LAST_LINES_S = 1.0
-#: A service that is full or starting: worth another try.
+#: Statuses of a service that is full or starting; the request is repeated.
 _LATER = (429, 503)
 _MAX_ERROR_BYTES = 64 * 1024
-#: What can be said of the speech on the command line.
+#: Fields of the speech that the command line can set.
 _SPEECH_FIELDS = ("voice", "ref_audio", "ref_text", "temperature", "seed", "scene")
-#: Takes pieces of a WAV file whose header does not tell its length.
+#: Takes parts of a WAV file whose header does not give its length.
 Write = Callable[[bytes], None]
-#: Speaks one text at a time. Raises TalkwireError where this text cannot be spoken, or not now,
-#: BatchError where none can.
+#: Speaks one text. Raises TalkwireError if this text cannot be spoken, or not now, and BatchError
+#: if no text can be.
 Speak = Callable[[str, Write], Awaitable[None]]
 
 
@@ -65,24 +65,24 @@ class BatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """How to speak the texts, and where to: the folder ``out``, which is made if need be.
-    ``concurrency``: texts spoken at a time.
+    """Options of a batch. The folder ``out`` is created if necessary. ``concurrency`` texts are
+    spoken at a time.
     """
 
     out: Path
-    #: Fields of ``POST /v1/audio/speech`` beside the text; those that are None are left out.
+    #: Fields of ``POST /v1/audio/speech`` besides the text. Those that are None are omitted.
     speech: Mapping[str, Any] = field(default_factory=dict, repr=False)
     concurrency: int = 4
-    #: Whose voice it is, for telling whether a result still holds.
+    #: Part of the digest, so that another model's results are not kept.
     model: str | None = None
 
     def body(self, text: str) -> dict[str, Any]:
-        """The request for one text, as ``POST /v1/audio/speech`` takes it."""
+        """Return the body of ``POST /v1/audio/speech`` for one text."""
         fields = {"input": text, **self.speech, "response_format": "wav", "mode": "whole"}
         return {name: value for name, value in fields.items() if value is not None}
 
     def digest(self, text: str) -> str:
-        """A digest that tells a text spoken with these options from any other."""
+        """Return a digest of a text and of the options that determine its audio."""
         voice, clip, ref_text, temperature, seed, scene = map(self.speech.get, _SPEECH_FIELDS)
         clip = None if clip is None else hashlib.sha256(base64.b64decode(clip)).hexdigest()
         said = [text, voice, clip, ref_text, temperature, seed, self.model, scene]
@@ -90,19 +90,19 @@ class BatchOptions:
 
 
 class Item(NamedTuple):
-    """A text and the number of its line, from 1."""
+    """A text and its line number, from 1."""
 
     line: int
     text: str
 
     @property
     def file(self) -> str:
-        """The name of its audio."""
+        """Name of the text's audio file."""
         return f"{self.line:05d}.wav"
 
 
 def read_items(data: bytes) -> list[Item]:
-    """The lines that are not blank. Raises BatchError."""
+    """Return the lines that are not blank. Raises BatchError."""
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -114,8 +114,8 @@ def read_items(data: bytes) -> list[Item]:
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the results. ``status``: ``success``, ``error``, or ``kept`` for one that an
-    earlier run has made.
+    """A line of the results. ``status``: ``success``, ``error``, or ``kept`` for the success of an
+    earlier run.
     """
 
     line: int
@@ -129,7 +129,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Results:
-    """The results of a folder, on the disk. Only one run at a time has them."""
+    """The results file of a folder, locked against other runs."""
 
     def __init__(self, out: Path, file: BinaryIO, known: dict[int, Result]) -> None:
         self._out, self._file, self._known = out, file, known
@@ -137,7 +137,7 @@ class Results:
     @classmethod
     @contextlib.contextmanager
     def open(cls, out: Path) -> Iterator[Results]:
-        """Read what earlier runs did, and keep others out. Raises BatchError."""
+        """Lock the folder, and read the results of earlier runs. Raises BatchError."""
         try:
             out.mkdir(parents=True, exist_ok=True)
             file = (out / _RESULTS).open("a+b")
@@ -161,7 +161,7 @@ class Results:
             yield cls(out, file, known)
 
     def kept(self, item: Item, digest: str) -> Result | None:
-        """The result of an earlier run, if its audio is there and is this text's."""
+        """Return the result of an earlier run if its audio exists and its digest is the same."""
         known = self._known.get(item.line)
         if known is None or known.status != "success" or known.digest != digest:
             return None
@@ -171,14 +171,14 @@ class Results:
         return None
 
     def add(self, result: Result) -> None:
-        """Write a result; it is on the disk when this returns. Raises OSError."""
+        """Write a result through to the disk. Raises OSError."""
         self._file.write(msgspec.json.encode(result) + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
 
 class PartialWav:
-    """A WAV file under another name until it is whole."""
+    """A WAV file with a temporary name until it is complete."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._partial = path, path.with_name(f".{path.name}.partial")
@@ -186,13 +186,13 @@ class PartialWav:
         self.bytes = 0
 
     def write(self, data: bytes) -> None:
-        """The next piece. Raises OSError."""
+        """Append ``data``. Raises OSError."""
         self._file.write(data)
         self.bytes += len(data)
 
     def complete(self) -> float:
-        """Tell its length, and give it its name once it is on the disk; returns the seconds of
-        its audio. Raises OSError.
+        """Write the length into the header, sync the file to the disk and give it its name. Returns
+        the seconds of audio. Raises OSError.
         """
         self._file.seek(0)
         header = bytearray(self._file.read(_HEADER_BYTES))
@@ -207,7 +207,7 @@ class PartialWav:
         return (self.bytes - _HEADER_BYTES) / 2 / rate
 
     def discard(self) -> None:
-        """Remove it, unless it is complete."""
+        """Remove the file, unless it is complete."""
         self._file.close()
         self._partial.unlink(missing_ok=True)
 
@@ -219,9 +219,9 @@ async def run_batch(
     results: Results,
     on_result: Callable[[Result], None],
 ) -> int:
-    """Speak what is not complete; returns how many texts failed. ``on_result`` is called with each
-    result, in the order in which they come. Raises BatchError where no more can be spoken or
-    written; what is complete stays.
+    """Speak items without a result, and return the number that failed. ``on_result`` is called with
+    each result as it comes. Raises BatchError if no more can be spoken or written; complete results
+    are kept.
     """
     todo, failed = iter(items), 0
 
@@ -250,7 +250,7 @@ async def run_batch(
 
 
 async def _make(item: Item, options: BatchOptions, speak: Speak) -> Result:
-    """Speak one text. What can be served later is asked for again."""
+    """Speak one text. Retryable failures are tried again."""
     digest = options.digest(item.text)
     tried = 0
     while True:
@@ -271,9 +271,7 @@ async def _make(item: Item, options: BatchOptions, speak: Speak) -> Result:
 
 
 async def engine_speaker(runtime: Runtime, options: BatchOptions) -> Speak:
-    """Speak with engines of this process, which run. Raises RequestError for a clip that cannot be
-    used.
-    """
+    """Return a speaker that uses the running engines. Raises RequestError for an unusable clip."""
     if (clip := options.speech.get("ref_audio")) is not None:
         remember = runtime.cloner.prepare(clip, options.speech.get("ref_text"), "ref_audio")
         await remember()
@@ -283,7 +281,7 @@ async def engine_speaker(runtime: Runtime, options: BatchOptions) -> Speak:
         plan = speech_plan(body, runtime, uuid.uuid4().hex, buffered=True)
         lease = runtime.admission.acquire()
         failure: TalkwireError | None = None
-        async with asyncio.TaskGroup() as tasks:  # which would wrap an error
+        async with asyncio.TaskGroup() as tasks:  # a task group would wrap an error
             speech, outputs = open_response(runtime, tasks, plan, lease)
             try:
                 await speak_whole(speech, outputs, text, lambda audio: write(audio.data))
@@ -296,7 +294,7 @@ async def engine_speaker(runtime: Runtime, options: BatchOptions) -> Speak:
 
 
 def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Speak:
-    """Speak with a running service, over OpenAI's API. Raises BatchError for a bad address."""
+    """Return a speaker that uses a service's OpenAI API. Raises BatchError for a bad address."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -326,7 +324,7 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
                 write(data)
         except ConnectionRefusedError as error:
             raise BatchError(f"no server answers at {url}") from error
-        except http.client.IncompleteRead as error:  # it has no other word for a late failure
+        except http.client.IncompleteRead as error:  # how a server signals a late failure
             broken = "The server broke the audio off."
             raise BackendError(ErrorCode.ENGINE_FAILED, broken) from error
         except (OSError, http.client.HTTPException) as error:
@@ -341,7 +339,7 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
 
 
 def _refused(status: int, body: bytes, retry_after_ms: str | None) -> TalkwireError | BatchError:
-    """Read a refusal: this text's failure, or the batch's."""
+    """Parse a refusal: an error of this text, or BatchError if no text can be spoken."""
     try:
         error = json.loads(body)["error"]
         code, message = ErrorCode(error["code"]), str(error["message"])
@@ -363,9 +361,9 @@ def run_command(
     url: str | None,
     api_key: str | None,
 ) -> int:
-    """Run ``talkwire batch``: results on stdout, a progress bar on stderr. Engines of these
-    ``settings`` speak; where they are None, the service at ``url``. Returns how many texts failed.
-    Raises BatchError.
+    """Run ``talkwire batch``, with results on stdout and a progress bar on stderr. Engines with
+    ``settings`` speak; if these are None, the service at ``url``. Returns the number of texts that
+    failed. Raises BatchError.
     """
     try:
         SpeechBody.model_validate(options.body("text"))
@@ -377,7 +375,7 @@ def run_command(
 
         async def command() -> int:
             async with contextlib.AsyncExitStack() as stack:
-                if settings is None or is_complete:  # then no engines are needed
+                if settings is None or is_complete:  # no engines are needed
                     speak = server_speaker(url or DEFAULT_URL, api_key, options)
                 else:
                     speak = await stack.enter_async_context(_started(settings, options))
@@ -397,8 +395,8 @@ def run_command(
 
 @contextlib.asynccontextmanager
 async def _started(settings: Settings, options: BatchOptions) -> AsyncIterator[Speak]:
-    """Engines for as long as the block runs. Raises BatchError."""
-    # the usual level would run through the progress bar
+    """Run engines during the block. Raises BatchError."""
+    # lines of the default level would break the progress bar
     log = set_up("error" if settings.log_level == "info" else settings.log_level, "auto")
     is_ready = False
 

@@ -1,4 +1,4 @@
-"""Assembly of the service: which implementations run, and with which settings."""
+"""Assembly of the service from its settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OnProgress = Callable[[str, str, float], None]
 
 
 def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
-    """The runtime for these settings; nothing is started yet. Raises TracingError."""
+    """Create the runtime of these settings, not yet started. Raises TracingError."""
     library = VoiceLibrary(settings.voices_dir, settings.max_voices)
     talker = TalkerProcessEngine(
         settings.model_path,
@@ -35,7 +35,7 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
         on_progress=partial(on_progress, "talker"),
     )
     codec = CodecWorkerEngine(
-        # The talker's own folder, as it finds it: one look at the hub, one revision for both.
+        # Resolved by the talker: the hub is asked once, and both use the same revision.
         settings.codec_model or talker.folder.found,
         talker=talker.folder.found if settings.codec_model else None,
         threads=settings.codec_threads,
@@ -55,7 +55,7 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
 def build_recogniser(
     settings: Settings, on_progress: Callable[[str, float], None]
 ) -> WhisperEngine | None:
-    """The recogniser of these settings, if any."""
+    """Create the recogniser of these settings, if any."""
     if settings.asr_model is None:
         return None
     folder = ModelFolder(settings.asr_model)

@@ -32,7 +32,7 @@ keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
 
 
-#: Options that several commands have.
+#: Options of several commands.
 ApiKey = Annotated[
     str | None, typer.Option(help="The service's API key.", envvar="TALKWIRE_API_KEY")
 ]
@@ -45,7 +45,7 @@ Scene = Annotated[
 
 
 class Exit(IntEnum):
-    """Exit codes; 0 is success and 2, as everywhere, wrong usage."""
+    """Exit codes. 0 is success; 2 is wrong usage, by convention."""
 
     FAILED = 1
     USAGE = 2
@@ -54,14 +54,14 @@ class Exit(IntEnum):
 
 
 def fail(message: object, code: Exit) -> typer.Exit:
-    """Say on stderr what went wrong; raise what is returned."""
+    """Print an error to stderr, and return the exception to raise."""
     typer.echo(f"talkwire: {message}", err=True)
     return typer.Exit(code)
 
 
 @contextlib.contextmanager
 def failing(code: Exit, *kinds: type[Exception]) -> Iterator[None]:
-    """End the program with ``code`` where the block raises one of ``kinds``."""
+    """End the program with ``code`` if the block raises one of ``kinds``."""
     try:
         yield
     except kinds as error:
@@ -79,7 +79,7 @@ def serve(
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Start the service. Every setting can also be given as TALKWIRE_NAME."""
+    """Start the service. Each setting can also be given as TALKWIRE_NAME in the environment."""
     from service.server import Unable, serve_until_stopped
     from service.settings import SettingsError, load_settings
 
@@ -112,7 +112,7 @@ def say(
     scene: Scene = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Say something through a running service, and print how it went."""
+    """Speak a text through a running service, and print its latency and underruns."""
     from service.say import SayError, run_say
     from talkwire_client import ChunkingOptions, SpeechOptions
     from talkwire_client.captions import as_lines
@@ -167,7 +167,7 @@ def batch(
         str | None, typer.Option(help="Of the engines: 'embedded', a folder, or a hub id.")
     ] = None,
 ) -> None:
-    """Speak each line of a file into a WAV file; what is complete is not made again.
+    """Speak each line of a file into a WAV file; complete ones are not made again.
 
     Results are printed as lines of JSON.
     """
@@ -181,7 +181,7 @@ def batch(
         clip = None if ref_audio is None else base64.b64encode(ref_audio.read_bytes()).decode()
     except OSError as error:
         raise fail(f"cannot read {error.filename}: {error.strerror}", Exit.USAGE) from error
-    # nobody else asks for anything, so nothing need be kept for them
+    # there are no other clients to keep slots for
     alone: dict[str, Any] = {"admission": "fixed", "max_contexts": concurrency}
     try:
         settings = None if url else load_settings(config, model=model, **alone)
@@ -211,7 +211,7 @@ def convert(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
 ) -> None:
-    """Make safetensors of a codec's pickle, which is read in a process that can do nothing else."""
+    """Convert a codec's pickle to safetensors; it is read in a sandboxed process."""
     from codec import convert as conversion
 
     with failing(Exit.FAILED, conversion.ConversionError):
@@ -246,7 +246,7 @@ def create(
     max_connections: Annotated[int | None, typer.Option(help="WebSockets at once.")] = None,
     characters_per_minute: Annotated[int | None, typer.Option(help="Text per minute.")] = None,
 ) -> None:
-    """Make a key and print it, this once: only its digest is kept."""
+    """Create a key and print it. It cannot be shown again: only its digest is stored."""
     from service.auth.keys import KeyFileError, issue
 
     with failing(Exit.FAILED, KeyFileError), failing(Exit.USAGE, ValueError):
@@ -267,7 +267,7 @@ def create(
 def list_keys(
     file: File, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """List the keys, without anything that would open a door."""
+    """List the keys, without their secrets."""
     from service.auth.keys import KeyFileError, listed
 
     with failing(Exit.FAILED, KeyFileError):
@@ -286,7 +286,7 @@ def list_keys(
 def revoke(
     file: File, key_id: Annotated[str, typer.Argument(help="As 'talkwire keys list' shows it.")]
 ) -> None:
-    """Revoke a key: it opens nothing any more, and sockets that it opened are closed."""
+    """Revoke a key, and close the sockets that were opened with it."""
     from service.auth.keys import KeyFileError
     from service.auth.keys import revoke as revoke_key
 
@@ -296,5 +296,5 @@ def revoke(
 
 
 def main() -> None:
-    """The console script's entry."""
+    """Entry point of the console script."""
     app()

@@ -1,4 +1,4 @@
-"""Measured pace of the engines: at the warm-up, and while they work."""
+"""Measured pace of the engines, from the warm-up and from all later work."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ from streaming.ports import DecodeStats, Sampling, SpeechRequest
 from streaming.report import QUIET, leading_silence
 from streaming.window import SlidingWindowChunker
 
-#: Bounds are worked out anew after so long, since they rest on streams that last for seconds, or
-#: when so large a share of the streams has come or gone.
+#: Bounds are computed again after this many seconds, since they depend on streams that last for
+#: seconds, or when this share of the streams has begun or ended.
 _BOUNDS_AGE_S, _BOUNDS_SHIFT = 0.2, 0.1
-#: Speeds for which they are kept.
+#: Maximum number of speeds for which bounds are cached.
 _BOUNDS_SPEEDS = 16
-#: Streams with which the warm-up looks what several cost.
+#: Number of simultaneous streams in the warm-up that measures the cost of several.
 _TOGETHER = 8
-#: For so long after the first audio that a restarted worker made, its gaps are not counted.
+#: Gaps are not counted for this many seconds after the first audio that follows a restart.
 _RESTART_S = 5.0
 _PRIOR_RHO, _PRIOR_BURST_S, _PRIOR_QUEUE_S = 0.5, 0.1, 0.005
 _UNHURRIED_S = 60.0
 _TEXT = "Hello there, this is a first sentence."
-#: How much of it: the cold time is long enough for the codec's windows to have their usual size.
+#: Frames per warm-up; the cold one is long enough for the codec's windows to reach full size.
 _FRAMES_COLD, _FRAMES, _FRAMES_TOGETHER = 30, 75, 40
 
 
 class EnginePace:
-    """The pace of talker and codec, and how many streams they carry. Nothing is known before
-    ``learn`` or ``begin``: until then ``estimator`` and ``bounds`` raise RuntimeError.
+    """The pace of talker and codec, and the number of streams that they can serve. Before ``learn``
+    or ``begin``, ``estimator`` and ``bounds`` raise RuntimeError.
     """
 
     def __init__(self, settings: Settings, talker: RunningTalker, codec: RunningCodec) -> None:
         self._settings, self._talker, self._codec = settings, talker, codec
         self._estimator: PaceEstimator | None = None
-        #: None where admission does not go by what is measured.
+        #: None if admission is not measured.
         self.capacity: Capacity | None = None
-        #: By speed, with the time when they were worked out, and the streams of then.
+        #: By speed: the bounds, the time when they were computed, and the streams at that time.
         self._bounds: dict[float, tuple[PaceBounds, float, int]] = {}
         self._restarts, self._excused_until = 0, 0.0
 
     @property
     def ceiling(self) -> int:
-        """Contexts that there may be, however fast the engines are. They must have started."""
+        """Maximum number of contexts, however fast the engines are. They must have started."""
         return self._settings.max_contexts or self._talker.capacity
 
     async def learn(self, voice: str) -> None:
-        """Warm up, and learn what the machine carries if it is measured. Raises BackendError."""
+        """Warm up, and measure the capacity if admission is measured. Raises BackendError."""
         if self._settings.admission == "measured":
             self.capacity = Capacity(CapacitySettings(self._codec.spec.frame_s, self.ceiling))
         self.begin()
-        await self._speak(voice, "warm-up-1", _FRAMES_COLD, is_cold=True)  # it teaches nothing
+        await self._speak(voice, "warm-up-1", _FRAMES_COLD, is_cold=True)  # not measured
         silence_s = await self._speak(voice, "warm-up-2", _FRAMES) / self._codec.spec.sample_rate
         together = 1 if self.capacity is None else min(_TOGETHER, self.ceiling)
-        if together > 1:  # what several streams cost cannot be known from one
+        if together > 1:  # the cost of several does not follow from that of one
             async with asyncio.TaskGroup() as tasks:
                 for number in range(together):
                     name = f"warm-up-3-{number}"
@@ -72,7 +72,7 @@ class EnginePace:
             self.capacity.settle()
 
     def begin(self) -> None:
-        """Begin from a careful guess: half of real time, some jitter. The codec has started."""
+        """Begin with a cautious guess: RTF 0.5 and some jitter. The codec must have started."""
         cost, frame_s = self._codec.cost, self._codec.spec.frame_s
         guess = PaceBounds(
             row_s=_PRIOR_RHO * frame_s,
@@ -85,18 +85,18 @@ class EnginePace:
 
     @property
     def has_begun(self) -> bool:
-        """Whether ``estimator`` and ``bounds`` can be asked."""
+        """Whether ``estimator`` and ``bounds`` are available."""
         return self._estimator is not None
 
     @property
     def estimator(self) -> PaceEstimator:
-        """The estimator that every stream tells its rows."""
+        """The estimator that observes the rows of all streams."""
         if self._estimator is None:
             raise RuntimeError("the engines have not started")
         return self._estimator
 
     def on_decoded(self, stats: DecodeStats) -> None:
-        """The codec answered a window."""
+        """Record a window that the codec has decoded."""
         if self.capacity is not None:
             share_s = stats.decode_s / max(1, stats.batch)
             self.capacity.codec.observe(stats.new_frames, share_s, time.monotonic())
@@ -106,8 +106,8 @@ class EnginePace:
             )
 
     def on_sent(self, stream: int, audio_s: float, gap_s: float, active: int) -> None:
-        """Audio of ``audio_s`` went out to a listener who had been without for ``gap_s``, while
-        ``active`` contexts were open. Gaps of a worker's restart say nothing of the load.
+        """Record that ``audio_s`` of audio was sent to a listener after an underrun of ``gap_s``,
+        while ``active`` contexts were open. Underruns due to a worker's restart are not counted.
         """
         if self.capacity is None:
             return
@@ -119,12 +119,12 @@ class EnginePace:
         self.capacity.underruns.observe(stream, audio_s, gap_s, active, now)
 
     def on_trimmed(self, seconds: float) -> None:
-        """So much silence was left out at the beginning of a context."""
+        """Record the silence that was trimmed at the beginning of a context."""
         if self._estimator is not None:
             self._estimator.observe_trimmed(seconds)
 
     def bounds(self, speed: float = 1.0) -> PaceBounds:
-        """The pace as measured just now, or a moment ago: every chunk of every stream asks."""
+        """Return the measured bounds. They are cached briefly, since every chunk asks for them."""
         now, live = time.monotonic(), self.estimator.live
         bounds, at, beside = self._bounds.get(speed, (None, 0.0, 0))
         if bounds is None or now - at > _BOUNDS_AGE_S or abs(live - beside) > _BOUNDS_SHIFT * live:
@@ -139,7 +139,7 @@ class EnginePace:
     async def _speak(
         self, voice: str, request_id: str, frames: int, *, is_cold: bool = False
     ) -> int:
-        """Returns the samples of silence at the beginning. Raises BackendError without audio."""
+        """Speak, and return the samples of leading silence. Raises BackendError without audio."""
         codec, spec = self._codec, self._codec.spec
         reader = self._talker.row_layout.reader(spec)
         chunker = SlidingWindowChunker(spec.left_frames, spec.history_frames)
@@ -158,7 +158,7 @@ class EnginePace:
         samples = silence = 0
         while chunker.pending:
             window = chunker.take(min(10, chunker.pending), 4)
-            # nobody listens: what these windows wait for each other harms nobody
+            # there is no listener, so these windows may wait for each other
             pcm, stats = await codec.decode(window, time.monotonic() + _UNHURRIED_S)
             self.on_decoded(stats)
             if not np.isfinite(pcm).all():

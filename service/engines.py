@@ -13,90 +13,90 @@ from streaming.segmenter import SpokenLengths
 
 
 class Running(Protocol):
-    """What has a life of its own: a child process, or a fake."""
+    """A component with a lifecycle: a child process or a fake."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can take work now."""
+        """Whether it accepts work now."""
 
     @property
     def outstanding(self) -> int:
-        """Utterances or windows that it was given and has not finished."""
+        """Number of utterances or windows that it has accepted and not finished."""
 
     @property
     def restarts(self) -> int:
-        """How often it had to be started again."""
+        """Number of restarts."""
 
     async def start(self) -> None:
-        """Return once it is ready."""
+        """Start it, and return once it is ready."""
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop it."""
 
 
 class RunningTalker(Running, TalkerEngine, Protocol):
-    """A talker that runs."""
+    """A talker with a lifecycle."""
 
     @property
     def capacity(self) -> int:
-        """Utterances that it works on at once."""
+        """Maximum number of utterances that it speaks at once."""
 
     @property
     def live(self) -> int:
-        """How many of its utterances it works on; the others wait."""
+        """Number of its utterances that are being spoken; the others wait."""
 
     @property
     def model_folder(self) -> Path | None:
-        """Where its checkpoint lies, if it has one and has started."""
+        """Folder of its checkpoint, if it has one and has started."""
 
     @property
     def row_layout(self) -> RowLayout:
-        """How frames lie in its rows. It must have started."""
+        """Layout of frames in its rows. It must have started."""
 
     @property
     def voices(self) -> Sequence[str]:
-        """The voices that it can speak with; the first is the default."""
+        """Names of its voices; the first is the default."""
 
     @property
     def spoken_lengths(self) -> SpokenLengths | None:
-        """A function for how long a text becomes in words; None where it is spoken as written."""
+        """A function for lengths of text when spelt out; None if it is spoken as written."""
 
     @property
     def max_references(self) -> int:
-        """How many references a request may have, one for each speaker of its text."""
+        """Maximum number of references of a request, one for each speaker of its text."""
 
     @property
     def segment_chars(self) -> int | None:
-        """The longest text that it says well at once; None for as long as it may speak."""
+        """The longest text that it speaks well at once; None if only ``max_frames`` limits it."""
 
     @property
     def max_frames(self) -> int:
-        """Its longest generation, in rows. It must have started."""
+        """Maximum length of a generation in rows. It must have started."""
 
     @property
     def delivery_tags(self) -> Mapping[str, str]:
-        """Control tags that colour a whole turn, with the aspect that each sets."""
+        """Delivery tags, with the aspect that each sets."""
 
     @property
     def has_word_timings(self) -> bool:
-        """Whether it can tell which part of the text each row speaks."""
+        """Whether it can report which part of the text each row speaks."""
 
     @property
     def has_continuity(self) -> bool:
-        """Whether it can go on from what a conversation has said so far."""
+        """Whether an utterance can continue the earlier ones of its conversation."""
 
 
 class RunningCodec(Running, CodecEngine, Protocol):
-    """A codec that runs."""
+    """A codec with a lifecycle."""
 
     @property
     def cost(self) -> DecodeCost:
-        """The cost of a window, measured at the start."""
+        """Cost of decoding a window, measured at the start."""
 
     @property
     def has_spare_ready(self) -> bool | None:
-        """Whether another worker could take over right now; None where there is to be none."""
+        """Whether the spare could take over now; None if there is to be no spare."""
 
     @property
     def takeovers(self) -> int:
-        """How often another worker went on where one had died."""
+        """Number of times that the spare took over from a worker that died."""

@@ -1,7 +1,7 @@
 """Structured logs, and the thread that writes them.
 
-Records carry ids, codes and figures; never text that a client sent. Whoever logs is neither held up
-by a reader that has stopped nor met by an exception when it has gone or its disk is full.
+Records carry ids, codes and figures, never a client's text. A logging call neither blocks when the
+log's reader has stopped nor raises when the reader has gone or the disk is full.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
+    """Format records as JSON objects, one per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See logging.Formatter."""
@@ -45,7 +45,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class ConsoleFormatter(logging.Formatter):
-    """One short line for people."""
+    """Format records as short lines for people."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See logging.Formatter."""
@@ -69,7 +69,7 @@ def name_caller(record: logging.LogRecord) -> bool:
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """Leave out refused handshakes and broken bodies, which uvicorn takes for mistakes of ours."""
+    """Drop uvicorn's errors for refused handshakes and broken bodies, which are not ours."""
     return "returned without completing" not in record.msg
 
 
@@ -96,7 +96,7 @@ class LogWriter:
         threading.Thread(target=self._run, name="log-writer", daemon=True).start()
 
     def write(self, line: str) -> None:
-        """Have ``line`` written, without its line break."""
+        """Queue ``line``, which has no line break."""
         data = (line + "\n").encode("utf-8", "backslashreplace")
         with self._changed:
             if self._is_closed or self._bytes + len(data) > self._max_bytes:
@@ -112,7 +112,7 @@ class LogWriter:
             return self._changed.wait_for(lambda: not (self._lines or self._is_busy), timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Take no more lines, and wait for those that are there for at most ``timeout_s``."""
+        """Accept no more lines, and wait for the queued ones, ``timeout_s`` at most."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -144,7 +144,7 @@ class LogWriter:
                     self._drop()
 
     def _put(self, data: bytes) -> None:
-        """Write all of it. Raises OSError or ValueError, possibly in the middle of a line."""
+        """Write all of ``data``. Raises OSError or ValueError, possibly in the middle of a line."""
         if self._fd is None:
             self._stream.write(data.decode())
             self._stream.flush()
@@ -161,14 +161,14 @@ class LogWriter:
 
 
 class LogHandler(logging.Handler):
-    """Format records and give them to a LogWriter."""
+    """Format records and pass them to a LogWriter."""
 
     def __init__(self, writer: LogWriter) -> None:
         super().__init__()
         self._writer = writer
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler. A record that cannot be formatted is told by its name alone."""
+        """See logging.Handler. For a record that cannot be formatted, only its name is logged."""
         try:
             line = self.format(record)
         except Exception as error:
@@ -177,7 +177,7 @@ class LogHandler(logging.Handler):
 
 
 def set_up(level: str, style: str) -> LogWriter:
-    """Send all logs to stderr, as JSON unless a person is watching; returns what writes them."""
+    """Send all logs to stderr, and return their writer. ``auto`` is JSON except on a terminal."""
     console = style == "console" or (style == "auto" and sys.stderr.isatty())
     writer = LogWriter(sys.stderr)
     handler = LogHandler(writer)
@@ -191,7 +191,7 @@ def set_up(level: str, style: str) -> LogWriter:
 
 
 def quieten() -> None:
-    """Keep other people's loggers at warnings: below that they print whole messages."""
+    """Set libraries' loggers to warnings; below that level they log whole messages."""
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "websockets"):
         logger = logging.getLogger(name)
         logger.handlers.clear()

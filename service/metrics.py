@@ -1,7 +1,7 @@
 """Prometheus metrics.
 
-Labels come from closed lists only, never from what a client sends. :class:`Metrics` holds what is
-counted as it happens; the collector reads the rest whenever the metrics are scraped.
+Labels come from closed lists only, never from clients. :class:`Metrics` holds what is counted as it
+happens; the collector reads the rest whenever the metrics are scraped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Every value of the label ``protocol``: a dialect's NAME.
 PROTOCOLS = ("native", "openai", "elevenlabs", "cartesia", "deepgram", "vllm-omni")
-#: Every value of ``outcome``, of ``stage``, and of the code a server closes a WebSocket with.
+#: Every value of ``outcome``, of ``stage``, of ``result`` and of a WebSocket's close code.
 OUTCOMES = ("complete", "length", "cancelled", "error")
 STAGES = ("unsent", "unheard")
 HOLD_RESULTS = ("served", "refused")
@@ -38,7 +38,7 @@ _BATCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 class Metrics:
-    """One gateway's metrics in a registry of their own (vLLM keeps its own apart)."""
+    """One gateway's metrics, in a registry separate from vLLM's."""
 
     def __init__(self, version: str, model: str) -> None:
         prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ class Metrics:
         prometheus.ProcessCollector(registry=self.registry)
         info = prometheus.Info("tts_build", "What is running.", registry=self.registry)
         info.info({"version": version, "model": model})
-        # What a listener notices.
+        # Quality for listeners.
         self.ttfa = self._histogram(
             "tts_time_to_first_audio_seconds",
             "From complete text to the first audible sample sent.",
@@ -76,7 +76,7 @@ class Metrics:
         )
         codes = tuple(code.value for code in ErrorCode)
         self.errors = self._counter("tts_errors_total", "Errors told to clients.", code=codes)
-        # What was done for clients.
+        # Work for clients.
         self.contexts = self._counter(
             "tts_contexts_total", "Contexts closed.", protocol=PROTOCOLS, outcome=OUTCOMES
         )
@@ -102,7 +102,7 @@ class Metrics:
         self.closes = self._counter(
             "tts_ws_close_total", "WebSockets ended, by the server's close code.", code=CLOSE_CODES
         )
-        # How talker, codec and event loop do.
+        # Talker, codec and event loop.
         self.rtf = self._histogram(
             "tts_real_time_factor", "Talker seconds per second of audio, per context.", _RTF
         )
@@ -124,7 +124,7 @@ class Metrics:
     def _histogram(
         self, name: str, text: str, buckets: Sequence[float], protocols: Sequence[str] = PROTOCOLS
     ) -> Histogram:
-        """Every series is there from the start; see ``_counter``."""
+        """Create a histogram with all its series; see ``_counter``."""
         labels = ("protocol",) if protocols else ()
         histogram = Histogram(name, text, labels, buckets=buckets, registry=self.registry)
         for protocol in protocols:
@@ -132,18 +132,18 @@ class Metrics:
         return histogram
 
     def _counter(self, name: str, text: str, **values: Sequence[str]) -> Counter:
-        """Every series is there from the start, so that its first increase is seen."""
+        """Create a counter with all its series, so that the first increase of each is seen."""
         counter = Counter(name, text, tuple(values), registry=self.registry)
         for series in itertools.product(*values.values()) if values else ():
             counter.labels(*series)
         return counter
 
     def watch(self, runtime: Runtime) -> None:
-        """Export how it stands whenever the metrics are asked for. Call it once."""
+        """Export the runtime's state with every scrape. Call it once."""
         self.registry.register(RuntimeCollector(runtime))
 
     def on_error(self, code: ErrorCode) -> None:
-        """A client was told of an error."""
+        """Count an error that was sent to a client."""
         self.errors.labels(code.value).inc()
 
     def on_context_closed(
@@ -153,7 +153,7 @@ class Metrics:
         report: ContextReport,
         cancelled: Cancelled | None = None,
     ) -> None:
-        """A context has ended. ``cancelled`` tells what left the gateway, and what was heard."""
+        """Count a context that has ended. ``cancelled`` has the audio that was sent and played."""
         self.contexts.labels(protocol, outcome).inc()
         sent_s = report.audio_s
         if cancelled is not None:
@@ -174,7 +174,7 @@ class Metrics:
             self.rtf.labels(protocol).observe(report.rtf)
 
     def render(self) -> bytes:
-        """The exposition format."""
+        """Return the metrics in the exposition format."""
         return prometheus.generate_latest(self.registry)
 
 
@@ -186,13 +186,13 @@ _Labelled = tuple[_Family, str, str, str, Mapping[str, float]]
 
 
 class RuntimeCollector(Collector):
-    """Exports how the service stands at the moment, on whatever thread asks for the metrics."""
+    """Exports the current state of the service, on the thread of the scrape."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     def describe(self) -> list[Metric]:
-        """Nothing is read when this is registered."""
+        """Return nothing, so that registering reads no state."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -214,7 +214,7 @@ class RuntimeCollector(Collector):
         runtime, authority = self._runtime, self._runtime.authority
         try:
             tasks = len(asyncio.all_tasks())
-        except RuntimeError:  # the reader is on another thread than the loop
+        except RuntimeError:  # not on the loop's thread
             tasks = 0
         sockets = "Open WebSockets and HTTP speech responses."
         admitted = "Contexts that this server admits."
@@ -232,7 +232,7 @@ class RuntimeCollector(Collector):
         )
 
     def _pace(self) -> tuple[_Gauge, ...]:
-        """The bounds that the chunk schedule reckons with; see streaming.chunk_schedule."""
+        """The bounds that the chunk schedule uses; see streaming.chunk_schedule."""
         if not self._runtime.engine_pace.has_begun:
             return ()
         pace, frame_s = self._runtime.engine_pace.bounds(), self._runtime.codec.spec.frame_s

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from service.contexts.driver import ContextDriver
 
 log = logging.getLogger(__name__)
-#: At once on the whole server, and the share of one client.
+#: Concurrent uploads on the whole server, and one client's share of them.
 _MAX_UPLOADS, _UPLOADS_SHARE = 8, 0.5
 _SEGMENT_CHARS = 300
-#: How often clients that are held back look whether the service is ready.
+#: Interval at which held clients check whether the service is ready.
 _HOLD_LOOK_S = 0.05
-#: How long a context waits for engines that are being started again.
+#: Seconds that a context waits for restarting engines.
 _RESTART_S = 60.0
 
 
 class Phase(StrEnum):
-    """Where the whole service is in its life."""
+    """Phase of the service's lifecycle."""
 
     STARTING = "starting"
     READY = "ready"
@@ -50,7 +50,7 @@ class Phase(StrEnum):
 
 
 class Runtime:
-    """The service's state, apart from its sockets."""
+    """The service's state, except for its sockets."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class Runtime:
     ) -> None:
         self.settings, self.talker, self.codec = settings, talker, codec
         self.metrics, self.tracing = metrics, tracing
-        #: Where the talker takes its voices from.
+        #: The source of the talker's voices.
         self.library = library or VoiceLibrary(settings.voices_dir, settings.max_voices)
-        #: Who may come in, and what each may use. Raises KeyFileError.
+        #: Keys and their limits. Raises KeyFileError.
         self.authority = Authority(
             settings.api_keys_file,
             settings.max_failed_keys_per_minute,
@@ -74,10 +74,9 @@ class Runtime:
         )
         self._transcriber = transcriber
         self._cloner: Cloner | None = None
-        #: Requests with a clip in their body, which may be large.
+        #: Slots for requests with a clip in their body, which may be large.
         self.uploads = Admission(_MAX_UPLOADS, max_share=_UPLOADS_SHARE)
         self.engine_pace = EnginePace(settings, talker, codec)
-        #: The accounts of tenants and keys.
         self.accounts = self.authority.accounts
         self.admission = Admission(
             settings.max_contexts or 1,
@@ -85,19 +84,19 @@ class Runtime:
             max_share=settings.max_client_share,
             rest_s=settings.slot_rest_s,
         )
-        #: Set once, when the service has first become ready.
+        #: Set when the service first becomes ready, and never cleared.
         self.ready = asyncio.Event()
-        #: Set while no new work is taken.
+        #: Set while no new work is accepted.
         self.draining = asyncio.Event()
         self._is_ending = False
         self._drained = asyncio.Event()
         self.connections = 0
-        #: Contexts whose audio has not all been handed on.
+        #: Contexts whose session has not ended.
         self.open_contexts: set[ContextDriver] = set()
         self._ending: asyncio.Task[None] | None = None
         #: Housekeeping of the sockets.
         self.timers = TimerWheel()
-        #: New contexts are set up one in each turn of the loop, after refusals have been told.
+        #: Contexts are set up one per turn of the loop, so that refusals are sent first.
         self.setup_turns = LoopTurns()
         self._held = 0
         self._unconnected = asyncio.Event()
@@ -107,11 +106,11 @@ class Runtime:
 
     @property
     def segment_chars(self) -> int:
-        """The longest piece of a text that is still arriving: the operator's, or the talker's."""
+        """Maximum length of a piece of incomplete text: the operator's setting, or the talker's."""
         return self.settings.max_segment_chars or self.talker.segment_chars or _SEGMENT_CHARS
 
     async def start(self) -> None:
-        """Start both engines side by side, speak once to warm up and to learn the pace."""
+        """Start both engines concurrently, warm up and measure the pace."""
         began, settings = time.monotonic(), self.settings
         log.info(
             "clients are held until the engines are ready", extra={"at_most_s": settings.hold_s}
@@ -143,7 +142,7 @@ class Runtime:
         log.info("ready", extra=told)
 
     async def _add_shipped_voices(self, reader: ClipReader, cloner: Cloner) -> None:
-        """Give a checkpoint without voices of its own those that ship with the project."""
+        """Add the project's own voices if the checkpoint has none."""
         is_bare = self.talker.model_folder is not None and not self.library.has_built_in
         if self.settings.shipped_voices == "off" or not is_bare:
             return
@@ -156,7 +155,7 @@ class Runtime:
 
     @contextmanager
     def connection(self) -> Iterator[None]:
-        """A client is connected while the block runs."""
+        """Count one connection during the block."""
         self.connections += 1
         self._unconnected.clear()
         try:
@@ -167,15 +166,15 @@ class Runtime:
                 self._unconnected.set()
 
     async def drain(self) -> None:
-        """Take no new work, let what is under way finish, and return when all clients have gone:
-        sockets tell theirs, and close when their contexts are done or ``drain_s`` is over.
+        """Accept no new work, finish open contexts, and return when all clients have disconnected.
+        Sockets inform their clients, and close when their contexts are done or after ``drain_s``.
         """
         self._is_ending = True
         self.begin_drain()
         await self._unconnected.wait()
 
     def begin_drain(self) -> None:
-        """Take no new work from here on; ``end_drain`` undoes it."""
+        """Accept no new work until ``end_drain``."""
         if not self.draining.is_set():
             self.draining.set()
             self.timers.soon()
@@ -185,7 +184,7 @@ class Runtime:
             log.info("draining", extra={"connections": self.connections})
 
     async def _cut_at_deadline(self) -> None:
-        """Fail what has not been spoken when the time is up, so that its client knows why."""
+        """Fail contexts that are still open after ``drain_s``, so that their clients know why."""
         await asyncio.sleep(self.settings.drain_s)
         self._drained.set()
         for context in list(self.open_contexts):
@@ -193,12 +192,12 @@ class Runtime:
             context.post(Failed(CapacityError(ErrorCode.DRAINING, "The server is shutting down.")))
 
     async def drained(self) -> None:
-        """Until the server has been draining for ``drain_s`` without a break."""
+        """Wait until the server has been draining for ``drain_s`` without interruption."""
         await self._drained.wait()
 
     def end_drain(self) -> bool:
-        """Take new work again, and return True, unless the server is about to end. Sockets that
-        have been told to go still go, when their contexts are done.
+        """Accept new work again and return True, unless the server is about to end. Sockets that
+        have announced the drain still close when their contexts are done.
         """
         if self._is_ending:
             return False
@@ -211,7 +210,7 @@ class Runtime:
         return True
 
     async def stop(self) -> None:
-        """End both engines."""
+        """Stop the engines and all background tasks."""
         self._is_ending = True
         for task in (*self._background, self._ending):
             if task is not None:
@@ -225,20 +224,20 @@ class Runtime:
 
     @property
     def cloner(self) -> Cloner:
-        """The maker of voices from clips. Raises CapacityError during the start."""
+        """Makes voices from clips. Raises CapacityError during the start."""
         if self._cloner is None:
             raise CapacityError(ErrorCode.NOT_READY, "The server is not ready yet.")
         return self._cloner
 
     def on_decoded(self, stats: DecodeStats) -> None:
-        """The codec answered a window."""
+        """Record a window that the codec has decoded."""
         self.engine_pace.on_decoded(stats)
         self.metrics.codec_queue.observe(stats.queue_s)
         self.metrics.codec_decode.observe(stats.decode_s)
         self.metrics.codec_batch.observe(stats.batch)
 
     def on_error(self, code: ErrorCode) -> None:
-        """The caller is told of an error."""
+        """Count an error that is sent to the current caller."""
         self.metrics.on_error(code)
         if code is ErrorCode.RATE_LIMITED:
             self.accounts.on_refusal(current_caller())
@@ -250,29 +249,29 @@ class Runtime:
 
     @property
     def is_draining(self) -> bool:
-        """Whether no new work is taken because the server, or its operator, is about to end it."""
+        """Whether the server accepts no new work: an operator drains it, or it is about to end."""
         return self.draining.is_set() or self._is_ending
 
     @property
     def phase(self) -> Phase:
-        """Where the service is in its life."""
+        """The service's current phase."""
         if self.is_draining:
             return Phase.DRAINING
         return Phase.READY if self.ready.is_set() else Phase.STARTING
 
     @property
     def voices(self) -> Sequence[str]:
-        """The names that the caller may ask for; the first is the default."""
+        """Names of the voices that the caller may use; the first is the default."""
         own = self.library.own_names(current_caller().tenant)
         return tuple(dict.fromkeys((*self.talker.voices, *own)))
 
     def require_text(self, text: str) -> None:
-        """Raise CapacityError if the caller may not have so much text spoken now."""
+        """Raise CapacityError if the caller may not have a text of this length spoken now."""
         self.accounts.require_text(current_caller(), len(text), time.monotonic())
 
     async def hold_until_ready(self) -> None:
-        """Hold a client back while the engines start, for ``hold_s`` at most, so that it need not
-        give up after a few refusals. As many are held as there may be connections.
+        """Hold a client for at most ``hold_s`` while the engines start, so that it does not give up
+        after a few refusals. At most ``max_connections`` are held.
         """
         if self.is_ready or self.draining.is_set() or self._held >= self.settings.max_connections:
             return
@@ -284,8 +283,8 @@ class Runtime:
             self.metrics.held.labels("served" if self.is_ready else "refused").inc()
 
     async def wait_for_restart(self) -> bool:
-        """Wait until engines that died work again, and return whether they do. Unlike a handshake,
-        an open context has no client that gives up within seconds.
+        """Wait for restarting engines, and return whether they are ready. This may take longer than
+        ``hold_s``, since the client of an open context does not give up within seconds.
         """
         if self.settings.hold_s:
             await self._wait_until_ready(max(_RESTART_S, self.settings.hold_s))
@@ -298,12 +297,12 @@ class Runtime:
             await asyncio.sleep(_HOLD_LOOK_S)
 
     def require_slot(self) -> None:
-        """Raise CapacityError unless a context of the caller's can be served; costs very little."""
+        """Raise CapacityError unless a context of the caller can be served; a cheap check."""
         self.require_ready(or_restarting=True)
         self.admission.require(current_caller())
 
     def require_ready(self, *, or_restarting: bool = False) -> None:
-        """Raise CapacityError unless new contexts can be served, at once or after a restart."""
+        """Raise CapacityError unless new contexts can be served, now or after a restart."""
         if self.is_draining:
             raise CapacityError(ErrorCode.DRAINING, "The server is shutting down.")
         may_wait = or_restarting and self.phase is Phase.READY and self.settings.hold_s > 0

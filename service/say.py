@@ -1,4 +1,4 @@
-"""Speak one text through a running service: the command ``talkwire say``."""
+"""The command ``talkwire say``: speak one text through a running service."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from talkwire_client.playback import Arrival, LeadingSilence, StreamReport, repo
 
 FAILED, NO_SERVER, REFUSED = 1, 3, 4
 _FORMATS = {".srt": as_srt, ".json": as_json}
-#: Those that are told, of a StreamReport.
+#: The fields of a StreamReport that are printed.
 _FIGURES = ("ttfa_ms", "audio_s", "rtf", "largest_gap_ms", "underrun_ms", "chunks")
 
 
 class SayError(Exception):
-    """A failure to tell the user of, before the program ends with ``exit_code``."""
+    """A failure to report to the user before the program ends with ``exit_code``."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -43,14 +43,14 @@ class SayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SayResult:
-    """Figures of the listener, where the audio went, and words if asked for."""
+    """The listener's figures, the audio's path, and words if they were requested."""
 
     figures: StreamReport
     path: str | None
     words: tuple[Word, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Figures for ``--json``, rounded to what a clock can tell, and words if asked for."""
+        """Return figures for ``--json``, rounded to milliseconds, and words if requested."""
         told: dict[str, Any] = {}
         for name in _FIGURES:
             value = getattr(self.figures, name)
@@ -59,7 +59,7 @@ class SayResult:
         return told if self.words is None else {**told, "words": to_builtins(self.words)}
 
     def as_text(self) -> str:
-        """Figures in one line."""
+        """Return the figures in one line."""
         heard = self.figures
         if heard.ttfa_ms is None or heard.rtf is None:
             spoken = "nothing audible came"
@@ -82,16 +82,16 @@ async def run_say(
     api_key: str | None = None,
     speech: SpeechOptions | None = None,
 ) -> SayResult:
-    """Stream one text, writing it to the WAV file ``out`` and playing it while it arrives.
+    """Stream one text, and write it to the WAV file ``out`` or play it while it arrives.
 
     Args:
         text: A whole text, or an iterator over its parts.
-        timestamps: The file for the times of words, ``.srt`` or ``.json``; ``-``: only the result.
-        speech: How it is spoken, but for the lead: a file takes audio as fast as it is made, and a
-            player's lead is the server's choice.
+        timestamps: The file for word times, ``.srt`` or ``.json``; ``-``: only in the result.
+        speech: Options of the speech, except for the lead: a file takes audio as fast as it is
+            made, and the server chooses a player's lead.
 
     Raises:
-        SayError: It was not spoken to its end, or not written or played.
+        SayError: The text was not spoken completely, or the audio not written or played.
     """
     name = "" if timestamps is None else str(timestamps)
     options: SpeechOptions = {**(speech or {})}
@@ -102,7 +102,7 @@ async def run_say(
         try:
             if isinstance(text, str):
                 text.encode()
-        except UnicodeEncodeError as error:  # Python's answer to a command line that is not UTF-8
+        except UnicodeEncodeError as error:  # surrogates: the command line is not UTF-8
             raise SayError("the text is not UTF-8", 2) from error
         client = await stack.enter_async_context(Client(url, api_key=api_key))
         if options.get("mode", "chunked") not in ("chunked", "whole"):
@@ -120,7 +120,7 @@ async def run_say(
         started_s = time.monotonic()
         speaking = await stack.enter_async_context(client.speak(text, **options))
         async for chunk in speaking:
-            # The whole text is sent at the start, so no pause is intended: every gap counts.
+            # The whole text is sent at the start, so every gap is an underrun.
             arrivals.append(Arrival(chunk.arrived_s, chunk.samples))
             silence.push(chunk.data)
             if wav is not None:
@@ -139,7 +139,7 @@ async def run_say(
 
 @contextlib.asynccontextmanager
 async def _failures() -> AsyncIterator[None]:
-    """Make a SayError of what the client or the player raises."""
+    """Convert errors of the client and the player to SayError."""
     try:
         yield
     except NoServerError as error:
@@ -152,7 +152,7 @@ async def _failures() -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def _writing(what: object) -> Iterator[None]:
-    """Make a SayError of an OSError."""
+    """Convert OSError to SayError."""
     try:
         yield
     except OSError as error:

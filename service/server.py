@@ -1,4 +1,4 @@
-"""Listeners of the service; without keys they serve loopback only."""
+"""The service's listeners. Without keys they must be on loopback."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from talker.shape import CheckpointError
 
 
 def exposure_fault(settings: Settings) -> str | None:
-    """Why the service must not listen as it is told to; None if it may."""
+    """Return why the service must not listen with these settings; None if it may."""
     has_keys, is_off = settings.api_keys_file is not None, settings.auth == "off"
     if has_keys and is_off:
         return "auth is off, so api_keys_file would be of no effect; leave one of them out"
@@ -51,12 +51,12 @@ def exposure_fault(settings: Settings) -> str | None:
 
 
 _GRACE_S = 5
-#: How long a process that ends waits for whoever reads its log.
+#: Seconds that an ending process waits until its log has been written.
 _LAST_LINES_S = 1.0
 
 
 class Unable(Exception):
-    """The service cannot run; the text says why."""
+    """The service cannot run; the text has the reason."""
 
 
 def serve_until_stopped(settings: Settings) -> None:
@@ -138,7 +138,7 @@ async def _serve(
 
 
 def _checked(config: ServerConfig) -> ServerConfig:
-    """The same, its certificate read. Raises Unable."""
+    """Load the configuration's certificate. Raises Unable."""
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one
@@ -150,7 +150,7 @@ def _checked(config: ServerConfig) -> ServerConfig:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to ``_stop_on_signals``: uvicorn would raise them again at the end."""
+        """Leave signals to ``_stop_on_signals``; uvicorn would raise them again at the end."""
         yield
 
 
@@ -161,7 +161,7 @@ async def _administering(
     asked: asyncio.Event,
     reload: list[Callable[[], object]],
 ) -> AsyncIterator[None]:
-    """Serve the admin listener, if any, while the block runs; ``reload`` gets its certificate's."""
+    """Serve the admin listener, if any, during the block; ``reload`` gets its certificate's."""
     if listener is None:
         yield
         return
@@ -180,7 +180,7 @@ async def _administering(
 def _stop_on_signals(
     server: _Server, runtime: Runtime, log: LogWriter, asked: asyncio.Event
 ) -> asyncio.Task[None]:
-    """The first signal, or ``asked``, drains and ends the server; another ends it at once."""
+    """Drain and stop on the first signal or when ``asked`` is set; on another, stop at once."""
     signalled = False
 
     def on_signal(number: int) -> None:
@@ -207,7 +207,7 @@ def _stop_on_signals(
 async def _announce(
     settings: Settings, runtime: Runtime, log: LogWriter, began: float, port: int
 ) -> None:
-    """Print the line that a newcomer waits for."""
+    """Print a line when the service is ready, with a command to try."""
     await runtime.ready.wait()
     settle()
     log.write(f"Ready after {time.monotonic() - began:.1f} s. In another terminal:")
@@ -217,7 +217,7 @@ async def _announce(
 
 
 def _where(settings: Settings, port: int) -> str:
-    """The option of ``talkwire say`` that it needs unless the service is where it is usually."""
+    """Return the ``--url`` option for ``talkwire say``; empty for the default address."""
     scheme = "wss" if settings.tls_certificate else "ws"
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "localhost") else settings.host
     place = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -225,20 +225,20 @@ def _where(settings: Settings, port: int) -> str:
 
 
 def settle() -> None:
-    """Spare the garbage collector what exists so far, which takes 70 ms while clients wait."""
+    """Exempt all objects so far from garbage collection, which would block clients for 70 ms."""
     gc.collect()
     gc.freeze()
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The error itself, or a group's first that is none."""
+    """Return the error itself, or the first one of a group that is not a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def start_failure(error: BaseException) -> str:
-    """Why the engines did not start, for the operator; a group tells what its first member does."""
+    """Return why the engines did not start, for operators. Of a group the first error counts."""
     error = first_of(error)
     if isinstance(error, TalkwireError):
         return error.message

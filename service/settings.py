@@ -1,4 +1,4 @@
-"""Settings: command line over environment (``TALKWIRE_*``) over a TOML file over defaults."""
+"""Settings, by precedence: command line, environment (``TALKWIRE_*``), TOML file, defaults."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from talker.settings import TalkerSettings
 PREFIX = "TALKWIRE_"
 #: The speaking checkpoint that ships with the project.
 EMBEDDED_MODEL = Path(__file__).resolve().parent.parent / "embedded" / "checkpoint"
-#: Names that OpenAI's clients send where they do not let one choose.
+#: Model names that OpenAI's clients send when the user cannot choose one.
 _OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
-#: Hub ids of one checkpoint under its old and its new name.
+#: Old and new hub ids of a renamed checkpoint.
 _RENAMED = (("bosonai/higgs-audio-v3-tts-4b", "bosonai/higgs-tts-3-4b"),)
-#: What the environment may hold beside settings: the clients' own.
+#: Environment variables of the clients, which are not settings.
 _CLIENTS_OWN = frozenset((f"{PREFIX}URL", f"{PREFIX}API_KEY"))
 
 
 def _split(value: object) -> object:
-    """The environment has no lists: entries with commas between them."""
+    """Split a list from the environment at its commas."""
     if isinstance(value, str):
         return tuple(entry for part in value.split(",") if (entry := part.strip()))
     return value
 
 
 _Split = BeforeValidator(_split)
-#: Names of any kind, web origins, and names that the service goes by.
+#: Names of any kind, web origins, and host names of the service.
 Names = Annotated[tuple[str, ...], _Split]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(parse_origin)], ...], _Split]
 Hosts = Annotated[tuple[Annotated[str, AfterValidator(parse_host)], ...], _Split]
 
 
 def parse_aliases(value: object) -> object:
-    """Names and what they stand for, from a file (a table) or the environment (a JSON object)."""
+    """Parse a mapping of names, a table in a file or a JSON object in the environment."""
     if not isinstance(value, str):
         return value
     try:
@@ -61,14 +61,13 @@ def parse_aliases(value: object) -> object:
 Aliases = Annotated[dict[str, str], BeforeValidator(parse_aliases)]
 
 
-#: How many of something there are.
 Count = Annotated[int, Field(ge=1)]
-#: A time that one might wait for. Longer ones are slips, and overflow where they are counted in ms.
+#: A duration of at most a week. Longer ones are mistakes, and overflow when converted to ms.
 Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
 
 
 def _check_path(value: object) -> object:
-    """An empty text is the folder that the service happens to be started in."""
+    """Refuse an empty path, which would be the working directory."""
     if value == "":
         raise ValueError("empty; leave it out to have none")
     return value
@@ -78,11 +77,11 @@ File = Annotated[Path, BeforeValidator(_check_path)]
 
 
 class SettingsError(Exception):
-    """A setting is unknown or out of range; the text says which."""
+    """A setting is unknown or out of range; the text names it."""
 
 
 class Settings(BaseModel):
-    """Everything an operator can set. docs/reference/settings.md lists them with their meaning."""
+    """All settings of an operator; docs/reference/settings.md explains them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -187,7 +186,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_talker(self) -> Self:
-        """Refuse what the talker process would refuse, before anything starts."""
+        """Refuse settings that the talker process would refuse, before anything starts."""
         try:
             self.for_talker()
         except ValueError as error:
@@ -197,43 +196,43 @@ class Settings(BaseModel):
     @field_validator("tls_key")
     @classmethod
     def _check_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        """A key without its certificate would leave the service without TLS, unnoticed."""
+        """Refuse a key without its certificate, which would silently disable TLS."""
         if value is not None and info.data.get("tls_certificate") is None:
             raise ValueError("a key needs its certificate: tls_certificate")
         return value
 
     def for_talker(self) -> TalkerSettings:
-        """The talker process's part: all settings whose names begin with ``talker_``."""
+        """Return the talker process's settings, all those whose names begin with ``talker_``."""
         fields = TalkerSettings.__struct_fields__
         return TalkerSettings(**{name: getattr(self, f"talker_{name}") for name in fields})
 
     @property
     def accepts_unknown_voices(self) -> bool:
-        """Whether an unknown voice is the default one: by default where only one is embedded."""
+        """Whether the default voice speaks for unknown ones; by default for the embedded model."""
         if self.unknown_voice == "auto":
             return self.model == "embedded"
         return self.unknown_voice == "default"
 
     @property
     def metrics_are_public(self) -> bool:
-        """Whether ``/metrics`` is for everybody on the public listener."""
+        """Whether ``/metrics`` on the public listener needs no key."""
         if self.metrics_public is not None:
             return self.metrics_public
         return self.api_keys_file is None and is_loopback(self.host)
 
     @property
     def model_path(self) -> str:
-        """The folder or hub id that ``model`` stands for."""
+        """The folder or hub id of ``model``."""
         return str(EMBEDDED_MODEL) if self.model == "embedded" else self.model
 
     @property
     def model_name(self) -> str:
-        """The model's name for clients."""
+        """The model's name in responses to clients."""
         return self.served_model_name or Path(self.model).name or Path(self.model).resolve().name
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """The model's names: the served one, other settings', its hub ids, and OpenAI's."""
+        """All names of the model: the served one, those of other settings, and its hub ids."""
         folder = Path(self.model).name
         hub_ids = [id for ids in _RENAMED if folder in [i.split("/")[1] for i in ids] for id in ids]
         if self.model.count("/") == 1 and not Path(self.model).exists():

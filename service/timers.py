@@ -1,7 +1,7 @@
-"""Coalesced timers, work that is spread over the event loop's turns, and how late the loop is.
+"""Coalesced timers, work spread over turns of the event loop, and measurement of its lag.
 
-A wake-up of the loop costs more than the work after it, so callbacks that may run a little sooner
-run together.
+A wake-up of the loop costs more than the work that follows, so callbacks that may run a little
+early run together.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 
 _PERIOD_S = 0.25
-#: A minute's: a loop that was still for longer is as bad as that, and must not count for long.
+#: A minute of timers. A longer stall counts as one minute, since counting must be quick.
 _MOST_MISSED = 240
 
 
 async def beat(observe: Callable[[float], object]) -> None:
-    """Tell ``observe``, four times a second and for ever, how many seconds late a timer rang.
+    """Call ``observe`` four times a second, for ever, with the seconds by which a timer was late.
 
-    Timers that the loop missed while it stood still count too, each with its own lateness.
+    Timers that the loop missed while it was blocked count too, each with its own lateness.
     """
     while True:
         due = time.monotonic() + _PERIOD_S
@@ -33,7 +33,7 @@ async def beat(observe: Callable[[float], object]) -> None:
 
 
 def missed(late_s: float) -> list[float]:
-    """How late the timer that rings ``late_s`` seconds late is, and those that were due since."""
+    """Return the lateness of a timer that fired ``late_s`` late, and of those due since then."""
     count = min(math.ceil(late_s / _PERIOD_S), _MOST_MISSED)
     return [max(0.0, late_s - _PERIOD_S * number) for number in range(max(1, count))]
 
@@ -42,11 +42,11 @@ _TOGETHER_S = 0.025
 
 
 def align_deadline(wait_s: float, now: float) -> float:
-    """``wait_s``, or up to 25 ms less if it is longer than 50, so that many end together."""
+    """Shorten a wait of more than 50 ms by up to 25 ms, so that many end together."""
     return wait_s - (now + wait_s) % _TOGETHER_S if wait_s > 2 * _TOGETHER_S else wait_s
 
 
-#: Takes monotonic seconds, returns in how many to call it again. It must not raise.
+#: Takes the monotonic time, and returns the seconds until its next call. It must not raise.
 Look = Callable[[float], float]
 
 
@@ -56,14 +56,14 @@ class _Member:
 
 
 class TimerWheel:
-    """Calls each member's ``look``, on the event loop, when it wants or up to 25 ms sooner."""
+    """Calls each member's ``look`` on the event loop, when it is due or up to 25 ms sooner."""
 
     def __init__(self) -> None:
-        #: By the millisecond in which it ends: a wait, and those who are called then.
+        #: By the millisecond when it is due: a timer, and the members that are called then.
         self._waits: dict[int, tuple[asyncio.TimerHandle, list[_Member]]] = {}
 
     def join(self, look: Look, wait_s: float) -> Callable[[], None]:
-        """Have ``look`` called in ``wait_s`` seconds. Returns what ends that."""
+        """Call ``look`` in ``wait_s`` seconds, and return a function that stops its calls."""
         member = _Member(look)
         self._put(member, wait_s, time.monotonic())
 
@@ -73,7 +73,7 @@ class TimerWheel:
         return leave
 
     def soon(self) -> None:
-        """Call every member as soon as the present callback is over, whenever it was due."""
+        """Call every member right after the current callback, whenever it was due."""
         now = time.monotonic()
         waits, self._waits = self._waits, {}
         for timer, members in waits.values():
@@ -101,21 +101,21 @@ class TimerWheel:
 
 
 class LoopTurns:
-    """Calls callbacks in order, one in each turn of the event loop and none in the present one: so
-    what is read meanwhile, and answered, waits for one of them at most. They must not raise.
+    """Calls callbacks in order, one in each turn of the event loop and none in the current turn.
+    Input that is read meanwhile waits for at most one of them. They must not raise.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()
 
     def put(self, callback: Callable[[], object]) -> None:
-        """Have ``callback`` called when it is its turn, for the caller who is served now."""
+        """Call ``callback`` in its turn, on behalf of the current caller."""
         self._waiting.append(partial(copy_context().run, callback))
         if len(self._waiting) == 1:
             self._in_a_turn()
 
     def _in_a_turn(self) -> None:
-        """Call in the turn after the next, in which the tasks woken now write their answers."""
+        """Call in the turn after the next one, in which tasks that wake up now write responses."""
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, self._call)
 

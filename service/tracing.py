@@ -1,7 +1,7 @@
 """OpenTelemetry traces of contexts, utterance by utterance.
 
-:class:`ContextTrace` notes times as a context's events pass its driver; spans are written from
-them when an utterance is over, so that nothing waits for tracing.
+:class:`ContextTrace` records the times of a context's events in its driver. The spans are written
+when an utterance is over, so that nothing waits for tracing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 class Stage(NamedTuple):
-    """A span that is over. ``cut`` says why it did not come to its own end."""
+    """A span that is over. ``cut``: the reason if it ended early."""
 
     name: str
     start: float
@@ -43,16 +43,16 @@ class Stage(NamedTuple):
     cut: str | None = None
 
 
-#: Windows of an utterance that get spans of their own; the last is always among them.
+#: Maximum number of an utterance's windows with spans; the last window always has one.
 MAX_WINDOWS = 32
-#: Pieces of text whose times are kept while the utterances before them are being spoken.
+#: Maximum number of texts whose times are kept while earlier utterances are spoken.
 _MAX_TEXTS = 1024
 _FIRST_ROW = "tts.talker.first_row"
 
 
 class UtteranceTrace:
-    """The stages of an utterance that the talker was asked for at ``now``. ``text_at``: its first
-    text came; ``queued_at``: its text was complete.
+    """The stages of an utterance that the talker was asked for at ``now``. Its text began to
+    arrive at ``text_at`` and was complete at ``queued_at``.
     """
 
     def __init__(self, index: int, text: str, text_at: float, queued_at: float, now: float) -> None:
@@ -62,10 +62,10 @@ class UtteranceTrace:
             Stage("tts.segment", text_at, queued_at),
             Stage("tts.talker.wait", queued_at, now),
         ]
-        #: What the talker is at, and since when.
+        #: The talker's current stage and its start.
         self._talking: tuple[str, float] | None = (_FIRST_ROW, now)
         self._rows, self._last_row_at = 0, now
-        #: The window that the codec was asked for, and when.
+        #: The window in the codec and the time of its request.
         self._decoding: tuple[DecodeWindow, float] | None = None
         self._windows: list[list[Stage]] = []
         self._window_count = 0
@@ -74,7 +74,7 @@ class UtteranceTrace:
         self._samples = 0
 
     def on_rows(self, came: Sequence[Arrival], finish: str | None) -> None:
-        """The talker made rows."""
+        """Record rows of the talker."""
         if self._talking is None:
             return
         name, since = self._talking
@@ -88,22 +88,22 @@ class UtteranceTrace:
             self._end_talking(self._last_row_at, None)
 
     def on_nothing(self) -> None:
-        """The talker had nothing to say."""
+        """Record that the text had nothing that can be spoken."""
         self._talking = None
 
     def on_decode(self, window: DecodeWindow, now: float) -> None:
-        """The codec is asked for a window."""
+        """Record the request for a window."""
         self._decoding = window, now
 
     def on_audio(self, stats: DecodeStats | None, samples: int, now: float, done_at: float) -> None:
-        """The window came at ``now``, and so many of its samples had been sent at ``done_at``."""
+        """Record a window that came at ``now``; ``samples`` of it were sent by ``done_at``."""
         self._end_window(stats, now, None)
         self._sent_from = now if self._sent_from is None else self._sent_from
         self._sent_to = done_at
         self._samples += samples
 
     def finish(self, end: float, cut: str | None) -> list[Stage]:
-        """The whole and its parts: it was over at ``end``, or was ``cut`` off then."""
+        """Return the utterance's stage and its parts. It ended at ``end``, early if ``cut``."""
         self._end_talking(self._last_row_at if cut is None and self._rows else end, cut)
         self._end_window(None, end, cut)
         if self._sent_from is not None:
@@ -127,7 +127,7 @@ class UtteranceTrace:
             self._talking = None
 
     def _end_window(self, stats: DecodeStats | None, now: float, cut: str | None) -> None:
-        """A window's times are reckoned back from its answer; without one ``stats`` is None."""
+        """Compute a window's stages back from its result; without one, ``stats`` is None."""
         if self._decoding is None:
             return
         (window, asked_at), self._decoding = self._decoding, None
@@ -150,22 +150,22 @@ class UtteranceTrace:
 
 
 class ContextTrace:
-    """One context's trace under the span ``root``, of which no more is kept than of the utterances
-    under way. ``skew_ns``: wall clock less monotonic clock.
+    """One context's trace under the span ``root``. Only current utterances are kept in memory.
+    ``skew_ns``: wall clock minus monotonic clock.
     """
 
     def __init__(self, tracer: Tracer, root: Span, skew_ns: int, now: float) -> None:
         self._tracer, self._root, self._skew_ns = tracer, root, skew_ns
         self._utterances: dict[int, UtteranceTrace] = {}
         self._texts: deque[float] = deque(maxlen=_MAX_TEXTS)
-        self._complete_at = now  # the text of the utterance before
+        self._complete_at = now  # the previous utterance's text
         self._count = 0
         self._is_over = False
 
     def note(
         self, event: events.Event, commands: Sequence[events.Command], now: float, done_at: float
     ) -> None:
-        """An event came at ``now``; at ``done_at`` its commands had been carried out."""
+        """Record an event at ``now``, whose commands had been executed at ``done_at``."""
         if self._is_over:
             return
         known = self._utterances.get(getattr(event, "utterance", -1))
@@ -196,7 +196,9 @@ class ContextTrace:
                     self._end(reason, report, None if error is None else error.code.value, done_at)
 
     def _start(self, index: int, text: str, queued_at: float, now: float) -> None:
-        """Its text began with the first piece after the text before was complete, or its rest."""
+        """Start an utterance, whose text began with the first one that came after the previous
+        utterance's was complete, or is the rest of that text.
+        """
         while self._texts and self._texts[0] <= self._complete_at:
             self._texts.popleft()
         text_at = min(self._texts[0] if self._texts else self._complete_at, queued_at)
@@ -252,21 +254,21 @@ class ContextTrace:
 
 
 _STOP_S = 5.0
-#: What is taken of ``tracestate``; the standard asks for no less (W3C Trace Context, 3.3.1.5).
+#: Maximum length of a header; the standard requires no less (W3C Trace Context, 3.3.1.5).
 _STATE_BYTES = 512
 
-#: The W3C headers of the request or handshake that this task works for.
+#: The W3C headers of this task's request or handshake.
 _headers: ContextVar[Mapping[str, str] | None] = ContextVar("trace headers", default=None)
 
 
 class TracingError(Exception):
-    """Traces were asked for and cannot be made; the text says why."""
+    """Tracing is enabled but not possible; the text has the reason."""
 
 
 class Tracing:
-    """Makes the traces of one gateway and hands them to a processor of spans.
+    """Creates the traces of one gateway for a span processor.
 
-    Without one they go to where OpenTelemetry's own environment variables say, over OTLP/HTTP,
+    By default they are exported over OTLP/HTTP as OpenTelemetry's own environment variables say,
     in batches and from a thread. Raises TracingError.
     """
 
@@ -289,7 +291,7 @@ class Tracing:
         self._model = model
 
     def open(self, protocol: str, request_id: str, now: float) -> ContextTrace | None:
-        """The trace of a new context, under the client's span if any; None if it is not sampled."""
+        """Open a context's trace, under the client's span if any; None if it is not sampled."""
         from opentelemetry.trace import SpanKind
 
         skew_ns = time.time_ns() - int(now * 1e9)
@@ -305,8 +307,8 @@ class Tracing:
         return ContextTrace(self._tracer, span, skew_ns, now)
 
     async def stop(self) -> None:
-        """Send what there is, and end; not longer than a few seconds."""
-        # A thread that the process' end does not wait for: the receiver may not answer.
+        """Export the remaining spans and stop, within a few seconds."""
+        # A daemon thread, since the receiver may not answer.
         stopping = threading.Thread(target=self._provider.shutdown, daemon=True)
         stopping.start()
         await asyncio.to_thread(stopping.join, _STOP_S)
@@ -315,7 +317,7 @@ class Tracing:
 
 
 def _otlp() -> SpanProcessor:
-    """Raises TracingError for a protocol that is not spoken here."""
+    """Create the OTLP span processor. Raises TracingError for an unsupported protocol."""
     names = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
     asked = next(filter(None, map(os.environ.get, names)), None)
     if asked not in (None, "http/protobuf"):
@@ -329,7 +331,7 @@ def _otlp() -> SpanProcessor:
 
 
 class TraceHeaders:
-    """ASGI middleware: from here on a request's or socket's tasks know the client's span."""
+    """ASGI middleware: keep the client's trace headers for the tasks of a request or socket."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
