@@ -1,8 +1,8 @@
-"""Acknowledgement tracking: how far a socket's client has read, from its pongs.
+"""Acknowledgement tracking: the audio that a socket's client has read, from its pongs.
 
-TCP takes a minute and more of audio for a client that does not read. So a WebSocket ping
-follows the audio: its pong says that everything before it has been read, by the client's own
-library, whatever kernels and proxies hold in between (RFC 6455, 5.5.2 and 5.5.3).
+TCP buffers a minute or more of audio for a client that does not read. Audio is therefore followed
+by a WebSocket ping. Its pong means that the client's library has read everything before it,
+whatever kernels and proxies buffer in between (RFC 6455, 5.5.2 and 5.5.3).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 from service.transport.uvicorn_protocols import PAYLOAD_BYTES, WebSocketProtocol
 
-#: So much audio may go out without a ping while more is waiting.
+#: Maximum audio without a ping while more is waiting.
 _PING_BYTES = 32 * 1024
 
 
 class AckTracker:
-    """One socket's audio: what was written of each context, and what has been read.
+    """Audio of one socket's contexts, written and read.
 
-    Without ``protocol`` nothing is known, and nobody is ever stuck. ``now`` is monotonic seconds.
+    Without ``protocol`` nothing is tracked, and no client counts as stuck. ``now`` is monotonic.
     """
 
     def __init__(self, protocol: WebSocketProtocol | None = None) -> None:
@@ -28,7 +28,7 @@ class AckTracker:
         self._written: dict[int, int] = {}
         self._unpinged: dict[int, int] = {}
         self._unpinged_bytes = 0
-        #: By handle, the samples written before each ping that has not been answered.
+        #: For each unanswered ping, the samples written before it, by handle.
         self._pings: deque[dict[int, int]] = deque()
         self._count = 0
         self._waiting_since: float | None = None
@@ -37,8 +37,8 @@ class AckTracker:
             protocol.on_pong = self._on_pong
 
     def follow(self, handle: int, on_read: Callable[[int], None]) -> None:
-        """Tell ``on_read`` how many samples of a context's audio, as sent, have been read; it is
-        called by the connection, not by a task of the caller's.
+        """Call ``on_read`` with the number of a context's samples, as sent, that have been read.
+        The connection calls it, not a task of the caller.
         """
         if self._protocol is not None:
             self._followers[handle] = on_read
@@ -46,15 +46,15 @@ class AckTracker:
             on_read(0)
 
     def forget(self, handle: int) -> None:
-        """The context is over."""
+        """Stop following a context that is over."""
         self._followers.pop(handle, None)
         self._written.pop(handle, None)
 
     def on_written(
         self, handle: int | None, samples: int, size: int, now: float, *, more: bool
     ) -> None:
-        """A message was written, audio if it has ``samples``; ``more`` waits already. A ping
-        follows audio, at the latest behind the last message that is there.
+        """Record a written message, which is audio if it has ``samples``. ``more``: other messages
+        are waiting. A ping follows audio, at the latest after the last waiting message.
         """
         if self._protocol is None:
             return
@@ -73,7 +73,7 @@ class AckTracker:
         self._protocol.ping(self._count.to_bytes(PAYLOAD_BYTES, "big"))
 
     def _on_pong(self, payload: bytes) -> None:
-        """Pongs may be left out for all but the last ping; unknown ones say nothing."""
+        """Handle a pong, which also answers all earlier pings. Unknown ones are ignored."""
         later_pings = self._count - int.from_bytes(payload, "big")
         if not 0 <= later_pings < len(self._pings):
             return
@@ -86,18 +86,18 @@ class AckTracker:
                 on_read(count)
 
     def stuck_s(self, now: float) -> float:
-        """For how long the client has not read on though there was something to read."""
+        """Return for how many seconds the client has not read although messages were waiting."""
         if self._has_ponged or not self._pings:
             self._has_ponged = False
             self._waiting_since = now if self._pings else None
         return 0.0 if self._waiting_since is None else now - self._waiting_since
 
     def pardon(self, now: float) -> None:
-        """Count from ``now`` on how long the client has not read: nobody was there to see it."""
+        """Restart the time of ``stuck_s`` at ``now``, since earlier pongs may not be seen yet."""
         if self._waiting_since is not None:
             self._waiting_since = now
 
     def give_up_in(self, seconds: float) -> None:
-        """Drop a connection that is being closed then: its transport would wait for ever."""
+        """Abort a closing connection after ``seconds``; its transport would wait for ever."""
         if self._protocol is not None:
             self._protocol.abort_in(seconds)

@@ -1,4 +1,4 @@
-"""Chunk settings of a stream: the client's options, else the server's, within the codec's needs."""
+"""Chunk settings of a stream: the client's options or the server's, as far as the codec allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streaming.protocol.field_errors import invalid_parameter
 from streaming.protocol.messages import ChunkingOptions
 from streaming.spec import CodecSpec
 
-#: What is less than this of a frame is rounding.
+#: Fractions of a frame below this are rounding errors.
 _ROUNDING = 1e-6
 
 
@@ -23,12 +23,12 @@ def schedule_settings(
     speed: float = 1.0,
     layout: RowLayout = RowLayout.DELAYED,
 ) -> ScheduleSettings:
-    """The schedule of a new utterance whose frames are heard ``speed`` times as fast. Raises
-    RequestError where the client sets the size of chunks twice.
+    """Return the schedule settings of an utterance whose frames are played at ``speed``. Raises
+    RequestError if the client sets the size of chunks twice.
 
-    The lookahead is no more than the codec's decoder sees, which of a causal one is none. A codec
-    with state needs all that it reaches back to, so a left context is not to be chosen. What the
-    stretcher holds back the client does not have yet: so much more must always be left there.
+    The lookahead is limited to the decoder's, which is 0 for a causal one. A codec with state needs
+    its full left context, so clients cannot choose it. ``guard_s`` includes the audio that the
+    stretcher holds back, since the client does not have it yet.
     """
     theirs = chunking or ChunkingOptions()
 
@@ -36,13 +36,13 @@ def schedule_settings(
         return default if wish is None else wish
 
     lookahead = pick(theirs.lookahead_frames, mine.lookahead_frames)
-    # Who asks for a lookahead wants its exactness, and from the first chunk on.
+    # A client that sets the lookahead wants it to be exact from the first chunk on.
     asked = theirs.lookahead_frames is not None
     first_lookahead = pick(
         theirs.first_lookahead_frames, lookahead if asked else mine.first_lookahead_frames
     )
     first_lookahead = min(first_lookahead, lookahead)
-    # Likewise where all windows are to have the same.
+    # Likewise if all windows must have the same lookahead.
     is_complete = (
         not mine.incomplete_lookahead
         or asked

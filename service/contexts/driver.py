@@ -1,4 +1,4 @@
-"""The driver of one context: carries out its session's commands and feeds back their results."""
+"""The driver of one context: executes its session's commands and feeds back their results."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 
 class TalkerRequests:
-    """The talker's requests of one context, one for each utterance: ``template`` with its text.
+    """The talker requests of one context: ``template`` with the text of each utterance.
 
-    What comes of them goes to ``post``, but for errors. They wait for what ``prepare`` makes.
+    Their results are posted to ``post``; errors are raised. They wait for ``prepare``'s references.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class TalkerRequests:
         self._preparing = None if prepare is None else tasks.create_task(self._prepare(prepare))
         self._demand: RowDemand | None = None
         self._is_wanted, self._is_stopped = asyncio.Event(), False
-        self._row_s = 0.0  # what a row took of late
+        self._row_s = 0.0  # recent time per row
         self._has_rows = False
 
     def take(self, demand: RowDemand) -> None:
-        """Take the next rows as ``demand`` says."""
+        """Take the next rows with ``demand``."""
         self._demand = demand._replace(delay_s=align_deadline(demand.delay_s, time.monotonic()))
 
     def pause(self) -> None:
-        """Take no more rows. The talker pauses, and its engine goes on with others."""
+        """Take no more rows. The talker pauses, and its engine continues with other requests."""
         self._is_wanted.clear()
 
     def resume(self) -> None:
@@ -61,7 +61,7 @@ class TalkerRequests:
         self._is_wanted.set()
 
     def stop(self) -> None:
-        """Forget the context's reference and conversation: it is over."""
+        """Release the context's references and conversation at its end."""
         self._is_stopped = True
         if self._template.conversation is not None:
             self._runtime.talker.forget(self._template.conversation)
@@ -69,7 +69,7 @@ class TalkerRequests:
             self._preparing.cancel()
 
     async def speak(self, utterance: int, text: str, delivery: str = "") -> None:
-        """Have one utterance spoken. Raises TalkwireError."""
+        """Request one utterance, and post its rows. Raises TalkwireError."""
         request = dataclasses.replace(
             self._template,
             request_id=f"{self._template.request_id}-{utterance}",
@@ -77,7 +77,7 @@ class TalkerRequests:
             delivery=delivery,
         )
         if self._preparing is not None:
-            prepared = await asyncio.shield(self._preparing)  # others may still want it
+            prepared = await asyncio.shield(self._preparing)  # later utterances may need it
             if isinstance(prepared, TalkwireError):
                 raise prepared
             first, *others = prepared
@@ -87,7 +87,7 @@ class TalkerRequests:
             try:
                 await self._take_rows(utterance, request)
             except BackendError as error:
-                # tried again where nothing of the context has been heard that could break off
+                # retried only before the context's first rows, so that no speech breaks off
                 if error.code is not ErrorCode.ENGINE_RESTARTING or self._has_rows:
                     raise
                 if not await self._runtime.wait_for_restart():
@@ -99,7 +99,7 @@ class TalkerRequests:
             self._post(events.NothingToSay(utterance))
 
     async def _take_rows(self, utterance: int, request: SpeechRequest) -> None:
-        """Raises TalkwireError."""
+        """Post the rows of a request. Raises TalkwireError."""
         pace = self._runtime.engine_pace.estimator.open()
         self.resume()
         try:
@@ -126,7 +126,7 @@ class TalkerRequests:
             pace.close()
 
     async def _prepare(self, prepare: Prepare) -> tuple[Reference, ...] | TalkwireError:
-        """Return what ``prepare`` makes, or the error."""
+        """Return the references of ``prepare``, or its error."""
         try:
             return await prepare()
         except TalkwireError as error:
@@ -136,44 +136,44 @@ class TalkerRequests:
             return internal_error()
 
 
-#: Two times nearer than this are the same to a timer. uvloop counts in these, from the last whole
-#: one, and rounds: without one more it would ring too soon, and again and again until it is time.
+#: Resolution of timers. uvloop counts whole milliseconds, and rounds: without one more, a timer
+#: would fire too soon, and repeatedly until it is due.
 _TIMER_STEP_S = 0.001
-#: A client that is still writing a text pauses for less than this between two pieces of it.
+#: The longest pause between two texts of a client that is still writing.
 _WRITING_S = 1.0
 
 
 class ContextSink(Protocol):
-    """Takes what a session says, on the event loop; must not block. ``on_cancelled`` or ``on_done``
-    is the last call.
+    """Takes a session's outputs. Called on the event loop; must not block. The last call is
+    ``on_cancelled`` or ``on_done``.
     """
 
     def on_audio(self, audio: events.SendAudio, words: Sequence[WordTiming]) -> None:
-        """Samples to send, and the words whose speech ends in them if the context asks for them."""
+        """Send samples and, if the context has word timings, the words that end in them."""
 
     def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
-        """Words of earlier audio that are known only now."""
+        """Send word timings of earlier audio, which have become known only now."""
 
     def on_flushed(self, flushed: events.Flushed) -> None:
-        """A flush is done."""
+        """Report the end of a flush."""
 
     def on_cancelled(self, cancelled: events.Cancelled) -> None:
-        """The context was cancelled."""
+        """Report that the context was cancelled."""
 
     def on_done(self, done: events.Done) -> None:
-        """The context is closed."""
+        """Report that the context is closed."""
 
 
-#: Waits until the client has room for audio; how many samples it has taken in all, if it waited.
+#: Waits for room at the client. Returns the samples that it has taken so far, None without a wait.
 Room = Callable[[], Awaitable[int | None]]
 
 
 class ContextDriver:
-    """Owns a Session and the tasks that work for it.
+    """Owns a Session and its tasks.
 
-    ``plan.request`` is the template of the talker's requests; its ``conversation``, if it has one,
-    is this context's own. ``plan.prepare`` is begun at once. ``room`` is waited for before each
-    window is decoded. Text counts against the limits of ``caller``.
+    ``plan.request`` is the template of the talker requests; its ``conversation``, if any, belongs
+    to this context alone. ``plan.prepare`` starts at once. ``room`` is awaited before each window
+    is decoded. Text counts against the limits of ``caller``.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class ContextDriver:
         self._timer_at = 0.0
         self.touched_at = time.monotonic()
         self._text_at = -math.inf
-        #: Since when there has been nothing to speak; None while there is.
+        #: Time since which there has been nothing to speak; None while there is.
         self._resting_since: float | None = self.touched_at
         runtime.open_contexts.add(self)
         self._trace: ContextTrace | None = None
@@ -207,38 +207,38 @@ class ContextDriver:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the context is over."""
+        """Whether the session is closed."""
         return self._session.state is State.CLOSED
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do but wait for the client."""
+        """Whether the context is closed or only waits for its client."""
         return self.is_closed or self._session.is_idle
 
     @property
     def has_pending_text(self) -> bool:
-        """Whether there is text whose sentence has not ended."""
+        """Whether only text without the end of its sentence is waiting."""
         return self._session.is_idle and not self._session.is_settled
 
     def is_settled(self, now: float) -> bool:
-        """Whether a server that ends need not wait for it: all text has been spoken, and none has
-        come of late, as it does while somebody writes.
+        """Whether a drain need not wait for this context: all text has been spoken, and none has
+        come recently.
         """
         is_quiet = self._session.is_settled and now - self._text_at >= _WRITING_S
         return self.is_closed or is_quiet
 
     def idle_s(self, now: float) -> float:
-        """Seconds since anything happened, or 0 while there is work to do."""
+        """Return the seconds since the last event; 0 while there is work to do."""
         return now - self.touched_at if self.is_idle else 0.0
 
     def resting_s(self, now: float) -> float:
-        """Seconds since there was anything to speak; 0 while there is. Unlike ``idle_s`` nothing
-        that the client sends without speech coming of it begins them anew.
+        """Return for how many seconds there has been nothing to speak; 0 while there is. Unlike
+        ``idle_s``, messages that lead to no speech do not reset it.
         """
         return 0.0 if self._resting_since is None else now - self._resting_since
 
     def post(self, event: events.Event) -> None:
-        """Let something happen. Raises RequestError (the context's state), CapacityError (text)."""
+        """Handle an event. Raises RequestError (wrong state), CapacityError (limits of text)."""
         now = self.touched_at = time.monotonic()
         if isinstance(event, events.TextAppended):
             commands = self._take_text(event, now)
@@ -253,7 +253,7 @@ class ContextDriver:
             self._trace.note(event, commands, now, time.monotonic())
 
     def _take_text(self, event: events.TextAppended, now: float) -> list[events.Command]:
-        """Count text against its sender's limits, unless the session refuses it."""
+        """Count text against its caller's limits, unless the session refuses it."""
         self._text_at = now
         accounts, caller = self._runtime.accounts, self._caller
         accounts.take_text(caller, len(event.text), now)
@@ -264,7 +264,7 @@ class ContextDriver:
             raise
 
     def _carry_out_all(self, commands: Sequence[events.Command]) -> None:
-        """Carry out commands in order. Words go with the audio before them."""
+        """Execute commands in order. Words are sent with the audio before them."""
         audio: events.SendAudio | None = None
         words: list[WordTiming] = []
         for command in commands:
@@ -301,7 +301,7 @@ class ContextDriver:
             case events.StopWork():
                 if self._timer is not None:
                     self._timer.cancel()
-                # A task that is itself reporting the end finishes by itself.
+                # The task that reports the end must finish.
                 for task in self._working - {asyncio.current_task()}:
                     task.cancel()
                 self._talker.stop()
@@ -317,7 +317,7 @@ class ContextDriver:
                 self._sink.on_done(command)
 
     def _set_timer(self, at: float) -> None:
-        """Most events ask for the time that is set already: that costs nothing."""
+        """Set the timer. Most events set the same time again, which costs nothing."""
         if self._timer is not None:
             if abs(at - self._timer_at) < _TIMER_STEP_S:
                 return
@@ -337,7 +337,7 @@ class ContextDriver:
         return task
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Work for the context, which fails with it."""
+        """Do the work; an error fails the context."""
         try:
             await work()
         except TalkwireError as error:
@@ -347,8 +347,8 @@ class ContextDriver:
             self.post(events.Failed(internal_error()))
 
     async def _decode(self, command: events.Decode) -> None:
-        """Decode when there is room. A client that made us wait has played no more than it has
-        taken, and its windows are not more urgent than others' for its slowness.
+        """Decode a window when there is room. A client that made us wait has played at most what
+        it has taken, and its slowness does not make its windows more urgent than others'.
         """
         deadline = command.deadline
         if self._room is not None and (taken := await self._room()) is not None:

@@ -1,4 +1,4 @@
-"""The plan of one context: its client's options, else the server's, within the codec's needs."""
+"""The plan of one context: its client's options, or else the server's."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from streaming.session import Session, SessionSettings
 from streaming.turns import TurnSettings, chars_within
 from streaming.utterance_queue import QueueSettings
 
-#: What a text that cannot be spoken is heard as, where that is no error.
+#: Silence that replaces a text that cannot be spoken, if that is no error.
 _SILENCE_S = 0.2
-#: A sentence longer than this that nothing is spoken before begins with its first clauses.
+#: A first sentence longer than this is split after a clause, so that speech begins sooner.
 _FIRST_CHARS = 90
-#: Protocols whose clients take such a text for a reason to give up.
+#: Protocols whose clients give up after an error for such a text.
 _LENIENT = frozenset(("openai", "elevenlabs", "cartesia", "deepgram"))
 
 
 class FlushEncoder(Enum):
-    """When the encoder gives what it holds back, beside the end of a context without error."""
+    """When the encoder is flushed, apart from the end of a context without error."""
 
     EACH_UTTERANCE = auto()
-    #: Where nothing more waits to be spoken: for encoders whose flush is heard.
+    #: When no text is waiting to be spoken, for encoders whose flush is audible.
     EACH_PAUSE = auto()
-    #: With each of the client's flushes.
+    #: At each of the client's flushes.
     EACH_FLUSH = auto()
-    #: For files, which end with it.
+    #: Only at the end, for files.
     AT_END = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechPlan:
-    """Everything a context is opened with.
+    """All parameters of a new context.
 
-    ``protocol`` is the metrics' label. With ``is_lenient`` text without anything that can be spoken
-    is no error; agents' models write emoji. Other dialects count errors where they render them.
+    ``protocol`` is the metrics' label. With ``is_lenient``, text in which nothing can be spoken is
+    no error, since agents' models write emoji. Other dialects count errors when rendering them.
     """
 
     protocol: str
@@ -75,7 +75,7 @@ def plan_speech(
     flush_encoder: FlushEncoder = FlushEncoder.EACH_UTTERANCE,
     is_lenient: bool = True,
 ) -> SpeechPlan:
-    """Check that a context can be served, and plan it. Raises RequestError, CapacityError."""
+    """Return the plan of a context that can be served. Raises RequestError, CapacityError."""
     runtime.require_ready(or_restarting=True)
     session = Session(session_settings(runtime, create, buffered=buffered, protocol=protocol))
     request = speech_request(runtime, create, request_id)
@@ -88,13 +88,13 @@ def plan_speech(
 def session_settings(
     runtime: Runtime, create: ContextCreate, *, buffered: bool = False, protocol: str = ""
 ) -> SessionSettings:
-    """Settings of a new context's Session. Raises RequestError.
+    """Return the settings of a new context's Session. Raises RequestError.
 
     Args:
         runtime: The service's settings and engines.
-        create: What the client asks for.
-        buffered: The audio is kept until all of it is there, so no lead limits it.
-        protocol: The dialect: some get silence for text that cannot be spoken.
+        create: The client's options.
+        buffered: The audio is kept until it is complete, so no lead limits it.
+        protocol: The dialect; some get silence for text that cannot be spoken.
     """
     mine, spec, speed = runtime.settings, runtime.codec.spec, create.audio.speed
     lead_ms = create.max_lead_ms or min(mine.default_lead_ms, mine.max_lead_ms)
@@ -120,8 +120,8 @@ def session_settings(
     )
     is_lenient = protocol in _LENIENT and mine.unspeakable_text == "silence"
     silence_s = _SILENCE_S if is_lenient else 0.0
-    # A complete text is one generation as far as ``max_frames`` or the talker's own limit can hold
-    # it; single pieces are, where these are limited in length.
+    # A complete text is spoken in one generation if it fits ``max_frames`` and the talker's limit.
+    # If the length of pieces is limited, each piece is one generation.
     talker, most = runtime.talker, 0
     if mine.max_segment_chars is None and talker.segment_chars is None:
         frames = min(create.sampling.max_frames or talker.max_frames, talker.max_frames)
@@ -138,9 +138,9 @@ def require_model(runtime: Runtime, name: str | None) -> None:
 
 
 def speech_request(runtime: Runtime, create: ContextCreate, request_id: str) -> SpeechRequest:
-    """The template of a context's talker requests. Raises RequestError."""
+    """Return the template of a context's talker requests. Raises RequestError."""
     require_model(runtime, create.model)
-    if create.language is not None:  # no family has a place for it in its prompts
+    if create.language is not None:  # no family's prompts contain a language
         raise unsupported("language", "No served model takes a language: they follow the text's.")
     voice = runtime.library.resolve(resolve_voice(create.voice, runtime), current_caller().tenant)
     possible, most = continuity(runtime), create.sampling.max_frames
@@ -160,5 +160,5 @@ def speech_request(runtime: Runtime, create: ContextCreate, request_id: str) -> 
 
 
 def continuity(runtime: Runtime) -> list[str]:
-    """Values of ``continuity`` that a context may ask for; the first is the default."""
+    """Return the possible values of ``continuity``; the first is the default."""
     return ["context", "none"] if runtime.talker.has_continuity else ["none"]

@@ -1,4 +1,4 @@
-"""The outbox of one socket: bounded, ordered, and revocable for a cancel."""
+"""The outbox of one socket: a bounded queue from which a cancel can revoke audio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Item(NamedTuple):
-    """One WebSocket message. Audio, and what goes with it, has its context's handle."""
+    """One WebSocket message. Audio and messages about it have the handle of their context."""
 
     data: str | bytes
     handle: int | None = None
@@ -16,11 +16,11 @@ class Item(NamedTuple):
 
 
 class Outbox:
-    """A queue with a bound in bytes; writers put without waiting, one reader takes."""
+    """A queue bounded in bytes, with writers that never wait and one reader."""
 
     def __init__(self, max_bytes: int) -> None:
         self._items: deque[Item] = deque()
-        #: Bytes that wait.
+        #: Bytes in the queue.
         self.queued_bytes = 0
         self._max_bytes = max_bytes
         self._changed = asyncio.Event()
@@ -29,12 +29,12 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether the queue is empty."""
         return not self._items
 
     def put(self, item: Item) -> None:
-        """Add one message. Over the bound everything is dropped, and ``overflowed`` is set:
-        a stream with a hole is worth nothing. After ``close`` nothing is taken.
+        """Add one message. Beyond the bound all messages are dropped, since a stream with a hole is
+        useless, and ``overflowed`` is set. After ``close`` messages are ignored.
         """
         if self._closed or self.overflowed.is_set():
             return
@@ -48,14 +48,14 @@ class Outbox:
         self._changed.set()
 
     def drop_audio(self, handle: int) -> int:
-        """Take back a context's unwritten audio and what goes with it; return its samples."""
+        """Remove a context's unwritten audio and messages about it, and return its samples."""
         dropped = sum(item.samples for item in self._items if item.handle == handle)
         self._items = deque(item for item in self._items if item.handle != handle)
         self.queued_bytes = sum(len(item.data) for item in self._items)
         return dropped
 
     def close(self, last_words: Item | None = None) -> None:
-        """Let the reader have what is there, ``last_words``, and then the end."""
+        """Let the reader take the queued messages, ``last_words``, and then None."""
         if last_words is not None:
             self._items.append(last_words)
             self.queued_bytes += len(last_words.data)
@@ -63,7 +63,7 @@ class Outbox:
         self._changed.set()
 
     async def get(self) -> Item | None:
-        """The next message; None after the last one."""
+        """Wait for the next message; None after the last one."""
         while not self._items:
             if self._closed:
                 return None

@@ -1,9 +1,8 @@
 """One stream of speech, from text to encoded audio, for every dialect.
 
-A SpeechContext owns a context's session, driver, admission lease, encoder and figures. It emits a
-stream of outputs, which go to a socket (SocketOutput, by way of the dialect's Renderer) or to an
-HTTP response (service.transport.http_response). A dialect parses what its clients send and renders
-the outputs; everything else is here.
+A SpeechContext owns a context's session, driver, admission lease, encoder and metrics. Its outputs
+go to a socket (SocketOutput, through the dialect's Renderer) or to an HTTP response
+(service.transport.http_response). A dialect only parses requests and renders the outputs.
 """
 
 from __future__ import annotations
@@ -37,27 +36,27 @@ _NOTHING = np.empty(0, np.float32)
 
 
 class Started(NamedTuple):
-    """Audio begins, at ``sample_rate`` Hz. A decoder's output lags ``delay_samples`` behind."""
+    """Audio begins at ``sample_rate`` Hz. The client's decoder delays it by ``delay_samples``."""
 
     sample_rate: int
     delay_samples: int
 
 
 class Words(NamedTuple):
-    """Words of the audio before, by the codec's times: a decoder's are ``delay_ms`` later."""
+    """Words of earlier audio, timed in the codec's audio: ``delay_ms`` later after decoding."""
 
     timings: tuple[WordTiming, ...]
     delay_ms: float
 
     def heard(self) -> list[WordTiming]:
-        """The words by the time of what a decoder makes of their audio."""
+        """Return the words with their times in the decoded audio."""
         return later(self.timings, self.delay_ms)
 
 
 class Audio(NamedTuple):
-    """Packets, maybe none yet, of ``codec_samples`` of the codec's, and the words that end in them.
+    """Packets, maybe none yet, of ``codec_samples`` of the codec, and the words that end in them.
 
-    ``is_last``: of the context, as far as is known; ``late``: the listener ran dry before it.
+    ``is_last``: the context's last audio, if known; ``late``: an underrun preceded it.
     """
 
     packets: tuple[Packet, ...]
@@ -68,16 +67,16 @@ class Audio(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """All packets, one after another."""
+        """The bytes of all packets."""
         return b"".join(packet.data for packet in self.packets)
 
     @property
     def samples(self) -> int:
-        """How many samples a decoder makes of it."""
+        """Number of samples after decoding."""
         return sum(packet.samples for packet in self.packets)
 
 
-#: What a context says, in order; nothing follows ``Cancelled`` or ``Done``.
+#: Outputs of a context; nothing follows ``Cancelled`` or ``Done``.
 Output = Started | Audio | Words | events.Flushed | events.Cancelled | events.Done
 
 
@@ -85,15 +84,15 @@ class OutputSink(Protocol):
     """Takes a context's outputs. Called on the event loop; must not block."""
 
     def put(self, output: Output) -> None:
-        """The next output."""
+        """Take the next output."""
 
     def revoke(self) -> int:
-        """Take back all audio that has not been written; return how many samples were, as sent."""
+        """Drop all unwritten audio, and return the number of written samples, as sent."""
 
 
 class SpeechContext(ContextSink):
-    """Speaks what it is given until its end, which releases ``lease`` and calls ``closed`` after
-    the last output. ``room`` is waited for before each window is decoded.
+    """Speaks text until the context ends. Its end releases ``lease``, and calls ``closed`` after
+    the last output. ``room`` is awaited before each window is decoded.
     """
 
     def __init__(
@@ -114,10 +113,10 @@ class SpeechContext(ContextSink):
         self._timeline = Timeline(self._heard_rate, encoder.sample_rate, encoder.delay_samples)
         self._clock = PlaybackClock(self._heard_rate)
         self._pump = EncoderPump(encoder, tasks, self.fail)
-        if room is None and plan.buffered:  # nothing else would hold the codec back
+        if room is None and plan.buffered:  # nothing else would slow the codec down
             room = self._pump.room
         self._driver = ContextDriver(runtime, plan, self, tasks, room, lease.caller)
-        #: Of the codec's, in all; they may still be in the encoder.
+        #: Total number of the codec's samples, including those in the encoder.
         self.given_samples = 0
         self._words_delay_ms = 0.0
         self._has_unflushed = self._is_over = False
@@ -125,32 +124,32 @@ class SpeechContext(ContextSink):
         self._cancel_asked_at: float | None = None
         self._gap, self._chunk_at = runtime.metrics.gap.labels(plan.protocol), math.inf
 
-    # -- what the client wants
+    # -- requests of the client
 
     def append(self, text: str) -> None:
-        """More text. Raises RequestError, CapacityError."""
+        """Append text. Raises RequestError, CapacityError."""
         if not self.is_closed:
             self._require_slot()
         self._driver.post(events.TextAppended(text))
 
     def flush(self, flush_id: str) -> None:
-        """Speak what is there. Raises RequestError once the context was ended."""
+        """Speak all text now. Raises RequestError after the end."""
         self._keep_slot()
         self._driver.post(events.FlushAsked(flush_id))
 
     def end(self) -> None:
-        """No more text. Raises RequestError once the context was ended."""
+        """End the text. Raises RequestError after the end."""
         self._keep_slot()
         self._driver.post(events.EndAsked())
 
     def _require_slot(self) -> None:
-        """Take a slot again if it was given away while it rested. Raises CapacityError."""
+        """Take a slot again if the context's was taken back while resting. Raises CapacityError."""
         if not self._lease.is_held:
             self._lease = self._runtime.admission.acquire(self._lease.caller, self._lease.speed)
             self._lease.user = self
 
     def _keep_slot(self) -> None:
-        """The same for text that waits; where there is no slot, the context fails."""
+        """Take a slot again for waiting text; without a slot, the context fails."""
         if self._driver.has_pending_text:
             try:
                 self._require_slot()
@@ -158,37 +157,37 @@ class SpeechContext(ContextSink):
                 self.fail(error)
 
     def touch(self) -> None:
-        """The client keeps the context alive."""
+        """Keep the context alive."""
         self._driver.touched_at = time.monotonic()
 
     def on_played(self, sent_samples: int) -> None:
-        """The listener has heard so many of the samples that were sent."""
+        """Record how many of the sent samples have been played."""
         self._driver.post(events.PlaybackReported(self._timeline.to_codec(sent_samples)))
 
     def on_read(self, sent_samples: int) -> None:
-        """The client has read so many of the samples that were sent. Called by the connection."""
+        """Record how many of the sent samples the client has read. Called by the connection."""
         with serving(self._lease.caller):
             self._driver.post(events.AudioRead(self._timeline.to_codec(sent_samples)))
 
     def fail(self, error: TalkwireError) -> None:
-        """Nothing more can be spoken: end with ``error``."""
+        """End the context with ``error``."""
         self._driver.post(events.Failed(error))
 
     def cancel(self, played_ms: float | None = None) -> None:
-        """Stop now, and take back what has not been written. ``played_ms`` was heard, if known."""
+        """Stop, and revoke unwritten audio. ``played_ms`` of the audio was played, if known."""
         if not self._is_over:
             self._cancel_asked_at = time.monotonic()
             self._stop(played_ms)
 
     def close(self) -> None:
-        """Stop now: the client has left."""
+        """Stop, since the client has disconnected."""
         if not self._is_over:
             self._stop(None)
 
     def _stop(self, played_ms: float | None) -> None:
         self._pump.drop()
         written = self._timeline.to_codec(self._sink.revoke())  # in the codec's samples
-        if self._done is not None:  # all was spoken; only its encoding was left
+        if self._done is not None:  # all is spoken, but not all encoded
             report, sent_s = self._done.report, written / self._heard_rate
             self._sink.put(events.Cancelled(report.generated_s, sent_s, sent_s, "", "", report))
             self._end(self._done.reason, report)
@@ -199,15 +198,15 @@ class SpeechContext(ContextSink):
             played = self._timeline.to_codec(int(min(sent, self._timeline.sent_samples)))
         self._driver.post(events.CancelAsked(played, self.given_samples - written))
 
-    # -- how it stands
+    # -- state
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes no more text. Audio may still be on its way through the encoder."""
+        """Whether no more text is accepted. Audio may still be in the encoder."""
         return self._driver.is_closed
 
     def is_settled(self, now: float) -> bool:
-        """Whether a server that ends need not wait for it."""
+        """Whether a drain need not wait for this context."""
         is_quiet = self._done is None and not self._pump.is_busy
         return self._is_over or (is_quiet and self._driver.is_settled(now))
 
@@ -216,21 +215,21 @@ class SpeechContext(ContextSink):
         return self._driver.resting_s(now)
 
     def idle_s(self, now: float) -> float:
-        """Seconds since anything happened, or 0 while there is work to do."""
+        """Return the seconds since the last event; 0 while there is work to do."""
         return self._driver.idle_s(now)
 
     @property
     def audio_s(self) -> float:
-        """Seconds of audio so far, as heard."""
+        """Seconds of audio so far, at the speed of playback."""
         return self._clock.sent_samples / self._heard_rate
 
     def silent_s(self, now: float) -> float:
-        """Seconds since all audio has been heard; 0 while there is work, or before the first."""
+        """Return the seconds since all audio was played; 0 with pending work or without audio."""
         if not self._clock.sent_samples or not self._driver.is_idle:
             return 0.0
         return max(0.0, now - max(self._clock.dry_at, self._driver.touched_at))
 
-    # -- what the session says: see ContextSink
+    # -- outputs of the session
 
     def on_audio(self, audio: events.SendAudio, words: Sequence[WordTiming]) -> None:
         """See ContextSink."""
@@ -238,7 +237,7 @@ class SpeechContext(ContextSink):
         if self._chunk_at < math.inf:
             self._gap.observe(now - self._chunk_at)
         self._chunk_at = now
-        # what the client says of its playback is not believed here: others would pay for it
+        # the client's playback reports are not trusted here, since they would affect other clients
         gap_s = min(audio.gap_s, now - self._clock.dry_at) if self._clock.sent_samples else 0.0
         audio_s = len(audio.samples) / self._heard_rate
         pace = self._runtime.engine_pace
@@ -302,7 +301,7 @@ class SpeechContext(ContextSink):
 
     def _finish(self, done: events.Done) -> None:
         error, reason = done.error, done.reason
-        if error is None and self._pump.failure is not None:  # it came after the session's end
+        if error is None and self._pump.failure is not None:  # failed after the session's end
             error, reason = self._pump.failure, "error"
         if self._plan.is_lenient and error is not None:
             if error.code is ErrorCode.INVALID_TEXT:
@@ -327,7 +326,7 @@ class SpeechContext(ContextSink):
 
 
 class Revocable(NamedTuple):
-    """A message that a cancel takes back: audio of ``samples`` samples, or what goes with it."""
+    """A message that a cancel revokes: ``samples`` samples of audio, or information about it."""
 
     data: str | bytes
     samples: int = 0
@@ -337,14 +336,14 @@ Message = str | bytes | Revocable
 
 
 class Renderer(Protocol):
-    """How a dialect tells its client what happens to one context."""
+    """Renders the outputs of one context as messages of a dialect."""
 
     def render(self, output: Output) -> Sequence[Message]:
-        """The messages for an output, in order."""
+        """Return the messages for an output, in order."""
 
 
 class SocketOutput:
-    """Puts a context's outputs, as its dialect renders them, into the outbox of its socket."""
+    """Puts a context's outputs, rendered by its dialect, into the outbox of its socket."""
 
     def __init__(self, outbox: Outbox, handle: int, renderer: Renderer) -> None:
         self._outbox, self._handle, self._renderer = outbox, handle, renderer
@@ -364,27 +363,27 @@ class SocketOutput:
         return self._put_samples - self._outbox.drop_audio(self._handle)
 
 
-#: Audio in one text message, in whole samples of any size.
+#: Maximum audio in one text message; a multiple of every sample size.
 _PIECE_BYTES = 48 * 1024
 
 
 class TextRenderer:
-    """A Renderer whose messages are all text: what a dialect of JSON messages overrides."""
+    """A base class of Renderers whose messages are all text, such as JSON."""
 
     def speech(self, audio: bytes, words: Sequence[WordTiming]) -> list[str]:
-        """Audio, and the words whose speech ends in it; either may be missing."""
+        """Return messages for audio and the words that end in it; either may be empty."""
         raise NotImplementedError
 
     def flushed(self, flush_id: str) -> list[str]:
-        """Everything before that flush was sent."""
+        """Return messages for a flush of which all audio was sent."""
         raise NotImplementedError
 
     def done(self, error: TalkwireError | None) -> list[str]:
-        """Everything was sent, or ``error`` says why not."""
+        """Return messages for the end: all audio was sent, or ``error`` has the reason."""
         raise NotImplementedError
 
     def cancelled(self) -> list[str]:
-        """The client has had it stopped."""
+        """Return messages for a cancel by the client."""
         raise NotImplementedError
 
     def render(self, output: Output) -> Sequence[Message]:
@@ -404,7 +403,7 @@ class TextRenderer:
                 return []
 
     def _pieces(self, audio: Audio) -> Iterator[Revocable]:
-        """Messages of bounded size; words go with the first, a piece's samples with its last."""
+        """Yield messages of bounded size; words go with the first, samples with a part's last."""
         data, samples, words = audio.data, audio.samples, audio.words.heard()
         if not (data or words):
             return
