@@ -1,8 +1,8 @@
-"""The gate before every route, HTTP and WebSocket: it lets in those whom the route's rule lets in.
+"""The gate, an ASGI middleware that enforces access rules for HTTP and WebSockets.
 
-The gate asks the application's own router which route a request is for, and the route for the rule
-that its router declared (service.access.rules); so there is no second reading of addresses that
-could come to another result. A route without a rule is closed to everybody.
+The application's own router finds the route of a request, and the route has the rule that its
+router declared (service.access.rules). So paths are not parsed a second time, with a possibly
+different result. A route without a rule is closed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
 log = logging.getLogger(__name__)
-#: Where there is no route.
+#: The rule for paths without a route.
 _ELSEWHERE = Rule(Access.ANY_KEY, TABLE)
 
 
 class Gate:
-    """Lets in those whom the rules let in, and says who they are (``service.auth.caller``). Without
-    a key one does not learn even where ``router`` has no route. ``bound``: the listener's host.
+    """Admits requests as their routes' rules say, and sets the caller (``service.auth.caller``).
+    Clients without a key cannot learn which routes ``router`` has. ``bound``: the listener's host.
     """
 
     def __init__(self, app: ASGIApp, runtime: Runtime, router: Router, bound: str) -> None:
@@ -60,14 +60,14 @@ class Gate:
             else:
                 await response(scope, receive, send)
             return
-        # a handshake, or a request that asks for more than a list
+        # a handshake or a request that does work
         begins = scope["type"] == "websocket" or scope["method"] == "POST"
         if rule is not None and rule.access is KeyScope.SPEAK and begins:
             await self._runtime.hold_until_ready()
         await self._app(scope, receive, send)
 
     def _admit(self, rule: Rule | None, scope: Scope) -> Caller:
-        """Raises RequestError, CapacityError."""
+        """Return the caller of an allowed request. Raises RequestError, CapacityError."""
         if rule is None:
             log.error("a route has no access rule and stays closed")
             raise RequestError(ErrorCode.FORBIDDEN, "Nobody may use this address.")
@@ -106,7 +106,7 @@ SCHEMES: dict[str, dict[str, str]] = {
 
 
 def describe_keys(app: FastAPI, runtime: Runtime) -> None:
-    """Have ``app.openapi()`` tell which key each of the routes that the app has by now takes."""
+    """Add the security requirements of the app's current routes to ``app.openapi()``."""
     plain = app.openapi
     described = {
         (method.lower(), route.path_format): _security(rule_of(route), runtime)
@@ -127,7 +127,7 @@ def describe_keys(app: FastAPI, runtime: Runtime) -> None:
 
 
 def _security(rule: Rule | None, runtime: Runtime) -> list[dict[str, list[str]]]:
-    """OpenAPI's requirements, any of which will do. Without keys clients may send anything."""
+    """Return OpenAPI's alternative security requirements; without keys, none is also allowed."""
     access = Access.ANY_KEY if rule is None else rule.access
     is_metrics = access is Access.METRICS
     is_public = is_metrics and runtime.settings.metrics_are_public
@@ -137,5 +137,5 @@ def _security(rule: Rule | None, runtime: Runtime) -> list[dict[str, list[str]]]
     scopes = [needed.value] if isinstance(needed, KeyScope) else []
     own = [rule.scheme] if rule is not None and rule.scheme is not None else []
     anyone: list[dict[str, list[str]]] = [] if runtime.authority.is_on else [{}]
-    # Of an apiKey, OpenAPI 3.1 lets scopes be told as roles too.
+    # OpenAPI 3.1 allows scopes as roles for an apiKey too.
     return [{scheme: list(scopes)} for scheme in (*own, _BEARER)] + anyone

@@ -1,4 +1,4 @@
-"""Checks of the Host and Origin headers: names the service answers to, pages it serves.
+"""Checks of the Host and Origin headers against the service's names and the allowed pages.
 
 CORS does not cover WebSockets; :class:`OriginGuard` does.
 """
@@ -21,7 +21,7 @@ _WILDCARDS = ("0.0.0.0", "::")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches what listens on, or is called, ``host``."""
+    """Whether ``host`` is a name or address of the loopback interface."""
     name = host.strip("[]").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -32,7 +32,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_host(entry: str) -> str:
-    """An entry of the setting ``allowed_hosts``. Raises ValueError."""
+    """Parse an entry of the setting ``allowed_hosts``. Raises ValueError."""
     name = host_name(entry)
     misplaced = name != ANY and ANY in name.removeprefix("*.")
     if not name or misplaced or "/" in entry or "@" in entry:
@@ -41,18 +41,18 @@ def parse_host(entry: str) -> str:
 
 
 def host_name(host: str) -> str:
-    """The name in a ``Host`` header: without its port, in small letters."""
+    """Return the name in a ``Host`` header, without its port and in lower case."""
     text = host.strip().lower()
     if text.startswith("["):
         address, _, rest = text[1:].partition("]")
-        # what stands behind the bracket is a port, or makes it another name
+        # anything but a port after the bracket makes it another name
         return address if re.fullmatch(r"(:\d*)?", rest) else text
     name = text if text.count(":") > 1 else text.partition(":")[0]
     return name.rstrip(".")
 
 
 def called_by_address(hosts: Sequence[str]) -> bool:
-    """Whether a request was sent to an address instead of a name, which no page can give itself."""
+    """Whether a request was sent to an IP address, which DNS rebinding cannot fake."""
     try:
         return bool(hosts) and all(ipaddress.ip_address(host_name(host)) for host in hosts)
     except ValueError:
@@ -60,10 +60,10 @@ def called_by_address(hosts: Sequence[str]) -> bool:
 
 
 def is_known(hosts: Sequence[str], bound: str, allowed: Collection[str]) -> bool:
-    """Whether a request with these ``Host`` headers may go on.
+    """Whether these ``Host`` headers name the service.
 
-    Names of this machine itself are always known, and so is the address that the service is bound
-    to; bound to all of them without an ``allowed`` list, it cannot know its names and takes any.
+    Loopback names and the address ``bound`` to are always known. A service that is bound to all
+    addresses and has no ``allowed`` list does not know its names, so it accepts all.
     """
     if ANY in allowed or (bound in _WILDCARDS and not allowed):
         return True
@@ -76,17 +76,17 @@ def is_known(hosts: Sequence[str], bound: str, allowed: Collection[str]) -> bool
 
 
 _PORTS = {"http": 80, "https": 443}
-#: A name or an address, and a port: what urlsplit takes besides is nobody's.
+#: A name or an address, and a port; urlsplit accepts more, which no browser sends.
 _PLACE = re.compile(r"(\[[0-9a-f:.]+\]|[^][@:/\s\x00-\x1f\x7f-\x9f]+)(:\d*)?")
 
 
 def parse_origin(text: str) -> str:
-    """An entry of the allow-list in the form that browsers send. Raises ValueError."""
+    """Convert an entry of the allow-list to the form that browsers send. Raises ValueError."""
     origin = text.strip().lower()
     if origin in (ANY, "null"):
         return origin
     parts = urlsplit(origin)
-    # urlsplit passes over tabs and line ends: what is not in the text is not in the origin
+    # urlsplit removes tabs and line ends, so they must be refused here
     place = _PLACE.fullmatch(parts.netloc) if origin.isprintable() else None
     if parts.scheme not in _PORTS or not parts.hostname or place is None:
         raise ValueError(f"not an origin like https://example.org: {text!r}")
@@ -100,9 +100,9 @@ def parse_origin(text: str) -> str:
 
 
 def is_allowed(origins: Sequence[str], host: str | None, allowed: Collection[str]) -> bool:
-    """Whether a handshake with these ``Origin`` headers and this ``Host`` may go on.
+    """Whether a handshake with these ``Origin`` headers and this ``Host`` is allowed.
 
-    The scheme is not compared with the service's own: TLS may end before it.
+    The scheme is not compared with the service's, since a proxy may terminate TLS.
     """
     if ANY in allowed:
         return True
@@ -117,8 +117,8 @@ def is_allowed(origins: Sequence[str], host: str | None, allowed: Collection[str
 
 
 def require_own_page(request: Request, allowed: Collection[str]) -> None:
-    """Raise RequestError if a foreign page asks: a browser lets any page send a form, or fetch
-    sound and pictures, from anywhere, and tells whose page it is.
+    """Raise RequestError for a request of a foreign page. Browsers let any page send forms to, or
+    fetch sound and pictures from, any host, and send the page's origin.
     """
     headers = request.headers
     origins = headers.getlist("origin")
@@ -131,7 +131,7 @@ def require_own_page(request: Request, allowed: Collection[str]) -> None:
 
 
 class OriginGuard:
-    """Refuses WebSocket handshakes from foreign pages with 403, and calls ``on_refused``."""
+    """ASGI middleware: refuse WebSocket handshakes of foreign pages (403), call ``on_refused``."""
 
     def __init__(
         self, app: ASGIApp, allowed: Collection[str], on_refused: Callable[[], None] = lambda: None

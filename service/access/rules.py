@@ -1,4 +1,4 @@
-"""Access rules: what a route asks of its callers, declared by the router that the route is on."""
+"""Access rules of routes, declared by their routers."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from service.auth.keys import Scope
 from service.dialects.errors import ErrorTable
 
 _RULE = "__access_rule__"
-#: Where browsers put a key that they cannot put into a header: of a handshake, of an address.
+#: Query parameters for keys, since browsers cannot set headers of handshakes or links.
 BROWSER_QUERY = ("api_key", "access_token")
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 class Access(Enum):
-    """Access where no scope of a key decides."""
+    """Access that depends on no scope of a key."""
 
-    #: Anybody, by whatever name of the host: it tells nothing but whether the service is well.
+    #: Any client and any Host header, since it reveals only the service's health.
     PROBE = "probe"
-    #: Anybody, by an address or a name that the server goes by: scrapers ask by a pod's address.
+    #: Any client, by an address (scrapers use a pod's) or a known name of the server.
     SCRAPE = "scrape"
-    #: Anybody.
+    #: Any client.
     OPEN = "open"
     #: Holders of a valid key, whatever its scopes.
     ANY_KEY = "any key"
-    #: Anybody if the setting ``metrics_public`` says so, else keys with the scope ``admin``.
+    #: Any client if the metrics are public, else keys with the scope ``admin``.
     METRICS = "metrics"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The access rule of a route: who may come in, and how others are refused."""
+    """The access rule of a route, and the rendering of its refusals."""
 
     access: Access | Scope
     errors: ErrorTable
-    #: Parameters of the query that may hold the key, for clients without headers.
+    #: Query parameters that may hold the key, for clients that cannot set headers.
     query: tuple[str, ...] = ()
-    #: OpenAPI's name of the header that clients may send it in beside ``Authorization: Bearer``.
+    #: OpenAPI security scheme of the key's header besides ``Authorization: Bearer``.
     scheme: str | None = None
 
 
 class GuardedRouter(APIRouter):
-    """Routes that share one rule; routes taken from another router keep theirs."""
+    """A router whose routes share one rule; routes taken from other routers keep theirs."""
 
     def __init__(self, rule: Rule, **options: Any) -> None:
         super().__init__(**options)
@@ -64,8 +64,8 @@ class GuardedRouter(APIRouter):
         super().add_api_websocket_route(path, declare(endpoint, self._rule), name, **options)
 
     def take_routes(self, other: APIRouter) -> None:
-        """Serve the routes of ``other`` as they are: ``include_router`` would build them anew, most
-        of what making the application costs.
+        """Add the routes of ``other`` as they are. ``include_router`` would build them again, which
+        would take most of the time of creating the application.
         """
         self.routes += other.routes
 
@@ -78,6 +78,6 @@ def declare(endpoint: Endpoint, rule: Rule) -> Endpoint:
 
 
 def rule_of(route: BaseRoute) -> Rule | None:
-    """The rule of a route; None where nobody declared one."""
+    """Return the rule of a route; None if it has none."""
     rule = getattr(getattr(route, "endpoint", None), _RULE, None)
     return rule if isinstance(rule, Rule) else None

@@ -1,8 +1,8 @@
-"""Authentication of requests: where a request carries its key, and whether the key is valid.
+"""Authentication of requests by API keys and tokens.
 
-Short-lived tokens stand in for an API key, for browsers. A token names its key, so that it has that
-key's tenant and limits, and ends with it. It is signed, not stored: every process with the same
-secret knows it.
+Short-lived tokens replace an API key in browsers. A token contains its key's id, so it has that
+key's tenant and limits, and ends with it. It is signed, not stored, so every process with the same
+secret accepts it.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from service.auth.limits import Accounts
 from streaming.errors import CapacityError, ErrorCode, RequestError
 
 _TOKEN_PREFIX = "talkwire-token"
-#: The longest that a token may be valid, in seconds.
+#: Maximum validity of a token in seconds.
 MAX_TTL_S = 3600
 _SECRET_BYTES = 32
 _TOKEN_PARTS = 5
 
 
 class TokenSigner:
-    """Issues and reads tokens. Without a ``secret`` they are signed with this process's own."""
+    """Issues and checks tokens. The default ``secret`` is random, for this process alone."""
 
     def __init__(self, secret: bytes | None = None) -> None:
         self._secret = secret or secrets.token_bytes(_SECRET_BYTES)
 
     @classmethod
     def of_file(cls, path: Path | None) -> TokenSigner:
-        """Signs with what is in a file, for processes that share it. Raises KeyFileError."""
+        """Read the secret from a file, for processes that share it. Raises KeyFileError."""
         if path is None:
             return cls()
         try:
@@ -53,14 +53,14 @@ class TokenSigner:
         return cls(secret)
 
     def issue(self, key_id: str | None, ttl_s: int, now: float) -> str:
-        """A token of the key that is valid for ``ttl_s`` from ``now``, in seconds since 1970."""
+        """Return a token of the key, valid for ``ttl_s`` from ``now`` (seconds since 1970)."""
         expires_at = int(now) + max(1, min(ttl_s, MAX_TTL_S))
         signed = f"{expires_at}.{secrets.token_hex(8)}.{key_id or ''}"
         expiry, nonce, owner = signed.split(".", 2)
         return f"{_TOKEN_PREFIX}.{expiry}.{nonce}.{self._signature(signed)}.{owner}"
 
     def key_of(self, token: str, now: float) -> str | None:
-        """The id of the key that a valid token stands for; None for any other text."""
+        """Return the key's id of a valid token; None for any other text."""
         parts = token.split(".", _TOKEN_PARTS - 1)
         if len(parts) != _TOKEN_PARTS or parts[0] != _TOKEN_PREFIX:
             return None
@@ -75,7 +75,7 @@ class TokenSigner:
 
 
 log = logging.getLogger(__name__)
-#: What a browser offers beside the native subprotocol.
+#: Prefix of the subprotocol in which a browser sends a key, besides the native one.
 KEY_SUBPROTOCOL = "talkwire.key."
 _SCHEMES = ("bearer", "token")
 _HEADERS = (b"xi-api-key", b"x-api-key", b"api-key")
@@ -88,7 +88,7 @@ def presented_key(
     query: bytes = b"",
     query_names: Collection[str] = (),
 ) -> str | None:
-    """The key that a request brings, if it brings one; the first, if several."""
+    """Return the first key of a request, if any."""
     found: list[str] = []
     for raw, value in headers:
         name, text = raw.lower(), value.decode("latin-1").strip()
@@ -109,7 +109,7 @@ def presented_key(
 
 
 def answered_subprotocol(offered: Sequence[str]) -> str | None:
-    """The answer to an offer that holds a key: browsers drop a socket that answers none."""
+    """Return the subprotocol that answers an offer with a key; browsers require an answer."""
     return offered[0] if len(offered) > 1 and offered[0].lower() in _SCHEMES else None
 
 
@@ -118,14 +118,14 @@ _MINUTE_S = 60.0
 
 
 class Failures:
-    """Counts by address, of which the last 4096 are remembered."""
+    """Counts wrong keys by address, for the last 4096 addresses."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute = per_minute
         self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def add(self, address: str, now: float) -> float:
-        """A wrong key came. Seconds that this address should wait; 0 while it need not."""
+        """Count a wrong key, and return the seconds for which its address is refused, or 0."""
         spent, at = self._spent.pop(address, (0.0, now))
         spent = max(0.0, spent - max(0.0, now - at) * self._per_minute / _MINUTE_S)
         over = spent + 1 > self._per_minute
@@ -135,41 +135,41 @@ class Failures:
         return (spent + 1 - self._per_minute) * _MINUTE_S / self._per_minute if over else 0.0
 
 
-#: A changed file is noticed after so long at the latest; SIGHUP does not wait.
+#: Interval of checks for a changed file; SIGHUP triggers one at once.
 _RELOAD_S = 2.0
-#: What tells a file from another: of a Kubernetes volume the inode changes, of others the time.
+#: Inode, time and size. In a Kubernetes volume the inode changes, elsewhere the time.
 _State = tuple[int, int, int]
 
 
 class Authority:
-    """All methods belong to one event loop. Without ``path`` no keys are asked for.
+    """Authenticates callers by the keys of a file. Without ``path`` no keys are needed.
 
-    Raises KeyFileError if the file cannot be used at the start. Later the keys read last then go on
-    to hold, and the log tells.
+    Raises KeyFileError if the file cannot be used at the start. If it cannot be used later, this is
+    logged, and the previous keys stay valid. All methods must be called on one event loop.
     """
 
     def __init__(
         self, path: Path | None, failures_per_minute: int = 30, tokens: TokenSigner | None = None
     ) -> None:
         self._path = path
-        #: Whether keys are asked for.
+        #: Whether keys are needed.
         self.is_on = path is not None
         self._tokens = tokens or TokenSigner()
         self._state = None if path is None else _state(path)
         self._ring = KeyRing() if path is None else read_keys(path).ring()
         self._failures = Failures(failures_per_minute)
         self._asked = asyncio.Event()
-        #: Whether the file could be used when it was read last.
+        #: Whether the last read of the file succeeded.
         self.is_current = True
         self.accounts = Accounts(lambda: self._ring)
 
     @property
     def key_count(self) -> int:
-        """Keys that open something now."""
+        """Number of keys that are valid now."""
         return sum(key.is_valid(time.time()) for key in self._ring.keys.values())
 
     def admit(self, secret: str | None, needed: Scope | None, address: str) -> Caller:
-        """The caller who brings ``secret`` and may do what ``needed`` says.
+        """Return the caller with the key or token ``secret``, which must have the scope ``needed``.
 
         Raises RequestError (``unauthorized``, ``forbidden``), CapacityError (``rate_limited``).
         """
@@ -199,24 +199,24 @@ class Authority:
         return Caller(key.id, key.tenant, frozenset((Scope.SPEAK,)), by_token=True)
 
     def issue_token(self, caller: Caller, ttl_s: int) -> str:
-        """A caller's token for so long. Raises RequestError (``forbidden``) if it has only one."""
+        """Issue a token of the caller's key. Raises RequestError (``forbidden``) for a token's."""
         if caller.by_token:
             raise RequestError(ErrorCode.FORBIDDEN, "A token cannot make tokens.")
         return self._tokens.issue(caller.key_id, ttl_s, time.time())
 
     def is_welcome(self, caller: Caller) -> bool:
-        """Whether a caller that was admitted once would still be."""
+        """Whether the key of an admitted caller is still valid."""
         if caller.key_id is None:
             return True
         key = self._ring.keys.get(caller.key_id)
         return key is not None and key.tenant == caller.tenant and key.is_valid(time.time())
 
     def reload_soon(self) -> None:
-        """Read the file again, changed or not."""
+        """Request that the file is read again, even if unchanged."""
         self._asked.set()
 
     async def watch(self) -> None:
-        """Read the file again whenever it changes, for ever."""
+        """Read the file again whenever it changes. Never returns if there is a file."""
         while self._path is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), _RELOAD_S)

@@ -1,8 +1,8 @@
 """The caller of a request: its key, tenant and scopes.
 
-The gate (service.access.gate) identifies the caller once, for the task that serves the request or
-the socket; the tasks that it starts inherit it, so every log line names the key. What outlives a
-call (a socket, a context, a lease) keeps its caller, and other callbacks run inside ``serving``.
+The gate (service.access.gate) sets the caller once in the task of a request or socket. The tasks
+that it starts inherit it, so every log line names the key. Objects that outlive a call (a socket, a
+context, a lease) store their caller, and other callbacks run inside ``serving``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from service.auth.keys import Scope
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The holder of a key or, with ``by_token``, of a token of it. ``tenant`` and ``key_id`` are
-    None where no keys are asked for. ``network``: see ``network_of``.
+    """The holder of a key or, with ``by_token``, of one of its tokens. ``tenant`` and ``key_id``
+    are None if no keys are needed. ``network``: see ``network_of``.
     """
 
     key_id: str | None
@@ -30,25 +30,25 @@ class Caller:
 
     @property
     def client(self) -> str:
-        """With whom it shares what is shared out: its tenant or, without keys, its network."""
+        """The unit among which slots are shared: the tenant or, without keys, the network."""
         return self.network if self.tenant is None else f"tenant {self.tenant}"
 
 
-#: Where no keys are asked for, everybody may do everything.
+#: The caller if no keys are needed; it has all scopes.
 ANYBODY = Caller(None, None, frozenset(Scope))
-#: Serves open addresses: it may do nothing that needs a key.
+#: The caller of open routes; it has no scopes.
 NOBODY = Caller(None, None, frozenset())
 
-#: Of an IPv6 address so many bits are one network's: whoever has one address has all of these.
+#: Prefix length of an IPv6 network, whose addresses usually belong to one client.
 _IPV6_BITS = 64
 
 
 def network_of(address: str) -> str:
-    """The part of an address that a client cannot change at will: of IPv6 the first half."""
+    """Return the part of an address that a client cannot change at will: for IPv6, its /64."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
-        return address  # a Unix socket's, or a name that a proxy gave
+        return address  # of a Unix socket, or a name set by a proxy
     if isinstance(found, ipaddress.IPv4Address):
         return address
     if found.ipv4_mapped is not None:
@@ -60,18 +60,18 @@ _caller: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
 
 
 def current_caller() -> Caller:
-    """The caller that this task serves; the service's own tasks serve ANYBODY."""
+    """Return the caller of the current task; ANYBODY in the service's own tasks."""
     return _caller.get()
 
 
 def serve_caller(caller: Caller) -> None:
-    """Serve ``caller`` from here on, in this task and all that it starts."""
+    """Set the caller of this task and of the tasks that it starts from now on."""
     _caller.set(caller)
 
 
 @contextmanager
 def serving(caller: Caller) -> Iterator[None]:
-    """Serve ``caller`` while the block runs, in a callback that is not of the caller's tasks."""
+    """Set the caller during the block, in a callback outside the caller's tasks."""
     token = _caller.set(caller)
     try:
         yield

@@ -1,4 +1,4 @@
-"""API keys: their digests in memory, the file that holds them, and ``talkwire keys``."""
+"""API keys: their digests, their file, and the functions of ``talkwire keys``."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-#: What keys begin with, so that people and scanners of leaked secrets know one when they see it.
+#: Prefix of all keys, by which people and secret scanners recognise them.
 PREFIX = "talkwire_"
 _SECRET_BYTES = 32
 Number = TypeVar("Number", int, float)
 
 
 class Scope(StrEnum):
-    """A purpose of keys."""
+    """A permission of keys."""
 
     SPEAK = "speak"
     VOICES_WRITE = "voices:write"
     ADMIN = "admin"
 
 
-#: A tenant's name is a label of metrics and a word in logs.
+#: A tenant's name, which is used as a label of metrics and in logs.
 TENANT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _Tenant = Annotated[str, Field(pattern=TENANT)]
 _Count = Annotated[int, Field(ge=1, le=10**9)]
 
 
 class Limits(BaseModel):
-    """Limits of use, at once or in a minute; None: as much as the server has.
+    """Limits of concurrent use and of characters per minute; None: no limit but the server's.
 
-    ``max_share`` is of all contexts that the server admits, from 0 to 1; one is always allowed.
+    ``max_share``: share of all contexts that the server admits, at most 1; one is always allowed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,7 +54,7 @@ class Limits(BaseModel):
     max_voices: Annotated[int, Field(ge=0, le=10_000)] | None = None
 
     def contexts(self, capacity: int) -> int | None:
-        """The most contexts on a server that admits ``capacity`` of them."""
+        """Return the maximum number of contexts on a server that admits ``capacity``."""
         share = None if self.max_share is None else max(1, int(self.max_share * capacity))
         return least(self.max_contexts, share)
 
@@ -63,7 +63,7 @@ UNLIMITED = Limits()
 
 
 class ApiKey(BaseModel):
-    """A key, of which the file and the service know no more than the digest."""
+    """A key, stored only as its digest."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -77,11 +77,11 @@ class ApiKey(BaseModel):
     limits: Limits = UNLIMITED
 
     def is_valid(self, now: float) -> bool:
-        """Whether it opens anything at ``now``, in seconds since 1970."""
+        """Whether the key is valid at ``now``, in seconds since 1970."""
         return self.state(now) == "valid"
 
     def state(self, now: float) -> Literal["valid", "expired", "revoked"]:
-        """Whether it opens anything at ``now``, or why not."""
+        """Return the key's state at ``now``."""
         if self.revoked_at is not None:
             return "revoked"
         is_over = self.expires_at is not None and self.expires_at.timestamp() <= now
@@ -89,7 +89,7 @@ class ApiKey(BaseModel):
 
 
 class KeyRing:
-    """All keys and tenants at one time; never changed, only replaced."""
+    """All keys and tenants, immutable; a reload replaces it."""
 
     def __init__(self, keys: Iterable[ApiKey] = (), tenants: Mapping[str, Limits] | None = None):
         self.keys: Mapping[str, ApiKey] = MappingProxyType({key.id: key for key in keys})
@@ -98,27 +98,27 @@ class KeyRing:
         self._by_digest = {key.sha256: key for key in self.keys.values()}
 
     def find(self, secret: str) -> ApiKey | None:
-        """The key, valid or not. Its timing tells of digests, which nobody can choose."""
+        """Find a key, valid or not. Timing reveals only digests, which clients cannot choose."""
         return self._by_digest.get(digest_of(secret))
 
 
 def new_secret() -> str:
-    """A key, made of letters that no header, address or subprotocol has to quote."""
+    """Return a new key, of characters that need no quoting in headers, URLs or subprotocols."""
     return PREFIX + secrets.token_hex(_SECRET_BYTES)
 
 
 def new_id() -> str:
-    """An id for a key; it is no secret."""
+    """Return a new key id, which is not secret."""
     return f"key_{secrets.token_hex(6)}"
 
 
 def digest_of(secret: str) -> str:
-    """The digest that is kept of a key, in hexadecimal digits."""
+    """Return the digest of a key in hexadecimal digits."""
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
 def least(*limits: Number | None) -> Number | None:
-    """The tightest of some limits, of which None is no limit."""
+    """Return the lowest of some limits; None is no limit."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -127,11 +127,11 @@ _MAX_KEYS, _MAX_TENANTS = 10_000, 1000
 
 
 class KeyFileError(Exception):
-    """The file of keys cannot be used; the text, for operators, names no digest."""
+    """The file of keys cannot be used. The text is for operators, and contains no digest."""
 
 
 class KeyFile(BaseModel):
-    """All of it."""
+    """The content of a key file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -149,12 +149,12 @@ class KeyFile(BaseModel):
         return self
 
     def ring(self) -> KeyRing:
-        """The keys as the service uses them."""
+        """Return the keys for look-ups by the service."""
         return KeyRing(self.keys, self.tenants)
 
 
 def read_keys(path: Path) -> KeyFile:
-    """Raises KeyFileError."""
+    """Read a key file. Raises KeyFileError."""
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -176,7 +176,7 @@ def _first_fault(error: ValidationError, whole: str = "") -> str:
 @contextlib.contextmanager
 def lock_keys(path: Path) -> Iterator[None]:
     """Lock the file against other writers while the block runs. Raises KeyFileError."""
-    path = path.resolve()  # as ``write`` does: the file behind a link is the one that is read
+    path = path.resolve()  # the target of a link, like ``write_keys``
     try:
         descriptor = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
@@ -189,12 +189,12 @@ def lock_keys(path: Path) -> Iterator[None]:
 
 
 def write_keys(path: Path, content: KeyFile) -> None:
-    """Replace the file, ``locked``, as a whole, with its owner and mode. Raises KeyFileError."""
+    """Replace the locked file atomically, keeping its owner and mode. Raises KeyFileError."""
     path = path.resolve()
     data = content.model_dump_json(indent=1, exclude_none=True, exclude_defaults=True) + "\n"
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.unlink(missing_ok=True)  # of somebody who was killed while writing
+        beside.unlink(missing_ok=True)  # of a process that was killed while writing
         with open(beside, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(data)
             file.flush()
@@ -222,7 +222,7 @@ def issue(
     expires: str | None = None,
     **limits: int | None,
 ) -> tuple[str, str]:
-    """A new key's id and the key; ``limits`` by Limits' names. Raises KeyFileError, ValueError."""
+    """Create a key and return its id and itself. Raises KeyFileError, ValueError (see Limits)."""
     now, secret = _now(), new_secret()
     try:
         entry = ApiKey(
@@ -243,7 +243,7 @@ def issue(
 
 
 def listed(path: Path) -> list[dict[str, Any]]:
-    """All keys, without anything that would open a door. Raises KeyFileError."""
+    """Return all keys, without their digests. Raises KeyFileError."""
     now = time.time()
     return [
         {
@@ -260,7 +260,7 @@ def listed(path: Path) -> list[dict[str, Any]]:
 
 
 def revoke(path: Path, key_id: str) -> None:
-    """A key opens nothing any more. Raises KeyFileError, also where there is no such key."""
+    """Revoke a key. Raises KeyFileError, also if there is no such key."""
     with lock_keys(path):
         content = read_keys(path)
         keys = {entry.id: entry for entry in content.keys}
@@ -272,7 +272,7 @@ def revoke(path: Path, key_id: str) -> None:
 
 
 def parse_expiry(text: str, now: datetime) -> datetime:
-    """``90d``, ``12h``, ``30m``, or an ISO 8601 date and time to come. Raises ValueError."""
+    """Parse ``90d``, ``12h``, ``30m``, or a future ISO 8601 date and time. Raises ValueError."""
     try:
         if match := re.fullmatch(r"(\d{1,6})([mhd])", text):
             at = now + timedelta(**{_UNITS[match[2]]: int(match[1])})

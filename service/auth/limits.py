@@ -1,6 +1,6 @@
-"""Accounts of tenants and keys: use against limits. No I/O; ``now`` is an argument.
+"""Accounts of tenants and keys: their use and limits. No I/O; ``now`` is an argument.
 
-A tenant's limits hold for all its keys together, a key's own for it alone; both must be kept.
+A tenant's limits apply to all its keys together, a key's own to it alone; both must be kept.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ _HINT_MS = 1000
 
 
 class Allowance:
-    """Characters per minute. What is in hand never exceeds a minute's worth; a text is taken as
-    long as anything is, and may leave a debt, so that a long one is never unservable.
+    """A token bucket for characters per minute, which holds at most a minute's worth. A text is
+    accepted unless the bucket is empty, and may leave a debt, so that long texts can be served.
     """
 
     def __init__(self) -> None:
         self._spent, self._at = 0.0, 0.0
 
     def wait_s(self, per_minute: int, now: float) -> float:
-        """Seconds until a text is taken; 0 for now."""
+        """Return the seconds until a text is accepted; 0 for now."""
         passed, self._at = max(0.0, now - self._at), now
         self._spent = max(0.0, self._spent - passed * per_minute / _MINUTE_S)
         excess = self._spent - per_minute
         return 0.0 if excess < 0 else (excess + 1) * _MINUTE_S / per_minute
 
     def spend(self, characters: int) -> None:
-        """Take so many, or give them back."""
+        """Take characters or, if negative, give them back."""
         self._spent = max(0.0, self._spent + characters)
 
 
 class Account:
-    """One tenant's or key's use."""
+    """Use by one tenant or key."""
 
     def __init__(self) -> None:
         self.contexts = self.connections = 0
@@ -47,20 +47,20 @@ class Account:
 
 
 class _Held(NamedTuple):
-    """An account, what it may use, and whose it is, for people."""
+    """An account, its limits, and its owner for messages."""
 
     account: Account
     limits: Limits
     whose: str
 
     def require(self, used: int, most: int | None, what: str) -> None:
-        """Raise CapacityError (``rate_limited``) if as much as may be is ``used``."""
+        """Raise CapacityError (``rate_limited``) if ``used`` has reached ``most``."""
         if most is not None and used >= most:
             raise _refusal(f"{self.whose} may have {most} {what} at once.", _HINT_MS)
 
 
 class Accounts:
-    """All accounts. ``ring`` gives the keys as they are now."""
+    """All accounts. ``ring`` returns the current keys."""
 
     def __init__(self, ring: Callable[[], KeyRing]) -> None:
         self._ring = ring
@@ -68,23 +68,23 @@ class Accounts:
         self._keys: dict[str, Account] = {}
 
     def require_context(self, caller: Caller, capacity: int) -> None:
-        """Raise CapacityError (``rate_limited``) if one context of ``capacity`` is too many."""
+        """Raise CapacityError (``rate_limited``) if another context of ``capacity`` is too many."""
         for held in self._held(caller):
             held.require(held.account.contexts, held.limits.contexts(capacity), "contexts")
 
     def count_contexts(self, caller: Caller, more: int) -> None:
-        """Count so many contexts more, or less."""
+        """Add ``more`` contexts, which may be negative."""
         for held in self._held(caller):
             held.account.contexts += more
 
     def require_connection(self, caller: Caller) -> None:
-        """Raise CapacityError (``rate_limited``) if one connection more were too many."""
+        """Raise CapacityError (``rate_limited``) if one more connection is too many."""
         for held in self._held(caller):
             held.require(held.account.connections, held.limits.max_connections, "connections")
 
     @contextmanager
     def connection(self, caller: Caller) -> Iterator[None]:
-        """Count one connection more while the block runs. Raises as ``require_connection``."""
+        """Count one more connection during the block. Raises like ``require_connection``."""
         self.require_connection(caller)
         for held in self._held(caller):
             held.account.connections += 1
@@ -95,12 +95,12 @@ class Accounts:
                 held.account.connections -= 1
 
     def take_text(self, caller: Caller, characters: int, now: float) -> None:
-        """Count a text. Raises CapacityError (``rate_limited``), and counts nothing then."""
+        """Count a text, or raise CapacityError (``rate_limited``)."""
         self.require_text(caller, characters, now)
         self._spend(caller, characters)
 
     def require_text(self, caller: Caller, characters: int, now: float) -> None:
-        """Raise CapacityError (``rate_limited``) if a text is not taken now."""
+        """Raise CapacityError (``rate_limited``) if a text is not accepted now."""
         for held in self._held(caller):
             per_minute = held.limits.characters_per_minute
             if per_minute is None or not characters:
@@ -111,12 +111,12 @@ class Accounts:
                 raise _refusal(message, round(1000 * wait_s))
 
     def give_text_back(self, caller: Caller, characters: int) -> None:
-        """It was not spoken after all."""
+        """Undo ``take_text`` for a text that was not spoken."""
         self._spend(caller, -characters)
 
     def _spend(self, caller: Caller, characters: int) -> None:
         for held in self._held(caller):
-            # without a limit there is nothing in hand, nor later a debt of what was said before
+            # unlimited text must not become a debt if a limit is set later
             if held.limits.characters_per_minute is None:
                 held.account.allowance = Allowance()
             else:
@@ -124,23 +124,23 @@ class Accounts:
             held.account.characters += characters
 
     def on_refusal(self, caller: Caller) -> None:
-        """A caller was told that a limit of its tenant or of its key forbids something."""
+        """Count a refusal due to a limit of the caller's tenant or key."""
         if caller.tenant is not None:
             self._tenants.setdefault(caller.tenant, Account()).refusals += 1
 
     def limits(self, caller: Caller) -> Limits:
-        """The tightest of what holds for a caller."""
+        """Return the lowest of the limits that apply to a caller."""
         every = [held.limits for held in self._held(caller)]
         names = Limits.model_fields
         return Limits(**{name: least(*(getattr(one, name) for one in every)) for name in names})
 
     def tenants(self) -> Iterator[tuple[str, Account]]:
-        """Every configured tenant's account, by name; only those, so that there is an end."""
+        """Yield the accounts of configured tenants, by name. Others are omitted, as a bound."""
         for name in sorted(self._ring().tenants):
             yield name, self._tenants.setdefault(name, Account())
 
     def forget_strangers(self) -> None:
-        """Drop the accounts of tenants and keys that are not configured any more."""
+        """Drop unused accounts of tenants and keys that are no longer configured."""
         ring = self._ring()
         for accounts, known in ((self._tenants, ring.tenants), (self._keys, ring.keys)):
             for name, account in list(accounts.items()):

@@ -1,4 +1,4 @@
-"""The page to try the service with: a closed list of static files, read once at start."""
+"""The demo page: a closed list of static files, read once at the start."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from service.runtime import Runtime
 _HTML, _JS = "text/html; charset=utf-8", "text/javascript; charset=utf-8"
 _CSS, _SVG = "text/css; charset=utf-8", "image/svg+xml"
 
-#: The application runs from its tree, which holds the JavaScript client too.
+#: The source tree, which also contains the JavaScript client.
 _TREE = Path(service.__file__).resolve().parents[1]
 
-#: What each address serves: (folder, file in it, media type). Nothing else can be asked for.
+#: By path: (folder, file in it, media type). Nothing else is served.
 PAGES: dict[str, tuple[str, str, str]] = {
     "/": ("service", "page/index.html", _HTML),
     "/static/style.css": ("service", "page/style.css", _CSS),
@@ -44,7 +44,7 @@ PAGES: dict[str, tuple[str, str, str]] = {
     )
 }
 
-#: Scripts, styles and connections of this origin alone, and no text that becomes markup.
+#: Only scripts, styles and connections of this origin, and no markup from text.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -57,13 +57,13 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    # The names do not change with the content, so it is asked for each time: 304, mostly.
+    # File names do not change with their content, so each use is revalidated, mostly with 304.
     "cache-control": "no-cache",
 }
 
 
 def page_router(runtime: Runtime) -> GuardedRouter:
-    """``GET /`` and its files. Raises FileNotFoundError if the tree lacks one."""
+    """Create the routes of ``/`` and its files. Raises FileNotFoundError if one is missing."""
     rule = Rule(Access.OPEN, TABLE)
     router = GuardedRouter(rule)
     for path, source in PAGES.items():
