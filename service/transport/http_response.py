@@ -1,4 +1,4 @@
-"""Speech as the body of an HTTP response, sent while it is made."""
+"""Speech as the streamed body of an HTTP response."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from streaming.errors import CapacityError, ErrorCode, TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
 
-#: Audio that may wait for the writer before the codec is held back.
+#: Audio that may wait for the writer before decoding pauses.
 _BUFFER_S = 2.0
-#: What is written at once, in whole samples and whole groups of base64.
+#: Bytes per write, a multiple of every sample size and of base64's groups.
 _PIECE_BYTES = 24 * 1024
-#: Of an answer that is there at once, so much is handed on before the client has taken the rest.
+#: Bytes of a long body that are passed on at a time; the next ones wait until these are taken.
 _BODY_BYTES = 64 * 1024
 
 
 class OutputQueue:
-    """An OutputSink that the writer of a response reads. No more than ``limit_samples`` of the
-    codec's and a window wait for it, in the encoder or here.
+    """An OutputSink that the writer of a response reads. At most ``limit_samples`` of the codec's
+    samples and one window wait for it, here or in the encoder.
     """
 
     def __init__(self, limit_samples: int) -> None:
@@ -44,11 +44,11 @@ class OutputQueue:
         self._outputs.put_nowait(output)
 
     def revoke(self) -> int:
-        """See OutputSink. The writer has sent what it has taken."""
+        """See OutputSink. The writer has sent all that it has taken."""
         return self._sent_samples
 
     async def get(self) -> Output:
-        """The next output."""
+        """Wait for the next output."""
         output = await self._outputs.get()
         if isinstance(output, Audio):
             self._taken_samples += output.codec_samples
@@ -57,7 +57,7 @@ class OutputQueue:
         return output
 
     async def room(self, given_samples: int) -> int | None:
-        """Wait for a writer that is too far behind the context's ``given_samples``; see Room."""
+        """Wait while the writer is too far behind the context's ``given_samples``; see Room."""
         if given_samples - self._taken_samples < self._limit:
             return None
         while given_samples - self._taken_samples >= self._limit:
@@ -67,31 +67,31 @@ class OutputQueue:
 
 
 class BodyRenderer:
-    """How a dialect puts speech into a response's body: the audio as it is, unless overridden."""
+    """Renders speech as a response's body: the plain audio, unless a dialect overrides it."""
 
     def __init__(self, media_type: str) -> None:
         self.media_type = media_type
 
     def words(self, timings: Sequence[WordTiming]) -> None:
-        """Words of the audio that comes next, where the plan asks for words."""
+        """Take the words of the next audio, if the plan has word timings."""
 
     def audio(self, data: bytes) -> bytes:
-        """A piece of the encoded audio; may be nothing yet."""
+        """Render a part of the encoded audio; the result may be empty."""
         return data
 
     def done(self, done: Done) -> bytes:
-        """The bytes after the last of it; may be none."""
+        """Render the end of the body, which may be empty."""
         return b""
 
     def broken(self, error: TalkwireError) -> bytes | None:
-        """An error after the first byte; None breaks off, since a message would be heard."""
+        """Render an error after the first byte. None breaks off: a message would be audible."""
         return None
 
 
 def open_response(
     runtime: Runtime, tasks: asyncio.TaskGroup, plan: SpeechPlan, lease: Lease
 ) -> tuple[SpeechContext, OutputQueue]:
-    """Open a context whose audio is one file, read from a queue that holds the codec back."""
+    """Open a context whose audio is one file, with a queue of its outputs that limits decoding."""
     plan = replace(plan, flush_encoder=FlushEncoder.AT_END, is_lenient=False)
     outputs = OutputQueue(int(_BUFFER_S * runtime.codec.spec.sample_rate))
     context = SpeechContext(
@@ -103,7 +103,7 @@ def open_response(
 async def speak_whole(
     context: SpeechContext, outputs: OutputQueue, text: str, on_audio: Callable[[Audio], None]
 ) -> Done:
-    """Speak ``text`` to its end. Raises TalkwireError, also where only a part was spoken."""
+    """Speak all of ``text``. Raises TalkwireError, also if only a part was spoken."""
     try:
         context.append(text)
         context.end()
@@ -118,11 +118,11 @@ async def speak_whole(
 
 
 class HttpSpeech(Response):
-    """Speaks ``text`` as ``plan`` says, as the body of a response.
+    """A response with the speech of ``text``.
 
-    Nothing is sent before the first audio is there, so what fails until then is answered with a
-    status of its own. What fails later, and has no message in the dialect, leaves the body without
-    its end, which HTTP/1.1 clients notice. A header names the fields ``ignored``.
+    Nothing is sent before the first audio, so earlier errors have a status of their own. A later
+    error without a message in the dialect leaves the body incomplete, which HTTP/1.1 clients
+    notice. A header names the ``ignored`` fields.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class HttpSpeech(Response):
         self.init_headers({**headers, "x-accel-buffering": "no", **ignored_header(ignored)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Speak until the end, or until the client leaves."""
+        """Speak until the end, or until the client disconnects."""
         refused: TalkwireError | None = None
         try:
             self._runtime.require_text(self._text)
@@ -160,7 +160,7 @@ class HttpSpeech(Response):
     async def _speak(
         self, lease: Lease, tasks: asyncio.TaskGroup, receive: Receive, send: Send
     ) -> TalkwireError | None:
-        """Returns the error that came before the first byte, if one did."""
+        """Speak, and return the error before the first byte, if any."""
         context, outputs = open_response(self._runtime, tasks, self._plan, lease)
         working: list[asyncio.Task[None]] = []
         body = ResponseBody(self, send, self._runtime)
@@ -210,22 +210,22 @@ class HttpSpeech(Response):
 
 
 class ResponseBody:
-    """Sends the head of a response with the first piece of its body."""
+    """Sends a response, its head together with the first part of the body."""
 
     def __init__(self, head: Response, send: Send, runtime: Runtime) -> None:
         self._head, self._send, self._runtime = head, send, runtime
         self.started = self.stuck = False
-        #: What came instead of the first byte.
+        #: The error before the first byte, if any.
         self.refused: TalkwireError | None = None
 
     async def put(self, data: bytes, *, last: bool = False) -> None:
-        """Send a piece. Raises CapacityError (``slow_consumer``) if the client takes nothing."""
+        """Send a part. Raises CapacityError (``slow_consumer``) if the client reads nothing."""
         if not self.started:
             self.started = True
             head, status = self._head.raw_headers, self._head.status_code
             await self._put({"type": "http.response.start", "status": status, "headers": head})
             self._runtime.metrics.opened.inc()
-        for at in range(0, max(1, len(data)), _BODY_BYTES):  # the next once that is on its way
+        for at in range(0, max(1, len(data)), _BODY_BYTES):  # after the previous is taken
             more = not last or at + _BODY_BYTES < len(data)
             piece = data[at : at + _BODY_BYTES]
             await self._put({"type": "http.response.body", "body": piece, "more_body": more})
@@ -242,7 +242,7 @@ class ResponseBody:
 
 
 async def until_gone(receive: Receive) -> None:
-    """Until the client has closed its connection."""
+    """Wait until the client has closed its connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -250,7 +250,7 @@ async def until_gone(receive: Receive) -> None:
 async def end_when_drained(
     runtime: Runtime, contexts: Callable[[], Sequence[SpeechContext]]
 ) -> None:
-    """When the server is going away, end ``contexts`` at its deadline."""
+    """Fail ``contexts`` at the deadline of a drain."""
     await runtime.drained()
     for context in contexts():
         context.fail(CapacityError(ErrorCode.DRAINING, "The server is shutting down."))

@@ -1,4 +1,4 @@
-"""Routes of HTTP dialects: bounded bodies, request ids, and errors in the dialect's shape."""
+"""Routes of HTTP dialects: bounded bodies, request ids, and errors in the dialect's format."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from service.runtime import Runtime
 from service.voices.clip_reader import ClipLimits
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 
-#: JSON may write a character of the text as two escapes of six bytes.
+#: JSON may encode a character as two escapes of six bytes.
 _BYTES_PER_CHARACTER = 12
 _BAD_REQUEST = 400
-#: Base64 makes four bytes of three.
+#: Base64 encodes three bytes as four.
 _BASE64 = 4
 _SPEAKS = "talkwire_speaks"
 _HEADER_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _MOST_IGNORED = 32
-#: A body of so many bytes can be left unread: its client can send all of it and read the answer.
+#: A body up to this size may stay unread, since its client can still send it and read the response.
 _SMALL_BYTES = 64 * 1024
 _BODY_S = 60.0
-#: An upload may take so long at most, and after the first seconds come no slower than this.
+#: An upload's maximum duration and, after the grace period, its minimum rate.
 _UPLOAD_S, _UPLOAD_GRACE_S, _UPLOAD_BYTES_PER_S = 120.0, 10.0, 32 * 1024
 
 
 class _BoundedRequest(Request):
-    """A request whose body may have ``max_bytes``, and a minute to come; or ``max_clip_bytes``, if
-    ``uploads`` admits it, and two minutes, and come not slower than any line that clips come by.
-    Of a request that is ``refused`` nothing is kept, and a small body is not even waited for.
+    """A request whose body has at most ``max_bytes`` and a minute to arrive. If ``uploads`` admits
+    it, it may have ``max_clip_bytes`` and two minutes, at a minimum rate. Of a ``refused`` request
+    nothing is stored, and a small body is not even awaited.
     """
 
     max_bytes = max_clip_bytes = 0
@@ -57,7 +57,7 @@ class _BoundedRequest(Request):
         return length.isdecimal() and int(length) <= _SMALL_BYTES
 
     async def body(self) -> bytes:
-        """Raises RequestError (``text_too_long``) rather than read more, CapacityError."""
+        """Read the body. Raises RequestError (``text_too_long``) if it is longer, CapacityError."""
         if self.refused is not None and self._is_small:
             raise self.refused
         if not hasattr(self, "_body"):
@@ -91,13 +91,13 @@ class _BoundedRequest(Request):
                 deadline.reschedule(began + allowed_s)
             if full is None:
                 data += chunk
-        if full is not None:  # told now: who is still sending might not hear it
+        if full is not None:  # after the body, since a client that still sends might not read it
             raise full
         return bytes(data)
 
 
 def documented(body: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """A router's refusals for OpenAPI; their body is ``body``."""
+    """Return OpenAPI's descriptions of a router's refusals, with ``body`` as their body."""
     return {
         "4XX": {"model": body, "description": "The request cannot be served as it is."},
         "5XX": {"model": body, "description": "The same request may be served later."},
@@ -105,20 +105,20 @@ def documented(body: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 
 
 def ignored_header(names: Iterable[str]) -> dict[str, str]:
-    """The header of the fields without effect, of which a client may send any, and any number."""
+    """Return a header with the ignored fields, limited since clients may send any and many."""
     shown = [name for name in dict.fromkeys(names) if _HEADER_NAME.fullmatch(name)]
     return {"x-talkwire-ignored": ", ".join(shown[:_MOST_IGNORED])} if shown else {}
 
 
 def speaks(endpoint: Endpoint) -> Endpoint:
-    """Mark what speaks: where there is no room it is refused before its body is read and parsed."""
+    """Mark an endpoint that speaks. Without a free slot it is refused before parsing the body."""
     endpoint.__dict__[_SPEAKS] = True
     return endpoint
 
 
 class SpeechRoute(APIRoute):
-    """Bounds the body, numbers the request (``request.state.request_id``), and answers every
-    TalkwireError and every invalid body as the rule of its router says.
+    """A route with a bounded body and a request id (``request.state.request_id``). TalkwireErrors
+    and invalid bodies are rendered as the rule of its router says.
     """
 
     takes_clips = False
@@ -129,7 +129,7 @@ class SpeechRoute(APIRoute):
         if isinstance(wrong, TalkwireError):
             return wrong
         if not isinstance(wrong, RequestValidationError):
-            # a body that FastAPI's JSON parser cannot take: bad UTF-8, brackets without end
+            # FastAPI's JSON parser failed, as for bad UTF-8 or too deep nesting
             return validation_error([{"type": "json_invalid"}])
         body = None if self.body_field is None else self.body_field.field_info.annotation
         fields = []
@@ -165,7 +165,7 @@ class SpeechRoute(APIRoute):
                 await request.body()
                 response = await handler(request)
             except ClientDisconnect:
-                response = Response(status_code=_BAD_REQUEST)  # nobody is there to read it
+                response = Response(status_code=_BAD_REQUEST)  # the client is gone
             except (TalkwireError, RequestValidationError, HTTPException) as wrong:
                 error = self._error(wrong)
                 count_error(runtime, error, request_id, errors.dialect)
@@ -180,6 +180,6 @@ class SpeechRoute(APIRoute):
 
 
 class ClipRoute(SpeechRoute):
-    """A route whose requests may bring reference clips in base64."""
+    """A route whose requests may contain reference clips in base64."""
 
     takes_clips = True

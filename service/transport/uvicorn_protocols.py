@@ -1,8 +1,8 @@
 """uvicorn's protocols with bounded connections, WebSocket pings and direct delivery of messages.
 
-ASGI has no pings. Its queue costs each message a task's turn, and reading from the socket is
-stopped and begun again for it: a twentieth of the gateway's time in a profile, without the kernel's
-part, where an LLM sends its tokens one by one.
+ASGI has no pings. Its queue costs a task switch per message, and pauses and resumes reading from
+the socket. For an LLM's single tokens that took a twentieth of the gateway's time in a profile,
+not counting the kernel's part.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
-#: Where in an ASGI scope's extensions the socket itself is.
+#: Key of the protocol among an ASGI scope's extensions.
 EXTENSION = "talkwire.websocket"
-#: Longer than the server's keep-alive pings, which are told apart by that.
+#: Size of our pings' payload, longer than that of the server's keep-alive pings.
 PAYLOAD_BYTES = 8
-#: Messages that may come together and be handled at once, and bytes of them. More take their turns
-#: among others'.
+#: Maximum messages, and their bytes, that are handled in one turn of the event loop if they arrive
+#: together.
 AT_ONCE, BYTES_AT_ONCE = 16, 16 * 1024
 
 
-#: How long a request's body may take. Speech and voices answer a slow one before (http_routes.py).
+#: Seconds that a request's body may take. Routes for speech and voices allow less (http_routes.py).
 _BODY_S = 120.0
-#: Connections that may wait beside as many as ``max_connections``: probes, metrics, the page.
+#: Connections that may wait in addition to ``max_connections``: probes, metrics, the page.
 _SPARE = 64
 _PING_S = 20.0
-#: What the kernel takes of a connection before its writer has to wait: some seconds of PCM instead
-#: of a minute and more, and enough for any encoding at any distance.
+#: The kernel's send buffer of a connection: some seconds of PCM instead of a minute or more, and
+#: enough for any encoding at any distance.
 _SEND_BYTES = 128 * 1024
-#: The kernel drops who has taken nothing for so many times as long as a reader may be slow.
+#: The kernel drops a client that reads nothing for this multiple of ``slow_consumer_s``.
 _DROP_AFTER = 3.0
-#: A connection that takes nothing, and is not closed, is aborted after so many times as long.
+#: An open connection that takes nothing is aborted after this multiple of ``slow_consumer_s``.
 _ABORT_AFTER = 2.0
-#: Pings that a client may send within so many seconds, and pongs that nobody asked for.
+#: Maximum number of pings and unsolicited pongs of a client in a window of time.
 _MOST_CONTROL_FRAMES, _CONTROL_WINDOW_S = 2_000, 10.0
 
 
 class BoundedServerProtocol(ServerProtocol):
-    """websockets' protocol with a bound on what control frames make it do.
+    """websockets' protocol with bounded work for control frames.
 
-    RFC 6455, 5.4, lets control frames come between fragments, the closing one too. websockets
-    would answer that one with 1002, as if it were a fault. And it answers each ping, however many
-    answers its client has not taken; 5.5.3 allows to answer the last one only.
+    RFC 6455, 5.4, allows control frames between fragments, even a close frame, which websockets
+    would answer with 1002. It would also answer every ping of a client that reads no answers;
+    5.5.3 allows answering only the last one.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        #: Whether the client does not take what it is sent. Then pings wait, but for the last.
+        #: Whether the client does not read. If so, only its last ping is answered, later.
         self.is_choked = False
         self._unanswered: bytes | None = None
-        #: Pings and needless pongs since somebody set it to 0.
+        #: Number of pings and unsolicited pongs since the last reset.
         self.control_frames = 0
         self._pongs_due = 0
 
@@ -84,7 +84,7 @@ class BoundedServerProtocol(ServerProtocol):
         self._pongs_due += 1
 
     def recv_frame(self, frame: Frame) -> None:
-        """See websockets; what a closing frame breaks off is forgotten."""
+        """See websockets. A close frame discards an incomplete message."""
         if frame.opcode is Opcode.CLOSE:
             self.current_size = None
         elif frame.opcode is Opcode.PONG and self._pongs_due:
@@ -97,7 +97,7 @@ class BoundedServerProtocol(ServerProtocol):
             super().recv_frame(frame)
 
     def answer_ping(self) -> None:
-        """Answer the last ping that came while the client was choked."""
+        """Answer the last ping that arrived while the client was choked."""
         data, self._unanswered = self._unanswered, None
         if data is not None:
             with contextlib.suppress(InvalidState):
@@ -105,14 +105,14 @@ class BoundedServerProtocol(ServerProtocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, found by the application in its scope (``EXTENSION``).
+    """uvicorn's WebSocket, which the application finds in its scope (``EXTENSION``).
 
-    ``on_pong`` is told the payloads of pongs to ``ping``. ``on_message`` is given text and binary
-    messages, unless others wait in ASGI's queue: then they wait there too. It must not raise.
+    ``on_pong`` gets the payloads of pongs to ``ping``. ``on_message`` gets text and binary
+    messages. If others wait in ASGI's queue, messages wait there too. It must not raise.
 
-    uvicorn would keep each of endlessly many empty fragments of a message, and look only at a
-    message's end whether it is text, with a stack in the log where it is not. A client that takes
-    nothing of what it is sent is dropped, and one that sends nothing but pings is closed with 1008.
+    uvicorn would store every empty fragment of a message without a bound, and check only complete
+    messages for UTF-8, logging a stack trace if they are not. A client that reads nothing is
+    dropped, and one that sends too many control frames is closed with 1008.
     """
 
     on_pong: Callable[[bytes], None] | None = None
@@ -175,7 +175,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.write(output)
 
     def _drop_unless_taken(self, before: float) -> None:
-        """Drop the connection if none of ``before`` bytes were taken, else look again later."""
+        """Abort the connection if none of ``before`` bytes were taken, else check again later."""
         left = self.transport.get_write_buffer_size()
         if left >= before:
             self.transport.abort()
@@ -187,20 +187,20 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     # -- messages
 
     def handle_text(self, event: Frame) -> None:
-        """Take a text message, or the first fragment of one."""
+        """Handle a text message or its first fragment."""
         self._utf8.reset()
         if self._is_text(event):
             super().handle_text(event)
 
     def handle_cont(self, event: Frame) -> None:
-        """Take a fragment; an empty one adds nothing unless it is the last."""
+        """Handle a fragment. Empty ones are ignored unless last."""
         if not event.data and not event.fin:
             return
         if self.curr_msg_data_type == "bytes" or self._is_text(event):
             super().handle_cont(event)
 
     def _is_text(self, event: Frame) -> bool:
-        """Whether a text message is UTF-8 so far; else the connection ends with 1007."""
+        """Whether a text message is UTF-8 so far; if not, close the connection with 1007."""
         try:
             self._utf8.decode(event.data, event.fin)
         except UnicodeDecodeError:
@@ -225,32 +225,32 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     # -- pings
 
     def handle_pong(self, event: Frame) -> None:
-        """See uvicorn, whose own pings are left to it."""
+        """See uvicorn, which handles the pongs to its own pings."""
         if self.on_pong is not None and len(event.data) == PAYLOAD_BYTES:
             self.on_pong(bytes(event.data))
         else:
             super().handle_pong(event)
 
     def ping(self, payload: bytes) -> None:
-        """Send a ping after all that was sent before."""
+        """Send a ping after all earlier data."""
         if self.close_sent or self.transport.is_closing():
             return
         try:
             self.conn.send_ping(payload)
-        except InvalidState:  # it is being closed
+        except InvalidState:  # closing
             return
         self.transport.write(b"".join(self.conn.data_to_send()))
 
     def abort_in(self, seconds: float) -> None:
-        """Drop the connection then, if it is still there, with all that has not been taken."""
+        """Abort the connection after ``seconds`` if it still exists, with all unsent data."""
         if not self.disconnected:
             self._abort_timer = self.loop.call_later(seconds, self.transport.abort)
 
 
 @dataclass
 class ConnectionLimits:
-    """Limits on what the server waits for. ``waiting``, the oldest first, owe a handshake, a
-    request or the rest of one. With ``tls`` each begins with TLS.
+    """Limits on connections for which the server waits. Those in ``waiting``, oldest first, owe a
+    handshake, a request or its rest. With ``tls``, each begins with a TLS handshake.
     """
 
     head_s: float
@@ -260,14 +260,14 @@ class ConnectionLimits:
     waiting: OrderedDict[HttpProtocol | TlsHandshake, None] = field(default_factory=OrderedDict)
 
     def protocol(self, **uvicorns: Any) -> asyncio.Protocol:
-        """Make the protocol of a connection: uvicorn's setting ``http``."""
+        """Create the protocol of a connection, as uvicorn's setting ``http``."""
         inner = partial(HttpProtocol, limits=self, **uvicorns)
         if self.tls is None:
             return inner()
         return TlsHandshake(self, self.tls, inner, uvicorns["server_state"].connections)
 
     def begin(self, connection: HttpProtocol | TlsHandshake) -> None:
-        """It owes something from now on."""
+        """Add a connection that waits for its client. If there are too many, give up the oldest."""
         self.waiting[connection] = None
         if len(self.waiting) > self.most_waiting:
             oldest, _ = self.waiting.popitem(last=False)
@@ -275,7 +275,7 @@ class ConnectionLimits:
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's settings, where TLS is TlsHandshake's business instead of the listener's."""
+    """uvicorn's settings, with TLS done by TlsHandshake instead of the listener."""
 
     limits: ConnectionLimits
 
@@ -285,7 +285,7 @@ class ServerConfig(uvicorn.Config):
         self.limits.tls, self.ssl = self.ssl, None
 
     def reload_certificate(self) -> None:
-        """Read the certificate and its key again; if they cannot be used, the old ones stay."""
+        """Read the certificate and its key again. If they cannot be used, the old ones stay."""
         if self.limits.tls is None:
             return
         try:
@@ -306,14 +306,14 @@ class ServerConfig(uvicorn.Config):
 
 
 class HttpProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with deadlines; a WebSocket's handshake begins here too."""
+    """uvicorn's HTTP/1.1 with deadlines, also for WebSocket handshakes."""
 
     def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None
-        self._owed: Any = None  # a state of h11, of which there are no types
-        self._unread = 0  # of an answer, when the deadline was set
+        self._owed: Any = None  # a state of h11, which has no types
+        self._unread = 0  # bytes of a response when the deadline was set
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""
@@ -331,18 +331,18 @@ class HttpProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """The handshake has come: what follows is the WebSocket's business."""
+        """See uvicorn. No deadline applies after the handshake request."""
         self._owed = h11.SWITCHED_PROTOCOL
         self._clear_deadline()
         super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:
-        """The connection is kept for another request."""
+        """See uvicorn. The deadline for the next request begins."""
         super().on_response_complete()
         self._set_deadline()
 
     def _set_deadline(self) -> None:
-        """Note what the client owes now: nothing, a head, or a body."""
+        """Set the deadline for what the client owes now: nothing, a head or a body."""
         state = self.conn.their_state
         if self._owed is h11.SWITCHED_PROTOCOL or state is self._owed:
             return
@@ -357,7 +357,7 @@ class HttpProtocol(H11Protocol):
         limits.begin(self)
 
     def _clear_deadline(self) -> None:
-        """Nothing is owed."""
+        """Clear the deadline."""
         self._limits.waiting.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
@@ -366,7 +366,7 @@ class HttpProtocol(H11Protocol):
             self._owed = None
 
     def _expire(self, seconds: float) -> None:
-        """Time is up, unless the client is still taking what it was answered before."""
+        """Give up at the deadline, unless the client is still reading an earlier response."""
         before, self._unread = self._unread, self.transport.get_write_buffer_size()
         if 0 < self._unread < before:
             self._deadline = self.loop.call_later(seconds, self._expire, seconds)
@@ -374,14 +374,14 @@ class HttpProtocol(H11Protocol):
             self.give_up()
 
     def give_up(self) -> None:
-        """Time is up, or others came after."""
+        """Abort at the deadline, or for newer connections."""
         self._clear_deadline()
         self.transport.abort()
 
 
 def bound_sending(listener: socket.socket, slow_consumer_s: float) -> None:
-    """Bound how much, and for how long, the kernel holds for clients of ``listener`` that take
-    nothing. A connection that is closed would else wait for them for ever with what is left.
+    """Bound the bytes, and the time, that the kernel buffers for clients of ``listener`` that read
+    nothing. Otherwise closed connections with unsent data would wait for ever.
     """
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
@@ -390,8 +390,8 @@ def bound_sending(listener: socket.socket, slow_consumer_s: float) -> None:
 
 
 def server_config(app: ASGIApp, settings: Settings, grace_s: int) -> ServerConfig:
-    """How uvicorn serves ``app``: nothing compressed, nothing waited for without end, and over
-    TLS where a certificate is set. ``grace_s`` ends what is still open when all else has ended.
+    """Return uvicorn's settings for ``app``: no compression, all waits bounded, and TLS if there is
+    a certificate. At the end, connections that are still open are cut after ``grace_s``.
     """
     most_waiting = settings.max_connections + _SPARE
     limits = ConnectionLimits(settings.handshake_s, most_waiting, settings.slow_consumer_s)
@@ -414,9 +414,9 @@ def server_config(app: ASGIApp, settings: Settings, grace_s: int) -> ServerConfi
 
 
 class TlsHandshake(asyncio.Protocol):
-    """A connection until its handshake is done, when the protocol that ``inner`` makes has it.
+    """A connection during its TLS handshake. Then a protocol created by ``inner`` takes over.
 
-    ``limits`` give up one that waits too long; uvicorn tells ``connections`` to ``shutdown``.
+    ``limits`` give up one that waits too long; uvicorn calls ``shutdown`` of ``connections``.
     """
 
     def __init__(
@@ -430,9 +430,9 @@ class TlsHandshake(asyncio.Protocol):
         self._connections = connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See asyncio.Protocol. Nothing has been read yet, and nothing must be here: uvloop could
-        hand the first bytes to this protocol before ``start_tls`` has its own in place. So the
-        socket goes over to a new transport.
+        """See asyncio.Protocol. The socket is moved to a new transport before anything is read,
+        since uvloop could pass the first bytes to this protocol before ``start_tls`` has
+        installed its own.
         """
         kept = transport.get_extra_info("socket").dup()
         transport.abort()
@@ -442,13 +442,13 @@ class TlsHandshake(asyncio.Protocol):
         self._limits.begin(self)
 
     def give_up(self) -> None:
-        """Time is up, others came after, or the server ends."""
+        """Stop at the deadline, for newer connections, or at the server's end."""
         self._securing.cancel()
 
     shutdown = give_up  # uvicorn's name
 
     async def _secure(self, kept: socket.socket) -> None:
-        # a client that speaks no TLS, or goes away, is its own business
+        # clients without TLS, or that disconnect, are ignored
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._inner,
@@ -459,7 +459,7 @@ class TlsHandshake(asyncio.Protocol):
             )
 
     def _forget(self, done: asyncio.Task[None], kept: socket.socket) -> None:
-        """The task may never have begun, where many come at once."""
+        """Clean up after the task, which may never have begun if many connect at once."""
         self._connections.discard(self)
         self._limits.waiting.pop(self, None)
         if done.cancelled():

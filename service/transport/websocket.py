@@ -1,7 +1,7 @@
-"""The shell around one WebSocket: a reader and a writer as sibling tasks, and housekeeping.
+"""One WebSocket: reader and writer tasks, and housekeeping.
 
-A dialect only decides what a message means; reading, writing, idling and closing are the
-same for all of them and live here.
+A dialect only interprets messages. Reading, writing, idle time and closing are the same for all
+dialects, and are implemented here.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ log = logging.getLogger(__name__)
 NORMAL, GOING_AWAY, POLICY, INTERNAL = 1000, 1001, 1008, 1011
 _HOUSEKEEPING_S, _LEAVING_S = 0.5, 0.05
 _FLUSH_S = 2.0
-#: How much later than the contexts that are cut their socket is closed.
+#: Seconds between the cut of contexts and the close of their socket.
 _TELL_S = 0.5
-#: Housekeeping that comes so late was held up with everything else: what clients did meanwhile has
-#: not been seen yet.
+#: If housekeeping runs this late, the event loop was blocked, and what clients sent meanwhile has
+#: not been read yet.
 _PAUSE_S = 1.5
 
 
 class SocketClosing(Exception):
-    """The dialect wants the socket closed with this code."""
+    """Raised by a dialect to close the socket with ``code``."""
 
     def __init__(self, code: int = NORMAL) -> None:
         super().__init__(code)
@@ -53,7 +53,7 @@ class SocketClosing(Exception):
 
 
 def binary_refused() -> RequestError:
-    """The error about a binary message."""
+    """Return the error for a binary message."""
     return RequestError(ErrorCode.INVALID_MESSAGE, "Send JSON text, not binary messages.")
 
 
@@ -64,45 +64,45 @@ class Dialect(ABC):
         self.socket, self.runtime = socket, socket.runtime
 
     def open(self) -> None:  # noqa: B027
-        """The socket is accepted. In most protocols the client speaks first."""
+        """Handle the accepted socket. In most protocols the client sends first."""
 
     @abstractmethod
     def on_text(self, text: str) -> None:
-        """A text message came."""
+        """Handle a text message."""
 
     def on_bytes(self, data: bytes) -> None:
-        """A binary message came. No protocol has any."""
+        """Handle a binary message, which no protocol has."""
         self.tell(binary_refused())
 
     @abstractmethod
     def on_tick(self, now: float) -> None:
-        """Twice a second or so."""
+        """Do housekeeping, about twice a second."""
 
     def on_drain(self, deadline_ms: int) -> None:  # noqa: B027
-        """The server is going away; contexts have so long to finish, and new ones are refused."""
+        """Announce a drain: contexts have ``deadline_ms`` to finish, and new ones are refused."""
 
     def is_settled(self, now: float) -> bool:
-        """Whether no context is under way, so that the server may end."""
+        """Whether a drain need not wait for any context."""
         return all(context.is_settled(now) for context in self.socket.contexts)
 
     @abstractmethod
     def render_error(self, error: TalkwireError) -> str:
-        """The message that tells the client about an error of the whole socket."""
+        """Return the message for an error of the whole socket."""
 
     def tell(self, error: TalkwireError) -> None:
-        """Tell the client about an error of the whole socket, which goes on."""
+        """Send an error of the whole socket, which stays open."""
         self.socket.send(self.render_error(error))
 
     def close(self) -> None:  # noqa: B027
-        """The socket is over; its contexts are cancelled after this."""
+        """Clean up at the end of the socket, before its contexts are cancelled."""
 
 
-#: A context's number has 16 bits in the native protocol.
+#: A context's handle has 16 bits in the native protocol.
 _HANDLES = 1 << 16
 
 
 class Socket:
-    """Runs one accepted WebSocket until its end, and its contexts' tasks in ``tasks``."""
+    """Serves one accepted WebSocket until its end, with its contexts' tasks in ``tasks``."""
 
     def __init__(self, websocket: WebSocket, runtime: Runtime, tasks: asyncio.TaskGroup) -> None:
         self._websocket, self.runtime, self._tasks = websocket, runtime, tasks
@@ -116,20 +116,20 @@ class Socket:
         self._caller, self._errors = current_caller(), limit_errors()
         self._opened_at, self._leave_at = time.monotonic(), math.inf
         self._looked_at = self._opened_at
-        #: Its name in the logs.
+        #: Identifies the socket in the logs.
         self.session_id = uuid.uuid4().hex
-        #: When a message came last, or a context was over, in monotonic seconds.
+        #: Monotonic time of the last message or the last context's end.
         self.heard_at = self._opened_at
-        #: Those that are open or have more to send, by their handles.
+        #: By handle, contexts that are open or have more to send.
         self._contexts: dict[int, SpeechContext] = {}
         self._numbers = itertools.count()
-        #: Done when a message, or what housekeeping finds, has ended the socket.
+        #: Done when a message or housekeeping has ended the socket.
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # -- for the dialect
 
     def send(self, message: str | bytes) -> None:
-        """Have a message written after those before it."""
+        """Queue a message."""
         self._outbox.put(Item(message))
 
     @property
@@ -138,11 +138,11 @@ class Socket:
         return list(self._contexts.values())
 
     def idle_s(self, now: float) -> float:
-        """For how long there has been no context, and nothing was heard of the client."""
+        """Return the seconds without a context and without a message of the client."""
         return 0.0 if self._contexts else now - self.heard_at
 
     def new_handle(self) -> int:
-        """The number of the next context."""
+        """Return a handle for the next context."""
         while (handle := next(self._numbers) % _HANDLES) in self._contexts:
             pass
         return handle
@@ -164,12 +164,12 @@ class Socket:
 
         context = SpeechContext(self.runtime, self._tasks, plan, lease, output, over)
         self._contexts[handle] = context
-        if not plan.buffered:  # else what was written last says nothing of what has been heard
+        if not plan.buffered:  # writes of buffered audio say nothing of playback
             self._acks.follow(handle, context.on_read)
         return context
 
     def finish(self, code: int = NORMAL) -> None:
-        """Close once what the dialect has said is written, unless the socket is closing already."""
+        """Close the socket after all queued messages, unless it is closing already."""
         if not self._is_closing:
             self._code = code
             self._outbox.close()
@@ -177,7 +177,7 @@ class Socket:
     # -- serving
 
     async def run(self, dialect: Dialect) -> None:
-        """Serve until the end."""
+        """Serve the socket until its end."""
         dialect.open()
         tasks = self._tasks
         writer = tasks.create_task(self._write())
@@ -204,9 +204,9 @@ class Socket:
             await self._close()
 
     async def _read(self, dialect: Dialect) -> None:
-        """Most messages come straight from the protocol, and only the others by ASGI's queue."""
+        """Read messages. Most come directly from the protocol, the others from ASGI's queue."""
         if self._protocol is not None:
-            # the trace that the handshake named is a variable of its context
+            # the handshake's trace headers are a context variable
             context = copy_context()
             self._protocol.on_message = lambda data: context.run(self._take, dialect, data)
         try:
@@ -220,7 +220,7 @@ class Socket:
                 messages, size = messages + 1, size + len(data)
                 if messages >= AT_ONCE or size >= BYTES_AT_ONCE:
                     messages = size = 0
-                    await asyncio.sleep(0)  # a client that sends much leaves others their turns
+                    await asyncio.sleep(0)  # let other sockets take turns
         except Exception:
             log.exception("connection broke")
             self._code = INTERNAL
@@ -229,7 +229,7 @@ class Socket:
                 self._protocol.on_message = None
 
     def _take(self, dialect: Dialect, data: str | bytes) -> None:
-        """Give a message to the dialect, unless the socket is over."""
+        """Pass a message to the dialect, unless the socket is over."""
         if self._over.done() or self._is_closing:
             return
         self.heard_at = time.monotonic()
@@ -243,7 +243,7 @@ class Socket:
 
     @contextlib.contextmanager
     def _serving(self) -> Iterator[None]:
-        """Let the dialect act for the caller; end the socket as it wants, or where it fails."""
+        """Run the dialect on behalf of the caller. End the socket if the dialect asks or fails."""
         try:
             with serving(self._caller), self._errors.applied():
                 yield
@@ -254,7 +254,7 @@ class Socket:
             self._end(INTERNAL)
 
     def _end(self, code: int) -> None:
-        """The socket is over."""
+        """End the socket with ``code``."""
         if not self._over.done():
             self._code = code
             self._over.set_result(None)
@@ -272,23 +272,23 @@ class Socket:
                 self._acks.on_written(item.handle, item.samples, len(item.data), now, more=more)
 
     def _look(self, dialect: Dialect, now: float) -> float:
-        """See TimerWheel. What was noticed when the socket was over stays as it is."""
+        """See TimerWheel. After the socket's end, its state is left unchanged."""
         if not self._over.done():
             with self._serving():
                 return self._keep(dialect, now)
         return _HOUSEKEEPING_S
 
     def _keep(self, dialect: Dialect, now: float) -> float:
-        """Notice what no message tells: a writer that does not get on, idle contexts, a key that
-        was revoked, the socket's age, the server's end. The last two are told to the client, and
-        wait until nobody is spoken to. Returns in how many seconds to look again.
+        """Do housekeeping: check for a slow reader, idle contexts, a revoked key, the socket's age
+        and a drain. The last two are announced to the client, and wait until its contexts are
+        settled. Returns the seconds until the next check.
         """
         settings, runtime = self.runtime.settings, self.runtime
         if now - self._looked_at > _PAUSE_S:
             self._writing_since = None if self._writing_since is None else now
             self._acks.pardon(now)
         self._looked_at = now
-        # nothing could be written for so long, or nothing of what was written was read
+        # the time without progress in writing, or in the client's reading
         writing_s = 0.0 if self._writing_since is None else now - self._writing_since
         self._too_slow = max(writing_s, self._acks.stuck_s(now)) > settings.slow_consumer_s
         is_old = now - self._opened_at >= (settings.max_session_s or math.inf)
@@ -305,7 +305,7 @@ class Socket:
         return _LEAVING_S if is_leaving else _HOUSEKEEPING_S
 
     def _closing_error(self, dialect: Dialect) -> Item | None:
-        """The last message to the client, if the server has a reason to end the socket."""
+        """Return the last message, if the server has a reason to end the socket."""
         error: TalkwireError
         if self._too_slow:
             message = "The client reads too slowly for its audio."
@@ -326,7 +326,7 @@ class Socket:
         self.runtime.metrics.closes.labels(str(self._code)).inc()
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
             await asyncio.wait_for(self._websocket.close(self._code), _FLUSH_S)
-        # A transport that is closed waits until all is taken, and some clients take nothing.
+        # A closed transport waits until the client has read everything, and some clients never do.
         timeout_s = _FLUSH_S if self._too_slow else self.runtime.settings.slow_consumer_s
         self._acks.give_up_in(timeout_s)
 
@@ -339,8 +339,8 @@ async def serve_socket(
     subprotocol: str | None = None,
     ignored: Iterable[str] = (),
 ) -> None:
-    """Serve one WebSocket until it closes, or refuse its handshake, as with the TalkwireError that
-    ``make`` raises. A header names the fields ``ignored``, which have no effect.
+    """Serve one WebSocket until it closes, or refuse its handshake, for example if ``make`` raises
+    TalkwireError. A header names the ``ignored`` fields.
     """
     caller = current_caller()
     try:
@@ -370,7 +370,7 @@ async def serve_socket(
 async def refuse(
     websocket: WebSocket, runtime: Runtime, error: TalkwireError, errors: ErrorTable
 ) -> None:
-    """Refuse the handshake with a real status."""
+    """Refuse the handshake with the error's HTTP status."""
     request_id = uuid.uuid4().hex
     count_error(runtime, error, request_id, errors.dialect)
     await websocket.send_denial_response(errors.refuse(error, request_id))
