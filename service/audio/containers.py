@@ -1,4 +1,4 @@
-"""Compressed files written while the audio is made: FLAC, MP3, Ogg Opus, AAC in ADTS."""
+"""Streaming encoders of compressed files: FLAC, MP3, Ogg Opus, AAC in ADTS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.audio.opus import OPUS_BIT_RATE, OPUS_RATES
 from service.audio.pcm import tell_wav_length, to_s16
 from streaming.spec import Samples
 
-#: MP3's bit rates in kbit/s by the least sample rate: of MPEG-1, MPEG-2 and MPEG-2.5.
+#: MP3's bit rates in kbit/s by minimum sample rate, for MPEG-1, MPEG-2 and MPEG-2.5.
 _MP3_STEPS = {
     32_000: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
     16_000: (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
@@ -25,23 +25,23 @@ Choice = range | tuple[int, ...]
 
 
 def mp3_bit_rates(sample_rate: int) -> Choice:
-    """All that MP3 has at this sample rate."""
+    """Return all bit rates of MP3 at this sample rate."""
     steps = next(steps for least, steps in _MP3_STEPS.items() if sample_rate >= least)
     return tuple(1000 * step for step in steps)
 
 
 def opus_bit_rates(sample_rate: int) -> Choice:
-    """From narrowband speech to as much as libopus can use, and takes, for one channel."""
+    """Return Opus' bit rates, from narrowband speech to libopus' maximum for one channel."""
     return range(6_000, 256_001)
 
 
 def aac_bit_rates(sample_rate: int) -> Choice:
-    """AAC's frames have room for six bits per sample."""
+    """Return AAC's bit rates; a frame has room for six bits per sample."""
     return range(8_000, 6 * sample_rate + 1)
 
 
 def describe_choice(choice: Choice) -> str:
-    """For a message: a list, or a range."""
+    """Describe a choice for a message."""
     if isinstance(choice, range):
         return f"from {choice.start} to {choice[-1]}"
     return ", ".join(map(str, choice))
@@ -53,15 +53,15 @@ _WIDE = 32_000
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """How ffmpeg's libraries are to write a format: everything as soon as it can be."""
+    """A format for ffmpeg's libraries, with options for low latency."""
 
     muxer: str
     codec: str
     sample_format: str
     rates: tuple[int, ...] = _ANY_RATE
-    #: What a decoder gives before the audio, where the file does not tell it to drop that.
+    #: Samples of a decoder before the audio, if the file does not tell it to drop them.
     delay_samples: int = 0
-    #: Bits per second below and from 32 kHz; 0 where the codec is lossless.
+    #: Default bits per second below and from 32 kHz; 0 if the codec is lossless.
     bit_rates: tuple[int, int] = (0, 0)
     muxer_options: dict[str, str] = field(default_factory=dict)
     codec_options: dict[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ FLAC = FileFormat(
     "flac",
     "flac",
     "s16",
-    # Without room for tags to be written later. Level 2 has blocks of 24 ms, level 5 of 96.
+    # No padding for later tags. Level 2 has blocks of 24 ms, level 5 of 96 ms.
     muxer_options={"metadata_header_padding": "0"},
     codec_options={"compression_level": "2"},
 )
@@ -81,7 +81,7 @@ MP3 = FileFormat(
     "fltp",
     delay_samples=1105,
     bit_rates=(64_000, 128_000),
-    # No tag before the first frame: it would hold a length that is not known yet.
+    # No tag before the first frame, since its length field is not known yet.
     muxer_options={"id3v2_version": "0", "write_xing": "0"},
     codec_options={"reservoir": "0"},
 )
@@ -91,7 +91,7 @@ OGG_OPUS = FileFormat(
     "flt",
     OPUS_RATES,
     bit_rates=(OPUS_BIT_RATE, OPUS_BIT_RATE),
-    # Microseconds: a page per packet, where a second's worth is usual.
+    # Microseconds: one packet per page, instead of a second as usual.
     muxer_options={"page_duration": "20000"},
     codec_options={"frame_duration": "20"},
 )
@@ -99,7 +99,7 @@ AAC = FileFormat("adts", "aac", "fltp", delay_samples=1024, bit_rates=(64_000, 9
 
 
 class _Written(bytearray):
-    """A file that cannot seek and keeps what was written."""
+    """A write-only file in memory that cannot seek."""
 
     def write(self, data: bytes) -> int:
         self.extend(data)
@@ -109,8 +109,8 @@ class _Written(bytearray):
 class FileEncoder:
     """One file: its header comes with the first packet, its end from ``flush``.
 
-    Where a decoder plays the format's delay and what fills its last block, because the file does
-    not tell it to drop them, they are the packets' ``padding``::
+    If the file does not tell decoders to drop the format's delay and the fill of its last block,
+    these are the packets' ``padding``::
 
         decoded   |delay|  the samples  |fill|
         packets   |        |        |        |
@@ -129,7 +129,7 @@ class FileEncoder:
         self._is_over = False
 
     def encode(self, samples: Samples) -> list[Packet]:
-        """See AudioEncoder. Raises ValueError after ``flush``: the file has ended."""
+        """See AudioEncoder. Raises ValueError after ``flush``."""
         if self._is_over:
             raise ValueError("the file has ended")
         if not len(samples):
@@ -141,7 +141,7 @@ class FileEncoder:
         return self._packets()
 
     def flush(self) -> list[Packet]:
-        """The file's end; without any audio before it, an empty file."""
+        """Return the file's end, or an empty file if there was no audio."""
         if self._is_over:
             return []
         self._is_over = True
@@ -151,7 +151,7 @@ class FileEncoder:
         return self._packets()
 
     def _mux(self, frame: av.AudioFrame | None) -> None:
-        """Write a frame, or with None what the codec holds back."""
+        """Write a frame or, with None, the samples that the codec holds back."""
         container = self._opened()
         stream = container.streams.audio[0]
         blocks = stream.encode(frame)
@@ -159,7 +159,7 @@ class FileEncoder:
         container.mux(blocks)
 
     def _opened(self) -> av.container.OutputContainer:
-        """The container, opened at first use: that is no work for a loop."""
+        """Return the container, opened at first use, which is too slow for the event loop."""
         if self._container is None:
             self._container = av.open(
                 self._written,
@@ -178,7 +178,7 @@ class FileEncoder:
         return self._container
 
     def _packets(self) -> list[Packet]:
-        """The bytes written since, and the samples taken since or, if more, made by a decoder."""
+        """Return the new bytes, with the samples that they decode to, including a delay if any."""
         data = bytes(self._written)
         self._written.clear()
         if not data:
@@ -192,11 +192,11 @@ class FileEncoder:
 
 
 class RestartingEncoder:
-    """Files one after another: what follows a ``flush`` is a new one.
+    """A sequence of files, a new one after each ``flush``.
 
-    An MP3 decoder plays them as one stream, with a short silence where they meet: the encoder's
-    delay and what fills its last block, which the packets' ``padding`` counts (some 30 ms at
-    44.1 kHz, 60 at 22.05). An Ogg decoder sees a chained file.
+    An MP3 decoder plays them as one stream with short silences in between: the encoder's delay
+    and the fill of its last block, counted as the packets' ``padding`` (some 30 ms at 44.1 kHz,
+    60 ms at 22.05 kHz). An Ogg decoder sees a chained file.
     """
 
     def __init__(self, make: Callable[[], AudioEncoder]) -> None:
@@ -213,7 +213,7 @@ class RestartingEncoder:
         return self._encoder.encode(samples)
 
     def flush(self) -> list[Packet]:
-        """The end of this file; nothing if it has not begun."""
+        """Return the end of this file; nothing if it has not begun."""
         if self._is_empty:
             return []
         packets = self._encoder.flush()
@@ -221,14 +221,14 @@ class RestartingEncoder:
         return packets
 
 
-#: In a FLAC file: the mark and the header of the first block, then that block's sizes. The
-#: number of samples is the last 36 bits of the eight bytes from there on.
+#: Offset in a FLAC file, after the magic, the first block's header and its sizes. The number of
+#: samples is the last 36 bits of the eight bytes there.
 _FLAC_COUNT_AT, _FLAC_COUNT_BYTES, _FLAC_COUNT_BITS = 18, 8, 36
 
 
 def tell_length(name: str, file: bytearray, samples: int) -> None:
-    """Put the length into ``file``, all that the encoder ``name`` of ``factory.py`` has made of
-    ``samples`` samples at its output's rate. Other formats than WAV and FLAC do not tell one.
+    """Write the length into ``file``, the complete output of the encoder ``name`` of ``factory.py``
+    for ``samples`` samples at its output's rate. Only WAV and FLAC have a length.
     """
     if name == "wav":
         tell_wav_length(file, len(file))

@@ -1,4 +1,4 @@
-"""The contract of audio encoders, and what they share."""
+"""The interface of audio encoders, and filters in front of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from streaming.spec import Samples
 
 
 class Packet(NamedTuple):
-    """One binary message's worth of audio.
+    """Encoded audio for one binary message.
 
-    ``samples``: how many a decoder makes of it, at the output's rate. ``padding``: those that are
-    the encoder's delay before, or silence after, an utterance or a file. Raw Opus, MP3 and AAC
-    have it; other files tell their decoders to drop it.
+    ``samples``: number of decoded samples, at the output's rate. ``padding``: those of them that
+    are the encoder's delay before, or silence after, an utterance or a file. Raw Opus, MP3 and AAC
+    have padding; other files tell decoders to drop it.
     """
 
     data: bytes
@@ -27,7 +27,7 @@ class Packet(NamedTuple):
 def audio_frame(
     samples: np.ndarray[Any, Any], sample_rate: int, at: int, format_: str = "flt"
 ) -> av.AudioFrame:
-    """Mono samples as a frame for ffmpeg's libraries, which begins with sample ``at``."""
+    """Return mono samples as a frame for ffmpeg's libraries that begins at sample ``at``."""
     frame = av.AudioFrame.from_ndarray(samples[np.newaxis], format=format_, layout="mono")
     frame.sample_rate, frame.pts = sample_rate, at
     frame.time_base = Fraction(1, sample_rate)
@@ -37,8 +37,8 @@ def audio_frame(
 class AudioEncoder(Protocol):
     """Encodes one context's samples, in order.
 
-    ``sample_rate`` is the output's, in Hz; a decoder's output lags ``delay_samples`` behind.
-    With ``inline`` ``encode`` takes microseconds and runs on the event loop, else in a thread.
+    ``sample_rate`` is the output's, in Hz. Decoded audio is delayed by ``delay_samples``. With
+    ``inline``, ``encode`` takes microseconds and runs on the event loop, else in a thread.
     """
 
     sample_rate: int
@@ -46,24 +46,24 @@ class AudioEncoder(Protocol):
     delay_samples: int
 
     def encode(self, samples: Samples) -> list[Packet]:
-        """Take mono float32 samples within [-1, 1]; return the packets that are full."""
+        """Take mono float32 samples within [-1, 1]; return the complete packets."""
 
     def flush(self) -> list[Packet]:
-        """Return all that is held back. A file is over then; others go on with an utterance."""
+        """Return all that is held back. It ends a file; other formats continue afterwards."""
 
 
 class Filter(Protocol):
-    """Changes samples on their way to an encoder."""
+    """Processes samples before an encoder."""
 
     def push(self, samples: Samples) -> Samples:
-        """Take samples; return what is settled of what becomes of them."""
+        """Take samples; return the output that is final."""
 
     def finish(self) -> Samples:
-        """Return the rest at the end of an utterance, and begin anew."""
+        """Return the rest at the end of an utterance, and reset the filter."""
 
 
 class Fade:
-    """Fades the first ``fade_samples`` in linearly; later utterances of a context are not faded."""
+    """Fades in the first ``fade_samples`` of a context linearly."""
 
     def __init__(self, fade_samples: int) -> None:
         self._gains = np.arange(fade_samples, dtype=np.float32) / max(1, fade_samples)
@@ -78,12 +78,12 @@ class Fade:
         return samples
 
     def finish(self) -> Samples:
-        """See Filter: nothing is held back."""
+        """See Filter. Nothing is held back."""
         return np.empty(0, np.float32)
 
 
 class FilteringEncoder:
-    """A filter in front of an encoder. ``inline``: it is quick enough for the event loop."""
+    """A filter before an encoder. ``inline``: the filter is fast enough for the event loop."""
 
     def __init__(self, filter_: Filter, encoder: AudioEncoder, *, inline: bool = True) -> None:
         self._filter, self._encoder = filter_, encoder
@@ -91,7 +91,7 @@ class FilteringEncoder:
         self.sample_rate, self.delay_samples = encoder.sample_rate, encoder.delay_samples
 
     def encode(self, samples: Samples) -> list[Packet]:
-        """See AudioEncoder; ``samples`` are the filter's."""
+        """See AudioEncoder. ``samples`` are the filter's input."""
         return self._encoder.encode(self._filter.push(samples)) if len(samples) else []
 
     def flush(self) -> list[Packet]:

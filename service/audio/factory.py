@@ -1,4 +1,4 @@
-"""Encoders by the name of their format."""
+"""Creation of encoders by format name."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from service.audio.filters import FASTEST, SLOWEST, Resampler, TimeStretch
 from streaming.protocol.field_errors import unsupported
 from streaming.spec import Samples
 
-#: Rates that any format may be asked for, in Hz, beside the codec's own.
+#: Sample rates in Hz of formats without their own list, besides the codec's rate.
 SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 
-#: The bit rates of a format by its output's rate.
+#: Returns the bit rates of a format at an output rate.
 _BitRates = Callable[[int], containers.Choice]
 
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """How an encoder is made from (output rate, packet's ms, bit rate), and what it can do."""
+    """A format's encoder, created from (output rate, packet's ms, bit rate), and its limits."""
 
-    media_type: str  # of its bytes over HTTP
+    media_type: str
     make: Callable[[int, int, int | None], AudioEncoder]
     default_rate: int | None = None  # None: the codec's own
-    rates: tuple[int, ...] = ()  # none: SAMPLE_RATES and the codec's own
+    rates: tuple[int, ...] = ()  # empty: SAMPLE_RATES and the codec's own
     frame_ms: tuple[int, ...] | None = None  # None: any
     bit_rates: _BitRates | None = None  # None: it has none
 
@@ -82,7 +82,7 @@ _FORMATS: dict[str, _Format] = {
     "ogg_opus": _file("audio/ogg", containers.OGG_OPUS, containers.opus_bit_rates),
     "aac": _file("audio/aac", containers.AAC, containers.aac_bit_rates),
 }
-#: The media type of each format's bytes over HTTP.
+#: The media types of formats over HTTP.
 MEDIA_TYPES = {name: format_.media_type for name, format_ in _FORMATS.items()}
 
 
@@ -96,13 +96,13 @@ def make_stream_encoder(
     speed: float = 1.0,
     fade_in_ms: int = 0,
 ) -> AudioEncoder:
-    """The encoder ``name`` for samples at ``codec_rate`` (Hz).
+    """Create the encoder ``name`` for samples at ``codec_rate`` (Hz).
 
-    ``sample_rate`` is the output's, None the format's own default; ``frame_ms`` is how much
-    audio each packet holds, 0 what is natural to the format; ``bit_rate`` is in bits per second,
-    None the format's own default; the samples are heard ``speed`` times as fast, and fade in over
-    ``fade_in_ms`` of what is heard. Raises RequestError (``unsupported``) whose ``param`` is
-    ``encoding``, ``sample_rate``, ``frame_ms``, ``bitrate`` or ``speed``.
+    ``sample_rate`` is the output's; None is the format's default. ``frame_ms`` is the audio in each
+    packet; 0 is the format's default. ``bit_rate`` is in bits per second; None is the format's
+    default. The audio is played at ``speed``, and fades in over ``fade_in_ms`` of playback. Raises
+    RequestError (``unsupported``) whose ``param`` is ``encoding``, ``sample_rate``, ``frame_ms``,
+    ``bitrate`` or ``speed``.
     """
     format_ = _FORMATS.get(name)
     if format_ is None:

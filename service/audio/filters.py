@@ -1,15 +1,14 @@
-"""Filters before an encoder: another sample rate, and another speed at the same pitch.
+"""Filters before an encoder: resampling, and time stretching at constant pitch.
 
-The speed is set by ffmpeg's ``atempo``, block by block. ``atempo`` lays overlapping windows of the
-voice nearer together or further apart, each at the place near its own where the waves agree best
-(WSOLA). One of them takes tempos from a half to two; beyond that two run in a row, each at the root
-of the speed.
+ffmpeg's ``atempo`` changes the speed, block by block. It moves overlapping windows of the voice
+closer together or further apart, each to a nearby position where the waves match best (WSOLA). One
+``atempo`` handles tempos from 0.5 to 2. Beyond that two are chained, each with the square root of
+the speed.
 
-A window is the power of two from a 24th of a second on, 43 ms at 24 kHz. Up to twice the speed the
-filter is told half the true sample rate, so its windows are 21 ms: faster speech is understood
-better then (letters misheard at twice the speed .17 instead of .19, 24 sentences by each of four
-voices). Slower speech and two filters in a row keep a steady tone's frequency better with longer
-windows.
+A window is the first power of two from 1/24 s on: 43 ms at 24 kHz. For speeds above 1 and up to 2,
+the filter is told half the true sample rate, so its windows are 21 ms. This makes faster speech
+more intelligible (character error rate .17 instead of .19 at speed 2, with 24 sentences by each of
+four voices). For slower speech and two filters, longer windows preserve a tone's frequency better.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from service.audio.encoder import audio_frame
 from streaming.spec import Samples
 
 _QUALITY = "HQ"
-#: By how many output samples soxr's variable-rate filter is late where the rate goes down
-#: (measured: 1.6 to 1.7), and zeros, in seconds, that push its tail out.
+#: Output samples by which soxr's variable-rate filter is late when downsampling (measured: 1.6 to
+#: 1.7), and the duration of zeros that push its tail out.
 _LATE_SAMPLES, _TAIL_S = 2, 0.002
 
 
 class Resampler:
-    """One stream of samples to another rate: what comes out piecewise is what one call gives,
-    ``ceil(samples * to_rate / from_rate)`` in all.
+    """Resamples a stream. The output does not depend on how the input is split, and has
+    ``ceil(samples * to_rate / from_rate)`` samples.
 
-    soxr's variable-rate engine is used, at a fixed rate, for its delay: a constant 10 ms, or
-    25 ms to 8 kHz. The fixed-rate engine works in blocks and holds back up to 38 or 73 ms,
-    now more and now less, which a listener would hear as a gap after the first chunk.
+    soxr's variable-rate engine is used, at a fixed rate, for its constant delay of 10 ms, or 25 ms
+    to 8 kHz. The fixed-rate engine works in blocks, and holds back a varying amount of up to 38
+    or 73 ms, which would cause a gap after the first chunk.
     """
 
     def __init__(self, from_rate: int, to_rate: int) -> None:
@@ -55,12 +54,12 @@ class Resampler:
         self._taken = self._given = 0
 
     def push(self, samples: Samples) -> Samples:
-        """Take samples; return those of the new rate that are settled."""
+        """Take samples; return the output that is final."""
         self._taken += len(samples)
         return self._give(self._stream.resample_chunk(np.ascontiguousarray(samples, np.float32)))
 
     def finish(self) -> Samples:
-        """Return the tail and begin anew."""
+        """Return the tail, and reset the filter."""
         missing = -(-self._taken * self._to_rate // self._from_rate) - self._given
         tail = self._give(self._stream.resample_chunk(self._tail, last=True))[:missing]
         self._stream.clear()
@@ -76,34 +75,34 @@ class Resampler:
 
 SLOWEST, FASTEST = 0.25, 4.0
 _LEAST_TEMPO, _MOST_TEMPO = 0.5, 2.0
-#: Samples go in by pieces of so many seconds: what waits for a piece to fill would wait twice.
+#: Seconds of input per block. Samples wait until a block is full, so it is short.
 _PIECE_S = 0.01
-#: atempo's window is the power of two from this share of a second on, by the rate it is told.
+#: atempo's window is the first power of two from this duration on, at the rate it is told.
 _WINDOW_S = 1 / 24
-#: What is less than this of a sample is rounding: 0.3 and its like are no floats.
+#: Decimal digits to which sample counts are rounded, since 0.3 and others are no exact floats.
 _DIGITS = 6
 
 
 def _tempos(speed: float) -> list[float]:
-    """The tempo of each filter in the row."""
+    """Return the tempo of each chained filter."""
     return [speed] if _LEAST_TEMPO <= speed <= _MOST_TEMPO else [sqrt(speed)] * 2
 
 
 def _told_rate(speed: float, sample_rate: int) -> int:
-    """The sample rate that the filters are told: the lower, the shorter are their windows."""
+    """Return the sample rate that the filters are told; a lower one makes windows shorter."""
     return sample_rate // 2 if 1.0 < speed <= _MOST_TEMPO else sample_rate
 
 
 def held_back_s(speed: float, sample_rate: int) -> float:
-    """Seconds of the stretched audio, as it is heard, that may be held back at any time: a piece
-    that is not full yet, and a window or two of each filter, by measurement. Of short windows more
-    is said than is held, so that the schedule leaves a listener as much lead as with long ones.
+    """Return the maximum seconds of stretched audio that are held back: an incomplete block, and
+    by measurement one or two windows of each filter. For short windows this is an overestimate, so
+    that the schedule keeps as much lead as with long ones.
     """
     if speed == 1.0:
         return 0.0
     told_rate = _told_rate(speed, sample_rate)
     window_s = 2.0 ** ceil(np.log2(told_rate * _WINDOW_S)) / sample_rate
-    held_s, before = _PIECE_S, 1.0  # of speech, at the pace of what goes in
+    held_s, before = _PIECE_S, 1.0  # seconds of input
     for tempo in _tempos(speed):
         if told_rate != sample_rate:
             windows = 1.35 + 1.75 * (tempo - 1.0)
@@ -115,11 +114,11 @@ def held_back_s(speed: float, sample_rate: int) -> float:
 
 
 class TimeStretch:
-    """One utterance after another, each ``ceil(samples / speed)`` long; how its samples are
-    split does not matter.
+    """Stretches utterances, each to ``ceil(samples / speed)`` samples. The output does not depend
+    on how the input is split.
 
-    A place in the speech is heard where it belongs to within a window: about 20 ms, and 100 ms
-    beyond the double and below the half. Raises ValueError outside SLOWEST..FASTEST.
+    Positions in the speech are exact to a window, about 20 ms, or to 100 ms above speed 2 and
+    below 0.5. Raises ValueError outside SLOWEST..FASTEST.
     """
 
     def __init__(self, sample_rate: int, speed: float) -> None:
@@ -135,7 +134,7 @@ class TimeStretch:
         self._taken = self._pushed = self._given = 0
 
     def push(self, samples: Samples) -> Samples:
-        """Take samples; return those of the stretched speech that are settled."""
+        """Take samples; return the output that is final."""
         self._taken += len(samples)
         held = np.concatenate([self._held, samples.astype(np.float32, copy=False)])
         full = len(held) - len(held) % self._piece
@@ -143,7 +142,7 @@ class TimeStretch:
         return self._stretched(held[:full])
 
     def finish(self) -> Samples:
-        """Return the rest, pushed out by silence, and begin anew."""
+        """Return the rest, pushed out by silence, and reset the filter."""
         missing = ceil(round(self._taken / self._speed, _DIGITS)) - self._given
         parts, came = [np.empty(0, np.float32)], 0
         rest = np.pad(self._held, (0, -len(self._held) % self._piece))
@@ -169,7 +168,7 @@ class TimeStretch:
         return made
 
     def _opened(self) -> av.filter.Graph:
-        """The filters, opened at first use: that is no work for a loop."""
+        """Return the filter graph, opened at first use, which is too slow for the event loop."""
         if self._graph is None:
             graph = self._graph = av.filter.Graph()
             graph.threads = 1

@@ -1,4 +1,4 @@
-"""Raw Opus packets, one per binary message, by the system's libopus or the one PyAV brings."""
+"""Raw Opus packets, one per binary message, from the system's libopus or PyAV's."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import numpy as np
 from service.audio.encoder import Packet, audio_frame
 from streaming.spec import Samples
 
-#: Hz that libopus takes. Its own clock, and pre-skip, always count at 48 kHz.
+#: Sample rates of libopus in Hz. Its clock and pre-skip always count at 48 kHz.
 OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
-#: Bits per second; libopus takes fewer where the rate leaves nothing to spend them on.
+#: Bits per second; libopus uses fewer if the sample rate does not need them.
 OPUS_BIT_RATE = 48_000
 _APPLICATION = "audio"
 _PRE_SKIP_AT, _CLOCK = 10, 48_000
 
 
-#: The package, or None where it or the system's library is not there.
+#: The package; None if it or the system's library is missing.
 _opuslib: Any = None
-with contextlib.suppress(Exception):  # a bare one when there is no libopus
+with contextlib.suppress(Exception):  # opuslib raises a bare Exception without libopus
     _opuslib = importlib.import_module("opuslib")
 
 
@@ -43,7 +43,7 @@ class SystemOpus:
         self.delay_samples: int = self._encoder.lookahead
 
     def encode(self, frame: Samples) -> bytes:
-        """One frame of the length that the encoder was made for, within [-1, 1]."""
+        """Encode a frame of ``frame_samples`` within [-1, 1]."""
         data: bytes = self._encoder.encode_float(
             frame.astype(np.float32, copy=False).tobytes(), self._frame_samples
         )
@@ -51,7 +51,7 @@ class SystemOpus:
 
 
 class BundledOpus:
-    """The same through PyAV."""
+    """An Opus stream through PyAV, with the same interface."""
 
     def __init__(self, sample_rate: int, frame_samples: int, bit_rate: int = OPUS_BIT_RATE) -> None:
         encoder = av.AudioCodecContext.create("libopus", "w")
@@ -74,7 +74,7 @@ class BundledOpus:
 def open_opus(
     sample_rate: int, frame_samples: int, bit_rate: int = OPUS_BIT_RATE
 ) -> SystemOpus | BundledOpus:
-    """The system's libopus where it is there, else PyAV's. ``bit_rate`` in bits per second."""
+    """Open a stream of the system's libopus, or else of PyAV's. ``bit_rate``: bits per second."""
     make = SystemOpus if has_system_opus() else BundledOpus
     return make(sample_rate, frame_samples, bit_rate)
 
@@ -86,8 +86,8 @@ DEFAULT_FRAME_MS = 20
 class OpusEncoder:
     """Packets of ``frame_samples``; an utterance's last one is filled up with silence.
 
-    The encoder is never reset, so that a decoder need not be. Its delay is the ``padding`` at
-    the front of each utterance, the silence that it is filled up with at the end::
+    The encoder is never reset, so decoders need not be. The ``padding`` of an utterance is the
+    encoder's delay at the beginning and the silence at the end::
 
         decoded   |delay|  the utterance's samples  |silence|delay|  the next one's ...
         packets   |      |      |      |      |      |     |      |
@@ -112,7 +112,7 @@ class OpusEncoder:
         return [self._pack(frame) for frame in frames]
 
     def flush(self) -> list[Packet]:
-        """The rest of the utterance, with what the encoder's delay holds back."""
+        """Return the rest of the utterance, including the samples in the encoder's delay."""
         if not self._taken:
             return []
         missing = self._taken + self.delay_samples - self._made

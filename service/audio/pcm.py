@@ -20,8 +20,8 @@ _MAGNITUDES: _Ints = np.arange(128)
 
 
 def _table(outputs: _Ints, mask: int) -> npt.NDArray[np.uint8]:
-    """[65536] bytes, indexed by a sample as u16, for the 16-bit ``outputs`` of the magnitudes. A
-    positive sample's code is its magnitude XOR ``mask``; a negative one's has the sign bit turned.
+    """Return a table [65536] of bytes, indexed by a sample as u16, from the magnitudes' 16-bit
+    ``outputs``. A code is a magnitude XOR ``mask``, with the sign bit inverted if negative.
     """
     decisions = (outputs[:-1] + outputs[1:] + 4) >> 3  # 14-bit magnitudes
     linear = np.arange(65536).astype(np.uint16).view(np.int16).astype(np.int64) >> 2
@@ -33,14 +33,14 @@ def _table(outputs: _Ints, mask: int) -> npt.NDArray[np.uint8]:
 
 @cache
 def mulaw_table() -> npt.NDArray[np.uint8]:
-    """[65536] mu-law bytes, indexed by the sample as u16."""
+    """Return the table [65536] of mu-law bytes, indexed by a sample as u16."""
     exponent, mantissa = _MAGNITUDES >> 4, _MAGNITUDES & 15
     return _table((((mantissa << 3) + _MU_BIAS) << exponent) - _MU_BIAS, _MU_MASK)
 
 
 @cache
 def alaw_table() -> npt.NDArray[np.uint8]:
-    """[65536] A-law bytes, indexed by the sample as u16."""
+    """Return the table [65536] of A-law bytes, indexed by a sample as u16."""
     exponent, mantissa = _MAGNITUDES >> 4, _MAGNITUDES & 15
     linear = (mantissa << 4) + 8
     curved = (linear + 0x100) << np.maximum(exponent - 1, 0)
@@ -48,12 +48,12 @@ def alaw_table() -> npt.NDArray[np.uint8]:
 
 
 def pack_mulaw(samples: Samples) -> bytes:
-    """One mu-law byte per sample."""
+    """Encode samples as mu-law, one byte each."""
     return mulaw_table()[to_s16(samples).view(np.uint16)].tobytes()
 
 
 def pack_alaw(samples: Samples) -> bytes:
-    """One A-law byte per sample."""
+    """Encode samples as A-law, one byte each."""
     return alaw_table()[to_s16(samples).view(np.uint16)].tobytes()
 
 
@@ -65,24 +65,24 @@ _RATE_AT = 24
 
 
 def to_s16(samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
-    """Samples within [-1, 1] as integers; louder ones are clipped."""
+    """Convert samples to integers; those outside [-1, 1] are clipped."""
     scaled: Samples = np.clip(samples, -1.0, 1.0)
     scaled *= np.float32(_S16_MAX)
     return np.rint(scaled, out=scaled).astype(np.int16)
 
 
 def pack_s16(samples: Samples) -> bytes:
-    """Two bytes per sample, little-endian."""
+    """Encode samples as s16le, two bytes each."""
     return to_s16(samples).astype("<i2", copy=False).tobytes()
 
 
 def pack_f32(samples: Samples) -> bytes:
-    """Four bytes per sample, little-endian, untouched."""
+    """Encode samples as f32le, four bytes each, without clipping."""
     return samples.astype("<f4", copy=False).tobytes()
 
 
 class PcmEncoder:
-    """Packets of ``frame_samples`` (0: one packet per call, of whatever length)."""
+    """Packets of ``frame_samples`` (0: one packet per call, of any length)."""
 
     inline, delay_samples = True, 0
 
@@ -102,7 +102,7 @@ class PcmEncoder:
         return [self._pack(samples[at : at + self._frame]) for at in range(0, full, self._frame)]
 
     def flush(self) -> list[Packet]:
-        """The samples that did not fill a packet."""
+        """Return the samples that did not fill a packet."""
         held, self._held = self._held, self._held[:0]
         return [self._pack(held)] if len(held) else []
 
@@ -111,8 +111,8 @@ class PcmEncoder:
 
 
 def wav_header(sample_rate: int, samples: int | None = None) -> bytes:
-    """The 44 bytes before mono s16le samples. Where their number is not known, or more than a WAV
-    file can have, both sizes are 0xFFFFFFFF, which players and ffmpeg take as "until the end".
+    """Return the 44 bytes before mono s16le samples. If their number is unknown, or too large for
+    WAV, both sizes are 0xFFFFFFFF, which players and ffmpeg read as "until the end".
     """
     size = _UNKNOWN if samples is None else 2 * samples
     if size > _UNKNOWN - _WAV_REST:
@@ -123,23 +123,23 @@ def wav_header(sample_rate: int, samples: int | None = None) -> bytes:
 
 
 def tell_wav_length(file: bytearray, size: int) -> None:
-    """Put the length into the header that a ``file`` of s16le begins with; ``size`` is in bytes."""
+    """Write the length into the header of an s16le ``file`` of ``size`` bytes."""
     (sample_rate,) = struct.unpack_from("<I", file, _RATE_AT)
     file[: _WAV.size] = wav_header(sample_rate, (size - _WAV.size) // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class WavLayout:
-    """Samples in a WAV file other than linear ones: ``tag`` is the format's number."""
+    """A WAV format other than s16le; ``tag`` is its number."""
 
     tag: int
     sample_bytes: int
     pack: Callable[[Samples], bytes]
 
     def header(self, sample_rate: int) -> bytes:
-        """The 58 bytes before mono samples of an unknown number, with the extension of the format
-        chunk, here empty, and the fact chunk that samples other than linear ones have. That holds
-        their number: 0, since readers believe any other, and make hours of the greatest.
+        """Return the 58 bytes before an unknown number of mono samples, with the format chunk's
+        empty extension and the fact chunk that these formats need. Its number of samples is 0,
+        since readers trust any other: the maximum would be shown as hours.
         """
         size = self.sample_bytes
         format_ = (18, self.tag, 1, sample_rate, size * sample_rate, size, 8 * size, 0)
@@ -148,7 +148,7 @@ class WavLayout:
 
 
 class WavEncoder:
-    """A WAV file of unknown length, of s16le without ``layout``. An empty one is a header alone."""
+    """A WAV file of unknown length, s16le unless ``layout`` is given. If empty, only a header."""
 
     inline, delay_samples = True, 0
 

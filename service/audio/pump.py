@@ -1,7 +1,7 @@
-"""An encoder pump: encodes a context's audio in a thread, and keeps later messages behind it.
+"""The encoder pump: encodes a context's audio in a thread, and keeps messages in order with it.
 
-An encoder that is ``inline`` is called at once, without a task; for the others jobs wait in a
-queue, and a task that lives as long as there are any hands them to a thread one by one.
+An ``inline`` encoder is called directly. For others, jobs wait in a queue, and a task that exists
+while there are any passes them to a thread one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streaming.spec import Samples
 
 log = logging.getLogger(__name__)
 
-#: The codec's samples that may wait for the encoder: a minute at 24 kHz, 6 MB.
+#: Maximum number of the codec's samples that wait for the encoder: a minute at 24 kHz, 6 MB.
 MAX_WAITING_SAMPLES = 60 * 24_000
 
 
@@ -31,8 +31,8 @@ class _Audio(NamedTuple):
 class EncoderPump:
     """Owns the encoder of one context.
 
-    ``broke`` is called once, from the event loop and never from within a call of ours, when
-    audio cannot be encoded; from then on audio is dropped, messages are not.
+    If audio cannot be encoded, ``broke`` is called once, by the event loop and never inside a
+    method of this class. From then on audio is dropped, but messages are not.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class EncoderPump:
         self._jobs: deque[_Audio | Callable[[], None]] = deque()
         self._waiting_samples = 0
         self._encoded = asyncio.Event()
-        #: Whether audio is being encoded, or messages wait behind it.
+        #: Whether audio is being encoded or messages wait for it.
         self.is_busy = False
         self._is_dropped = False
-        #: Why audio is dropped since then.
+        #: The error since which audio is dropped.
         self.failure: TalkwireError | None = None
 
     def encode(
         self, samples: Samples, then: Callable[[list[Packet]], None], *, flush: bool
     ) -> None:
-        """Encode, and ``flush`` after it where that is asked for; ``then`` takes the packets."""
+        """Encode samples, then flush the encoder if ``flush``, and pass the packets to ``then``."""
         if self._is_dropped or self.failure is not None:
             return
         job = _Audio(samples, flush, then)
@@ -71,20 +71,20 @@ class EncoderPump:
             self._put(job)
 
     def after(self, then: Callable[[], None]) -> None:
-        """Call ``then`` when all audio so far has been handed on; at once if it has been."""
+        """Call ``then`` after all earlier audio has been encoded, possibly at once."""
         if self.is_busy:
             self._put(then)
         else:
             then()
 
     async def room(self) -> None:
-        """Until no more than half of what may wait is waiting."""
+        """Wait until at most half of the allowed samples are waiting."""
         while self._waiting_samples > self._max_waiting // 2 and self.failure is None:
             self._encoded.clear()
             await self._encoded.wait()
 
     def drop(self) -> None:
-        """Forget all that waits, messages too, and what a thread is still working on."""
+        """Drop all waiting audio and messages, and the result of a running thread."""
         self._is_dropped = True
         self._jobs.clear()
 
@@ -117,7 +117,7 @@ class EncoderPump:
         return packets + self._encoder.flush() if job.flush else packets
 
     def _fail(self, error: TalkwireError) -> None:
-        """Drop the audio; the messages stay, and the context's end will come after them."""
+        """Drop waiting audio. Messages stay, and the context ends after them."""
         if self._is_dropped or self.failure is not None:
             return
         self.failure = error

@@ -1,7 +1,7 @@
-"""Map positions in the audio that was sent to the codec's samples, and back.
+"""Mapping between positions in the sent audio and the codec's samples.
 
-The two run at different rates, and an encoder adds its delay and silence to each utterance.
-What clients report counts what they were sent; the session counts what the codec made.
+Their rates differ, and an encoder adds its delay and silence to each utterance. Clients report
+positions in the sent audio; the session counts the codec's samples.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from streaming.word_timing import WordTiming
 class Timeline:
     """One context's audio, utterance by utterance.
 
-    ``codec_rate`` and ``sent_rate``: samples heard in a second. ``delay_samples``: the encoder's,
-    at ``sent_rate``. Memory grows with the utterances, which the context's text bounds.
+    ``codec_rate`` and ``sent_rate``: samples per second of playback. ``delay_samples``: the
+    encoder's, at ``sent_rate``. Memory grows with the utterances, which the text limit bounds.
     """
 
     def __init__(self, codec_rate: float, sent_rate: int, delay_samples: int = 0) -> None:
@@ -26,7 +26,7 @@ class Timeline:
         self.sent_samples = self._codec_samples = 0
 
     def add(self, codec_samples: int, sent_samples: int, *, ends_utterance: bool) -> None:
-        """``codec_samples`` went into the encoder, and then ``sent_samples`` came out."""
+        """Add ``codec_samples`` that the encoder took, and ``sent_samples`` that it returned."""
         self._codec_samples += codec_samples
         self.sent_samples += sent_samples
         if ends_utterance:
@@ -35,12 +35,12 @@ class Timeline:
 
     @property
     def late_s(self) -> float:
-        """Seconds that the encoder's delay, and its silence so far, put off what is added now."""
+        """Seconds by which the encoder's delay, and silence so far, delay the next samples."""
         sent_s = (self._sent_starts[-1] + self._delay) / self._sent_rate
         return sent_s - self._codec_starts[-1] / self._codec_rate
 
     def to_codec(self, sent_samples: int) -> int:
-        """The codec's sample played after ``sent_samples``; the nearest to a delay or silence."""
+        """Return the codec's sample at ``sent_samples``; inside padding, the nearest sample."""
         at = bisect_right(self._sent_starts, sent_samples) - 1
         following = self._codec_starts[at + 1 : at + 2]
         end = following[0] if following else self._codec_samples
@@ -49,7 +49,7 @@ class Timeline:
 
 
 def later(words: Sequence[WordTiming], by_ms: float) -> list[WordTiming]:
-    """``words`` by the time of what a decoder makes of their audio: ``by_ms`` after the codec's."""
+    """Return ``words`` delayed by ``by_ms``, the delay of the decoded audio."""
     return [
         replace(word, start_ms=word.start_ms + by_ms, end_ms=word.end_ms + by_ms) for word in words
     ]
