@@ -1,4 +1,4 @@
-"""Reading of clips that clients send: each in a sandboxed child, a few at a time."""
+"""Decoding of clients' clips, each in a sandboxed child process, a few at a time."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from streaming.spec import Samples
 log = logging.getLogger(__name__)
 _CHILD = Path(__file__).with_name("clip_sandbox.py")
 _WALL_S = 15.0
-#: How clips begin. The child looks again; nothing else is worth starting one.
+#: First bytes of known formats. For others no child is started; the child checks them again.
 _KNOWN = re.compile(rb"(?:RIFF|RF64).{4}WAVE|fLaC|OggS|ID3|\xff[\xe0-\xff]", re.DOTALL)
 _RETRY_AFTER_MS = 2000
 _HEAD_BYTES = 256
-#: All of the environment that the child gets: what Python and its libraries may need to load.
+#: The child's only environment variables, which Python and its libraries may need to load.
 _KEPT = ("LD_LIBRARY_PATH", "PYTHONHOME")
-#: What a client hears when its clip cannot be used.
+#: Messages to clients about clips that cannot be used.
 REFUSALS = {
     "too_large": "The clip is too large.",
     "unknown_format": "The clip must be WAV, FLAC, MP3 or Ogg (Opus, Vorbis).",
@@ -54,7 +54,7 @@ class ClipLimits(NamedTuple):
 
 
 class ClipReader:
-    """Reads clips to mono samples at ``rate``: ``at_once`` of them, while ``waiting`` may wait."""
+    """Decodes clips to mono samples at ``rate``, ``at_once`` at a time; ``waiting`` may wait."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class ClipReader:
         self._inside = 0
 
     async def read(self, data: bytes) -> Samples:
-        """Samples ``[n]`` of an encoded clip. Raises RequestError (``invalid_audio``),
-        CapacityError, BackendError. Cancelling the call kills the child.
+        """Decode a clip to samples ``[n]``. Raises RequestError (``invalid_audio``), CapacityError,
+        BackendError. Cancelling the call kills the child.
         """
         if len(data) > self.limits.max_bytes:
             raise _refusal("too_large")
@@ -122,7 +122,7 @@ class ClipReader:
         return self._samples(answer)
 
     async def _listen(self, child: asyncio.subprocess.Process) -> bytes:
-        """All that the child says, within what the longest clip can take."""
+        """Read all output of the child, limited to that of the longest clip."""
         assert child.stdout is not None
         most = _HEAD_BYTES + 4 * int(self._rate * (self.limits.max_s + 1))
         said = bytearray()
@@ -148,8 +148,8 @@ class ClipReader:
 
 
 def decode_base64(text: str, max_bytes: int, param: str) -> bytes:
-    """A clip's bytes from base64, bare or as a ``data:`` address. Raises RequestError, also for
-    other addresses, because nothing is fetched from here.
+    """Decode a clip from base64, plain or as a ``data:`` URL. Raises RequestError, also for other
+    URLs, since the server fetches nothing.
     """
     scheme = text[:16].lower().lstrip()
     if scheme.startswith("data:"):
@@ -170,7 +170,7 @@ def decode_base64(text: str, max_bytes: int, param: str) -> bytes:
 
 
 async def _feed(child: asyncio.subprocess.Process, data: bytes) -> None:
-    """Hand the clip over. The child may be gone before it has read all of it."""
+    """Write the clip to the child, which may end before it has read all of it."""
     assert child.stdin is not None
     with contextlib.suppress(ConnectionError):
         child.stdin.write(data)
@@ -179,8 +179,8 @@ async def _feed(child: asyncio.subprocess.Process, data: bytes) -> None:
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """Kill it and take leave of it: what it has said is read, since asyncio waits for the pipe's
-    end, which it does not see while too much of it is unread.
+    """Kill the child and wait for it. Its output is read, since asyncio waits for the pipe's end,
+    which it does not see while too much is unread.
     """
     assert child.stdout is not None
     with contextlib.suppress(ProcessLookupError):

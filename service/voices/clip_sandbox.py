@@ -1,9 +1,9 @@
 """The sandboxed child that decodes one clip: ``python -I clip_sandbox.py RATE ...``.
 
-A clip comes from anybody, and parsers of audio have had every kind of fault. So whatever
-happens here happens to a process without files, network, children or much time: it reads the
-clip on its standard input and writes a line of JSON and then float32 samples on its standard
-output. It imports nothing of this project, and its libraries before it gives up its rights.
+Clips are untrusted, and audio parsers have had all kinds of vulnerabilities. The clip is therefore
+decoded in a process without files, network or children, and with limited time. It reads the clip
+from standard input, and writes a line of JSON and then float32 samples to standard output. It
+imports nothing of this project, and imports its libraries before it drops its privileges.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RATES = range(8000, 192_001)
 _MOST_CHANNELS = 8
 #: Root mean square below which a clip counts as silence: -60 dB.
 _SILENCE = 1e-3
-#: The demuxers and decoders that are let near the data; libav has hundreds more.
+#: The allowed demuxers and decoders; libav has hundreds more.
 _PCM = ("u8", "s16le", "s24le", "s32le", "f32le", "f64le", "alaw", "mulaw")
 _CODECS = {
     "wav": frozenset(f"pcm_{layout}" for layout in _PCM),
@@ -59,7 +59,7 @@ class Wanted(NamedTuple):
 
 
 def main(arguments: list[str]) -> None:
-    """Read, decode, answer."""
+    """Read a clip, decode it and write the answer."""
     wanted = Wanted(int(arguments[0]), int(arguments[1]), float(arguments[2]), float(arguments[3]))
     load_everything()
     give_up_rights()
@@ -74,8 +74,8 @@ def main(arguments: list[str]) -> None:
 
 
 def load_everything() -> None:
-    """Read clips of our own, a good one and a damaged one: what the libraries import only
-    when it is needed could not be opened any more afterwards.
+    """Decode a good and a damaged clip of our own, so that the libraries import everything that
+    they load lazily. Later they could not open files.
     """
     samples = b"".join(struct.pack("<h", 99 * (n % 200)) for n in range(800))
     head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(samples), b"WAVE", b"fmt ", 16,
@@ -86,13 +86,13 @@ def load_everything() -> None:
 
 
 def give_up_rights() -> None:
-    """From here on: no new files or sockets, no children, little time, little memory."""
+    """Drop privileges: no new files, sockets or children, and little time and memory."""
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):
             os.setgroups([])
             os.setgid(_NOBODY)
             os.setuid(_NOBODY)
-    with contextlib.suppress(OSError, AttributeError):  # a new user would undo the first
+    with contextlib.suppress(OSError, AttributeError):  # after setuid, which would reset the first
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
     signal.alarm(_WALL_S)
@@ -101,9 +101,9 @@ def give_up_rights() -> None:
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NPROC: 0,
-        resource.RLIMIT_NOFILE: 0,  # the three that are open stay; sockets count as files
+        resource.RLIMIT_NOFILE: 0,  # the three open files stay; sockets count as files
     }
-    with contextlib.suppress(OSError), open("/proc/self/statm") as file:  # not every kernel has it
+    with contextlib.suppress(OSError), open("/proc/self/statm") as file:  # missing in some kernels
         in_use = int(file.read().split()[0]) * resource.getpagesize()
         limits[resource.RLIMIT_AS] = in_use + _MEMORY_BYTES
     for limit, most in limits.items():
@@ -111,7 +111,7 @@ def give_up_rights() -> None:
 
 
 def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
-    """Samples at ``wanted.rate`` and the name of the format. Raises Refused, MemoryError."""
+    """Decode to samples at ``wanted.rate``; also return the format. Raises Refused, MemoryError."""
     if len(data) > wanted.max_bytes:
         raise Refused("too_large")
     kind = _kind(data)
@@ -133,7 +133,7 @@ def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
             parts.append(_as_float(values).mean(axis=0, dtype=np.float32))
     except (Refused, MemoryError):
         raise
-    except Exception as error:  # whatever a library makes of bytes that mean nothing
+    except Exception as error:  # libraries may raise anything for invalid data
         raise Refused("damaged") from error
     if not parts:
         raise Refused("no_audio")
@@ -151,7 +151,7 @@ def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
 
 
 def _kind(data: bytes) -> str:
-    """The container, by its first bytes alone: what a client says of it counts for nothing."""
+    """Detect the container by its first bytes, whatever the client calls it."""
     if data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE":
         return "wav"
     if data[:4] == b"fLaC":
@@ -164,7 +164,7 @@ def _kind(data: bytes) -> str:
 
 
 def _frames(data: bytes, kind: str) -> Iterator[av.AudioFrame]:
-    """Decoded frames in order. Damage at the very end, as of a cut recording, is passed over."""
+    """Yield decoded frames. Damage at the very end, as in a cut recording, is ignored."""
     with av.open(io.BytesIO(data), format=kind, metadata_errors="ignore") as container:
         streams = container.streams.audio
         if not streams or streams[0].codec_context.name not in _CODECS[kind]:
@@ -185,7 +185,7 @@ def _frames(data: bytes, kind: str) -> Iterator[av.AudioFrame]:
 
 
 def _as_float(values: npt.NDArray[Any]) -> Floats:
-    """Samples of any format as numbers of about -1 to 1; what is not a number stays so."""
+    """Convert samples of any format to floats of about -1 to 1; NaN stays NaN."""
     kind = values.dtype
     if kind.kind == "f":
         return values.clip(-4.0, 4.0).astype(np.float32)

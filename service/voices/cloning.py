@@ -1,4 +1,4 @@
-"""Voice cloning: read a clip, encode it, transcribe it if need be, check that it fits."""
+"""Voice cloning: decode a clip, encode it, transcribe it if necessary, check its length."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from streaming.protocol.field_errors import unsupported
 from streaming.spec import Samples
 
 log = logging.getLogger(__name__)
-#: One-off references that are remembered, so that a client may send the same with each text.
+#: Number of cached one-off references, so that a client may send the same with each text.
 _REMEMBERED = 32
 _LETTERS = "abcdefghij"
-#: Told to clients whose clips have no text.
+#: Warning for clips without a text.
 NO_TEXT = (
     "The clip came without its text, and this server has no recogniser: the likeness is poorer."
 )
@@ -32,21 +32,21 @@ Prepare = Callable[[], Awaitable[tuple[Reference, ...]]]
 
 
 class Transcriber(Protocol):
-    """A recogniser of the words in a clip; it may start with the first one."""
+    """A recogniser of the words in a clip. It may start with the first clip."""
 
     async def prepare(self) -> None:
-        """Find its model. Raises BackendError if it cannot work."""
+        """Find the model. Raises BackendError if it cannot be used."""
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop it."""
 
     async def transcribe(self, samples: Samples, sample_rate: int) -> str:
-        """The words, or nothing. Raises CapacityError, BackendError."""
+        """Return the text, which may be empty. Raises CapacityError, BackendError."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewVoice:
-    """A voice that a client adds. A ``tenant`` may have ``max_voices``; None: it is everybody's."""
+    """A voice to add. A ``tenant`` may have ``max_voices``; without one, the voice is public."""
 
     name: str
     clip: bytes
@@ -59,8 +59,8 @@ class NewVoice:
 
 
 class Cloner:
-    """Makes references of clips, and voices of references, which leave room for ``longest_text``
-    characters. Without a ``transcriber`` a clip that comes without its text is used without one.
+    """Makes references from clips, and voices from references, that leave room for a text of
+    ``longest_text`` characters. Without a ``transcriber``, clips may remain without a text.
     """
 
     def __init__(
@@ -85,18 +85,18 @@ class Cloner:
             raise unsupported(param, "The served model cannot clone voices.")
 
     def text_warning(self, text: str | None) -> str | None:
-        """A warning for a client whose clip comes with that text; None where all is well."""
+        """Return a warning if a clip with ``text`` will remain without one, else None."""
         return None if (text or "").strip() or self._transcriber is not None else NO_TEXT
 
     def require_count(self, count: int, param: str) -> None:
-        """Raise RequestError (``unsupported``) if the model has no place for so many references."""
+        """Raise RequestError (``unsupported``) if the model takes fewer references."""
         most = self._talker.max_references
         if count > most:
             several = "one reference" if most == 1 else f"{most} references at most"
             raise unsupported(param, f"The served model takes {several}, not {count}.")
 
     def prepare(self, audio: str, text: str | None, param: str) -> Prepare:
-        """How to make the reference that a request brings in base64. Raises RequestError."""
+        """Return a function that makes the reference of a base64 clip. Raises RequestError."""
         self.require_able(param)
         clip = decode_base64(audio, self.max_clip_bytes, param)
 
@@ -106,7 +106,9 @@ class Cloner:
         return made
 
     def prepare_together(self, each: Sequence[Prepare]) -> Prepare:
-        """How to make several references. Raises RequestError if they leave no room for a text."""
+        """Return a function that makes several references, or raises RequestError if they leave no
+        room for a text.
+        """
 
         async def made() -> tuple[Reference, ...]:
             references = [one for prepare in each for one in await prepare()]
@@ -117,7 +119,7 @@ class Cloner:
         return made
 
     async def one_off(self, clip: bytes, text: str | None) -> Reference:
-        """A reference for one request; the last few are kept, in memory alone. Raises RequestError,
+        """Make a one-off reference. The last few are cached, only in memory. Raises RequestError,
         CapacityError, BackendError.
         """
         digest = hashlib.sha256(clip + b"\0" + (text or "").encode(errors="replace")).digest()
@@ -129,8 +131,8 @@ class Cloner:
         return self._known[digest]
 
     async def add(self, new: NewVoice) -> Voice:
-        """Add a voice, to speak with when this returns. Raises RequestError, CapacityError,
-        BackendError; then nothing has been added.
+        """Add a voice, which can be used when this returns. Raises RequestError, CapacityError,
+        BackendError, without adding anything.
         """
         self._library.require_free(new.name, new.tenant)
         if (new.tenant, new.name) in self._adding:
@@ -166,7 +168,7 @@ class Cloner:
     async def _reference(
         self, clip: bytes, text: str | None
     ) -> tuple[Reference, Literal["given", "recognised"] | None]:
-        """The reference, and where its text is from."""
+        """Return the reference and the source of its text."""
         samples = await self._reader.read(clip)
         codes = await self._codec.encode(samples)
         source: Literal["given", "recognised"] | None = "given" if text else None
@@ -174,14 +176,14 @@ class Cloner:
             try:
                 text = await self._transcriber.transcribe(samples, self._codec.spec.sample_rate)
                 source = "recognised" if text else None
-            except TalkwireError as error:  # a voice without a text is better than none
+            except TalkwireError as error:  # the voice can be used without a text
                 log.warning("a clip has no transcript: %s", error)
         reference = Reference(codes, text or None)
         self.check(reference)
         return reference, source
 
     def check(self, reference: Reference, *others: Reference) -> None:
-        """Raise RequestError unless the model takes the longest text in these voices."""
+        """Raise RequestError unless the model can speak the longest text with these references."""
         words = (_LETTERS + " ") * (self._longest_text // (len(_LETTERS) + 1) + 1)
         trial = words[: self._longest_text]
         request = SpeechRequest("trial", trial, reference=reference, other_references=others)

@@ -1,6 +1,6 @@
 """The registry of voices in memory: visibility by tenant, and lookup.
 
-This is bounded: a voice is at most some 12 KiB of codes, and ``max_voices`` of them may be added.
+Memory is bounded: a voice has at most some 12 KiB of codes, and ``max_voices`` may be added.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from talker.prompts import ReferenceVoice
 from talker.request_builder import DEFAULT_VOICE, SMART_VOICE
 
 log = logging.getLogger(__name__)
-#: Folders may be shared among servers: what others did is seen after so long at the latest.
+#: Interval at which the changes of other servers that share the folder are read.
 REFRESH_S = 5.0
 
 
 class VoiceLibrary:
-    """The voices, a ``talker.request_builder.VoiceSource``. All methods belong to one event loop.
-    Without ``folder`` added voices last as long as the service runs.
+    """The voices, a ``talker.request_builder.VoiceSource``. All methods must be called on one event
+    loop. Without ``folder``, added voices are lost at the end of the service.
     """
 
     def __init__(self, folder: Path | None, max_voices: int, refresh_s: float = REFRESH_S) -> None:
         self._folder = None if folder is None else VoiceFolder(folder)
-        #: Whether added voices are kept when the service ends.
+        #: Whether added voices are stored permanently.
         self.is_lasting = folder is not None
         self._max_voices, self._refresh_s = max_voices, refresh_s
         self._built_in: dict[str, Voice] = {}
         self._added: dict[str, Voice] = {}
-        #: Of added voices, by whose they are and their name.
+        #: Ids of added voices by (tenant, name).
         self._ids: dict[tuple[str | None, str], str] = {}
         self._spoken: dict[str, ReferenceVoice] = {}
         self._spec: CodecSpec | None = None
         #: Whether ``smart_voice`` names the model's own choice: the default is a shipped clip.
         self._offers_smart_voice = False
-        #: Ids in the folder that are of no use here, told of once.
+        #: Ids in the folder that do not fit this codec; each is logged once.
         self._foreign: set[str] = set()
         self._unused: set[str] = set()
         self._codec = ""
@@ -60,29 +60,29 @@ class VoiceLibrary:
     # -- speaking
 
     def names(self) -> list[str]:
-        """Everybody's, without ``default``: the checkpoint's, ``smart_voice``, the added ones."""
+        """Return public names without ``default``: built-in ones, ``smart_voice``, added ones."""
         built_in = [name for name in self._built_in if name != DEFAULT_VOICE]
         smart = [SMART_VOICE] if self._offers_smart_voice else []
         return [*built_in, *smart, *self._added_names(None)]
 
     def own_names(self, tenant: str | None) -> list[str]:
-        """The names that a tenant has given; only it knows of them."""
+        """Return the names of a tenant's voices, which are visible only to it."""
         return [] if tenant is None else self._added_names(tenant)
 
     def _added_names(self, tenant: str | None) -> list[str]:
         return sorted(name for owner, name in self._ids if owner == tenant)
 
     def get(self, name: str) -> ReferenceVoice | None:
-        """The voice to speak with: ``default`` (the checkpoint's), or one by its id or, if it is
-        everybody's, its name. ``resolve`` gives a tenant, and nobody else, its voices' ids.
+        """Return a voice for the talker: ``default`` (the checkpoint's), or one by its id or, if
+        public, its name. ``resolve`` gives only a voice's own tenant its id.
         """
         if name == DEFAULT_VOICE:
             name = next((v.name for v in self._built_in.values() if v.is_default), name)
         return self._spoken.get(self._ids.get((None, name), name))
 
     def resolve(self, key: str, tenant: str | None) -> str:
-        """The name to ``get`` for what ``tenant`` calls ``key``. Raises RequestError
-        (``unknown_voice``) if it is another's; a key that is nobody's comes back as it is.
+        """Return the name for ``get`` of the voice that ``tenant`` calls ``key``; an unknown key is
+        returned unchanged. Raises RequestError (``unknown_voice``) for another tenant's voice.
         """
         own = None if tenant is None else self._ids.get((tenant, key))
         if own is None and not self._is_visible(key, tenant):
@@ -91,7 +91,7 @@ class VoiceLibrary:
         return own or key
 
     def is_known(self, key: str, tenant: str | None) -> bool:
-        """Whether ``tenant`` can speak with what it calls ``key``."""
+        """Whether ``tenant`` can use a voice that it calls ``key``."""
         if tenant is not None and (tenant, key) in self._ids:
             return True
         return self._is_visible(key, tenant) and self.get(key) is not None
@@ -103,13 +103,13 @@ class VoiceLibrary:
     # -- listing
 
     def voices(self, tenant: str | None = None) -> list[Voice]:
-        """All voices that ``tenant`` may know of, in the order of ``names`` and ``own_names``."""
+        """Return all voices visible to ``tenant``, in the order of ``names`` and ``own_names``."""
         owners = (None,) if tenant is None else (None, tenant)
         ids = [self._ids[owner, name] for owner in owners for name in self._added_names(owner)]
         return [*self._built_in.values(), *(self._added[id] for id in ids)]
 
     def find(self, key: str, tenant: str | None = None) -> Voice:
-        """The voice that ``tenant`` calls ``key``. Raises RequestError (``unknown_voice``)."""
+        """Find the voice that ``tenant`` calls ``key``. Raises RequestError (``unknown_voice``)."""
         id = self._ids.get((tenant, key)) or self._ids.get((None, key), key)
         voice = self._built_in.get(key) or self._added.get(id)
         if voice is None or voice.tenant not in (None, tenant):
@@ -120,7 +120,7 @@ class VoiceLibrary:
     def require_free(self, name: str, tenant: str | None = None) -> None:
         """Raise RequestError (``voice_exists``, ``too_many_voices``) if it cannot be added."""
         is_taken = (None, name) in self._ids or (tenant, name) in self._ids
-        # who asks for a voice by its id must not hear one that was named so later
+        # a name must not shadow the id of another voice
         is_taken = is_taken or VOICE_ID.fullmatch(name) is not None
         if is_taken or name in (DEFAULT_VOICE, SMART_VOICE) or name in self._built_in:
             message = "There is a voice of that name already."
@@ -150,7 +150,7 @@ class VoiceLibrary:
         log.error("a voice does not fit the codec: %s", voice.id)
         return False
 
-    # -- as a whole
+    # -- loading and changing
 
     async def open(self, spec: CodecSpec, codec: str, checkpoint: Path | None) -> None:
         """Load all voices of the codec with the fingerprint ``codec``. Raises BackendError
@@ -178,7 +178,7 @@ class VoiceLibrary:
 
     def add_built_in(self, voices: Iterable[Voice]) -> None:
         """Add shipped voices like the checkpoint's own, after ``open``; the first is the default.
-        Those that do not fit the codec, or whose name an added voice has, are left out. From then
+        Voices that do not fit the codec, or have the name of an added voice, are omitted. From then
         on ``smart_voice`` names the voice that the model chooses itself.
         """
         for voice in voices:
@@ -195,12 +195,12 @@ class VoiceLibrary:
 
     @staticmethod
     def new_id() -> str:
-        """An id for a voice that is about to be added."""
+        """Return a new id for a voice to add."""
         return f"voice_{secrets.token_hex(8)}"
 
     async def add(self, voice: Voice) -> None:
-        """Keep a voice, to speak with when this returns. Raises RequestError as ``require_free``
-        does, BackendError (``storage_failed``).
+        """Store a voice, which can be used when this returns. Raises RequestError like
+        ``require_free``, BackendError (``storage_failed``).
         """
         async with self._changing("written"):
             await self._take_over()
@@ -212,10 +212,10 @@ class VoiceLibrary:
     async def remove(
         self, key: str, tenant: str | None = None, *, everybodys: bool = True
     ) -> Voice:
-        """Delete and return an added voice, also one that is not the tenant's if ``everybodys``.
+        """Delete and return an added voice, also a public one if ``everybodys``.
 
         Raises RequestError (``unknown_voice``; ``unsupported`` for one of the checkpoint's,
-        ``forbidden``), BackendError (``storage_failed``): then nothing has changed.
+        ``forbidden``), BackendError (``storage_failed``), without changing anything.
         """
         async with self._changing("removed"):
             voice = self.find(key, tenant)
@@ -244,7 +244,7 @@ class VoiceLibrary:
             await self._take_over()
 
     async def _take_over(self) -> None:
-        """Do what other servers did, in the folder, to what is known here."""
+        """Apply the changes that other servers made in the folder."""
         if self._folder is None:
             return
         known = [*self._added, *self._foreign]
@@ -262,14 +262,14 @@ class VoiceLibrary:
                 self.require_free(voice.name, voice.tenant)
                 self._take(voice)
             except RequestError:
-                if voice.id not in self._unused:  # it may be of use later
+                if voice.id not in self._unused:  # it may be usable later
                     self._unused.add(voice.id)
                     log.warning("a voice's name is taken, or there is no room for it: %s", voice.id)
 
     @asynccontextmanager
     async def _changing(self, verb: str) -> AsyncIterator[None]:
-        """Keep others from changing the voices meanwhile, on this server or another. Raises
-        BackendError (``storage_failed``) where a voice cannot be ``verb``.
+        """Lock the voices against other changes, here and on other servers, during the block.
+        Raises BackendError (``storage_failed``) if a voice could not be ``verb``, e.g. written.
         """
         async with self._lock:
             if self._folder is None:
@@ -300,7 +300,7 @@ def _read_built_in(folder: Path) -> Iterable[Voice]:
 
 
 async def _to_its_end(work: Callable[..., object], *args: object) -> None:
-    """Do what blocks in a thread; who is cancelled waits for its end, and only then goes."""
+    """Run blocking work in a thread. A cancellation takes effect only after its end."""
     working = asyncio.ensure_future(asyncio.to_thread(work, *args))
     try:
         await asyncio.shield(working)

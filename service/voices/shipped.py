@@ -1,7 +1,7 @@
 """The voices that ship with the project, for models that have none of their own.
 
-They are clips with their texts (``voices/``), because codes mean something to one codec alone:
-the loaded codec encodes them at the start of the service.
+They are clips with texts (``voices/``), because codes are specific to a codec. The loaded codec
+encodes them at the start of the service.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streaming.errors import TalkwireError
 from streaming.ports import CodecEngine, Reference
 
 log = logging.getLogger(__name__)
-#: Where the clips are.
+#: Folder of the clips.
 SHIPPED = Path(__file__).resolve().parents[2] / "voices"
 
 
@@ -28,7 +28,7 @@ class ShippedVoicesError(Exception):
 
 
 class ShippedClip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One clip and what is said in it. ``file`` lies in the folder of the list."""
+    """One clip and its text. ``file`` is in the folder of the list."""
 
     name: str
     file: str
@@ -60,8 +60,8 @@ async def encode_shipped(
 ) -> list[Voice]:
     """Encode every clip with the loaded codec; none if it has no encoder.
 
-    A clip that cannot be encoded, or that ``check`` raises TalkwireError for since the model cannot
-    speak with it, is logged and left out.
+    A clip that cannot be encoded, or for which ``check`` raises TalkwireError because the model
+    cannot use it, is logged and omitted.
 
     Returns:
         Voices like a checkpoint's own, in the list's order; the first is the default one.

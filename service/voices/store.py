@@ -1,4 +1,4 @@
-"""Stored voices: one safetensors file each, written whole or not at all."""
+"""Stored voices: one safetensors file each, written atomically."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from safetensors.numpy import load, save
 from streaming.spec import Codes
 
 log = logging.getLogger(__name__)
-#: A minute of codes and a long transcript stay far below.
+#: Far more than a minute of codes and a long transcript need.
 MAX_FILE_BYTES = 1 << 20
-#: What the service calls a voice that was added; no name looks like it.
+#: Pattern of the ids of added voices, which is not allowed for names.
 VOICE_ID = re.compile(r"voice_[0-9a-f]{16}")
 _CHECKSUM = "sha256"
-#: Fields of a voice that its file has by the same names.
+#: Fields of a voice that have the same names in its file.
 _TEXTS = ("id", "name", "text", "language", "description", "codec", "text_source", "tenant")
 
 
 class VoiceFileError(Exception):
-    """The file is no voice, or not the one that was written. The text is for operators."""
+    """The file is not a voice, or is corrupted. The text is for operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """A consent: who allowed the voice to be used, in which words, and when (ISO 8601)."""
+    """Consent to use a voice: the person, the statement and the time (ISO 8601)."""
 
     by: str
     statement: str
@@ -47,8 +47,8 @@ class Consent:
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """A voice to speak with. One of a checkpoint has its name as its id and no consent. ``tenant``
-    alone knows of a voice that it added; None: everybody does.
+    """A voice. One of a checkpoint has its name as its id, and no consent. A voice is visible only
+    to its ``tenant``; None: to all.
     """
 
     id: str
@@ -66,7 +66,7 @@ class Voice:
 
 
 def pack(voice: Voice) -> bytes:
-    """The file of a voice of the store."""
+    """Return the file content of an added voice."""
     assert voice.consent is not None
     entries = {name: getattr(voice, name) for name in _TEXTS}
     entries |= {f"consent_{name}": value for name, value in asdict(voice.consent).items()}
@@ -79,7 +79,7 @@ def pack(voice: Voice) -> bytes:
 
 
 def unpack(data: bytes) -> Voice:
-    """A voice of the store, its checksum verified. Raises VoiceFileError."""
+    """Parse an added voice's file, and verify its checksum. Raises VoiceFileError."""
     codes, metadata = _read(data)
     if metadata.pop(_CHECKSUM, "") != _checksum(codes, metadata):
         raise VoiceFileError("the checksum is wrong")
@@ -104,7 +104,7 @@ def unpack(data: bytes) -> Voice:
 
 
 def unpack_built_in(data: bytes) -> Voice:
-    """A voice that comes with a checkpoint. Raises VoiceFileError."""
+    """Parse the file of a checkpoint's voice. Raises VoiceFileError."""
     codes, metadata = _read(data)
     name = metadata.get("name", "")
     if not name:
@@ -145,29 +145,29 @@ def _checksum(codes: Codes, metadata: dict[str, str]) -> str:
 _SUFFIX, _UNFINISHED = ".safetensors", ".unfinished"
 _VOICE_FILE = re.compile(VOICE_ID.pattern + re.escape(_SUFFIX))
 _LOCK = ".lock"
-#: How long another server may be busy with the folder; it takes milliseconds.
+#: Seconds to wait for another server's lock, which is usually held for milliseconds.
 _LOCK_S, _LOCK_AGAIN_S = 10.0, 0.02
-#: What is unfinished for so long is of nobody who still writes.
+#: Age in seconds from which an unfinished file is left over from a crash.
 _LEFT_S = 300.0
 _HELD = {errno.EAGAIN, errno.EACCES}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class Changes(NamedTuple):
-    """Changes in the folder: voices that came, and ids that went."""
+    """Changes in the folder: new voices, and ids of deleted ones."""
 
     new: list[Voice]
     gone: list[str]
 
 
 class FolderLock:
-    """Held by one server at a time. Where the file system knows no locks, it holds nobody up."""
+    """A lock for one server at a time. It has no effect on file systems without locks."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._held = path, -1
 
     def acquire(self) -> None:
-        """Wait for it. Raises OSError, also if others do not let go of it."""
+        """Wait for the lock. Raises OSError, also if another server does not release it."""
         self._held = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         give_up_at = time.monotonic() + _LOCK_S
         while True:
@@ -181,30 +181,30 @@ class FolderLock:
             time.sleep(_LOCK_AGAIN_S)
 
     def release(self) -> None:
-        """Let go of it, if it is held."""
+        """Release the lock, if it is held."""
         held, self._held = self._held, -1
         if held >= 0:
             os.close(held)
 
 
 class VoiceFolder:
-    """Voices as files ``ID.safetensors``. Raises OSError where the file system does."""
+    """A folder of voices as files ``ID.safetensors``. Methods raise the file system's OSError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        #: Files that are no voices, logged once: name -> time of the last change.
+        #: Files that are not voices, each logged once: name -> modification time.
         self._bad: dict[str, int] = {}
 
     def open(self) -> None:
-        """Make the folder."""
+        """Create the folder."""
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def lock(self) -> FolderLock:
-        """A lock that keeps other servers from changing the folder."""
+        """Return a lock that keeps other servers from changing the folder."""
         return FolderLock(self._path / _LOCK)
 
     def changes(self, known: Collection[str]) -> Changes:
-        """What differs from the ids ``known``. Damaged files stay, a crash's unfinished ones go."""
+        """Compare the folder with ``known`` ids. Unfinished files of a crash are deleted."""
         for left in self._path.glob(f"*{_UNFINISHED}"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - left.stat().st_mtime > _LEFT_S:
@@ -215,7 +215,7 @@ class VoiceFolder:
         return Changes(new, [id for id in known if id not in found])
 
     def write(self, voice: Voice) -> None:
-        """Write a voice: afterwards it is there, whatever crashes; or OSError, and it is not."""
+        """Write a voice durably and atomically: after OSError there is no file."""
         target = self._file(voice.id)
         unfinished = target.with_suffix(_UNFINISHED)
         try:
@@ -232,8 +232,8 @@ class VoiceFolder:
             raise
 
     def delete(self, voice: Voice) -> None:
-        """Remove a voice, which may be gone already, and others of its owner and name: what two
-        servers added at once without locks, or one of another codec, would be heard again later.
+        """Delete a voice, if it exists, and others with its tenant and name. Those that two servers
+        added at once without locks, or that are of another codec, would reappear later.
         """
         self._file(voice.id).unlink(missing_ok=True)
         for other in self.changes(()).new:
@@ -247,7 +247,7 @@ class VoiceFolder:
         return self._path / f"{id}{_SUFFIX}"
 
     def _voices(self) -> dict[str, os.DirEntry[str]]:
-        """The voices' files by their ids."""
+        """Return the voices' files by id."""
         with os.scandir(self._path) as entries:
             return {
                 entry.name.removesuffix(_SUFFIX): entry
@@ -273,7 +273,7 @@ class VoiceFolder:
         return voice
 
     def _sync(self) -> None:
-        """Make renames and removals last, where the system lets one."""
+        """Sync renames and removals to the disk, if the system can."""
         with contextlib.suppress(OSError):
             descriptor = os.open(self._path, os.O_RDONLY)
             try:
