@@ -41,7 +41,7 @@ from streaming.protocol.field_errors import invalid_field, missing_field, unknow
 from streaming.segmenter import CLOSERS, OPENERS, SPACED_MARKS
 
 NAME = "deepgram"
-#: Accepted without effect: they are about Deepgram's own books.
+#: Accepted without effect: they concern Deepgram's own accounts.
 _IGNORED = ("mip_opt_out", "tag")
 _KNOWN = ("model", "encoding", "container", "sample_rate", "bit_rate", "speed", *_IGNORED)
 _SLOWEST, _FASTEST = 0.25, 4.0
@@ -57,7 +57,7 @@ class _Choice(NamedTuple):
     bit_rate: int | None = None
 
 
-#: By encoding and container; over HTTP the first container of an encoding is its default.
+#: By encoding and container. Over HTTP, an encoding's first container is its default.
 _CHOICES = {
     ("mp3", "none"): _Choice("mp3", 22_050, "audio/mpeg", 48_000),
     ("linear16", "wav"): _Choice("wav", 24_000, "audio/wav"),
@@ -73,17 +73,17 @@ _CHOICES = {
 
 
 class SpeakOptions(NamedTuple):
-    """How each text is spoken. ``model`` is the name as the client knows it."""
+    """Options of each text. ``model`` is the client's name for the voice."""
 
     model: str
     create: wire.ContextCreate
     media_type: str
-    #: Makes a new one. Raises RequestError (``unsupported``).
+    #: Creates an encoder. Raises RequestError (``unsupported``).
     encoder: Callable[[], AudioEncoder]
 
 
 def socket_options(query: Mapping[str, str], runtime: Runtime) -> SpeakOptions:
-    """Read a socket's query. Raises RequestError."""
+    """Parse a socket's query. Raises RequestError."""
     encoding, container = query.get("encoding", "linear16"), query.get("container", "none")
     if container != "none":
         raise invalid_field("container", container, "none on a socket", _UNSUPPORTED)
@@ -93,7 +93,7 @@ def socket_options(query: Mapping[str, str], runtime: Runtime) -> SpeakOptions:
 
 
 def http_options(query: Mapping[str, str], runtime: Runtime) -> SpeakOptions:
-    """Read a request's query. Raises RequestError."""
+    """Parse a request's query. Raises RequestError."""
     encoding = query.get("encoding", "mp3")
     containers = [container for name, container in _CHOICES if name == encoding]
     if not containers:
@@ -124,14 +124,14 @@ def _options(
     )
     audio = wire.AudioOptions(speed=speed)
     create = wire.ContextCreate(NAME, voice=voice, audio=audio, max_lead_ms=max_lead_ms)
-    # A handshake or a request is the time to refuse what cannot be served.
+    # Refuse unsupported options now, in the handshake or request.
     encoder()
     runtime.talker.check_options(speech_request(runtime, create, NAME))
     return SpeakOptions(model or voice, create, media_type, encoder)
 
 
 def _whole(query: Mapping[str, str], name: str, default: int | None) -> int | None:
-    """A whole number; the official client writes 24000.0."""
+    """Parse a whole number; the official client writes 24000.0."""
     if name not in query:
         return default
     number = _number(query, name, 0.0)
@@ -157,12 +157,12 @@ def _invalid(name: str, value: object, allowed: str) -> RequestError:
 
 
 def _code(error: TalkwireError) -> str:
-    """Codes are in capitals there."""
+    """Return an error's code in upper case, as Deepgram's codes are."""
     return error.code.value.upper()
 
 
 def header_value(text: str) -> str:
-    """``text`` as a header may hold it; a client may call things anything."""
+    """Replace characters that a header cannot contain, since clients may send any names."""
     return "".join(char if " " <= char <= "~" else "?" for char in text)
 
 
@@ -185,7 +185,7 @@ TABLE = ErrorTable(
 
 
 def error_message(error: TalkwireError, request_id: str) -> str:
-    """After it the socket closes."""
+    """Return an ``Error`` message, after which the socket closes."""
     fields = {"code": _code(error), "description": TABLE.message(error), "request_id": request_id}
     return json.dumps({"type": "Error", **fields})
 
@@ -199,11 +199,11 @@ class DeepgramErrorBody(BaseModel):
 
 
 def joined(before: str, text: str) -> tuple[str, str]:
-    """``text`` with the spaces that it lacks, and the ``before`` of the next piece.
+    """Return ``text`` with missing spaces added, and ``before`` for the next text.
 
-    A space goes in front of it where a sentence mark came before and no lower-case letter,
-    nor the rest of a number, follows. One goes behind it where it is a whole sentence of
-    several words, since nothing else may come for long.
+    A space is added before it if a sentence mark precedes, and neither a lower-case letter nor
+    the rest of a number follows. One is added after it if it is a whole sentence of several
+    words, since the next text may not come for long.
     """
     added = text
     if _ends_sentence(before) and _begins_sentence(before, text):
@@ -229,7 +229,7 @@ def _begins_sentence(before: str, text: str) -> bool:
 
 
 class _SpeakDialect(Dialect):
-    """See Dialect. Texts up to a pause are a *turn*, spoken by one context."""
+    """See Dialect. The texts up to a pause are spoken by one context, here called a turn."""
 
     def __init__(self, socket: Socket, options: SpeakOptions) -> None:
         super().__init__(socket)
@@ -251,7 +251,7 @@ class _SpeakDialect(Dialect):
         self.socket.send(json.dumps(hello))
 
     def on_text(self, text: str) -> None:
-        """A message came. One that is none closes the socket, as Deepgram does."""
+        """Handle a message. An invalid one closes the socket, as in Deepgram's API."""
         try:
             self._dispatch(text)
         except TalkwireError as error:
@@ -260,7 +260,7 @@ class _SpeakDialect(Dialect):
 
     def on_bytes(self, data: bytes) -> None:
         self.tell(binary_refused())
-        raise SocketClosing(1003)  # RFC 6455: data of a kind that is not taken
+        raise SocketClosing(1003)  # RFC 6455: unsupported kind of data
 
     def on_tick(self, now: float) -> None:
         settings = self.runtime.settings
@@ -305,11 +305,11 @@ class _SpeakDialect(Dialect):
         try:
             text, self._tail = joined(self._tail, text)
             turn.append(text)
-            self._has_unflushed |= bool(text.strip())  # a line break is nothing to wait for
+            self._has_unflushed |= bool(text.strip())  # whitespace needs no flush
         except RequestError as error:
             if error.code is not ErrorCode.TEXT_TOO_LONG:
                 raise
-            self._warn(error)  # it was not added; the turn goes on without it
+            self._warn(error)  # the text was not added, and the turn continues
 
     def _begin(self) -> SpeechContext:
         runtime, handle = self.runtime, self.socket.new_handle()
@@ -322,7 +322,7 @@ class _SpeakDialect(Dialect):
 
     def _flush(self) -> None:
         if self._turn is None:
-            self.socket.send(self._counted("Flushed"))  # there was nothing to speak
+            self.socket.send(self._counted("Flushed"))  # nothing to speak
             return
         self._has_unflushed, self._tail = False, ""
         self._flushes += 1
@@ -344,21 +344,21 @@ class _SpeakDialect(Dialect):
             case Flushed():
                 return [self._flushed()]
             case Done(error=error) if error is not None:
-                # a turn that fails ends the socket: its clients come again
+                # a failed turn closes the socket, since its clients reconnect
                 asyncio.get_running_loop().call_soon(self.socket.finish, TABLE.close_code(error))
                 return [error_message(error, self._request_id)]
             case _:
                 return []
 
     def _flushed(self) -> str:
-        """After the last flush nothing is left of the turn."""
+        """Report a flush. After the last one, the turn ends."""
         self._flushes -= 1
         if not self._flushes and not self._has_unflushed:
             asyncio.get_running_loop().call_soon(self._end, self._turn)
         return self._counted("Flushed")
 
     def _end(self, turn: SpeechContext | None) -> None:
-        """Let a turn go that has said everything; the next text begins another."""
+        """End a turn whose text has been spoken; the next text begins another."""
         if turn is not None and turn is self._turn and not self._flushes + self._has_unflushed:
             self._turn = None
             turn.end()
@@ -368,7 +368,7 @@ class _SpeakDialect(Dialect):
         return json.dumps({"type": kind, "sequence_id": number})
 
     def _warn(self, error: TalkwireError) -> None:
-        """Tell that something was not done; the socket goes on."""
+        """Send a warning; the socket stays open."""
         count_error(self.runtime, error, self._request_id, NAME)
         message = TABLE.message(error)
         fields = {"code": _code(error), "description": message, "warn_msg": message}
@@ -390,14 +390,14 @@ class GrantBody(BaseModel):
 
 
 class Grant(BaseModel):
-    """A token, to be sent as `Authorization: Bearer`."""
+    """A token, for `Authorization: Bearer`."""
 
     access_token: str
     expires_in: int
 
 
 def deepgram_router(runtime: Runtime) -> GuardedRouter:
-    """All routes of this dialect."""
+    """Create all routes of this dialect."""
     rule = Rule(Scope.SPEAK, TABLE, scheme="deepgram_token")
     errors = documented(DeepgramErrorBody)
     router = GuardedRouter(rule, route_class=SpeechRoute, responses=errors, tags=[NAME])
@@ -413,8 +413,8 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
     @router.post("/v1/speak", response_class=Response)
     @speaks
     async def speak(body: SpeakBody, request: Request) -> Response:
-        """Speak a text. The query says how: `model` (a voice), `encoding` (mp3), `container`,
-        `sample_rate`, `bit_rate`, `speed`. The audio is sent while it is made.
+        """Speak a text, with the options of the query: `model` (a voice), `encoding` (mp3),
+        `container`, `sample_rate`, `bit_rate`, `speed`. The audio is streamed.
         """
         runtime.require_ready()
         request_id = request.state.request_id
@@ -429,7 +429,7 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
 
     @router.post("/v1/auth/grant")
     async def grant(body: GrantBody | None = None) -> Grant:
-        """A token that a browser may use instead of the key for a while."""
+        """Create a short-lived token for a browser to use instead of the key."""
         ttl_s = (body or GrantBody()).ttl_seconds
         token = runtime.authority.issue_token(current_caller(), ttl_s)
         return Grant(access_token=token, expires_in=ttl_s)

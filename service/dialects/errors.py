@@ -1,7 +1,7 @@
-"""The error table of all dialects, and messages about requests that are not valid.
+"""The error table of all dialects, and messages about invalid requests.
 
-A dialect's own module keeps what only it has: the shape of the body. Statuses, close codes, names
-of fields and the words of a message are decided here.
+A dialect's own module has only the format of the body. Statuses, close codes, names of fields and
+the text of messages are defined here.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=BaseModel)
 
-#: RFC 6455's codes for sockets that cannot go on, and its registry's "try again later".
+#: RFC 6455's close codes for failed sockets, and its registry's "try again later".
 POLICY, INTERNAL, TRY_AGAIN = 1008, 1011, 1013
 TOO_MANY, UNAVAILABLE = 429, 503
 _FAILED = 500
 _RETRY_MS = 1000
-#: What a socket's errors may cost at once, and what they may cost in a second for good.
+#: Burst size and rate per second of a socket's logged lines and of its client's mistakes.
 _MOST_LINES, _LINES_PER_S = 20.0, 1.0
 _MOST_MISTAKES, _MISTAKES_PER_S = 200.0, 5.0
 
-#: The HTTP status of every code. Where a vendor's clients know another, its table says so.
+#: The HTTP status of every code, unless a dialect's table has another.
 STATUS: dict[ErrorCode, int] = {
     ErrorCode.INVALID_JSON: 400,
     ErrorCode.INVALID_MESSAGE: 400,
@@ -72,7 +72,7 @@ STATUS: dict[ErrorCode, int] = {
     ErrorCode.OVERLOADED: TOO_MANY,
     ErrorCode.NOT_READY: UNAVAILABLE,
     ErrorCode.DRAINING: UNAVAILABLE,
-    ErrorCode.IDLE_TIMEOUT: 408,  # over HTTP: a body that came too slowly
+    ErrorCode.IDLE_TIMEOUT: 408,  # over HTTP: a body that arrives too slowly
     ErrorCode.SLOW_CONSUMER: _FAILED,
     ErrorCode.ENGINE_FAILED: _FAILED,
     ErrorCode.ENGINE_RESTARTING: UNAVAILABLE,
@@ -83,15 +83,15 @@ STATUS: dict[ErrorCode, int] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ErrorTable:
-    """How one API numbers errors, names fields, and answers what cannot be served.
+    """Statuses, field names and responses of one API's errors.
 
     Args:
         dialect: The name in logs and metrics.
-        body: Makes the JSON body of an error and the request's id.
-        headers: Makes what headers this API has beside those of all.
-        statuses: Where its clients know another HTTP status than ``STATUS``.
-        fields: Its names for what the core calls otherwise.
-        full_close: The close code of a socket that there is no room for now.
+        body: Makes the JSON body from an error and the request's id.
+        headers: Makes this API's additional headers.
+        statuses: HTTP statuses that differ from ``STATUS``.
+        fields: Its names of fields that differ from the core's.
+        full_close: The close code of a socket for which there is no capacity.
     """
 
     dialect: str
@@ -102,33 +102,33 @@ class ErrorTable:
     full_close: int = POLICY
 
     def status(self, error: TalkwireError) -> int:
-        """The HTTP status of an error."""
+        """Return the HTTP status of an error."""
         return self.statuses.get(error.code, STATUS[error.code])
 
     def close_code(self, error: TalkwireError) -> int:
-        """The code with which a socket closes that cannot go on."""
+        """Return the close code of a socket that ends with an error."""
         if isinstance(error, BackendError):
             return INTERNAL
         is_full = isinstance(error, CapacityError) and error.code is not ErrorCode.SLOW_CONSUMER
         return self.full_close if is_full else POLICY
 
     def field(self, error: TalkwireError) -> str | None:
-        """The field at fault, by the client's name for it."""
+        """Return the client's name of the field at fault."""
         if error.param is None or isinstance(error, FieldError):
             return error.param
         name = error.param.removeprefix("sampling.")
         return self.fields.get(name, self.fields.get(bare := name.removeprefix("audio."), bare))
 
     def message(self, error: TalkwireError) -> str:
-        """The sentence for people, which names the field."""
+        """Return the message for people, with the name of the field."""
         name = self.field(error)
         if name is None or name in error.message:
             return error.message
         return f"{shown_name(name)}: {error.message}"
 
     def refuse(self, error: TalkwireError, request_id: str = "") -> Response:
-        """The answer to a request or a handshake. ``request_id`` finds the refusal in the logs;
-        a header tells when to come again.
+        """Return the response to a refused request or handshake. ``request_id`` is also logged. A
+        header has the time to retry after.
         """
         headers = {"x-request-id": request_id} if request_id else {}
         if self.status(error) in (TOO_MANY, UNAVAILABLE):
@@ -138,24 +138,24 @@ class ErrorTable:
 
 
 def retry_ms(error: TalkwireError) -> int:
-    """In how many milliseconds the same request may be served."""
+    """Return the milliseconds after which to retry."""
     return error.retry_after_ms or _RETRY_MS
 
 
 class ErrorBudget:
-    """A bound on a connection's errors: so many lines of log, and so many mistakes before the
-    connection is ended. Both are filled up again at a steady rate.
+    """Token buckets for a connection's errors: one for lines of log, and one for mistakes, which
+    end the connection when it is empty.
     """
 
     def __init__(self) -> None:
         now = time.monotonic()
         self._lines, self._mistakes = _MOST_LINES, _MOST_MISTAKES
         self._filled_at = now
-        #: Errors that were told to the client and not logged.
+        #: Number of errors that were sent to the client but not logged.
         self.unlogged = 0
 
     def note(self, error: TalkwireError) -> bool:
-        """Count an error; returns whether it may be logged."""
+        """Count an error, and return whether it may be logged."""
         now = time.monotonic()
         passed_s, self._filled_at = now - self._filled_at, now
         self._lines = min(_MOST_LINES, self._lines + _LINES_PER_S * passed_s)
@@ -169,7 +169,7 @@ class ErrorBudget:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Count the errors that are told while the block runs."""
+        """Count the errors that are sent during the block."""
         token = _budget.set(self)
         try:
             yield
@@ -178,24 +178,24 @@ class ErrorBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the client makes too many mistakes to go on."""
+        """Whether the client has made too many mistakes."""
         return self._mistakes < 0
 
 
-#: Of the connection that is served now; None where each error is logged.
+#: The budget of the current connection; None if every error is logged.
 _budget: ContextVar[ErrorBudget | None] = ContextVar("error_budget", default=None)
 
 
 def limit_errors() -> ErrorBudget:
-    """Have the errors of this connection, told from here on, counted in a budget."""
+    """Set and return a budget for this connection's errors from now on."""
     budget = ErrorBudget()
     _budget.set(budget)
     return budget
 
 
 def count_error(runtime: Runtime, error: TalkwireError, request_id: str, dialect: str = "") -> None:
-    """Count an error that a client is told of, and log it under the id that the client has. The
-    log tells the field and what kind of value was in it, never the value.
+    """Count an error that is sent to a client, and log it with the client's request id. The log
+    contains the field and the kind of its value, never the value.
     """
     runtime.on_error(error.code)
     budget = _budget.get()
@@ -212,17 +212,17 @@ def count_error(runtime: Runtime, error: TalkwireError, request_id: str, dialect
 
 
 def idle_timeout(what: str) -> CapacityError:
-    """The error where a socket or a context has been left alone."""
+    """Return the error for an idle socket or context."""
     return CapacityError(ErrorCode.IDLE_TIMEOUT, f"The {what} was idle for too long.")
 
 
 def too_many_contexts(limit: int) -> RequestError:
-    """The error where a socket has ``limit`` open contexts already."""
+    """Return the error for a socket that already has ``limit`` open contexts."""
     message = f"A socket may hold {limit} open contexts."
     return RequestError(ErrorCode.TOO_MANY_CONTEXTS, message)
 
 
-#: What a value must be, by pydantic's type of fault.
+#: Descriptions of valid values by pydantic's type of fault.
 _MUST_BE = {
     "string_type": "a string",
     "string_unicode": "valid Unicode",
@@ -240,7 +240,7 @@ _MUST_BE = {
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
-#: The same for faults with a limit.
+#: The same for faults with a limit: its name in the fault's context, and the description.
 _LIMITS = {
     "greater_than_equal": ("ge", "at least {}"),
     "greater_than": ("gt", "above {}"),
@@ -259,12 +259,12 @@ _MEMBERS = frozenset(("str", "int", "float", "bool"))
 def validation_error(
     faults: Sequence[Mapping[str, Any]], known: Iterable[str] = (), *, rooted: bool = True
 ) -> RequestError:
-    """The first of pydantic's faults as one of our errors.
+    """Convert the first of pydantic's faults to a RequestError.
 
     Args:
-        faults: As ``ValidationError.errors()`` gives them.
-        known: The fields that there are, for one that there is not.
-        rooted: Whether paths begin with where the value came from, as FastAPI's do.
+        faults: The result of ``ValidationError.errors()``.
+        known: The existing fields, for the message about an unknown one.
+        rooted: Whether paths begin with the source of the value, as FastAPI's do.
     """
     first = faults[0]
     if first["type"] == "json_invalid":
@@ -275,7 +275,7 @@ def validation_error(
         got = "" if value is None else f", not {kind_of(value)}"
         message = f"The body must be a JSON object{got}."
         return RequestError(ErrorCode.INVALID_MESSAGE, message)
-    # Of a union's members the one that got furthest is the one that was meant.
+    # The longest path belongs to the union's member that was probably meant.
     mine = [(p, f) for p, f in zip(paths, faults, strict=True) if p[:1] == paths[0][:1]]
     path, fault = max(mine, key=lambda one: len(one[0]))
     name = ".".join(path)
@@ -288,7 +288,7 @@ def validation_error(
 
 
 def parse_message(model: type[Model], text: str | bytes) -> Model:
-    """Read a client's message. Raises RequestError (``invalid_json``, ``invalid_message``)."""
+    """Parse a client's message. Raises RequestError (``invalid_json``, ``invalid_message``)."""
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
@@ -296,7 +296,7 @@ def parse_message(model: type[Model], text: str | bytes) -> Model:
 
 
 def parse_json(text: str) -> Any:
-    """Read a client's message without a model. Raises RequestError (``invalid_json``)."""
+    """Parse a client's message without a model. Raises RequestError (``invalid_json``)."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -304,7 +304,7 @@ def parse_json(text: str) -> Any:
 
 
 def peek(text: str, name: str) -> object:
-    """A field of a message that may be none; None where it cannot be read."""
+    """Return a field of a message that may be invalid; None if it cannot be read."""
     with suppress(RequestError):
         message = parse_json(text)
         return message.get(name) if isinstance(message, dict) else None
@@ -316,7 +316,7 @@ def _path(place: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _is_member(part: object) -> bool:
-    """Whether a part of a path names a union's member: a type or a model, as no field is named."""
+    """Whether a part of a path is a union's member: a type or model, not named like a field."""
     if not isinstance(part, str):
         return False
     return part in _MEMBERS or part[:1].isupper() or "-" in part or "[" in part

@@ -63,9 +63,9 @@ def _body(error: TalkwireError, _: str) -> dict[str, Any]:
     return {"error": body}
 
 
-#: Of handshakes, and of requests to the service itself.
+#: For handshakes, and for the service's own HTTP routes.
 TABLE = ErrorTable(NAME, _body, statuses={ErrorCode.OVERLOADED: UNAVAILABLE})
-#: How audio travels; see wire.SessionConfigure.
+#: The framing of audio; see wire.SessionConfigure.
 Framing = Literal["header", "raw", "json"]
 
 
@@ -74,12 +74,12 @@ def _milliseconds(seconds: float | None) -> float | None:
 
 
 def _clips(create: ContextCreate) -> list[wire.ReferenceOptions]:
-    """All clips that a context brings."""
+    """Return all reference clips of a context."""
     return [*filter(None, [create.reference]), *(create.references or ())]
 
 
 def make_context_encoder(audio: wire.AudioOptions, codec_rate: int) -> AudioEncoder:
-    """The encoder for ``audio``. Raises RequestError (``unsupported``)."""
+    """Create the encoder for ``audio``. Raises RequestError (``unsupported``)."""
     try:
         return make_stream_encoder(
             audio.encoding,
@@ -95,7 +95,7 @@ def make_context_encoder(audio: wire.AudioOptions, codec_rate: int) -> AudioEnco
 
 
 class NativeRenderer:
-    """See Renderer. ``render_error`` makes the message about an error of the context."""
+    """See Renderer. ``render_error`` makes the message for an error of the context."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class NativeRenderer:
             case "raw":
                 return data
             case "json":
-                wrapped = AudioHeader.unpack(header.pack())  # counts wrap as in the header
+                wrapped = AudioHeader.unpack(header.pack())  # counters wrap as in the header
                 return encode_message(wire.Audio(self._id, *wrapped, audio=data))
 
     def _words(self, words: Words) -> list[Message]:
@@ -176,18 +176,18 @@ _REMEMBERED_CLOSED = 256
 
 
 class NativeDialect(Dialect):
-    """See Dialect. One error of one context never closes the socket."""
+    """See Dialect. An error of a context never closes the socket."""
 
     def __init__(self, socket: Socket) -> None:
         super().__init__(socket)
-        #: Those that are open or have more to send, by their ids.
+        #: By id, contexts that are open or have more to send.
         self._contexts: dict[str, SpeechContext] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
-        #: Of the contexts to come.
+        #: The framing of new contexts.
         self._framing: Framing = "header"
 
     def open(self) -> None:
-        """Say what this server is and allows."""
+        """Send the server's features and limits."""
         runtime, settings = self.runtime, self.runtime.settings
         rate = runtime.codec.spec.sample_rate
         mine = runtime.accounts.limits(current_caller())
@@ -219,7 +219,7 @@ class NativeDialect(Dialect):
         )
 
     def on_text(self, text: str) -> None:
-        """Carry out one message; what is wrong with it is told, never fatal."""
+        """Handle a message. Errors are sent to the client, and are never fatal."""
         context_id: str | None = None
         try:
             message = parse_client_message(text)
@@ -229,7 +229,7 @@ class NativeDialect(Dialect):
             self.socket.send(self.render_error(error, context_id))
 
     def on_tick(self, now: float) -> None:
-        """Close what has been idle for too long."""
+        """Fail contexts, or close the socket, after too long an idle time."""
         settings = self.runtime.settings
         for context in self.socket.contexts:
             if context.idle_s(now) > settings.context_idle_s:
@@ -239,11 +239,11 @@ class NativeDialect(Dialect):
             raise SocketClosing(GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
-        """Tell the client to go elsewhere with its next context."""
+        """Announce the drain, so that the client opens its next context elsewhere."""
         self._say(wire.GoingAway(deadline_ms))
 
     def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
-        """An ``error`` message; its request id finds it in the logs."""
+        """Return an ``error`` message, with a request id that is also in the logs."""
         request_id = uuid.uuid4().hex
         count_error(self.runtime, error, request_id, NAME)
         param, retry_ms = error.param, error.retry_after_ms
@@ -290,7 +290,7 @@ class NativeDialect(Dialect):
                 raise SocketClosing(NORMAL)
 
     def _find(self, context_id: str) -> SpeechContext:
-        """An open context. Raises RequestError."""
+        """Return an open context. Raises RequestError."""
         context = self._contexts.get(context_id)
         if context is not None and not context.is_closed:
             return context
@@ -300,8 +300,8 @@ class NativeDialect(Dialect):
         raise RequestError(ErrorCode.UNKNOWN_CONTEXT, message, param="context_id")
 
     def _open(self, create: ContextCreate) -> int:
-        """Open a context; returns the handle that stands for it in binary headers. Raises
-        RequestError, CapacityError, BackendError: then nothing has changed.
+        """Open a context, and return its handle for binary headers. Raises RequestError,
+        CapacityError, BackendError, without changing anything.
         """
         runtime = self.runtime
         limit = 1 if self._framing == "raw" else runtime.settings.max_contexts_per_session
@@ -326,7 +326,7 @@ class NativeDialect(Dialect):
         return handle
 
     def _clone(self, create: ContextCreate) -> Prepare | None:
-        """How to make the references that the context brings, if it brings any."""
+        """Return a function that makes the context's references, if any."""
         clips, cloner = _clips(create), self.runtime.cloner
         if not clips:
             return None
@@ -348,7 +348,7 @@ class NativeDialect(Dialect):
 
 
 def native_router(runtime: Runtime) -> GuardedRouter:
-    """``WS /v1/tts/stream``."""
+    """Create the route ``WS /v1/tts/stream``."""
     router = GuardedRouter(Rule(Scope.SPEAK, TABLE))
 
     @router.websocket("/v1/tts/stream")

@@ -1,8 +1,8 @@
 """vLLM-Omni's ``WS /v1/audio/speech/stream`` (docs/reference/dialects.md).
 
-A *flush* is the text up to an ``input.done``; it is spoken in *sentences*, one if the text is
-not split. Each sentence is framed by ``audio.start`` and ``audio.done``, each flush ended by
-``session.done``.
+A *flush* is the text up to an ``input.done``. It is spoken in *sentences*, one if the text is
+not split. ``audio.start`` and ``audio.done`` enclose each sentence; ``session.done`` ends each
+flush.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from streaming.protocol.field_errors import invalid_field, unsupported
 from streaming.segmenter import Segmenter, SegmentSettings
 
 NAME = "vllm-omni"
-#: Fields that vLLM-Omni knows and this server does not serve unless they say nothing.
+#: Fields of vLLM-Omni that are not supported here, and refused unless empty.
 _UNSERVED = (
     "instructions", "x_vector_only_mode", "speaker_embedding", "word_timestamps", "extra_params",
 )  # fmt: skip
-#: Fields that its clients send empty where they mean nothing by them.
+#: Fields that its clients may send empty.
 _CLIP = ("ref_audio", "ref_text")
 
 
 class SessionConfig(SpeechOptions):
-    """What holds for the texts that follow. Fields that are not listed are refused."""
+    """Options of the texts that follow. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -69,25 +69,25 @@ class SessionConfig(SpeechOptions):
     sample_rate: StrictInt | None = None
     max_new_tokens: StrictInt | None = Field(None, ge=1)
     initial_codec_chunk_frames: StrictInt | None = Field(None, ge=0)
-    #: About the prompt of another model; without effect.
+    #: Concerns another model's prompt; without effect.
     non_streaming_mode: StrictBool | None = None
     stream_audio: StrictBool = False
     split_granularity: Literal["none", "sentence"] = "none"
 
     def encoder(self, runtime: Runtime) -> AudioEncoder:
-        """Samples as they come, or a file for each sentence. Raises RequestError."""
+        """Create an encoder of raw samples, or of a file per sentence. Raises RequestError."""
         codec_rate = runtime.codec.spec.sample_rate
         name, rate = FORMATS[self.response_format], self.sample_rate
         make = partial(make_stream_encoder, name, codec_rate, rate, speed=self.pace)
         return make() if self.response_format == "pcm" else RestartingEncoder(make)
 
     def prepare(self, runtime: Runtime) -> Prepare | None:
-        """How to make the reference of the clip, if there is one. Raises RequestError."""
+        """Return a function that makes the clip's reference, if any. Raises RequestError."""
         self.check_task_type()
         return self.prepare_ref_audio(self.voice, runtime)
 
     def create(self) -> wire.ContextCreate:
-        """A context in the core's words. A token of vLLM-Omni's is a frame here."""
+        """Translate the options to a context. A token of vLLM-Omni's is a frame here."""
         first = self.initial_codec_chunk_frames or None
         return wire.ContextCreate(
             NAME,
@@ -102,7 +102,7 @@ class SessionConfig(SpeechOptions):
 
 
 def parse_config(message: dict[str, Any], runtime: Runtime) -> SessionConfig:
-    """Read a ``session.config`` and check that it can be served. Raises RequestError."""
+    """Parse a ``session.config`` and check that it can be served. Raises RequestError."""
     fields = {name: value for name, value in message.items() if name != "type"}
     for name in _UNSERVED:
         if fields.pop(name, None):
@@ -128,9 +128,9 @@ Messages = list[Message]
 
 @dataclass(slots=True)
 class _Sentence:
-    """``sent_bytes`` have been sent already; ``held`` goes out at its end, and is None once it is
-    too long for that. ``failure``, of one that could not even be begun, is told when its turn
-    comes.
+    """A sentence, of which ``sent_bytes`` have been sent. ``held`` audio is sent at its end, and
+    is None if it has become too long. ``failure`` is sent in the order of the sentences, also if
+    the sentence could not be begun.
     """
 
     flush: int
@@ -138,7 +138,7 @@ class _Sentence:
     text: str
     config: SessionConfig
     sample_rate: int
-    #: Told when its audio begins.
+    #: Sent when its audio begins.
     warning: str | None = None
     failure: TalkwireError | None = None
     started: bool = False
@@ -151,7 +151,7 @@ class _Sentence:
         return json.dumps({"type": kind, **place, **fields})
 
     def start(self) -> Messages:
-        """``audio.start``, unless that has been said."""
+        """Return ``audio.start``, unless it has been sent."""
         if self.started:
             return []
         self.started = True
@@ -163,33 +163,33 @@ class _Sentence:
 
 
 def error_fields(error: TalkwireError) -> dict[str, object]:
-    """An ``error`` message; ``code`` and ``param`` are more than vLLM-Omni tells."""
+    """Return an ``error`` message, with ``code`` and ``param`` as extensions of vLLM-Omni's."""
     told = {"type": "error", "message": TABLE.message(error), "code": error.code.value}
     name = TABLE.field(error)
     return {**told} if name is None else {**told, "param": name}
 
 
-#: What may wait to be spoken: sentences and ends of flushes, and so many flushes' text.
+#: Maximum waiting sentences and ends of flushes, and maximum text in flushes of full length.
 _MAX_UNITS, _MAX_FLUSHES = 4096, 4
 
 
 class _Speaker:
-    """See service.contexts.speech_context.Renderer. Speaks sentences in order, and makes the
-    messages about them.
+    """See service.contexts.speech_context.Renderer. Speaks sentences in order, and renders their
+    messages.
 
-    A context lives until all that there is to say has been said. It takes ``max_text_chars``, as
-    a flush does; a sentence that it has no room for, and all after it, wait for the next context,
-    which begins when this one has said everything. ``freed`` is called when a context is over.
+    A context ends when all waiting text has been spoken. It takes at most ``max_text_chars``, like
+    a flush. A sentence that exceeds them, and all after it, wait for the next context, which begins
+    when this one has spoken its text. ``freed`` is called at the end of a context.
     """
 
     def __init__(self, socket: Socket, freed: Callable[[], None]) -> None:
         self._socket, self._runtime, self._freed = socket, socket.runtime, freed
-        #: Sentences that are not over, and between them the messages that end flushes. The first
-        #: is a sentence.
+        #: Unfinished sentences, and between them the messages that end flushes. The first is a
+        #: sentence.
         self._units: deque[_Sentence | str] = deque()
-        #: Characters of these sentences.
+        #: Number of characters of these sentences.
         self._unit_chars = 0
-        #: Those of them that no context has been given yet.
+        #: Those of them that no context has yet.
         self._waiting: deque[_Sentence] = deque()
         self._context: SpeechContext | None = None
         self._handle = self._chars = 0
@@ -201,25 +201,25 @@ class _Speaker:
 
     @property
     def has_sentence(self) -> bool:
-        """Whether a sentence waits to be spoken or is being spoken."""
+        """Whether a sentence is waiting or being spoken."""
         return bool(self._units)
 
     def require_room(self) -> None:
-        """Raises CapacityError if too much waits."""
+        """Raise CapacityError if too much text is waiting."""
         most = _MAX_FLUSHES * self._runtime.settings.max_text_chars
         if len(self._units) >= _MAX_UNITS or self._unit_chars >= most:
             message = "Too much waits to be spoken; this message was dropped."
             raise CapacityError(ErrorCode.OVERLOADED, message)
 
     def speak(self, sentence: _Sentence) -> None:
-        """Say it after all that came before."""
+        """Speak a sentence after all earlier ones."""
         self._units.append(sentence)
         self._unit_chars += len(sentence.text)
         self._waiting.append(sentence)
         self._give()
 
     def end_flush(self, flush: int, sentences: int) -> None:
-        """Say that a flush is over, once it is."""
+        """Send ``session.done`` once the flush has been spoken."""
         fields = {"utterance_index": flush, "total_sentences": sentences}
         self._units.append(json.dumps({"type": "session.done", **fields}))
         self._say(self._settled())
@@ -228,7 +228,7 @@ class _Speaker:
         self._waiting.clear()
 
     def _give(self) -> None:
-        """Hand on what waits, as far as there is room."""
+        """Pass waiting sentences to the context, as far as there is room."""
         most = self._runtime.settings.max_text_chars
         while self._waiting:
             context = self._context
@@ -247,7 +247,7 @@ class _Speaker:
             count_error(self._runtime, error, self._socket.session_id, NAME)
             sentence.failure = error
             self._say(self._settled())
-            if not self._units:  # nobody else would let go of what was begun for it
+            if not self._units:  # nothing else would end the context that was begun for it
                 asyncio.get_running_loop().call_soon(self._end, self._context)
             return
         self._chars += len(sentence.text)
@@ -271,7 +271,7 @@ class _Speaker:
         return self._context
 
     def _end(self, context: SpeechContext | None) -> None:
-        """Let a context go that has said everything; the next text begins another."""
+        """End a context whose text has been spoken; the next text begins another."""
         if context is not None and context is self._context and not self._units:
             self._context = None
             context.end()
@@ -316,7 +316,7 @@ class _Speaker:
         return []
 
     def _flushed(self) -> Messages:
-        """A sentence is over; after the last one the context is."""
+        """End a sentence and, after the last one, the context."""
         sentence, messages = self._first(), Messages()
         if sentence.held is None:
             message = "The audio of this text is too long for one message: split it, or stream it."
@@ -334,7 +334,7 @@ class _Speaker:
         return messages
 
     def _failed(self, error: TalkwireError) -> Messages:
-        """A failure is that of all sentences that were to be spoken."""
+        """Fail all waiting sentences."""
         self._waiting.clear()
         messages = Messages()
         while self._units:
@@ -343,7 +343,7 @@ class _Speaker:
         return messages
 
     def _settled(self) -> Messages:
-        """Messages that wait for no more audio: ends of flushes, and sentences that failed."""
+        """Return messages that wait for no more audio: ends of flushes, and failed sentences."""
         messages = Messages()
         while self._units:
             first = self._units[0]
@@ -371,7 +371,7 @@ class _Speaker:
 
 
 TABLE = ErrorTable(NAME, lambda error, _: error_fields(error))
-#: Messages that may wait for a session.config to hold.
+#: Maximum number of messages that wait for a session.config to take effect.
 _MAX_HELD = 64
 
 
@@ -395,7 +395,7 @@ class _StreamDialect(Dialect):
             self._dispatch(text)
         except TalkwireError as error:
             self.tell(error)
-            if self._config is None:  # there is nothing to go on with
+            if self._config is None:  # there is no configuration
                 raise SocketClosing(POLICY) from error
 
     def on_tick(self, now: float) -> None:
@@ -440,7 +440,7 @@ class _StreamDialect(Dialect):
             raise RequestError(ErrorCode.UNKNOWN_MESSAGE, unknown, param="type")
 
     def _hold(self, text: str) -> None:
-        """Keep a message until what is being spoken is over; a close does not wait."""
+        """Hold a message until all sentences have been spoken; a close does not wait."""
         if peek(text, "type") == "session.close":
             raise SocketClosing(NORMAL)
         if len(self._held) >= _MAX_HELD:
@@ -476,7 +476,7 @@ class _StreamDialect(Dialect):
         config = self._config
         assert config is not None
         rate, warning = config.encoder(self.runtime).sample_rate, None
-        if config.ref_audio is not None:  # the likeness may be poorer than it could be
+        if config.ref_audio is not None:
             warning = self.runtime.cloner.text_warning(config.ref_text)
         sentence = _Sentence(self._flush_index, self._sentences, text, config, rate, warning)
         self._sentences += 1
@@ -486,7 +486,7 @@ class _StreamDialect(Dialect):
         return Segmenter(SegmentSettings(max_chars=self.runtime.segment_chars))
 
     def _go_on(self) -> None:
-        """Take up the messages that waited, up to the next one that must."""
+        """Handle the held messages, up to the next one that must wait."""
         held, self._held = self._held, deque()
         while held:
             text = held.popleft()
@@ -511,7 +511,7 @@ def _invalid(message: str, param: str | None = None) -> RequestError:
 
 
 def vllm_omni_router(runtime: Runtime) -> GuardedRouter:
-    """The route of this dialect."""
+    """Create the route of this dialect."""
     router = GuardedRouter(Rule(Scope.SPEAK, TABLE))
 
     @router.websocket("/v1/audio/speech/stream")

@@ -1,7 +1,7 @@
 """Resolution of voice names: other vendors' ids, aliases, and the voices of this server.
 
-A client made for another service sends that service's voice ids. The settings
-``voice_aliases`` and ``unknown_voice`` say what they stand for here, in every protocol.
+A client made for another service sends that service's voice ids. The settings ``voice_aliases``
+and ``unknown_voice`` map them to voices of this server, in every protocol.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from service.voices.store import VOICE_ID
 from streaming.errors import ErrorCode, RequestError
 from streaming.protocol.field_errors import describe, listed
 
-#: The checkpoint's own, however it is named.
+#: The checkpoint's default voice, whatever its name.
 DEFAULT_VOICE = "default"
 
 
 def resolve_voice(name: str | None, runtime: Runtime) -> str:
-    """The voice that ``name`` stands for; None and an empty name are the default voice.
+    """Return the voice for ``name``; for None or an empty name, the default voice.
 
-    An alias wins over a voice of that name: the operator said so. An unknown name is the default
-    voice where the settings say so, unless it is the id of a voice of this server that is gone.
-    Raises RequestError (``unknown_voice``) otherwise.
+    An alias, set by the operator, takes precedence over a voice of that name. If the settings allow
+    it, an unknown name is the default voice, unless it looks like the id of a deleted voice.
+    Otherwise raises RequestError (``unknown_voice``).
     """
     settings = runtime.settings
     if not name:
@@ -39,13 +39,13 @@ def resolve_voice(name: str | None, runtime: Runtime) -> str:
 
 
 def is_replaced(name: str | None, runtime: Runtime) -> bool:
-    """Whether a client that asks for ``name`` gets the default voice because there is no other."""
+    """Whether ``name`` is unknown, so that the default voice replaces it."""
     voice = runtime.settings.voice_aliases.get(name, name) if name else DEFAULT_VOICE
     return not _is_known(voice, runtime)
 
 
 def _is_known(voice: str, runtime: Runtime) -> bool:
-    """By its name, or by the id of one that was added."""
+    """Whether ``voice`` is a name, or the id of an added voice."""
     if voice in runtime.voices or voice == DEFAULT_VOICE:
         return True
     return runtime.library.is_known(voice, current_caller().tenant)
@@ -53,9 +53,7 @@ def _is_known(voice: str, runtime: Runtime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ListedVoice:
-    """A voice as other vendors' clients list it. ``created_at``: seconds since 1970, of one
-    that was added here.
-    """
+    """A voice in other vendors' lists. ``created_at``: seconds since 1970, for added voices."""
 
     id: str
     name: str
@@ -65,7 +63,7 @@ class ListedVoice:
 
 
 def list_voices(runtime: Runtime) -> list[ListedVoice]:
-    """All voices that the caller may know of, the default first."""
+    """Return all voices visible to the caller, the default first."""
     known = {voice.name: voice for voice in runtime.library.voices(current_caller().tenant)}
     return [
         ListedVoice(name, name)
@@ -76,9 +74,7 @@ def list_voices(runtime: Runtime) -> list[ListedVoice]:
 
 
 def find_voice(key: str, runtime: Runtime) -> ListedVoice:
-    """The voice that a request for ``key`` would be spoken with. Raises RequestError
-    (``unknown_voice``).
-    """
+    """Return the voice for requests with ``key``. Raises RequestError (``unknown_voice``)."""
     wanted = resolve_voice(key, runtime)
     every = list_voices(runtime)
     return next((voice for voice in every if wanted in (voice.id, voice.name)), every[0])
@@ -87,8 +83,8 @@ def find_voice(key: str, runtime: Runtime) -> ListedVoice:
 def page_after(
     voices: Sequence[ListedVoice], after: str | None, size: int
 ) -> tuple[Sequence[ListedVoice], str | None]:
-    """A page of ``voices``: those behind the one whose id is ``after``, or the first, and the id to
-    ask for more after; None at their end.
+    """Return a page of ``voices``, those after the id ``after`` or else the first, and the id after
+    which the next page begins; None at the end.
     """
     ids = [voice.id for voice in voices]
     first = ids.index(after) + 1 if after in ids else 0

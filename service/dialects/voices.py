@@ -1,4 +1,4 @@
-"""Voices over HTTP: listed, added from a clip, deleted (docs/guides/voices.md)."""
+"""HTTP routes to list, add and delete voices (docs/guides/voices.md)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from streaming.errors import ErrorCode, RequestError
 from streaming.protocol.field_errors import unknown_field
 
 _CONSENT = {"consent_by": "by", "consent_statement": "statement", "consent_at": "at"}
-#: Something that can be read.
+#: Text that is not blank.
 _SOME = StringConstraints(strip_whitespace=True, min_length=1)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
 
 
 class ConsentBody(BaseModel):
-    """Who allows the voice to be used."""
+    """The consent to use a voice."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -91,7 +91,7 @@ class VoiceBody(BaseModel):
 
 
 async def read_new_voice(request: Request, max_clip_bytes: int) -> NewVoice:
-    """The voice that a request brings. Raises RequestError."""
+    """Parse a request for a new voice. Raises RequestError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         fields, clip = await _read_form(request)
@@ -110,7 +110,7 @@ async def read_new_voice(request: Request, max_clip_bytes: int) -> NewVoice:
 
 
 async def _read_form(request: Request) -> tuple[dict[str, Any], bytes | None]:
-    """The form's fields as JSON would have them, and its file. Nothing is put on the disk."""
+    """Parse a form into fields as in JSON, and its file. Nothing is written to the disk."""
     body = await request.body()
 
     async def stream() -> AsyncGenerator[bytes, None]:
@@ -124,7 +124,7 @@ async def _read_form(request: Request) -> tuple[dict[str, Any], bytes | None]:
         return await _form_fields(await parser.parse())
     except (MultiPartException, KeyError, ValueError) as error:
         raise RequestError(ErrorCode.INVALID_MESSAGE, "The form cannot be read.") from error
-    finally:  # the parser forgets files whose part has no end
+    finally:  # the parser does not close files of incomplete parts
         for file in parser._files_to_close_on_error:
             file.close()
 
@@ -146,7 +146,7 @@ async def _form_fields(form: FormData) -> tuple[dict[str, Any], bytes | None]:
 
 
 def _checked(fields: dict[str, Any]) -> VoiceBody:
-    """A form's fields; what is wrong with them is told by the form's own names."""
+    """Validate a form's fields. Errors have the form's own field names."""
     try:
         return VoiceBody.model_validate(fields)
     except ValidationError as error:
@@ -156,7 +156,7 @@ def _checked(fields: dict[str, Any]) -> VoiceBody:
 
 
 def openapi_body() -> dict[str, Any]:
-    """The request's body in OpenAPI, in both forms and without references."""
+    """Return OpenAPI's description of the body, as JSON and as a form, without ``$ref``."""
     schema = VoiceBody.model_json_schema()
     consent = schema.pop("$defs")["ConsentBody"]
     schema["properties"]["consent"] = {
@@ -180,7 +180,7 @@ def openapi_body() -> dict[str, Any]:
 
 
 class ConsentInfo(BaseModel):
-    """Who agreed, to what, and when."""
+    """A recorded consent."""
 
     by: str
     statement: str
@@ -188,7 +188,7 @@ class ConsentInfo(BaseModel):
 
 
 class VoiceInfo(BaseModel):
-    """A voice that can be spoken with."""
+    """A voice."""
 
     id: str
     object: Literal["audio.voice"] = "audio.voice"
@@ -206,14 +206,14 @@ class VoiceInfo(BaseModel):
 
 
 class VoiceName(BaseModel):
-    """A voice as clients choose it."""
+    """The id and name of a voice."""
 
     id: str = Field(description="What to ask for; the name does as well.")
     name: str
 
 
 class VoiceList(BaseModel):
-    """The voices, the default first, and more about those that have a clip."""
+    """The voices, the default first, with details of those that have a clip."""
 
     voices: list[VoiceName] = Field(description="As Open WebUI reads them.")
     voice_names: list[str] = Field(description="The same as bare names.")
@@ -223,7 +223,7 @@ class VoiceList(BaseModel):
 
 
 class DeletedVoice(BaseModel):
-    """A voice that is gone for good."""
+    """A deleted voice."""
 
     id: str
     object: Literal["audio.voice.deleted"] = "audio.voice.deleted"
@@ -231,7 +231,7 @@ class DeletedVoice(BaseModel):
 
 
 def voices_router(runtime: Runtime) -> GuardedRouter:
-    """The routes of voices."""
+    """Create the routes of voices."""
 
     router, changes = (
         GuardedRouter(
@@ -246,7 +246,7 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
 
     def info(voice: Voice) -> VoiceInfo:
         consent = voice.consent
-        # a checkpoint's own voices are what they are
+        # no warnings about a checkpoint's own voices
         warning = None if consent is None else runtime.cloner.text_warning(voice.text)
         return VoiceInfo(
             id=voice.id,
@@ -265,7 +265,7 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
 
     @router.get(path)
     async def voices() -> VoiceList:
-        """The voices that can be asked for by name."""
+        """List the available voices."""
         data = [info(voice) for voice in library.voices(current_caller().tenant)]
         names = [VoiceName(id=one.id, name=one.name) for one in list_voices(runtime)]
         bare, lasting = list(runtime.voices), library.is_lasting
@@ -273,7 +273,7 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
 
     @changes.post(path, status_code=201, openapi_extra=openapi_body())
     async def add(request: Request) -> VoiceInfo:
-        """Make a voice of a clip, and keep it. It can be spoken with when the answer comes."""
+        """Make and store a voice from a clip. It can be used as soon as the response arrives."""
         require_own_page(request, runtime.settings.allowed_origins)
         runtime.require_ready()
         cloner = runtime.cloner
@@ -285,12 +285,12 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
 
     @router.get(path + "/{id}")
     async def voice(id: str) -> VoiceInfo:
-        """One voice, by id or name."""
+        """Get a voice by id or name."""
         return info(library.find(id, current_caller().tenant))
 
     @changes.delete(path + "/{id}")
     async def delete(id: str, request: Request) -> DeletedVoice:
-        """Delete an added voice for good: its file, its codes, its name."""
+        """Delete an added voice permanently, with its file, codes and name."""
         require_own_page(request, runtime.settings.allowed_origins)
         caller = current_caller()
         everybodys = Scope.ADMIN in caller.scopes

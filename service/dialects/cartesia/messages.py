@@ -1,4 +1,4 @@
-"""Cartesia's requests, messages and errors, checked and translated to and from the core's terms."""
+"""Cartesia's requests, messages and errors, and their translation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FORMAT = dict.fromkeys(("encoding", "sample_rate", "bitrate"), "output_format")
 
 
 def error_fields(error: TalkwireError, request_id: str) -> dict[str, Any]:
-    """The fields that every shape of an error has."""
+    """Return the common fields of all error formats."""
     return {
         "title": error.code.value.replace("_", " ").capitalize(),
         "message": TABLE.message(error),
@@ -43,7 +43,7 @@ TABLE = ErrorTable(
 def error_event(
     error: TalkwireError, context_id: str | None, request_id: str, *, done: bool = True
 ) -> dict[str, Any]:
-    """An ``error`` message. ``context_id`` is always there, if only as null: clients index it."""
+    """Return an ``error`` message. It always has ``context_id``, maybe null: clients index it."""
     event = {"type": "error", "context_id": context_id, "done": done}
     return event | error_fields(error, request_id)
 
@@ -58,12 +58,12 @@ class CartesiaErrorBody(BaseModel):
     request_id: str
 
 
-#: Fields of a request that no served model takes.
+#: Fields of a request that no served model supports.
 LANGUAGE_FIELDS = ("language", "locale")
 
 
 class OutputFormat(BaseModel):
-    """Container, encoding and rate."""
+    """Container, encoding and rates."""
 
     model_config = ConfigDict(extra="ignore")
     container: Literal["raw", "wav", "mp3"] = Field(description="On the socket and as SSE: `raw`.")
@@ -77,7 +77,7 @@ class OutputFormat(BaseModel):
 
     @property
     def name(self) -> str:
-        """The encoder's."""
+        """The encoder's name."""
         if self.container == "raw":
             return self.encoding
         if self.container == "wav" and self.encoding != "pcm_s16le":
@@ -85,7 +85,7 @@ class OutputFormat(BaseModel):
         return self.container
 
     def make_encoder(self, runtime: Runtime, speed: float) -> AudioEncoder:
-        """For one context. Raises RequestError (``unsupported``)."""
+        """Create the encoder of a context. Raises RequestError (``unsupported``)."""
         codec_rate, rate = runtime.codec.spec.sample_rate, self.sample_rate
         bit_rate = self.bit_rate if self.container == "mp3" else None
         return make_stream_encoder(self.name, codec_rate, rate, bit_rate=bit_rate, speed=speed)
@@ -100,7 +100,7 @@ class VoiceObject(BaseModel):
 
 
 class GenerationConfig(BaseModel):
-    """Knobs of Cartesia's models. Of them, only ``speed`` is one here."""
+    """Options of Cartesia's models, of which only ``speed`` is supported."""
 
     model_config = ConfigDict(extra="ignore")
     speed: Annotated[float, Field(ge=0.25, le=4)] | None = Field(
@@ -111,7 +111,7 @@ class GenerationConfig(BaseModel):
 
 
 class SpeechBody(BaseModel):
-    """The body of the HTTP requests. Cartesia's other fields are taken, without effect."""
+    """The body of HTTP requests. Cartesia's other fields are accepted, without effect."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -135,12 +135,12 @@ class SpeechBody(BaseModel):
 
     @property
     def pace(self) -> float:
-        """How many times as fast as the voice's own."""
+        """The factor of the speed."""
         config = self.generation_config
         return config.speed if config is not None and config.speed else 1.0
 
     def require_format(self, *containers: str) -> OutputFormat:
-        """Raises RequestError unless one of ``containers`` is asked for."""
+        """Return the output format. Raises RequestError unless it has one of ``containers``."""
         if self.output_format is None:
             raise missing_field("output_format")
         container, allowed = self.output_format.container, f"{' or '.join(containers)} here"
@@ -151,7 +151,7 @@ class SpeechBody(BaseModel):
 
 
 class ContextRequest(SpeechBody):
-    """A message on the socket: text for a context, or its cancelling."""
+    """A message on the socket: text for a context, or a cancel."""
 
     continue_: bool | None = Field(None, alias="continue")
     flush: bool | None = None
@@ -192,32 +192,32 @@ def context_create(
     )
 
 
-#: Flushes that the client did not ask for are not told.
+#: Id of flushes that the client did not request, which are not reported.
 OWN_FLUSH = "own"
 
 
 def context_of(text: str) -> str | None:
-    """The context of a message that could not be read, if that can be."""
+    """Return the context id of an invalid message, if it is readable."""
     context_id = peek(text, "context_id")
     return context_id if isinstance(context_id, str) else None
 
 
 class Standing(NamedTuple):
-    """The legacy of an expired context to one of the same id, since they are the same to
-    the client: ``heard_s`` is where its audio ends on the clock that the client counts words on,
-    ``flush_id`` how many of its flushes were told, and one.
+    """The state that a context inherits from an expired one with the same id, since they are one
+    context to the client. ``heard_s``: the end of its audio on the clock of the client's word
+    times. ``flush_id``: the number of its reported flushes, plus one.
     """
 
     heard_s: float = 0.0
     flush_id: int = 1
 
 
-#: Where a context begins that goes on from no other.
+#: The state of a context that continues no other.
 AFRESH = Standing()
 
 
 class EventRenderer:
-    """Messages of one context as objects, which goes on from ``began``."""
+    """Renders messages of one context, which continues from ``began``, as objects."""
 
     def __init__(self, context_id: str | None, request_id: str, began: Standing = AFRESH) -> None:
         self._id, self._request_id = context_id, request_id
@@ -229,14 +229,14 @@ class EventRenderer:
         return event | ({} if self._id is None else {"context_id": self._id}) | fields
 
     def chunk(self, audio: bytes) -> dict[str, Any]:
-        """Audio."""
+        """Return a message with audio."""
         now = time.monotonic()
         step_ms, self._stepped_at = 1000 * (now - self._stepped_at), now
         data = base64.b64encode(audio).decode()
         return self._event("chunk", data=data, step_time=round(step_ms, 3))
 
     def timestamps(self, words: Sequence[WordTiming]) -> dict[str, Any]:
-        """Words in the audio; seconds from the context's first sample."""
+        """Return a message with words, in seconds from the context's first sample."""
         times = {
             "words": [word.text for word in words],
             "start": [round(self._began_s + word.start_ms / 1000, 3) for word in words],
@@ -245,49 +245,49 @@ class EventRenderer:
         return self._event("timestamps", word_timestamps=times)
 
     def flush_done(self) -> dict[str, Any]:
-        """All before that flush was sent."""
+        """Return the message after all audio before a flush."""
         flush_id, self.flush_id = self.flush_id, self.flush_id + 1
         return self._event("flush_done", flush_done=True, flush_id=flush_id)
 
     def end(self) -> dict[str, Any]:
-        """All was sent."""
+        """Return the message after all audio."""
         return self._event("done", done=True)
 
     def error(self, error: TalkwireError) -> dict[str, Any]:
-        """Why not all was sent."""
+        """Return the message for an error of the context."""
         return error_event(error, self._id, self._request_id)
 
 
 class SocketRenderer(EventRenderer, TextRenderer):
     """See TextRenderer."""
 
-    #: Whether the context ends without a word: it has only expired.
+    #: Whether the context ends without a message, since it has only expired.
     is_quiet = False
 
     def speech(self, audio: bytes, words: Sequence[WordTiming]) -> list[str]:
-        """Words before the audio that they are in: clients lay them over what comes next."""
+        """See TextRenderer. Words precede their audio: clients apply them to the next audio."""
         events = [self.timestamps(words)] if words else []
         if audio:
             events.append(self.chunk(audio))
         return [encoded({**event, "flush_id": self.flush_id}) for event in events]
 
     def flushed(self, flush_id: str) -> list[str]:
-        """``flush_done``, for a flush that the client has asked for."""
+        """Return ``flush_done`` for a flush of the client."""
         return [] if flush_id == OWN_FLUSH else [encoded(self.flush_done())]
 
     def done(self, error: TalkwireError | None) -> list[str]:
-        """The context's last message."""
+        """Return the context's last message, if any."""
         if self.is_quiet:
             return []
         return [encoded(self.end() if error is None else self.error(error))]
 
     def cancelled(self) -> list[str]:
-        """Nothing: a cancelled context says no more, and clients take a ``done`` of a context
-        that they have forgotten for another's.
+        """Return nothing: clients would take the ``done`` of a context that they have forgotten
+        for another's.
         """
         return []
 
 
 def encoded(event: dict[str, Any]) -> str:
-    """A message as text."""
+    """Encode a message as text."""
     return json.dumps(event, separators=(",", ":"))

@@ -1,6 +1,4 @@
-"""Cartesia's HTTP routes and its WebSocket: many contexts, JSON both ways
-(docs/reference/dialects.md).
-"""
+"""Cartesia's HTTP routes and its WebSocket with many contexts (docs/reference/dialects.md)."""
 
 from __future__ import annotations
 
@@ -53,14 +51,14 @@ from streaming.events import Done
 from streaming.word_timing import WordTiming
 
 _BUFFER_DELAY_MS = 3000
-#: A context is forgotten so long after its listener has heard it all.
+#: Seconds after the end of its playback when a context expires.
 _EXPIRES_S = 1.0
 
 
 class _CartesiaContext:
-    """``first`` is the request that opens it; later ones are read for their text alone, since
-    clients send other voices and formats with them. ``began``: see EventRenderer. ``closed`` is
-    told where one of its id would go on; None if its client has ended it. Raises RequestError,
+    """A context on the socket, opened by ``first``. Only the text of later requests is used, since
+    clients send other voices and formats with them. ``began``: see EventRenderer. ``closed`` gets
+    the state for a context that continues it; None if its client has ended it. Raises RequestError,
     CapacityError.
     """
 
@@ -86,7 +84,7 @@ class _CartesiaContext:
         self.speech = socket.open_context(plan, handle, self._renderer, self._on_closed)
 
     def take(self, request: ContextRequest) -> None:
-        """Text, a flush, the end: whatever is in it. Raises RequestError."""
+        """Handle a request's text, flush and end. Raises RequestError."""
         if self._is_ended:
             message = "The context was ended; it takes no more transcripts."
             raise RequestError(ErrorCode.CONTEXT_CLOSED, message)
@@ -100,13 +98,13 @@ class _CartesiaContext:
             self._end()
         elif request.flush or (not self._delay_ms and request.transcript.strip()):
             self.speech.flush("asked")
-        else:  # half a sentence is not held back for longer than its client wants
+        else:  # text without the end of a sentence waits no longer than the client wants
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._delay_ms / 1000, self._speak_what_waits)
 
     def refuse(self, *, is_new: bool, is_last: bool) -> None:
-        """Its request was not carried out: nothing is left of a new context, and after a last
-        request what there is will be spoken.
+        """Clean up after a failed request: cancel a new context; after the last request of
+        another one, speak its text and end it.
         """
         if is_new:
             self.speech.cancel()
@@ -119,7 +117,7 @@ class _CartesiaContext:
         self.speech.end()
 
     def expire(self, now: float) -> None:
-        """Forget it if its listener has heard it all; end it if it waits in vain for text."""
+        """End the context if all audio has been played, or if it has been idle for too long."""
         if self._is_ended or self._timer is not None:
             return
         if self.speech.silent_s(now) > _EXPIRES_S:
@@ -147,16 +145,16 @@ _REMEMBERED = 256
 
 
 class _CartesiaDialect(Dialect):
-    """See Dialect. No error closes the socket; an error of a context ends that context alone."""
+    """See Dialect. Errors do not close the socket; one of a context ends only that context."""
 
     def __init__(self, socket: Socket) -> None:
         super().__init__(socket)
         self._contexts: dict[str, _CartesiaContext] = {}
-        #: Of contexts that have expired: who goes on with one counts from there.
+        #: The states of expired contexts, from which a context with the same id continues.
         self._expired: OrderedDict[str, Standing] = OrderedDict()
 
     def on_text(self, text: str) -> None:
-        """Carry out one message; what is wrong with it is told, never fatal."""
+        """Handle a message. Errors are sent to the client, and are never fatal."""
         try:
             request = parse_message(ContextRequest, text)
         except RequestError as error:
@@ -181,7 +179,7 @@ class _CartesiaDialect(Dialect):
             context.take(request)
         elif request.transcript.strip():
             self._open(context_id, request).take(request)
-        elif not request.continue_:  # the end of what has expired, or never was
+        elif not request.continue_:  # the end of an expired or unknown context
             self._expired.pop(context_id, None)
             self.socket.send(encoded(EventRenderer(context_id, "").end()))
         elif request.flush:
@@ -214,7 +212,7 @@ class _CartesiaDialect(Dialect):
             self._expired.popitem(last=False)
 
     def on_tick(self, now: float) -> None:
-        """Forget contexts that are over, and close what has been idle for too long."""
+        """Expire contexts, and close a socket that has been idle for too long."""
         for context in list(self._contexts.values()):
             context.expire(now)
         if self.socket.idle_s(now) > self.runtime.settings.session_idle_s:
@@ -223,7 +221,7 @@ class _CartesiaDialect(Dialect):
     def render_error(
         self, error: TalkwireError, context_id: str | None = None, *, done: bool = True
     ) -> str:
-        """An ``error`` message; its request id finds it in the logs."""
+        """Return an ``error`` message, with a request id that is also in the logs."""
         request_id = uuid.uuid4().hex
         count_error(self.runtime, error, request_id, NAME)
         return json.dumps(error_event(error, context_id, request_id, done=done))
@@ -233,7 +231,7 @@ class _CartesiaDialect(Dialect):
 
 
 class Voice(BaseModel):
-    """A voice, in Cartesia's shape."""
+    """A voice in Cartesia's format."""
 
     id: str
     name: str
@@ -249,7 +247,7 @@ class Voice(BaseModel):
 
 
 class VoicePage(BaseModel):
-    """Some of the voices; the first of all is the default."""
+    """A page of the voices; the first voice of all is the default."""
 
     data: list[Voice]
     has_more: bool
@@ -257,22 +255,20 @@ class VoicePage(BaseModel):
 
 
 class TokenBody(BaseModel):
-    """The body of `POST /access-token`. Every token may speak and nothing else, whatever its
-    grants.
-    """
+    """The body of `POST /access-token`. Tokens may only speak, whatever their grants."""
 
     expires_in: int = Field(60, ge=1, le=MAX_TTL_S, description="Seconds that it is valid for.")
     grants: dict[str, bool] | None = Field(None, description="Only `tts` has a meaning here.")
 
 
 class Token(BaseModel):
-    """To be sent as `Authorization: Bearer`, or as the query's `access_token`."""
+    """A token, for `Authorization: Bearer` or the query parameter `access_token`."""
 
     token: str
 
 
 class _SpeechEvents(EventRenderer, BodyRenderer):
-    """Server-sent events, the same as the socket's messages."""
+    """Renders server-sent events, which equal the socket's messages."""
 
     media_type, _words = "text/event-stream", b""
 
@@ -295,7 +291,7 @@ def _sse(event: dict[str, Any]) -> bytes:
 
 
 def cartesia_router(runtime: Runtime) -> GuardedRouter:
-    """All routes of this dialect."""
+    """Create all routes of this dialect."""
     rule = Rule(Scope.SPEAK, TABLE, scheme="x_api_key")
     errors = documented(CartesiaErrorBody)
     router = GuardedRouter(rule, route_class=SpeechRoute, responses=errors, tags=[NAME])
@@ -303,7 +299,7 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
 
     @sockets.websocket("/tts/websocket")
     async def websocket(websocket: WebSocket) -> None:
-        # each message may name them, and has no header of its own
+        # messages, which have no headers, may contain these fields
         await serve_socket(websocket, runtime, _CartesiaDialect, TABLE, ignored=LANGUAGE_FIELDS)
 
     router.take_routes(sockets)
@@ -311,14 +307,14 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
     @router.post("/tts/bytes", response_class=Response)
     @speaks
     async def speech(body: SpeechBody, request: Request) -> Response:
-        """Speak a text. The audio is sent while it is made."""
+        """Speak a text. The audio is streamed."""
         format_ = body.require_format("raw", "wav", "mp3")
         return spoken(body, request, format_, BodyRenderer(MEDIA_TYPES[format_.name]))
 
     @router.post("/tts/sse", response_class=Response)
     @speaks
     async def events(body: SpeechBody, request: Request) -> Response:
-        """The same as server-sent events, with words where the model has them."""
+        """Speak a text as server-sent events, with words if the model has them."""
         format_ = body.require_format("raw")
         renderer = _SpeechEvents(body.context_id, request.state.request_id)
         return spoken(body, request, format_, renderer)
@@ -326,7 +322,7 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
     def spoken(
         body: SpeechBody, request: Request, format_: OutputFormat, renderer: BodyRenderer
     ) -> Response:
-        """Raises RequestError, CapacityError."""
+        """Return the response with the speech. Raises RequestError, CapacityError."""
         runtime.require_ready()
         timed, lead_ms = isinstance(renderer, _SpeechEvents), runtime.settings.max_lead_ms
         create = context_create(body, runtime, lead_ms, timestamps=timed)
@@ -354,7 +350,7 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
         ending_before: str | None = None,
         q: str = "",
     ) -> VoicePage:
-        """The voices that can be asked for, in pages."""
+        """List the available voices, in pages."""
         found = [voice for voice in list_voices(runtime) if q.lower() in voice.name.lower()]
         page, following = page_after(found, starting_after, limit)
         ids = [voice.id for voice in found]
@@ -365,12 +361,12 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
 
     @router.get("/voices/{voice_id}")
     async def voice(voice_id: str) -> Voice:
-        """One of them."""
+        """Get a voice."""
         return shaped(find_voice(voice_id, runtime))
 
     @router.post("/access-token")
     async def access_token(body: TokenBody) -> Token:
-        """A token that a browser may use instead of the key for a while."""
+        """Create a short-lived token for a browser to use instead of the key."""
         return Token(token=runtime.authority.issue_token(current_caller(), body.expires_in))
 
     return router

@@ -19,7 +19,7 @@ _TOKEN_KINDS = ("tts_websocket", "tts_websocket_multi")
 
 
 class VoiceSettings(BaseModel):
-    """Knobs of a voice, at their defaults. Of them only ``speed`` has an effect."""
+    """Settings of a voice, at their defaults. Only ``speed`` has an effect."""
 
     stability: float = 0.5
     similarity_boost: float = 0.75
@@ -29,7 +29,7 @@ class VoiceSettings(BaseModel):
 
 
 class Voice(BaseModel):
-    """A voice, in ElevenLabs' shape."""
+    """A voice in ElevenLabs' format."""
 
     voice_id: str
     name: str
@@ -45,7 +45,7 @@ class VoiceList(BaseModel):
 
 
 class VoicePage(BaseModel):
-    """Some of the voices. ``next_page_token`` asks for those that follow."""
+    """A page of the voices. ``next_page_token`` is for the next page."""
 
     voices: list[Voice]
     has_more: bool
@@ -61,7 +61,7 @@ class Price(BaseModel):
 
 
 class Subscription(BaseModel):
-    """What the key may use. Limits that this server does not have are as large as can be."""
+    """Limits of the key. Those that this server does not have are as large as possible."""
 
     tier: str = "talkwire"
     status: str = "active"
@@ -83,7 +83,7 @@ class Subscription(BaseModel):
 
 
 class User(BaseModel):
-    """The key and its tenant, in ElevenLabs' shape."""
+    """The key and its tenant in ElevenLabs' format."""
 
     user_id: str
     workspace_id: str
@@ -97,13 +97,13 @@ class User(BaseModel):
 
 
 class Token(BaseModel):
-    """To be sent as the query's `single_use_token`."""
+    """A token, for the query parameter `single_use_token`."""
 
     token: str
 
 
 def elevenlabs_models(names: Sequence[str]) -> list[dict[str, Any]]:
-    """``GET /v1/models`` as ElevenLabs' clients read it, by the names of the served model."""
+    """Return ``GET /v1/models`` in ElevenLabs' format, with the served model's names."""
     return [
         {
             "model_id": name,
@@ -127,7 +127,7 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
 
     @router.get("/v1/voices")
     async def voices() -> VoiceList:
-        """The voices that can be asked for."""
+        """List the available voices."""
         return VoiceList(voices=[_shaped(voice) for voice in list_voices(runtime)])
 
     @router.get("/v2/voices")
@@ -137,7 +137,7 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
         search: str = "",
         voice_ids: Annotated[list[str] | None, Query()] = None,
     ) -> VoicePage:
-        """The same in pages."""
+        """List the available voices, in pages."""
         found = [
             voice
             for voice in list_voices(runtime)
@@ -153,23 +153,23 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
 
     @router.get("/v1/voices/settings/default")
     async def default_settings() -> VoiceSettings:
-        """The knobs of any voice, as they stand."""
+        """Get the settings of any voice."""
         return VoiceSettings()
 
     @router.get("/v1/voices/{voice_id}/settings")
     async def voice_settings(voice_id: str) -> VoiceSettings:
-        """The knobs of one voice, as they stand."""
+        """Get the settings of a voice."""
         find_voice(voice_id, runtime)
         return VoiceSettings()
 
     @router.get("/v1/voices/{voice_id}")
     async def voice(voice_id: str) -> Voice:
-        """One of the voices."""
+        """Get a voice."""
         return _shaped(find_voice(voice_id, runtime))
 
     @router.get("/v1/user")
     async def user() -> User:
-        """Who asks."""
+        """Get the caller's key and tenant."""
         caller = current_caller()
         return User(
             user_id=caller.key_id or "anybody",
@@ -180,7 +180,7 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
 
     @router.get("/v1/user/subscription")
     async def user_subscription() -> Subscription:
-        """What may be used."""
+        """Get the caller's limits."""
         caller = current_caller()
         most = runtime.accounts.limits(caller).max_voices
         return Subscription(
@@ -191,7 +191,7 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
 
     @router.post("/v1/single-use-token/{token_type}")
     async def token(token_type: str) -> Token:
-        """A token that a browser may use instead of the key for 15 minutes, on sockets."""
+        """Create a token for a browser to use instead of the key on sockets, for 15 minutes."""
         if token_type not in _TOKEN_KINDS:
             allowed = " or ".join(_TOKEN_KINDS)
             raise invalid_field("token_type", token_type, allowed, ErrorCode.UNSUPPORTED)

@@ -1,4 +1,4 @@
-"""Messages on ElevenLabs' sockets, the character alignment in them, and errors."""
+"""Messages of ElevenLabs' sockets, with character alignment, and errors."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ TABLE = ErrorTable(
 
 
 def error_message(error: TalkwireError, context_id: str | None = None) -> str:
-    """A socket's message about an error."""
+    """Return a socket's message for an error."""
     code, close_code = error.code.value, TABLE.close_code(error)
     message = {"message": TABLE.message(error), "error": code, "code": close_code}
     return json.dumps(message if context_id is None else {**message, "contextId": context_id})
 
 
 class ElevenLabsErrorDetail(BaseModel):
-    """Why a request was refused; ``status`` and ``code`` are the same."""
+    """The reason of a refusal; ``status`` and ``code`` are equal."""
 
     status: str
     code: str
@@ -66,16 +66,16 @@ class ElevenLabsErrorBody(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class CharTimes:
-    """Characters of the text and when each is spoken: ``edges_ms`` has one entry more than
-    ``chars``, whole milliseconds of what is heard from the context's first sample; a character
-    lasts from its own edge to the next.
+    """Characters of the text and their times. ``edges_ms`` has one entry more than ``chars``, in
+    whole milliseconds of playback from the context's first sample. A character lasts from its own
+    edge to the next.
     """
 
     chars: tuple[str, ...]
     edges_ms: tuple[int, ...]
 
     def relative(self, since_ms: int) -> dict[str, list[Any]]:
-        """As the socket's messages have it, relative to ``since_ms``."""
+        """Return the format of socket messages, relative to ``since_ms``."""
         edges = self.edges_ms
         return {
             "chars": list(self.chars),
@@ -84,7 +84,7 @@ class CharTimes:
         }
 
     def in_seconds(self) -> dict[str, list[Any]]:
-        """As HTTP answers have it, from the beginning."""
+        """Return the format of HTTP responses, from the beginning."""
         return {
             "characters": list(self.chars),
             "character_start_times_seconds": [edge / 1000 for edge in self.edges_ms[:-1]],
@@ -92,32 +92,32 @@ class CharTimes:
         }
 
     def __add__(self, other: CharTimes) -> CharTimes:
-        """Both, one after the other; a gap between them belongs to the first one's last."""
+        """Concatenate; a gap in between belongs to the last character before it."""
         return CharTimes(self.chars + other.chars, self.edges_ms[:-1] + other.edges_ms)
 
 
 class Aligner:
-    """One context's characters, in order, each once.
+    """Returns the characters of one context in order, each once.
 
-    ``append`` has to be told of the text just as it was appended to the context, for words name
-    their places in it. Whitespace is given as spaces, and a space after every word, for clients
-    know by it that the word is over; where the text has none yet, it is lent, and the text's
-    own is left out when it comes. A text that is there as a whole lends nothing (``lends``).
+    ``append`` must get exactly the context's text, since words have positions in it. Whitespace is
+    returned as spaces. Each word is followed by a space, by which clients recognise its end. If
+    the text has none yet, the space is lent, and the text's own is skipped when it comes. Set
+    ``lends`` to False if the text is complete.
     """
 
     def __init__(self, *, lends: bool = True) -> None:
         self._text: str = ""
         self._at = 0
-        #: Where the characters that were given end.
+        #: The end of the characters returned so far.
         self.clock_ms = 0
         self._lends, self._has_lent, self._has_words = lends, False, False
 
     def append(self, text: str) -> None:
-        """More text."""
+        """Append text."""
         self._text += text
 
     def take(self, words: Sequence[WordTiming]) -> CharTimes | None:
-        """The characters up to and with ``words``; None if there are none."""
+        """Return the characters up to the end of ``words``; None if there are none."""
         chars: list[str] = []
         edges = [self.clock_ms]
         for word in words:
@@ -133,8 +133,8 @@ class Aligner:
         return CharTimes(tuple(chars), tuple(edges)) if chars else None
 
     def finish(self) -> CharTimes | None:
-        """The unspoken tail behind the last word, an emoji say: it takes no time. Without it a
-        client would wait for the end of a word that it stands right behind.
+        """Return the unspoken text after the last word, such as an emoji, with no duration. A
+        client would otherwise wait for the end of a word that it directly follows.
         """
         self._skip_lent()
         rest = self._text[self._at :]
@@ -154,7 +154,7 @@ class Aligner:
 
     def _add_space(self, chars: list[str], edges: list[int]) -> None:
         following = self._text[self._at : self._at + 1]
-        # to those who split at spaces no word ends before anything else
+        # for clients that split at spaces, only a space ends a word
         if not (following.isspace() if following else self._lends):
             return
         self._has_lent = not following
@@ -169,8 +169,8 @@ class Aligner:
 
 
 class ClientMessage(BaseModel):
-    """Any message of a client; what it means depends on what is in it. Fields that are not here
-    are ElevenLabs' own and have no effect.
+    """Any message of a client; its fields determine its meaning. ElevenLabs' other fields have no
+    effect.
     """
 
     text: str | None = None
@@ -183,21 +183,21 @@ class ClientMessage(BaseModel):
 
 
 class StreamRenderer(TextRenderer):
-    """See TextRenderer. ``context_id`` None: the socket has one context, which no message names.
+    """See TextRenderer. ``context_id`` is None if the socket has only one context.
 
-    Alignment travels with the audio that ends it, and counts from where the one before it ended,
-    which is what Pipecat adds up. ``sync``: it counts from the context's first sample, which is
-    how LiveKit's plugin, the one that asks for ``sync_alignment``, reads it.
+    Alignment is sent with the audio in which it ends. Its times are relative to the end of the
+    previous one, as Pipecat expects. With ``sync`` they are relative to the context's first
+    sample, as LiveKit's plugin expects, which sets ``sync_alignment``.
     """
 
     def __init__(self, context_id: str | None, *, sync: bool) -> None:
         self._id, self._sync = context_id, sync
         self.aligner = Aligner()
-        #: What ended the context too soon.
+        #: The error that ended the context, if any.
         self.failure: TalkwireError | None = None
 
     def speech(self, audio: bytes, words: Sequence[WordTiming]) -> list[str]:
-        """Audio, with the characters that end in it."""
+        """Return a message with audio and the characters that end in it."""
         since_ms = 0 if self._sync else self.aligner.clock_ms
         return self._spoken(audio, self.aligner.take(words), since_ms)
 
@@ -211,17 +211,17 @@ class StreamRenderer(TextRenderer):
         return [_encoded(message, self._id)]
 
     def _tail(self) -> list[str]:
-        """The text behind the last word."""
+        """Return a message with the text after the last word."""
         since_ms = 0 if self._sync else self.aligner.clock_ms
         return self._spoken(b"", self.aligner.finish(), since_ms)
 
     def flushed(self, flush_id: str) -> list[str]:
-        """Theirs tells nothing of a flush."""
+        """Return nothing; the protocol does not report flushes."""
         return []
 
     def done(self, error: TalkwireError | None) -> list[str]:
-        """The context's last message, after its error if there was one. On a socket of one context
-        that is its error or its end.
+        """Return the context's last message, after its error if any. A socket of one context gets
+        only one of them.
         """
         self.failure = error
         last = [final_message(self._id)]
@@ -230,14 +230,14 @@ class StreamRenderer(TextRenderer):
         return [error_message(error, self._id), *(last if self._id is not None else [])]
 
     def cancelled(self) -> list[str]:
-        """The same, so that the client knows that its id is free; without an id the socket is
-        closing, and has said why.
+        """Return the last message, so that the client knows that the id is free. Without an id, the
+        socket is closing, and the reason has been sent.
         """
         return [] if self._id is None else [final_message(self._id)]
 
 
 def final_message(context_id: str | None) -> str:
-    """Nothing more will come from this context."""
+    """Return the last message of a context."""
     return _encoded({"isFinal": True}, context_id)
 
 

@@ -1,4 +1,4 @@
-"""ElevenLabs' requests, checked and translated to the core's terms."""
+"""ElevenLabs' requests and their translation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streaming.protocol import messages as wire
 from streaming.protocol.field_errors import invalid_field, unsupported
 
 NAME = "elevenlabs"
-#: What their clients call ``output_format``, without one.
+#: ElevenLabs' default ``output_format``.
 DEFAULT_FORMAT = "mp3_44100_128"
 _FORMAT = re.compile(r"(mp3|pcm|ulaw|alaw|opus|wav)_(\d{4,6})(?:_(\d{1,3}))?")
 _ENCODINGS = {
@@ -34,7 +34,7 @@ _TIMEOUT_S, _MAX_TIMEOUT_S = 20.0, 180.0
 
 
 class OutputFormat(NamedTuple):
-    """``codec_rate_bitrate``, taken apart. ``sample_rate`` None: whatever the encoder likes."""
+    """A parsed ``codec_rate_bitrate``. ``sample_rate`` None: the encoder's default."""
 
     encoding: str
     sample_rate: int | None
@@ -42,18 +42,18 @@ class OutputFormat(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Whether a flush ends it, and is heard."""
+        """Whether a flush ends a file, which is audible."""
         return self.encoding in ("mp3", "ogg_opus")
 
     def make_encoder(self, runtime: Runtime, speed: float) -> AudioEncoder:
-        """For one context. Raises RequestError (``unsupported``)."""
+        """Create the encoder of a context. Raises RequestError (``unsupported``)."""
         codec_rate, (name, rate, bit_rate) = runtime.codec.spec.sample_rate, self
         make = partial(make_stream_encoder, name, codec_rate, rate, bit_rate=bit_rate, speed=speed)
         return RestartingEncoder(make) if self.is_file else make()
 
 
 def parse_format(name: str) -> OutputFormat:
-    """Raises RequestError (``unsupported``) for what is no such name."""
+    """Parse an ``output_format``. Raises RequestError (``unsupported``)."""
     match = _FORMAT.fullmatch(name)
     if match is None or (match[3] is not None) != (match[1] in ("mp3", "opus")):
         raise invalid_field(
@@ -72,7 +72,7 @@ def parse_format(name: str) -> OutputFormat:
 
 
 class VoiceSettings(BaseModel):
-    """Knobs of ElevenLabs' models. Of them, only ``speed`` is one here."""
+    """Settings of ElevenLabs' models, of which only ``speed`` is supported."""
 
     model_config = ConfigDict(extra="ignore")
     speed: Annotated[float, Field(ge=0.25, le=4)] | None = Field(
@@ -81,7 +81,7 @@ class VoiceSettings(BaseModel):
 
 
 class SpeechBody(BaseModel):
-    """The body of the HTTP requests. ElevenLabs' other fields are taken, without effect."""
+    """The body of HTTP requests. ElevenLabs' other fields are accepted, without effect."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -117,7 +117,7 @@ def speech_create(
 
 
 class StreamOptions(NamedTuple):
-    """Options of a socket, from its address. ``voice`` is as the client names it."""
+    """Options of a socket, from its URL. ``voice`` is the client's name for it."""
 
     voice: str
     format: OutputFormat
@@ -127,7 +127,7 @@ class StreamOptions(NamedTuple):
     inactivity_s: float
 
     def create(self, runtime: Runtime, speed: float) -> wire.ContextCreate:
-        """A context on this socket."""
+        """Translate the options to a context of this socket."""
         return wire.ContextCreate(
             NAME,
             voice=self.voice,
@@ -138,7 +138,7 @@ class StreamOptions(NamedTuple):
 
 
 def stream_options(voice: str, query: Mapping[str, str], runtime: Runtime) -> StreamOptions:
-    """Read a socket's address. Raises RequestError for what no context on it could be served."""
+    """Parse a socket's URL. Raises RequestError if no context with it could be served."""
     if _is_true(query, "enable_ssml_parsing"):
         raise unsupported("enable_ssml_parsing", "This server reads no SSML.")
     options = StreamOptions(
@@ -157,7 +157,7 @@ def stream_options(voice: str, query: Mapping[str, str], runtime: Runtime) -> St
 
 
 def refuse_dictionaries(locators: list[Any] | None) -> None:
-    """Raise RequestError unless there are none."""
+    """Raise RequestError if there are any."""
     if locators:
         message = "This server has no pronunciation dictionaries."
         raise unsupported("pronunciation_dictionary_locators", message)

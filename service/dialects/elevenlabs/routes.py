@@ -59,7 +59,7 @@ from streaming.word_timing import WordTiming
 
 
 class _StreamContext:
-    """``first`` is the message that opens it. Raises RequestError, CapacityError."""
+    """A context, opened by the message ``first``. Raises RequestError, CapacityError."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class _StreamContext:
         plan = plan_speech(runtime, NAME, request_id, create, encoder, flush_encoder=often)
         self._auto_mode = options.auto_mode
         self._is_flushed = self._has_text = False
-        #: No more text will come, and what has come is still being spoken.
+        #: Whether the text has ended and is still being spoken.
         self.is_draining = False
         self.speech = socket.open_context(plan, handle, renderer, closed)
 
     def take(self, message: ClientMessage) -> None:
-        """Text, a flush, or both; an empty text keeps the context alive. Raises RequestError."""
+        """Handle text and flush. Empty text keeps the context alive. Raises RequestError."""
         if self.is_draining:
             closed = "The context was closed; it takes no more text."
             raise RequestError(ErrorCode.CONTEXT_CLOSED, closed)
@@ -98,8 +98,8 @@ class _StreamContext:
             self._is_flushed = True
 
     def _append(self, text: str) -> None:
-        """In auto mode each message is a phrase, to be spoken at once: whoever sends phrases
-        leaves out the space between them, and would hear two words as one.
+        """Append text. In auto mode each message is a phrase that is spoken at once. Clients omit
+        the space between phrases, which would join two words.
         """
         if self._auto_mode and not text[-1].isspace():
             text += " "
@@ -110,8 +110,8 @@ class _StreamContext:
             self.speech.flush("flush")
 
     def close(self) -> None:
-        """Speak what was flushed to its end, unless it is closed once more; what was not is
-        not wanted any more: this is how these clients interrupt.
+        """Speak flushed text to its end, unless closed a second time. Cancel if there is text that
+        is not flushed, since this is how clients interrupt.
         """
         if self._is_flushed and not self.is_draining:
             self.end()
@@ -125,7 +125,7 @@ class _StreamContext:
 
 
 class _StreamDialect(Dialect):
-    """The part that both sockets share."""
+    """Common base of both sockets' dialects."""
 
     def __init__(self, socket: Socket, options: StreamOptions) -> None:
         super().__init__(socket)
@@ -135,12 +135,12 @@ class _StreamDialect(Dialect):
         self._give_up(binary_refused())
 
     def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
-        """An error message; without ``context_id`` it is about the socket."""
+        """Return an error message, about the socket if ``context_id`` is None."""
         count_error(self.runtime, error, uuid.uuid4().hex, NAME)
         return error_message(error, context_id)
 
     def _give_up(self, error: TalkwireError) -> NoReturn:
-        """Tell the error and close the socket with its code."""
+        """Send an error, and close the socket with its code."""
         self.tell(error)
         raise SocketClosing(TABLE.close_code(error))
 
@@ -155,7 +155,7 @@ class _SingleStreamDialect(_StreamDialect):
         self._is_ended = False
 
     def on_text(self, text: str) -> None:
-        """Carry out one message; none has a meaning after the end."""
+        """Handle a message. After the end, messages are ignored."""
         if self._is_ended:
             return
         try:
@@ -185,7 +185,7 @@ class _SingleStreamDialect(_StreamDialect):
         self.socket.finish(NORMAL if failure is None else TABLE.close_code(failure))
 
     def on_tick(self, now: float) -> None:
-        """Close a socket that its client has left alone for too long."""
+        """Close a socket that has been idle for too long."""
         context = self._context
         idle_s = self.socket.idle_s(now) if context is None else context.speech.idle_s(now)
         if not self._is_ended and idle_s > self._options.inactivity_s:
@@ -196,15 +196,15 @@ class _SingleStreamDialect(_StreamDialect):
         super()._give_up(error)
 
 
-#: Contexts that take text, and all with those that are still being spoken.
+#: Maximum numbers of contexts that take text, and of all, including those that only speak.
 MAX_OPEN, MAX_ALL = 5, 10
-#: After these a context goes on.
+#: Errors after which a context continues.
 _HARMLESS = (ErrorCode.TEXT_TOO_LONG, ErrorCode.CONTEXT_CLOSED)
 
 
 class _MultiStreamDialect(_StreamDialect):
-    """``multi-stream-input``: an error of one context is told with its id and ends that context
-    alone; what is no message at all closes the socket.
+    """``multi-stream-input``: an error of a context has its id, and ends only that context. An
+    invalid message closes the socket.
     """
 
     def __init__(self, socket: Socket, options: StreamOptions) -> None:
@@ -254,7 +254,7 @@ class _MultiStreamDialect(_StreamDialect):
             self.socket.finish(NORMAL)
 
     def _close_socket(self) -> None:
-        """Speak what was flushed to its end; then close the socket."""
+        """Speak flushed text to its end, then close the socket."""
         self._is_closing = True
         for context in list(self._contexts.values()):
             if not context.is_draining:
@@ -263,7 +263,7 @@ class _MultiStreamDialect(_StreamDialect):
             self.socket.finish(NORMAL)
 
     def on_tick(self, now: float) -> None:
-        """End what the client has left alone for too long."""
+        """End contexts, or close the socket, after too long an idle time."""
         timeout_s = self._options.inactivity_s
         for context in list(self._contexts.values()):
             if context.speech.idle_s(now) > timeout_s:
@@ -273,13 +273,13 @@ class _MultiStreamDialect(_StreamDialect):
 
 
 _OPENING = b'{"audio_base64": "'
-#: Whole groups that hold a WAV file's header, which can be told the length only at the end.
+#: Whole base64 groups with a WAV file's header, whose length is known only at the end.
 _HEAD_BYTES = 48
 
 
 class TimedLines(BodyRenderer):
-    """One JSON object per line: audio and the characters that end in it. Times are from the
-    beginning, of what a decoder makes of the audio: ``late_ms`` after the words' own.
+    """One JSON object per line, with audio and the characters that end in it. Times are from the
+    beginning of the decoded audio, ``late_ms`` after the words' own.
     """
 
     def __init__(self, aligner: Aligner, late_ms: float, *, is_wav: bool = False) -> None:
@@ -288,20 +288,20 @@ class TimedLines(BodyRenderer):
         self._words: list[WordTiming] = []
 
     def words(self, timings: Sequence[WordTiming]) -> None:
-        """Words of the audio that comes next."""
+        """Take the words of the next audio."""
         self._words += later(timings, self._late_ms)
 
     def audio(self, data: bytes) -> bytes:
-        """A line."""
+        """Render a line."""
         return b"".join((_OPENING, base64.b64encode(data), _closing(self._times()), b"\n"))
 
     def done(self, done: Done) -> bytes:
-        """Words whose audio the encoder gave before, and the text behind the last of them."""
+        """Render the words whose audio was sent before, and the text after the last of them."""
         times = self._times(is_last=True)
         return b"" if times is None else b"".join((_OPENING, _closing(times), b"\n"))
 
     def _times(self, *, is_last: bool = False) -> CharTimes | None:
-        """The characters of the words so far."""
+        """Return the characters of the words so far."""
         times, self._words = self._aligner.take(self._words), []
         if is_last and (tail := self._aligner.finish()) is not None:
             times = tail if times is None else times + tail
@@ -309,15 +309,15 @@ class TimedLines(BodyRenderer):
 
 
 def _closing(times: CharTimes | None) -> bytes:
-    """The characters that follow the audio, under both names."""
+    """Render the characters, under both names, after the audio."""
     alignment = json.dumps(None if times is None else times.in_seconds())
     return f'", "alignment": {alignment}, "normalized_alignment": {alignment}}}'.encode()
 
 
 class TimedWhole(TimedLines):
-    """One JSON object for everything, when everything is there. The audio is put into base64 as
-    it comes: all of it at once would keep the event loop from others. With ``is_wav`` its header
-    is told the length.
+    """One JSON object with everything, at the end. The audio is encoded as base64 as it comes,
+    since all of it at once would block the event loop. With ``is_wav`` the length is written into
+    its header.
     """
 
     def __init__(self, aligner: Aligner, late_ms: float, *, is_wav: bool) -> None:
@@ -327,7 +327,7 @@ class TimedWhole(TimedLines):
         self._encoded: list[bytes] = []
 
     def audio(self, data: bytes) -> bytes:
-        """Nothing yet."""
+        """Take audio; render nothing yet."""
         self._size += len(data)
         missing = _HEAD_BYTES - len(self._head)
         self._head += data[:missing]
@@ -338,20 +338,20 @@ class TimedWhole(TimedLines):
         return b""
 
     def done(self, done: Done) -> bytes:
-        """All of it."""
+        """Render everything."""
         if self._is_wav:
             tell_wav_length(self._head, self._size)
         head, rest = map(base64.b64encode, (self._head, self._rest))
         return b"".join((_OPENING, head, *self._encoded, rest, _closing(self._times(is_last=True))))
 
 
-#: Where browsers put what a handshake cannot carry in a header.
+#: Query parameters for keys, since browsers cannot set headers of handshakes.
 _TOKEN_QUERY = ("single_use_token", "authorization", "xi_api_key")
 _SPEECH = "/v1/text-to-speech/{voice_id}"
 
 
 def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
-    """All routes of this dialect."""
+    """Create all routes of this dialect."""
     rule = Rule(Scope.SPEAK, TABLE, scheme="xi_api_key")
     errors = documented(ElevenLabsErrorBody)
     router = GuardedRouter(rule, route_class=SpeechRoute, responses=errors, tags=[NAME])
@@ -390,7 +390,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
     async def speech(
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
-        """Speak a text. The audio is sent while it is made."""
+        """Speak a text. The audio is streamed."""
         return spoken(voice_id, body, request, output_format)
 
     @router.post(_SPEECH + "/stream/with-timestamps", response_class=Response)
@@ -398,7 +398,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
     async def timed_stream(
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
-        """The same in lines of JSON, with the times of characters where the model has them."""
+        """Speak a text as lines of JSON, with times of characters if the model has them."""
         return spoken(voice_id, body, request, output_format, TimedLines)
 
     @router.post(_SPEECH + "/with-timestamps", response_class=Response)
@@ -406,7 +406,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
     async def timed(
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
-        """The same in one piece of JSON."""
+        """Speak a text as one JSON object, with times of characters if the model has them."""
         return spoken(voice_id, body, request, output_format, TimedWhole)
 
     def spoken(
@@ -416,7 +416,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         output_format: str,
         timed: type[TimedLines] | None = None,
     ) -> Response:
-        """Raises RequestError, CapacityError."""
+        """Return the response with the speech. Raises RequestError, CapacityError."""
         format_ = parse_format(output_format)
         runtime.require_ready()
         create = speech_create(body, voice, runtime, timestamps=timed is not None)

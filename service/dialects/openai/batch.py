@@ -1,10 +1,9 @@
-"""``POST /v1/audio/speech/batch``: several texts in one request, in the shape of vLLM-Omni.
+"""``POST /v1/audio/speech/batch``: several texts in one request, in vLLM-Omni's format.
 
-The answer is one JSON object, written while its texts are spoken. A few contexts of the batch run
-at a time, each with a slot of its own among all that the server admits. The first slot is taken
-before anything is answered, so that a full server refuses the whole batch; later ones are waited
-for. Results are told in the order of the items, so those that are done sooner wait in memory: the
-batch's text bounds them.
+The response is one JSON object, written while the texts are spoken. A few contexts of the batch run
+at a time, each with a slot of its own. The first slot is taken before the response begins, so that
+a full server refuses the whole batch; the others are waited for. Results are sent in the order of
+the items, so those that finish earlier wait in memory, bounded by the batch's text.
 """
 
 from __future__ import annotations
@@ -56,21 +55,21 @@ from streaming.ports import Reference
 from streaming.protocol.field_errors import invalid_parameter, unknown_field
 
 _DEFAULT_FORMAT = "wav"
-#: Who speaks: an item that says any of it takes nothing of it from its batch.
+#: Fields of the speaker. An item that sets one of them takes none from its batch.
 _SPEAKER = frozenset(("voice", "ref_audio", "ref_text", "references", "task_type"))
 
 
 class BatchItem(TextOptions):
-    """One text. What it says counts, and beside it what its batch does; one with a voice or a clip
-    takes neither from its batch.
+    """One text. Its fields override those of the batch. An item with a voice or a clip takes
+    neither from the batch.
     """
 
     input: str = Field(description="The text to speak.")
 
 
 class BatchBody(TextOptions):
-    """The body of `POST /v1/audio/speech/batch`. Fields that are not listed have no effect, and
-    are named by the answer's header `x-talkwire-ignored`. A server may refuse them instead.
+    """The body of `POST /v1/audio/speech/batch`. Unknown fields have no effect, and are named in
+    the response's header `x-talkwire-ignored`. A server may refuse them instead.
     """
 
     items: list[BatchItem] = Field(min_length=1, description="The texts; 32 at most by default.")
@@ -78,7 +77,7 @@ class BatchBody(TextOptions):
 
 
 class BatchUsage(BaseModel):
-    """For want of tokens: characters of the text and the codec's frames."""
+    """Characters of the text and frames of the codec, instead of tokens."""
 
     input_tokens: int
     output_tokens: int
@@ -86,7 +85,7 @@ class BatchUsage(BaseModel):
 
 
 class BatchResult(BaseModel):
-    """What became of one item."""
+    """The result of one item."""
 
     index: int
     status: Literal["success", "error"]
@@ -109,7 +108,7 @@ class BatchAnswer(BaseModel):
 
 
 def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBatch:
-    """The answer to a batch. Raises RequestError, CapacityError for what concerns all of it."""
+    """Return the response to a batch. Raises RequestError, CapacityError for the whole batch."""
     settings = runtime.settings
     if len(body.items) > settings.max_batch_items:
         raise invalid_parameter("items", f"A batch takes {settings.max_batch_items} items at most.")
@@ -129,7 +128,7 @@ def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBa
     known: dict[object, Prepare] = {}
 
     def prepare(one: SpeechBody, runtime: Runtime) -> Prepare | None:
-        """A clip that several items bring is held once, and encoded once."""
+        """Share one reference between items with the same clip, so it is encoded once."""
         if (reference := prepare_reference(one, runtime)) is None:
             return None
         clips = tuple((clip.audio, clip.audio_path, clip.text) for clip in one.references or ())
@@ -138,7 +137,7 @@ def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBa
 
     items: list[Item | TalkwireError] = []
     for index, one in enumerate(bodies):
-        try:  # nobody listens to it while it is made
+        try:  # buffered: it is not played while it is made
             plan = speech_plan(
                 one, runtime, f"{request_id}-{index}", buffered=True, prepare=prepare
             )
@@ -163,7 +162,7 @@ def _speech_body(body: BatchBody, item: BatchItem) -> SpeechBody:
 
 
 def _one_by_one(prepare: Prepare) -> Prepare:
-    """The same, after those who asked before, so that later ones find the clip encoded."""
+    """Serialize calls of ``prepare``, so that later ones find the clip encoded."""
     turn = asyncio.Lock()
 
     async def in_turn() -> tuple[Reference, ...]:
@@ -173,33 +172,33 @@ def _one_by_one(prepare: Prepare) -> Prepare:
     return in_turn
 
 
-#: How long an item waits for a slot while others are busy.
+#: Seconds that an item waits for a slot.
 _SLOT_TIMEOUT_S = 30.0
 _LEAST_WAIT_S = 0.05
-#: Nor longer than this: a hint is about the usual slot, and one may be free before.
+#: Maximum wait between tries, since a slot may become free before the hint.
 _MOST_WAIT_S = 1.0
-#: Audio that is put into base64 at once, in whole groups of it.
+#: Audio bytes that are encoded as base64 at a time, a multiple of its groups.
 _PIECE_BYTES = 48 * 1024
 
 
 class _Spoken(NamedTuple):
-    """An item's audio, encoded, how many samples that is, and how its context ended."""
+    """An item's encoded audio, its number of samples, and the end of its context."""
 
     data: bytearray
     samples: int
     done: Done
 
 
-#: A text ready to be spoken, and what was asked for.
+#: The plan of a text, and its request.
 Item = tuple[SpeechPlan, SpeechBody]
 Result = _Spoken | TalkwireError
 
 
 class HttpBatch(Response):
-    """Speaks ``items``, each a plan and what was asked for; one that cannot be served is its error.
+    """Speaks ``items``; one that cannot be served is an error instead.
 
-    At most ``max_batch_contexts`` of them run at a time. A client that leaves, or takes nothing for
-    ``slow_consumer_s``, ends all of them.
+    At most ``max_batch_contexts`` of them run at a time. All are cancelled if the client
+    disconnects, or reads nothing for ``slow_consumer_s``.
     """
 
     def __init__(
@@ -209,7 +208,7 @@ class HttpBatch(Response):
         self.init_headers({"cache-control": "no-store"})
         self._runtime, self._request_id, self._items = runtime, request_id, items
         self._todo: deque[tuple[Item, asyncio.Future[Result]]] = deque()
-        #: Of all items, in order, those that have not been told.
+        #: Results that have not been sent, in the order of the items.
         self._results: deque[asyncio.Future[Result]] = deque()
         for item in items:
             result = asyncio.get_running_loop().create_future()
@@ -219,12 +218,12 @@ class HttpBatch(Response):
             else:
                 self._todo.append((item, result))
         self._caller = current_caller()
-        #: The first item's, taken before anything is answered.
+        #: The first item's lease, taken before the response begins.
         self._first: Lease | None = None
         self._speaking: set[SpeechContext] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Speak them all, or until the client leaves."""
+        """Speak all items, or until the client disconnects."""
         if self._todo:
             (plan, _), _ = self._todo[0]
             try:
@@ -266,7 +265,7 @@ class HttpBatch(Response):
                 result.set_result(error)
 
     async def _acquire(self, speed: float) -> Lease:
-        """A slot, as soon as one is free. Raises CapacityError."""
+        """Wait for a slot. Raises CapacityError."""
         if self._first is not None:
             first, self._first = self._first, None
             return first
@@ -301,7 +300,7 @@ class HttpBatch(Response):
         return _Spoken(data, samples, done)
 
     async def _write(self, body: ResponseBody) -> None:
-        """One JSON object, bit by bit: a ``BatchAnswer``."""
+        """Write a ``BatchAnswer`` as one JSON object, in parts."""
         failed = 0
         try:
             await body.put(f'{{"id":"speech-batch-{self._request_id}","results":['.encode())
@@ -312,7 +311,7 @@ class HttpBatch(Response):
                     failed += 1
                 for piece in self._told(index, result):
                     await body.put(piece)
-                    await asyncio.sleep(0)  # a client that reads fast lets us wait for nothing
+                    await asyncio.sleep(0)  # for a fast client, ``put`` never waits
             total = len(self._items)
             counts = {"total": total, "succeeded": total - failed, "failed": failed}
             await body.put(b"]," + _json(counts)[1:], last=True)
@@ -320,8 +319,8 @@ class HttpBatch(Response):
             count_error(self._runtime, slow, self._request_id)
 
     def _told(self, index: int, result: Result) -> Iterator[bytes]:
-        """A ``BatchResult``, after a comma if need be; in pieces, each of which is made quickly,
-        since the event loop waits for it.
+        """Yield a ``BatchResult``, after a comma if necessary. Making a part blocks the event loop,
+        so it must be quick.
         """
         if index:
             yield b","

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, which also answer where no route is."""
+"""Errors in OpenAI's format, also for paths without a route."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_ROUTE = {
 
 
 class ErrorDetail(BaseModel):
-    """What went wrong."""
+    """The error."""
 
     message: str = Field(description="For people.")
     type: str = Field(description="invalid_request_error, rate_limit_error or server_error.")
@@ -31,13 +31,13 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """OpenAI's shape of an error."""
+    """An error in OpenAI's format."""
 
     error: ErrorDetail
 
 
 def error_body(error: TalkwireError, _: str = "") -> dict[str, Any]:
-    """``{"error": {...}}``."""
+    """Return ``{"error": {...}}``."""
     status = TABLE.status(error)
     kind = "invalid_request_error" if status < 500 else "server_error"
     if status == TOO_MANY:
@@ -50,7 +50,7 @@ def error_body(error: TalkwireError, _: str = "") -> dict[str, Any]:
 
 
 def _retry_header(error: TalkwireError, _: str) -> dict[str, str]:
-    """Milliseconds, which OpenAI's clients read before the whole seconds."""
+    """Return a header with milliseconds, which OpenAI's clients prefer to whole seconds."""
     is_temporary = TABLE.status(error) in (TOO_MANY, UNAVAILABLE)
     return {"retry-after-ms": str(retry_ms(error))} if is_temporary else {}
 
@@ -62,12 +62,12 @@ TABLE = ErrorTable(
     statuses={ErrorCode.UNKNOWN_VOICE: 400},
     fields={"text": "input", "encoding": "response_format", "sample_rate": "response_format"},
 )
-#: Where the address names the voice.
+#: For routes whose path names the voice.
 RESOURCE_TABLE = replace(TABLE, statuses={})
 
 
 async def no_route(request: Request, error: Exception) -> Response:
-    """The answer where no route is, or none for that method, whatever dialect was meant."""
+    """Respond to a path or method without a route, for all dialects."""
     assert isinstance(error, HTTPException)
     message = _NO_ROUTE.get(error.status_code)
     if message is None:

@@ -1,4 +1,4 @@
-"""OpenAI's requests, with vLLM-Omni's and SGLang-Omni's extensions, in the core's terms."""
+"""OpenAI's requests with vLLM-Omni's and SGLang-Omni's extensions, and their translation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from streaming.protocol import messages as wire
 from streaming.protocol.field_errors import invalid_parameter, unknown_field, unsupported
 from streaming.report import ContextReport
 
-#: vLLM-Omni's.
+#: vLLM-Omni's kinds of requests.
 TaskType = Literal["CustomVoice", "Base"]
 
 
 class ReferenceClip(BaseModel):
-    """A clip to speak like, as SGLang-Omni's clients send it."""
+    """A reference clip in SGLang-Omni's format."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -59,10 +59,10 @@ def _prepare_clip(clip: ReferenceClip, param: str, runtime: Runtime) -> Prepare:
 
 
 def read_under(folder: Path, path: Path, max_bytes: int, param: str) -> bytes:
-    """A file's bytes, if it is in ``folder`` or below, wherever links lead.
+    """Read a file in ``folder`` or below, after resolving links.
 
-    Raises RequestError, the same for a file that is elsewhere, is none or is not there, so that
-    nobody learns what this machine has.
+    Raises the same RequestError for a path that is elsewhere, is no file or does not exist, so that
+    clients cannot learn which files exist.
     """
     message = "audio_path must be a clip under the server's folder of references."
     wrong, root = invalid_parameter(param, message), folder.resolve()
@@ -81,15 +81,15 @@ def read_under(folder: Path, path: Path, max_bytes: int, param: str) -> bytes:
 
 
 NAME = "openai"
-#: Names that OpenAI's clients must choose from; here each is the default voice, unless this
-#: server has a voice of that name.
+#: Voices of OpenAI, which its clients have to choose from. They stand for the default voice, unless
+#: this server has a voice of that name.
 OPENAI_VOICES = frozenset(
     (
         "alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx",
         "sage", "shimmer", "verse",
     )
 )  # fmt: skip
-#: OpenAI's names of formats and ours.
+#: Our encodings by OpenAI's names of formats.
 FORMATS = {
     "mp3": "mp3",
     "opus": "ogg_opus",
@@ -98,13 +98,13 @@ FORMATS = {
     "wav": "wav",
     "pcm": "pcm_s16le",
 }
-#: What OpenAI promises of ``pcm``, which has no header to say so.
+#: OpenAI's documented rate of ``pcm``, which has no header.
 _PCM_RATE = 24_000
-#: The longest utterance that can be asked for, in frames.
+#: Maximum length of an utterance in a request, in frames.
 MOST_FRAMES = 8192
-#: Fields of the API that no served model knows.
+#: Fields of the API that no served model supports.
 _WITHOUT_EFFECT = ("instructions", "language")
-#: Of a voice or a model.
+#: A name of a voice or model.
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -116,7 +116,7 @@ class VoiceId(BaseModel):
 
 
 class SpeechOptions(BaseModel):
-    """How a text is spoken: the fields of all requests in the shapes of OpenAI and vLLM-Omni."""
+    """Options of speech, common to all requests in OpenAI's and vLLM-Omni's formats."""
 
     speed: StrictFloat | None = Field(
         None,
@@ -163,7 +163,7 @@ class SpeechOptions(BaseModel):
 
     @property
     def pace(self) -> float:
-        """How many times as fast as the voice's own."""
+        """The factor of the speed."""
         return 1.0 if self.speed is None else self.speed
 
     def check_task_type(self) -> None:
@@ -175,8 +175,8 @@ class SpeechOptions(BaseModel):
             )
 
     def prepare_ref_audio(self, voice: object, runtime: Runtime) -> Prepare | None:
-        """How to make the reference of ``ref_audio``; None where there is none. Raises RequestError
-        where the clip cannot be used, or stands beside a ``voice``, or there is a text alone.
+        """Return a function that makes the reference of ``ref_audio``, if any. Raises RequestError
+        if the clip cannot be used, there is a ``voice`` too, or ``ref_text`` comes alone.
         """
         if self.ref_audio is None:
             if self.ref_text is not None:
@@ -187,9 +187,7 @@ class SpeechOptions(BaseModel):
         return runtime.cloner.prepare(self.ref_audio, self.ref_text, "ref_audio")
 
     def sampling(self, max_frames: int | None) -> wire.SamplingOptions:
-        """How codes are drawn, at most ``max_frames`` of an utterance; more than there may be is
-        as many.
-        """
+        """Return the sampling options. ``max_frames`` of an utterance is limited to MOST_FRAMES."""
         return wire.SamplingOptions(
             self.temperature,
             self.top_p,
@@ -202,7 +200,7 @@ class SpeechOptions(BaseModel):
 
 
 class TextOptions(SpeechOptions):
-    """What a request over HTTP may say beside a text, or a batch of all of its texts."""
+    """Options of an HTTP request besides its text, or of a batch for all of its texts."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -233,8 +231,8 @@ class TextOptions(SpeechOptions):
 
 
 class SpeechBody(TextOptions):
-    """The body of `POST /v1/audio/speech`. Fields that are not listed have no effect: the answer's
-    header `x-talkwire-ignored` names them. A server may refuse them instead.
+    """The body of `POST /v1/audio/speech`. Unknown fields have no effect, and are named in the
+    response's header `x-talkwire-ignored`. A server may refuse them instead.
     """
 
     input: str = Field(description="The text to speak.")
@@ -275,7 +273,7 @@ class SpeechBody(TextOptions):
 
 
 def prepare_reference(body: SpeechBody, runtime: Runtime) -> Prepare | None:
-    """How to make the reference that the body brings, if it brings one. Raises RequestError."""
+    """Return a function that makes the body's references, if any. Raises RequestError."""
     if not body.references:
         return body.prepare_ref_audio(body.voice, runtime)
     if body.ref_audio is not None or body.ref_text is not None:
@@ -293,7 +291,7 @@ def speech_plan(
     buffered: bool = False,
     prepare: Callable[[SpeechBody, Runtime], Prepare | None] = prepare_reference,
 ) -> SpeechPlan:
-    """Plan what ``body`` asks for (``buffered``: see ``session_settings``). Raises RequestError,
+    """Return the plan of a request (``buffered``: see ``session_settings``). Raises RequestError,
     CapacityError.
     """
     if runtime.settings.unknown_fields == "refuse":
@@ -325,12 +323,12 @@ def speech_plan(
 
 
 def response_format(body: SpeechBody, runtime: Runtime) -> str:
-    """The format that is asked for, or else the server's default."""
+    """Return the requested format, or else the server's default."""
     return body.response_format or runtime.settings.default_response_format
 
 
 def ignored_fields(body: SpeechBody, runtime: Runtime) -> list[str]:
-    """The fields of a body without effect."""
+    """Return the body's fields without effect."""
     ignored = [name for name in _WITHOUT_EFFECT if getattr(body, name)]
     if not body.references and is_replaced(_voice(body.voice, runtime), runtime):
         ignored.append("voice")
@@ -338,13 +336,13 @@ def ignored_fields(body: SpeechBody, runtime: Runtime) -> list[str]:
 
 
 def token_usage(report: ContextReport, body: SpeechBody, runtime: Runtime) -> dict[str, int]:
-    """The usage of a text. A token is a character of it, or a frame of audio."""
+    """Return the usage of a text. Tokens are its characters and the frames of its audio."""
     came, made = report.characters, round(report.audio_s * body.pace / runtime.codec.spec.frame_s)
     return {"input_tokens": came, "output_tokens": made, "total_tokens": came + made}
 
 
 def warning_header(body: SpeechBody, runtime: Runtime) -> dict[str, str]:
-    """The header that tells of a clip without its text, where nothing here can hear it."""
+    """Return a header that warns of a clip without a text, if there is no recogniser."""
     texts = [clip.text for clip in body.references or ()]
     if body.ref_audio is not None:
         texts.append(body.ref_text)

@@ -37,19 +37,19 @@ from streaming.errors import TalkwireError
 from streaming.events import Done
 
 _EVENTS = "text/event-stream"
-#: Query parameters that are no fields: keys, and Azure's version.
+#: Query parameters that are not fields: keys, and Azure's version.
 _NO_FIELDS = frozenset((*BROWSER_QUERY, "api-version"))
 
 
 class _EventRenderer(BodyRenderer):
-    """Server-sent events."""
+    """Renders server-sent events."""
 
     def __init__(self, body: SpeechBody, runtime: Runtime) -> None:
         super().__init__(_EVENTS)
         self._body, self._runtime = body, runtime
 
     def audio(self, data: bytes) -> bytes:
-        """A ``speech.audio.delta``; base64 of the encoded audio."""
+        """Render a ``speech.audio.delta`` with base64 of the encoded audio."""
         return _event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
 
     def done(self, done: Done) -> bytes:
@@ -65,7 +65,7 @@ def _event(data: dict[str, Any]) -> bytes:
 
 
 class Model(BaseModel):
-    """A model, in OpenAI's shape."""
+    """A model in OpenAI's format."""
 
     id: str
     object: str = "model"
@@ -74,13 +74,13 @@ class Model(BaseModel):
 
 
 class ModelList(BaseModel):
-    """The served model, and the names that stand for it."""
+    """The served model and its aliases."""
 
     object: str = "list"
     data: list[Model]
 
 
-#: What samples without a header of their own are, in the words of SGLang-Omni.
+#: SGLang-Omni's headers for the format of raw samples.
 _PCM_HEADERS = {"x-sample-rate": "24000", "x-channels": "1", "x-bit-depth": "16"}
 _AUDIO: dict[int | str, dict[str, Any]] = {
     200: {
@@ -94,20 +94,20 @@ _AUDIO: dict[int | str, dict[str, Any]] = {
 
 
 class AudioModel(BaseModel):
-    """A model by its name."""
+    """A name of the model."""
 
     id: str
     name: str
 
 
 class AudioModels(BaseModel):
-    """The names of the served model."""
+    """All names of the served model."""
 
     models: list[AudioModel]
 
 
 def query_body(request: Request) -> SpeechBody:
-    """The body that a query's parameters stand for. Raises RequestError."""
+    """Return the body that is equivalent to a query. Raises RequestError."""
     asked = {
         name: _typed(name, value)
         for name, value in request.query_params.items()
@@ -120,7 +120,7 @@ def query_body(request: Request) -> SpeechBody:
 
 
 def _typed(name: str, value: str) -> object:
-    """A parameter as JSON would have it; one that is of the wrong type stays a text."""
+    """Convert a parameter to the JSON type of its field, if possible."""
     field = SpeechBody.model_fields.get(name)
     kinds = "" if field is None else str(field.annotation)
     if not any(kind in kinds for kind in ("int", "float", "bool")):
@@ -132,7 +132,7 @@ def _typed(name: str, value: str) -> object:
 
 
 def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Response:
-    """The answer that speaks. Raises RequestError, CapacityError."""
+    """Return the response with the speech. Raises RequestError, CapacityError."""
     plan = speech_plan(body, runtime, request_id)
     format_ = response_format(body, runtime)
     renderer = BodyRenderer(MEDIA_TYPES[FORMATS[format_]])
@@ -147,7 +147,7 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
 
 
 def openai_router(runtime: Runtime) -> GuardedRouter:
-    """The routes of this API."""
+    """Create the routes of this API."""
     rule = Rule(Scope.SPEAK, TABLE)
     audio: dict[str, Any] = {"response_class": Response, "responses": _AUDIO}
     options: dict[str, Any] = {"responses": documented(ErrorBody), "tags": ["openai"]}
@@ -158,7 +158,7 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
     @router.post("/v1/audio/speech", **audio)
     @speaks
     async def speech(body: SpeechBody, request: Request) -> Response:
-        """Speak a text. The audio is sent while it is made."""
+        """Speak a text. The audio is streamed."""
         return speech_response(body, runtime, request.state.request_id)
 
     @router.post("/openai/v1/audio/speech", **audio)
@@ -167,28 +167,28 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
     async def azure_speech(
         body: SpeechBody, request: Request, deployment: str | None = None
     ) -> Response:
-        """The same at Azure's addresses. A deployment is a model's name."""
+        """Speak a text, at Azure's paths. A deployment is a model's name."""
         named = body.model_copy(update={"model": body.model or deployment})
         return speech_response(named, runtime, request.state.request_id)
 
     @queries.get("/v1/audio/speech", **audio)
     @speaks
     async def spoken_query(request: Request) -> Response:
-        """The same for what can only ask for an address: an `<audio>` element, a telephone
-        system. The query's parameters are the fields of the body; a key may be `api_key`.
+        """Speak a text, for clients that can only open a URL, such as an `<audio>` element or a
+        telephone system. The query's parameters are the body's fields; `api_key` may be a key.
         """
         require_own_page(request, runtime.settings.allowed_origins)
         return speech_response(query_body(request), runtime, request.state.request_id)
 
     @router.post("/v1/audio/speech/batch", response_model=BatchAnswer)
     async def batch(body: BatchBody, request: Request) -> Response:
-        """Speak several texts. What cannot be served of them is told item by item."""
+        """Speak several texts. Errors are reported for each item."""
         return batch_response(body, runtime, request.state.request_id)
 
     @router.get("/v1/models", response_model=ModelList)
     async def models(request: Request) -> ModelList | JSONResponse:
-        """The served model and its aliases. Clients that send `xi-api-key` get ElevenLabs' list
-        of models.
+        """List the served model and its aliases. Clients that send `xi-api-key` get ElevenLabs'
+        list of models.
         """
         names = runtime.settings.model_names
         if "xi-api-key" in request.headers:
@@ -197,13 +197,13 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> Model:
-        """One of them."""
+        """Get a model."""
         require_model(runtime, name)
         return Model(id=name, created=started)
 
     @router.get("/v1/audio/models")
     async def audio_models() -> AudioModels:
-        """The same names, as Open WebUI asks for them."""
+        """List the model's names for Open WebUI."""
         return AudioModels(models=[AudioModel(id=n, name=n) for n in runtime.settings.model_names])
 
     router.take_routes(queries)
