@@ -39,7 +39,7 @@ ANYBODY = Caller(None, None, frozenset(Scope))
 #: The caller of open routes; it has no scopes.
 NOBODY = Caller(None, None, frozenset())
 
-#: Prefix length of an IPv6 network, whose addresses usually belong to one client.
+#: Prefix length of the smallest usual IPv6 network: one client can use all of its addresses.
 _IPV6_BITS = 64
 
 

@@ -46,7 +46,7 @@ _CODECS = {
 
 
 class Refused(Exception):
-    """The clip cannot be used; the argument is one of ``clip.REFUSALS``."""
+    """The clip cannot be used; the argument is one of ``clip_reader.REFUSALS``."""
 
 
 class Wanted(NamedTuple):
