@@ -371,11 +371,13 @@ def run_command(
         fault = error.errors()[0]
         raise BatchError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
     with Results.open(options.out) as results:
-        is_complete = all(results.kept(item, options.digest(item.text)) for item in items)
+        needs_engines = settings is not None and not all(
+            results.kept(item, options.digest(item.text)) for item in items
+        )
 
         async def command() -> int:
             async with contextlib.AsyncExitStack() as stack:
-                if settings is None or is_complete:  # no engines are needed
+                if settings is None or not needs_engines:
                     speak = server_speaker(url or DEFAULT_URL, api_key, options)
                 else:
                     speak = await stack.enter_async_context(_started(settings, options))

@@ -33,6 +33,7 @@ from service.dialects.openai.request import (
     Name,
     SpeechBody,
     TextOptions,
+    heard_frame_s,
     ignored_fields,
     prepare_reference,
     response_format,
@@ -335,7 +336,7 @@ class HttpBatch(Response):
         _, asked = item
         name = FORMATS[response_format(asked, self._runtime)]
         tell_length(name, result.data, result.samples)
-        usage = token_usage(result.done.report, asked, self._runtime)
+        usage = token_usage(result.done.report, heard_frame_s(asked, self._runtime))
         yield _json({"index": index, "status": "success"})[:-1] + b',"audio_data":"'
         for at in range(0, len(result.data), _PIECE_BYTES):
             yield base64.b64encode(result.data[at : at + _PIECE_BYTES])

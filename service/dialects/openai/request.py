@@ -335,10 +335,17 @@ def ignored_fields(body: SpeechBody, runtime: Runtime) -> list[str]:
     return ignored + sorted(body.model_extra or ())
 
 
-def token_usage(report: ContextReport, body: SpeechBody, runtime: Runtime) -> dict[str, int]:
-    """Return the usage of a text. Tokens are its characters and the frames of its audio."""
-    came, made = report.characters, round(report.audio_s * body.pace / runtime.codec.spec.frame_s)
+def token_usage(report: ContextReport, frame_s: float) -> dict[str, int]:
+    """Return the usage of a text. Tokens are its characters and the frames of its audio, which last
+    ``frame_s`` seconds as they are heard.
+    """
+    came, made = report.characters, round(report.audio_s / frame_s)
     return {"input_tokens": came, "output_tokens": made, "total_tokens": came + made}
+
+
+def heard_frame_s(body: SpeechBody, runtime: Runtime) -> float:
+    """Return the seconds of audio that a frame becomes at the requested speed."""
+    return runtime.codec.spec.frame_s / body.pace
 
 
 def warning_header(body: SpeechBody, runtime: Runtime) -> dict[str, str]:

@@ -24,6 +24,7 @@ from service.dialects.openai.errors import TABLE, ErrorBody, error_body
 from service.dialects.openai.request import (
     FORMATS,
     SpeechBody,
+    heard_frame_s,
     ignored_fields,
     response_format,
     speech_plan,
@@ -44,16 +45,16 @@ _NO_FIELDS = frozenset((*BROWSER_QUERY, "api-version"))
 class _EventRenderer(BodyRenderer):
     """Renders server-sent events."""
 
-    def __init__(self, body: SpeechBody, runtime: Runtime) -> None:
+    def __init__(self, frame_s: float) -> None:
         super().__init__(_EVENTS)
-        self._body, self._runtime = body, runtime
+        self._frame_s = frame_s
 
     def audio(self, data: bytes) -> bytes:
         """Render a ``speech.audio.delta`` with base64 of the encoded audio."""
         return _event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
 
     def done(self, done: Done) -> bytes:
-        usage = token_usage(done.report, self._body, self._runtime)
+        usage = token_usage(done.report, self._frame_s)
         return _event({"type": "speech.audio.done", "usage": usage})
 
     def broken(self, error: TalkwireError) -> bytes | None:
@@ -137,7 +138,7 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
     format_ = response_format(body, runtime)
     renderer = BodyRenderer(MEDIA_TYPES[FORMATS[format_]])
     if body.stream_format == "sse":
-        renderer = _EventRenderer(body, runtime)
+        renderer = _EventRenderer(heard_frame_s(body, runtime))
     ignored = ignored_fields(body, runtime)
     response = HttpSpeech(runtime, plan, body.input, TABLE, renderer, ignored)
     if body.stream_format == "audio" and format_ == "pcm":
