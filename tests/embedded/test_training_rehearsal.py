@@ -234,6 +234,40 @@ def test_learning_makes_what_was_understood_likelier() -> None:
 
 
 @pytest.mark.usefixtures("_few")
+def test_utterances_go_on_beginning_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first frame's codes change less than without a penalty of their own."""
+    random = np.random.default_rng(0)
+    groups = [
+        [
+            take(random.integers(0, 1016, (9, BOOKS)), [1, 1, 1] if number % 2 else [0, 0, 0])
+            for number in range(4)
+        ]
+        for _ in range(3)
+    ]
+
+    @torch.no_grad()
+    def first(net: TalkerNet) -> torch.Tensor:
+        script = groups[0][0].script
+        ids, rows, is_row = (
+            torch.from_numpy(getattr(script, name))[None] for name in ("ids", "rows", "is_row")
+        )
+        hidden, _ = net(net.embed(ids, rows, is_row, ACTIVE), guide=False)
+        return net.logits(hidden[0, groups[0][0].begin - 1][None], 1)[0, 0].log_softmax(-1)
+
+    def change(weight: float) -> float:
+        monkeypatch.setattr(rehearsal, "_FIRMLY", weight)
+        net, began = small(), small()
+        one = Rehearsal(net, began, {}, ["the house is by the river."], _listen, 0)
+        adam = torch.optim.AdamW(net.parameters(), 5e-3)
+        for number in range(8):
+            one.learn_from(groups, adam, number)
+        before = first(began)
+        return float((before.exp() * (before - first(net))).sum())
+
+    assert change(100.0) < 0.5 * change(1.0)
+
+
+@pytest.mark.usefixtures("_few")
 def test_takes_all_alike_teach_nothing() -> None:
     net = small()
     same = [take(np.zeros((9, BOOKS), np.int64), [1, 0, 1]) for _ in range(3)]
