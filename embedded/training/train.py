@@ -78,7 +78,7 @@ GENERATION = {
     "max_new_tokens": 700,
     "alignment_heads": [[layer, 0] for layer in Shape().guided],
     "text_frontend": "english-sounds",
-    "segment_chars": 200,
+    "segment_chars": 120,
     "continuation": True,
     "continuation_positions": 900,
     "end_codebooks": 1,

@@ -328,4 +328,4 @@ def test_a_length_that_is_none_is_refused(folder: Path, name: str, odd: str) -> 
 
 
 def test_the_embedded_voice_is_given_long_texts() -> None:
-    assert open_checkpoint(str(EMBEDDED)).segment_chars == 200
+    assert open_checkpoint(str(EMBEDDED)).segment_chars == 120
