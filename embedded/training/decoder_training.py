@@ -264,13 +264,13 @@ def train_decoder(
 
     def lose(random: np.random.Generator) -> dict[str, Tensor]:
         nonlocal hot
-        if hot is None:
-            hot = hottest(model, said, frames, random)
         latents, samples, low_hz, known = batch(usable, random, size, frames)
         with autocast(device.type):
             made = spoken(latents.to(device))
         apart = losses(made.float()[:, known], samples.to(device)[:, known], low_hz.to(device))
         if weights["burst"]:
+            if hot is None:
+                hot = hottest(model, said, frames, random)
             odd = odd_pieces(usable, random, _ODD, frames, hot).to(device)
             apart["burst"] = (heat(model, odd).amax(-1) / _HOTTEST).log().clamp(min=0).mean()
         return {name: weights[name] * loss for name, loss in apart.items()}

@@ -43,7 +43,7 @@ _RATE = 1e-4
 _CODES, _GUIDE = 0.1, 0.3
 #: The first frames of an utterance, and the weight of their codes' penalty. Without it utterances
 #: soon begin with a loud "sh" or "s" at once, which helps the recogniser and is a click to people.
-_FIRST, _FIRMLY = 2, 30.0
+_FIRST_FRAMES, _FIRST_WEIGHT = 2, 30.0
 #: Share of its neighbours' advantage that is added to a word's own.
 _BESIDE = 0.2
 #: Batch sizes of drawing and of learning, in utterances.
@@ -304,7 +304,7 @@ class Rehearsal:
                 first = take.begin - 1 + book
                 there = slice(first, first + len(take.praise))
                 praise[number, there, book] = torch.from_numpy(take.praise)
-                firm[number, first : first + _FIRST, book] = _FIRMLY
+                firm[number, first : first + _FIRST_FRAMES, book] = _FIRST_WEIGHT
         counts, device = (targets != NOTHING).any(-1), self._net.audio.device.type
         with autocast(device):
             hidden, seen = self._net(self._net.embed(ids, rows, is_row, ACTIVE), guide=True)

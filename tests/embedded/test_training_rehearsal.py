@@ -255,7 +255,7 @@ def test_utterances_go_on_beginning_as_they_did(monkeypatch: pytest.MonkeyPatch)
         return net.logits(hidden[0, groups[0][0].begin - 1][None], 1)[0, 0].log_softmax(-1)
 
     def change(weight: float) -> float:
-        monkeypatch.setattr(rehearsal, "_FIRMLY", weight)
+        monkeypatch.setattr(rehearsal, "_FIRST_WEIGHT", weight)
         net, began = small(), small()
         one = Rehearsal(net, began, {}, ["the house is by the river."], _listen, 0)
         adam = torch.optim.AdamW(net.parameters(), 5e-3)
