@@ -89,7 +89,6 @@ class Runtime:
         #: Set while no new work is accepted.
         self.draining = asyncio.Event()
         self._is_ending = False
-        self._drained = asyncio.Event()
         self.connections = 0
         #: Contexts whose session has not ended.
         self.open_contexts: set[ContextDriver] = set()
@@ -186,14 +185,9 @@ class Runtime:
     async def _cut_at_deadline(self) -> None:
         """Fail contexts that are still open after ``drain_s``, so that their clients know why."""
         await asyncio.sleep(self.settings.drain_s)
-        self._drained.set()
         for context in list(self.open_contexts):
             self.metrics.cut_by_drain.inc()
             context.post(Failed(CapacityError(ErrorCode.DRAINING, "The server is shutting down.")))
-
-    async def drained(self) -> None:
-        """Wait until the server has been draining for ``drain_s`` without interruption."""
-        await self._drained.wait()
 
     def end_drain(self) -> bool:
         """Accept new work again and return True, unless the server is about to end. Sockets that
@@ -203,7 +197,6 @@ class Runtime:
             return False
         if self.draining.is_set():
             self.draining.clear()
-            self._drained.clear()
             if self._ending is not None:
                 self._ending.cancel()
             log.info("draining no more")

@@ -170,9 +170,8 @@ class HttpSpeech(Response):
             working = [
                 tasks.create_task(self._write(outputs, body)),
                 tasks.create_task(until_gone(receive)),
-                tasks.create_task(end_when_drained(self._runtime, lambda: [context])),
             ]
-            await asyncio.wait(working[:2], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
         except TalkwireError as error:
             return error
         finally:
@@ -245,12 +244,3 @@ async def until_gone(receive: Receive) -> None:
     """Wait until the client has closed its connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def end_when_drained(
-    runtime: Runtime, contexts: Callable[[], Sequence[SpeechContext]]
-) -> None:
-    """Fail ``contexts`` at the deadline of a drain."""
-    await runtime.drained()
-    for context in contexts():
-        context.fail(CapacityError(ErrorCode.DRAINING, "The server is shutting down."))

@@ -25,7 +25,7 @@ from service.audio.containers import tell_length
 from service.audio.factory import MEDIA_TYPES
 from service.auth.caller import current_caller
 from service.contexts.options import Prepare, SpeechPlan, require_model
-from service.contexts.speech_context import Audio, SpeechContext
+from service.contexts.speech_context import Audio
 from service.dialects.errors import count_error
 from service.dialects.openai.errors import TABLE, error_body
 from service.dialects.openai.request import (
@@ -44,7 +44,6 @@ from service.dialects.openai.request import (
 from service.runtime import Runtime
 from service.transport.http_response import (
     ResponseBody,
-    end_when_drained,
     open_response,
     speak_whole,
     until_gone,
@@ -221,7 +220,6 @@ class HttpBatch(Response):
         self._caller = current_caller()
         #: The first item's lease, taken before the response begins.
         self._first: Lease | None = None
-        self._speaking: set[SpeechContext] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak all items, or until the client disconnects."""
@@ -245,14 +243,13 @@ class HttpBatch(Response):
         body = ResponseBody(self, send, self._runtime)
         writer = tasks.create_task(self._write(body))
         gone = tasks.create_task(until_gone(receive))
-        others = [tasks.create_task(end_when_drained(self._runtime, lambda: list(self._speaking)))]
         at_once = min(self._runtime.settings.max_batch_contexts, len(self._todo))
-        others += [tasks.create_task(self._work(tasks)) for _ in range(at_once)]
+        workers = [tasks.create_task(self._work(tasks)) for _ in range(at_once)]
         try:
             await asyncio.wait([writer, gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._todo.clear()
-            for task in (writer, gone, *others):
+            for task in (writer, gone, *workers):
                 task.cancel()
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
@@ -293,11 +290,7 @@ class HttpBatch(Response):
             data += audio.data
             samples += audio.samples
 
-        self._speaking.add(context)
-        try:
-            done = await speak_whole(context, outputs, text, take)
-        finally:
-            self._speaking.discard(context)
+        done = await speak_whole(context, outputs, text, take)
         return _Spoken(data, samples, done)
 
     async def _write(self, body: ResponseBody) -> None:
