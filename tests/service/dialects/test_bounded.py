@@ -1,4 +1,4 @@
-"""What a client can pile up is bounded, and what is refused leaves nothing behind."""
+"""Limits of waiting flushes and text, and cleanup after refused text."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ STALLED: dict[str, Any] = {"first_row_s": 1.0}
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    """One key, "a", which may have little spoken."""
+    """A key file with one key, "a", which has few characters per minute."""
     limits = {"characters_per_minute": 20}
     return write_keys(tmp_path / "keys.json", entry("a", "acme", limits=limits))
 
 
-async def test_flushes_of_one_text_are_bounded() -> None:
+async def test_native_context_refuses_more_than_64_waiting_flushes() -> None:
     async with gateway(FakeTalker(**STALLED)) as server, client(server.url) as talk:
         await talk.create()
         await talk.send("text.append", context_id="c", text="A sentence to wait for.")
@@ -43,7 +43,7 @@ async def test_flushes_of_one_text_are_bounded() -> None:
         await talk.until("context.cancelled")
 
 
-async def test_what_waits_on_vllm_omnis_socket_is_bounded() -> None:
+async def test_vllm_omni_socket_refuses_text_beyond_queue_limit() -> None:
     talker = FakeTalker(**STALLED)
     async with gateway(talker, max_text_chars=100) as server:
         async with vllm_omni(server, **STREAM) as talk:
@@ -52,13 +52,13 @@ async def test_what_waits_on_vllm_omnis_socket_is_bounded() -> None:
             codes = []
             while (message := await talk.next())["type"] == "error":
                 codes.append(message["code"])
-            # the context takes one text of that length, three more are to be told of in turn
+            # One text is in the context, three wait; two more and their input.done are dropped.
             assert codes == ["overloaded"] * 4
             assert message["type"] == "audio.start"
         await server.until_free()
 
 
-async def test_a_refused_text_leaves_vllm_omnis_socket_free(keys: Path) -> None:
+async def test_vllm_omni_socket_holds_no_slot_after_refused_text(keys: Path) -> None:
     async with gateway(api_keys_file=keys, session_idle_s=1.2, **EXACT) as server:
         url = server.http.replace("http", "ws", 1) + "/v1/audio/speech/stream"
         async with connect(url, additional_headers=bearer("a")) as socket:
@@ -72,13 +72,13 @@ async def test_a_refused_text_leaves_vllm_omnis_socket_free(keys: Path) -> None:
                 "audio.start", "error", "audio.done", "session.done",
             ]  # fmt: skip
             await server.until_free()
-            await talk.send("session.config", **STREAM, seed=1)  # taken at once
+            await talk.send("session.config", **STREAM, seed=1)  # takes effect at once
             await talk.send("input.done")
             await talk.done(2, 0)
             assert (await talk.next())["code"] == "idle_timeout"
 
 
-async def test_a_refused_first_text_ends_elevenlabs_context(keys: Path) -> None:
+async def test_elevenlabs_context_ends_after_refused_first_text(keys: Path) -> None:
     async with gateway(api_keys_file=keys) as server:
         headers = {"xi-api-key": "a"}
         async with vendor(address(server, MULTI), additional_headers=headers) as talk:
@@ -89,11 +89,11 @@ async def test_a_refused_first_text_ends_elevenlabs_context(keys: Path) -> None:
             await talk.until(lambda message: message.get("error") == "rate_limited")
             last = await talk.until(lambda message: message.get("isFinal"))
             assert last["contextId"] == "b"
-            async with asyncio.timeout(30):  # an idle context's minute has not passed
+            async with asyncio.timeout(30):  # less than an idle context's timeout
                 await server.until_free()
 
 
-async def test_a_refused_first_text_ends_cartesias_context(keys: Path) -> None:
+async def test_cartesia_context_ends_after_refused_first_text(keys: Path) -> None:
     async with gateway(api_keys_file=keys, **EXACT) as server:
         url = server.http + "/tts/websocket?cartesia_version=2025-04-16"
         options = {"audio": "data", "context": "context_id", "additional_headers": bearer("a")}

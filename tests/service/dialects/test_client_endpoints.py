@@ -1,4 +1,4 @@
-"""Endpoints that clients call beside speech: lists, accounts, tokens, addresses of their own."""
+"""Lists, accounts and tokens, speech by GET and by Azure's addresses, and CORS."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def speaking(*voices: str) -> FakeTalker:
 # -- lists
 
 
-async def test_open_webui_finds_voices_and_models() -> None:
-    """What its backend does with the lists of voices and of models."""
+async def test_open_webui_lists_models_and_speaks_each_voice() -> None:
+    """As Open WebUI's backend uses the lists of voices and models."""
     async with served(speaking("anna")) as service:
         listed = (await service.http.get("/v1/audio/voices")).json()["voices"]
         assert {voice["id"]: voice["name"] for voice in listed} == {
@@ -44,13 +44,13 @@ async def test_open_webui_finds_voices_and_models() -> None:
             assert "x-talkwire-ignored" not in answer.headers
 
 
-async def test_bare_names_of_voices_are_there_too() -> None:
+async def test_audio_voices_include_bare_names() -> None:
     async with served(speaking("anna")) as service:
         body = (await service.http.get("/v1/audio/voices")).json()
         assert body["voice_names"] == ["default", "anna"]
 
 
-async def test_models_have_the_shape_of_the_one_who_asks() -> None:
+async def test_models_have_elevenlabs_format_with_xi_api_key() -> None:
     async with served() as service:
         plain = (await service.http.get("/v1/models")).json()
         assert plain["object"] == "list"
@@ -59,7 +59,7 @@ async def test_models_have_the_shape_of_the_one_who_asks() -> None:
         assert all(one["can_do_text_to_speech"] for one in theirs)
 
 
-async def test_elevenlabs_second_list_of_voices_comes_in_pages() -> None:
+async def test_elevenlabs_v2_voices_are_paginated_and_searchable() -> None:
     names = [f"voice{n}" for n in range(24)]
     async with served(speaking(*names)) as service:
         found: list[str] = []
@@ -77,7 +77,7 @@ async def test_elevenlabs_second_list_of_voices_comes_in_pages() -> None:
         assert [voice["name"] for voice in one["voices"]] == ["voice23"]
 
 
-async def test_elevenlabs_settings_and_user() -> None:
+async def test_elevenlabs_voice_settings_and_user_are_served() -> None:
     async with served(unknown_voice="error") as service:
         assert (await service.http.get("/v1/voices/default/settings")).json()["speed"] == 1.0
         assert (await service.http.get("/v1/voices/settings/default")).json()["speed"] == 1.0
@@ -90,7 +90,7 @@ async def test_elevenlabs_settings_and_user() -> None:
 
 
 async def grant(service: Served, vendor: str, key: str | None, ttl_s: int = 60) -> str:
-    """A token, asked for as the vendor's own client asks."""
+    """Request a token as the vendor's client does, and return it."""
     address, body, name = {
         "cartesia": ("/access-token", {"grants": {"tts": True}, "expires_in": ttl_s}, "token"),
         "deepgram": ("/v1/auth/grant", {"ttl_seconds": ttl_s}, "access_token"),
@@ -109,9 +109,7 @@ SOCKETS = {
 
 
 @pytest.mark.parametrize("vendor", ["cartesia", "deepgram", "elevenlabs"])
-async def test_a_token_speaks_for_its_key_and_does_nothing_else(
-    vendor: str, tmp_path: Path
-) -> None:
+async def test_token_allows_speech_and_nothing_else(vendor: str, tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("all", "acme", *Scope))
     async with served(api_keys_file=keys) as service:
         token = await grant(service, vendor, "all")
@@ -135,7 +133,7 @@ def bearer_of(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-async def test_a_token_ends_with_its_key(tmp_path: Path) -> None:
+async def test_token_is_refused_after_its_key_is_revoked(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     keys = write_keys(path, entry("all", "acme", *Scope))
     async with served(api_keys_file=keys) as service:
@@ -146,7 +144,7 @@ async def test_a_token_ends_with_its_key(tmp_path: Path) -> None:
         assert answer.status_code == 401
 
 
-async def test_where_no_keys_are_asked_for_tokens_are_given_all_the_same() -> None:
+async def test_tokens_are_granted_without_api_keys() -> None:
     async with served() as service:
         token = await grant(service, "elevenlabs", None)
         async with service.socket(SOCKETS["elevenlabs"].format(token)):
@@ -155,7 +153,7 @@ async def test_where_no_keys_are_asked_for_tokens_are_given_all_the_same() -> No
         assert "tts_websocket" in answer.json()["detail"]["message"]
 
 
-def test_token_is_valid_for_its_time_and_only_as_it_was_signed() -> None:
+def test_token_signer_rejects_expired_and_forged_tokens() -> None:
     signer, other = TokenSigner(b"a" * 32), TokenSigner(b"b" * 32)
     token = signer.issue("key.with.dots", 60, 1000.0)
     assert signer.key_of(token, 1059.0) == "key.with.dots"
@@ -168,7 +166,7 @@ def test_token_is_valid_for_its_time_and_only_as_it_was_signed() -> None:
     assert signer.issue("k", 10**9, 0.0).split(".")[1] == str(MAX_TTL_S)
 
 
-def test_a_secret_that_processes_share_is_long_enough(tmp_path: Path) -> None:
+def test_token_secret_file_must_exist_and_have_32_bytes(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     with pytest.raises(KeyFileError, match="cannot read"):
         TokenSigner.of_file(path)
@@ -180,11 +178,11 @@ def test_a_secret_that_processes_share_is_long_enough(tmp_path: Path) -> None:
     assert TokenSigner.of_file(path).key_of(token, 1.0) == "k"
 
 
-# -- speech by an address
+# -- speech by GET, and by Azure's addresses
 
 
 @pytest.mark.parametrize("format_", ["pcm", "wav", "mp3"])
-async def test_an_audio_element_speaks(format_: str) -> None:
+async def test_get_speech_equals_post_speech(format_: str) -> None:
     fields: dict[str, Any] = {
         "input": "Hello there.", "response_format": format_, "speed": 1.25, "seed": 3,
     }  # fmt: skip
@@ -200,13 +198,13 @@ async def test_an_audio_element_speaks(format_: str) -> None:
     ("query", "param"),
     [("", "input"), ("input=x&speed=fast", "speed"), ("input=x&seed=1.5", "seed")],
 )
-async def test_an_address_is_checked_as_a_body_is(query: str, param: str) -> None:
+async def test_get_speech_validates_query_parameters(query: str, param: str) -> None:
     async with served() as service:
         answer = await service.http.get(f"{SPEECH}?{query}")
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def test_an_address_may_hold_the_key(tmp_path: Path) -> None:
+async def test_api_key_in_query_is_accepted_only_for_get(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("right", "acme", "speak"))
     key = bearer("right")["Authorization"].removeprefix("Bearer ")
     async with served(api_keys_file=keys) as service:
@@ -231,13 +229,13 @@ async def test_an_address_may_hold_the_key(tmp_path: Path) -> None:
         ({"origin": "https://good.example"}, 200),
     ],
 )
-async def test_foreign_pages_may_not_have_it_speak(headers: dict[str, str], status: int) -> None:
+async def test_get_speech_checks_origin_of_page(headers: dict[str, str], status: int) -> None:
     async with served(allowed_origins="https://good.example") as service:
         answer = await service.http.get(f"{SPEECH}?input=x", headers=headers)
         assert answer.status_code == status
 
 
-async def test_azures_client_speaks() -> None:
+async def test_azure_client_speaks() -> None:
     async with served() as service:
         azure = openai.AsyncAzureOpenAI(
             azure_endpoint="http://127.0.0.1:8000",
@@ -256,7 +254,7 @@ async def test_azures_client_speaks() -> None:
         assert newer.content == plain.content
 
 
-async def test_azures_key_is_taken_where_its_clients_put_it(tmp_path: Path) -> None:
+async def test_azure_address_accepts_api_key_header(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("right", "acme", "speak"))
     key = bearer("right")["Authorization"].removeprefix("Bearer ")
     address = "/openai/deployments/tts-1/audio/speech?api-version=2026-01-01"
@@ -266,10 +264,10 @@ async def test_azures_key_is_taken_where_its_clients_put_it(tmp_path: Path) -> N
         assert answer.status_code == 200
 
 
-# -- pages of other origins
+# -- CORS
 
 
-async def test_pages_of_allowed_origins_may_ask_over_http(tmp_path: Path) -> None:
+async def test_cors_allows_pages_of_allowed_origins(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("right", "acme", "speak"))
     page = {"origin": "https://good.example"}
     asks = {
@@ -291,7 +289,7 @@ async def test_pages_of_allowed_origins_may_ask_over_http(tmp_path: Path) -> Non
         assert refused.headers["access-control-allow-origin"] == "https://good.example"
 
 
-async def test_other_pages_are_given_nothing() -> None:
+async def test_cors_refuses_pages_of_other_origins() -> None:
     page = {"origin": "https://evil.example", "access-control-request-method": "POST"}
     async with served(allowed_origins="https://good.example") as service:
         assert (await service.http.options(SPEECH, headers=page)).status_code == 400

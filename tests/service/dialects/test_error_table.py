@@ -1,4 +1,4 @@
-"""One table of errors for all dialects: what a client reads when its request is not valid."""
+"""The error table of all dialects, and messages about invalid requests."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def test_status_has_every_code() -> None:
         ({"a": 1}, "an object"),
     ],
 )
-def test_describe_repeats_only_what_is_harmless(value: object, shown: str) -> None:
+def test_describe_repeats_only_harmless_values(value: object, shown: str) -> None:
     assert describe(value) == shown
 
 
-def test_a_field_with_a_hostile_name_is_not_repeated_in_a_sentence() -> None:
+def test_unknown_field_does_not_repeat_hostile_name() -> None:
     error = unknown_field("<b>\r\n", ["input"])
     assert error.message == "a field is not a field here; the fields are input."
     assert len(unknown_field("x" * 1000).param or "") == 128
 
 
-def test_the_clients_own_name_of_a_field_is_never_translated() -> None:
+def test_error_table_translates_only_core_field_names() -> None:
     mine = invalid_field("sample_rate", 24_000, "left out")
     assert openai.TABLE.field(mine) == "sample_rate"
     core = RequestError(ErrorCode.UNSUPPORTED, "The rates are 8000.", param="audio.sample_rate")
@@ -70,14 +70,16 @@ def test_the_clients_own_name_of_a_field_is_never_translated() -> None:
         (ErrorCode.INTERNAL, (500, 500, 500, 500)),
     ],
 )
-def test_statuses_are_the_vendors(code: ErrorCode, statuses: tuple[int, ...]) -> None:
+def test_error_table_has_statuses_of_each_vendor(
+    code: ErrorCode, statuses: tuple[int, ...]
+) -> None:
     tables = (openai.TABLE, elevenlabs.TABLE, cartesia.TABLE, deepgram.TABLE)
     error = RequestError(code, "No.")
     assert tuple(table.status(error) for table in tables) == statuses
     assert native.TABLE.status(RequestError(ErrorCode.OVERLOADED, "No.")) == 503
 
 
-def test_of_a_union_the_member_that_was_meant_is_told() -> None:
+def test_validation_error_names_intended_union_member() -> None:
     faults: list[dict[str, Any]] = [
         {"type": "string_type", "loc": ("body", "voice", "constrained-str"), "input": {}},
         {"type": "extra_forbidden", "loc": ("body", "voice", "VoiceId", "x"), "input": 1},
@@ -97,7 +99,7 @@ def test_of_a_union_the_member_that_was_meant_is_told() -> None:
 
 
 def message_of(body: dict[str, Any]) -> str:
-    """The sentence that each vendor's SDK prints."""
+    """Return the message, which the vendor's SDK prints."""
     inner = body.get("error", body.get("detail", body))
     return str(inner.get("message", inner.get("err_msg")))
 
@@ -139,7 +141,7 @@ WRONG: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("address", "body", "said"), WRONG)
-async def test_message_alone_names_field_value_and_what_exists(
+async def test_http_error_names_field_value_and_allowed_values(
     address: str, body: dict[str, Any], said: tuple[str, ...]
 ) -> None:
     async with served(unknown_voice="error") as service:
@@ -189,7 +191,7 @@ async def first_error(service: Served, address: str, message: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(("address", "message", "said"), SOCKETS)
-async def test_a_sockets_message_names_field_value_and_what_exists(
+async def test_socket_error_names_field_value_and_allowed_values(
     address: str, message: dict[str, Any], said: tuple[str, ...]
 ) -> None:
     async with served() as service:
@@ -197,7 +199,7 @@ async def test_a_sockets_message_names_field_value_and_what_exists(
         assert [word for word in said if word not in told] == [], told
 
 
-async def test_the_log_tells_dialect_field_and_kind_but_not_the_value(
+async def test_log_has_dialect_field_and_kind_but_not_value(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with served() as service:

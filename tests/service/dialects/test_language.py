@@ -1,4 +1,4 @@
-"""A language that a client asks for is refused, or named as ignored: no served model takes one."""
+"""A requested language is refused or named as ignored, since no served model accepts one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_language_is_named_as_ignored_over_http(
         assert asked.headers[HEADER] == ", ".join(fields)
 
 
-async def test_language_is_named_as_ignored_on_cartesias_socket() -> None:
+async def test_language_is_named_as_ignored_on_cartesia_socket() -> None:
     async with gateway() as server, vendor(f"{server.http}/tts/websocket", "data") as talk:
         response = talk.socket.response
         assert response is not None
@@ -66,7 +66,7 @@ async def test_language_is_named_as_ignored_on_elevenlabs_sockets() -> None:
                 assert HEADER not in talk.socket.response.headers
 
 
-async def test_language_is_refused_by_the_native_protocol() -> None:
+async def test_language_is_refused_by_native_protocol() -> None:
     async with gateway() as server, client(server.url) as native:
         await native.send("context.create", context_id="c", language="de")
         error = await native.error()
@@ -75,13 +75,13 @@ async def test_language_is_refused_by_the_native_protocol() -> None:
 
 
 @pytest.mark.parametrize("language", ["Auto", None])
-async def test_no_language_is_taken_on_vllm_omnis_socket(language: str | None) -> None:
+async def test_language_auto_or_null_is_accepted_on_vllm_omni_socket(language: str | None) -> None:
     async with gateway() as server, speaking(server, **STREAM, language=language) as talk:
         await talk.say("Hello.")
         await talk.sentence(0, 0, "Hello.")
 
 
-async def test_language_is_refused_on_vllm_omnis_socket() -> None:
+async def test_language_is_refused_on_vllm_omni_socket() -> None:
     async with gateway() as server, speaking(server, **STREAM, language="German") as talk:
         error = await talk.next()
         assert (error["code"], error["param"]) == ("unsupported", "language")

@@ -1,4 +1,4 @@
-"""Repetition-aware sampling reaches the talker as it was asked for, or is refused."""
+"""Options of repetition-aware sampling (RAS) reach the talker or are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH = "/v1/audio/speech/batch"
 
 
 class Listening(FakeTalker):
-    """Notes what repetition it is asked to watch."""
+    """Records the requested RAS options."""
 
     def __init__(self) -> None:
         super().__init__(watches_repetition=True)
@@ -30,10 +30,10 @@ class Listening(FakeTalker):
         return super().generate(request)
 
 
-async def test_repetition_reaches_the_talker_from_every_protocol_that_has_it() -> None:
+async def test_ras_options_reach_talker_from_native_openai_and_vllm_omni() -> None:
     talker = Listening()
     async with gateway(talker) as server, httpx.AsyncClient(timeout=60) as http:
-        talker.asked.clear()  # what was spoken to warm up
+        talker.asked.clear()  # requests of the warm-up
         async with client(server.url) as native:
             await native.say("Hello.", sampling=ASKED)
             await native.say("Hello.")
@@ -48,7 +48,7 @@ async def test_repetition_reaches_the_talker_from_every_protocol_that_has_it() -
     assert talker.asked[5:] == [(3, 2)]
 
 
-async def test_repetition_is_refused_where_the_model_does_not_watch_it() -> None:
+async def test_ras_options_are_refused_if_model_does_not_support_them() -> None:
     async with gateway() as server, httpx.AsyncClient() as http:
         answer = await http.post(server.http + SPEECH, json=BODY | ASKED)
         error = answer.json()["error"]
@@ -63,7 +63,7 @@ async def test_repetition_is_refused_where_the_model_does_not_watch_it() -> None
 @pytest.mark.parametrize(
     "asked", [{"ras_win_len": 65}, {"ras_win_len": -1}, {"ras_max_repeat": 0}], ids=str
 )
-async def test_repetition_out_of_range_is_refused(asked: dict[str, int]) -> None:
+async def test_ras_options_out_of_range_are_refused(asked: dict[str, int]) -> None:
     name = next(iter(asked))
     async with gateway(Listening()) as server, httpx.AsyncClient() as http:
         answer = await http.post(server.http + SPEECH, json=BODY | asked)

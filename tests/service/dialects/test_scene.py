@@ -1,4 +1,4 @@
-"""A scene that a client describes reaches the talker, or is refused where the model takes none."""
+"""A client's scene reaches the talker, or is refused if the model takes none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH = "/v1/audio/speech/batch"
 
 
 class Listening(FakeTalker):
-    """Notes the scenes that it is asked to speak in."""
+    """Records the requested scenes."""
 
     def __init__(self) -> None:
         super().__init__(takes_scene=True)
@@ -34,7 +34,7 @@ class Listening(FakeTalker):
         return super().generate(request)
 
 
-async def test_scene_is_refused_by_the_native_protocol_where_the_model_takes_none() -> None:
+async def test_scene_is_refused_by_native_protocol_if_model_takes_none() -> None:
     async with gateway() as server, client(server.url) as native:
         await native.send("context.create", context_id="c", scene=SCENE)
         error = await native.error()
@@ -42,7 +42,7 @@ async def test_scene_is_refused_by_the_native_protocol_where_the_model_takes_non
         await native.create("c", scene=None)
 
 
-async def test_scene_is_refused_over_http_where_the_model_takes_none() -> None:
+async def test_scene_is_refused_over_http_if_model_takes_none() -> None:
     async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
         refused = await http.post(server.http + SPEECH, json=BODY)
         error = refused.json()["error"]
@@ -52,10 +52,10 @@ async def test_scene_is_refused_over_http_where_the_model_takes_none() -> None:
         assert batch.json()["results"][0]["code"] == "unsupported"
 
 
-async def test_scene_reaches_the_talker_from_every_protocol_that_has_it() -> None:
+async def test_scene_reaches_talker_from_native_openai_and_vllm_omni() -> None:
     talker = Listening()
     async with gateway(talker) as server, httpx.AsyncClient(timeout=60) as http:
-        talker.scenes.clear()  # what was spoken to warm up
+        talker.scenes.clear()  # requests of the warm-up
         async with client(server.url) as native:
             await native.say("Hello.", scene=SCENE)
         assert (await http.post(server.http + SPEECH, json=BODY)).status_code == 200
@@ -69,7 +69,7 @@ async def test_scene_reaches_the_talker_from_every_protocol_that_has_it() -> Non
     assert talker.scenes[4:] == [SCENE]
 
 
-async def test_scene_reaches_the_talker_from_the_command_line(tmp_path: Path) -> None:
+async def test_scene_reaches_talker_from_command_line(tmp_path: Path) -> None:
     talker, texts = Listening(), tmp_path / "texts.txt"
     texts.write_text("Hello.\n")
     async with gateway(talker) as server:
@@ -84,7 +84,7 @@ async def test_scene_reaches_the_talker_from_the_command_line(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("scene", ["", "x" * 2001, 3])
-async def test_scene_out_of_range_is_refused(scene: Any) -> None:
+async def test_scene_of_invalid_type_or_length_is_refused(scene: Any) -> None:
     async with gateway(FakeTalker(takes_scene=True)) as server, httpx.AsyncClient() as http:
         answer = await http.post(server.http + SPEECH, json=BODY | {"scene": scene})
         error = answer.json()["error"]

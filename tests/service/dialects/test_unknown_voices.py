@@ -1,4 +1,4 @@
-"""Other vendors' voices, in every protocol: what their clients ask for, on a fresh server."""
+"""Unknown voices, deleted voices and aliases, in every protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.settings import Settings
 from talker.fake import FakeTalker
 from tests.service.memory import Refused, Served, served
 
-#: The default voices of the vendors' own clients.
+#: Default voices of the vendors' clients.
 RACHEL, CARTESIA, ASTERIA = (
     "21m00Tcm4TlvDq8ikWAM",
     "a0e99841-438c-4a64-b679-ae501e7d6091",
@@ -21,7 +21,7 @@ RACHEL, CARTESIA, ASTERIA = (
 TEXT = "Hello there."
 RAW = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000}
 
-#: Speaks with a voice; the status, and the error's message if there is one.
+#: Speaks with a voice, and returns the status and the error, or "" without one.
 Speak = Callable[[Served, str], Coroutine[Any, Any, tuple[int, str]]]
 
 
@@ -87,7 +87,7 @@ PROTOCOLS: dict[str, Speak] = {
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("voice", [RACHEL, CARTESIA, ASTERIA])
-async def test_a_fresh_server_speaks_for_other_vendors_voices(name: str, voice: str) -> None:
+async def test_voices_of_other_vendors_are_accepted_by_default(name: str, voice: str) -> None:
     async with served() as service:
         status, said = await PROTOCOLS[name](service, voice)
         assert status in (101, 200), said
@@ -95,7 +95,7 @@ async def test_a_fresh_server_speaks_for_other_vendors_voices(name: str, voice: 
 
 
 @pytest.mark.parametrize("name", [name for name in PROTOCOLS if name != "openai batch"])
-async def test_the_id_of_a_deleted_voice_is_never_another(name: str) -> None:
+async def test_deleted_voice_id_is_refused(name: str) -> None:
     async with served() as service:
         status, said = await PROTOCOLS[name](service, "voice_0123456789abcdef")
         assert status in (400, 404)
@@ -103,7 +103,7 @@ async def test_the_id_of_a_deleted_voice_is_never_another(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PROTOCOLS if name != "openai batch"])
-async def test_strict_servers_refuse_them_and_say_what_there_is(name: str) -> None:
+async def test_unknown_voice_error_lists_existing_voices(name: str) -> None:
     talker = FakeTalker()
     talker.voices = ("default", "anna")
     async with served(talker, unknown_voice="error") as service:
@@ -114,7 +114,7 @@ async def test_strict_servers_refuse_them_and_say_what_there_is(name: str) -> No
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-async def test_aliases_hold_for_every_protocol(name: str) -> None:
+async def test_voice_aliases_apply_to_every_protocol(name: str) -> None:
     talker = Listening()
     talker.voices = ("default", "anna")
     settings = {"unknown_voice": "error", "voice_aliases": {RACHEL: "anna"}}
@@ -126,7 +126,7 @@ async def test_aliases_hold_for_every_protocol(name: str) -> None:
         assert set(talker.spoken) == {"anna"}
 
 
-async def test_an_alias_of_an_openai_name_wins() -> None:
+async def test_voice_alias_overrides_openai_voice_name() -> None:
     talker = Listening()
     talker.voices = ("default", "anna")
     async with served(talker, voice_aliases={"alloy": "anna"}) as service:
@@ -137,7 +137,7 @@ async def test_an_alias_of_an_openai_name_wins() -> None:
 
 
 class Listening(FakeTalker):
-    """Remembers the voices that it was asked for."""
+    """Records the requested voices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class Listening(FakeTalker):
         super().check(request)
 
 
-def test_unknown_voices_are_the_default_one_only_with_the_embedded_voice(tmp_path: Path) -> None:
+def test_accepts_unknown_voices_depends_on_model_and_setting(tmp_path: Path) -> None:
     assert Settings().accepts_unknown_voices
     assert not Settings(model=str(tmp_path)).accepts_unknown_voices
     assert Settings(model=str(tmp_path), unknown_voice="default").accepts_unknown_voices
@@ -158,7 +158,7 @@ def test_unknown_voices_are_the_default_one_only_with_the_embedded_voice(tmp_pat
 @pytest.mark.parametrize(
     ("settings", "said"), [({}, "default"), ({"unknown_voice": "error"}, "refused")]
 )
-async def test_the_log_of_the_start_says_which_way_it_is(
+async def test_startup_log_reports_unknown_voice_policy(
     settings: dict[str, str], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="service.runtime"):

@@ -1,4 +1,4 @@
-"""Text that cannot be spoken: a dot, an ellipsis, an emoji, as agents' models write them."""
+"""Text that cannot be spoken, such as an ellipsis or an emoji from a language model."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def cartesia_socket(service: Served, text: str) -> bytes:
 
 
 async def deepgram_socket(service: Served, text: str) -> bytes:
-    """The audio comes before ``Flushed``, after which LiveKit's plugin listens no more."""
+    """Return the audio before ``Flushed``, after which LiveKit's plugin stops listening."""
     async with service.socket("/v1/speak") as socket:
         socket.send({"type": "Speak", "text": text})
         socket.send({"type": "Flush"})
@@ -101,9 +101,7 @@ LENIENT = [
 
 @pytest.mark.parametrize("text", UNSPEAKABLE)
 @pytest.mark.parametrize("speak", LENIENT)
-async def test_text_that_cannot_be_spoken_is_a_fifth_of_a_second_of_silence(
-    speak: Any, text: str
-) -> None:
+async def test_unspeakable_text_becomes_200_ms_of_silence(speak: Any, text: str) -> None:
     async with served() as service:
         assert await speak(service, text) == SILENCE
         await service.until_free()
@@ -111,26 +109,26 @@ async def test_text_that_cannot_be_spoken_is_a_fifth_of_a_second_of_silence(
         assert re.findall(r"tts_errors_total\{.*\} [1-9]", figures) == []
 
 
-async def test_silence_goes_with_no_speech() -> None:
+async def test_silence_is_not_added_to_speakable_text() -> None:
     async with served() as service:
         assert SILENCE not in await openai(service, "Hello. ... And more. \N{PARTY POPPER}")
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n"])
-async def test_no_text_at_all_is_still_an_error(text: str) -> None:
+async def test_empty_text_is_refused(text: str) -> None:
     async with served() as service:
         body = {"input": text, "response_format": "pcm"}
         answer = await service.http.post("/v1/audio/speech", json=body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_text")
 
 
-async def test_the_setting_makes_it_an_error() -> None:
+async def test_unspeakable_text_is_refused_with_setting_error() -> None:
     async with served(unspeakable_text="error") as service:
         answer = await service.http.post("/v1/audio/speech", json={"input": "..."})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_text")
 
 
-async def test_the_native_protocol_stays_strict() -> None:
+async def test_native_protocol_refuses_unspeakable_text() -> None:
     async with served() as service, service.socket("/v1/tts/stream") as socket:
         socket.send({"type": "context.create", "context_id": "a"})
         socket.send({"type": "text.append", "context_id": "a", "text": "..."})

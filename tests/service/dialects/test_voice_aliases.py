@@ -1,3 +1,5 @@
+"""Voice aliases, the voice for unknown names, and added voices in vendors' formats."""
+
 from __future__ import annotations
 
 import json
@@ -23,7 +25,7 @@ def runtime(**settings: Any) -> Runtime:
     return Runtime(Settings(**settings), talker, codec, Metrics("test", "fake"))
 
 
-def test_a_name_stands_for_itself_its_alias_or_the_default() -> None:
+def test_resolve_voice_applies_one_alias_or_default() -> None:
     mine = runtime(voice_aliases={"x1": "bert", "bert": "anna"})
     assert [resolve_voice(name, mine) for name in ("anna", "x1", "bert", "x2", "", None)] == [
         "anna",
@@ -35,7 +37,7 @@ def test_a_name_stands_for_itself_its_alias_or_the_default() -> None:
     ]
 
 
-def test_unknown_names_may_be_the_default_voice() -> None:
+def test_resolve_voice_maps_unknown_names_to_default_voice() -> None:
     mine = runtime(voice_aliases={"x1": "bert", "x3": "gone"}, unknown_voice="default")
     assert [resolve_voice(name, mine) for name in ("bert", "x1", "x2", "x3")] == [
         "bert",
@@ -45,7 +47,7 @@ def test_unknown_names_may_be_the_default_voice() -> None:
     ]
 
 
-def test_aliases_come_from_the_environment_and_from_a_file(
+def test_voice_aliases_load_from_file_or_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "talkwire.toml"
@@ -57,13 +59,15 @@ def test_aliases_come_from_the_environment_and_from_a_file(
 
 
 @pytest.mark.parametrize("value", ["x1=anna", "[1]", '{"x1": 5}'])
-def test_what_is_no_table_of_names_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_voice_aliases_setting_must_be_table_of_names(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TALKWIRE_VOICE_ALIASES", value)
     with pytest.raises(SettingsError, match="voice_aliases"):
         load_settings()
 
 
-async def test_added_voices_are_listed_and_spoken_with_in_every_vendors_shape() -> None:
+async def test_added_voice_is_listed_and_spoken_in_vendor_formats() -> None:
     async with server(unknown_voice="default") as s:
         added = (await s.add(language="en", description="A test.")).json()
         listed = (await s.http.get("/v1/voices")).json()["voices"]

@@ -1,4 +1,4 @@
-"""A bare client for sockets that speak JSON with audio in base64, without the service's code."""
+"""A bare client for sockets with JSON messages and base64 audio, independent of the service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from talker.fake import FakeTalker
 
 
 class VendorTalk:
-    """``audio`` is the field that holds base64."""
+    """A connected client. ``audio`` and ``context`` name the fields of audio and of the context."""
 
     def __init__(self, socket: ClientConnection, audio: str, context: str) -> None:
         self.socket, self._audio, self._context = socket, audio, context
@@ -30,7 +30,7 @@ class VendorTalk:
         await self.socket.send(json.dumps(message))
 
     async def next(self) -> dict[str, Any]:
-        """The next message; audio is kept besides."""
+        """Return the next message, and add its audio to ``sounds``."""
         async with asyncio.timeout(self.patience_s):
             message = dict(json.loads(await self.socket.recv()))
         self.messages.append(message)
@@ -40,13 +40,13 @@ class VendorTalk:
         return message
 
     async def until(self, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """Read on until such a message."""
+        """Read up to a wanted message, and return it."""
         while not wanted(message := await self.next()):
             pass
         return message
 
     async def rest(self) -> list[dict[str, Any]]:
-        """Everything up to the close."""
+        """Return all messages up to the close."""
         before = len(self.messages)
         with contextlib.suppress(ConnectionClosed):
             while True:
@@ -54,7 +54,7 @@ class VendorTalk:
         return self.messages[before:]
 
     def pcm(self, context: str | None = None, kind: str = "<i2") -> Samples:
-        """A context's samples so far, as float."""
+        """Return a context's samples so far as floats."""
         samples = np.frombuffer(self.sounds.get(context, b""), kind).astype(np.float32)
         return samples / np.float32(32767) if kind == "<i2" else samples
 
@@ -63,7 +63,7 @@ class VendorTalk:
 async def vendor(
     url: str, audio: str = "audio", context: str = "contextId", **options: Any
 ) -> AsyncIterator[VendorTalk]:
-    """A connected client; ``url`` may begin with http."""
+    """Connect a client. ``url`` may begin with http."""
     async with connect(url.replace("http://", "ws://"), compression=None, **options) as socket:
         yield VendorTalk(socket, audio, context)
 
@@ -73,5 +73,5 @@ def s16(samples: Samples) -> bytes:
 
 
 def speaking(**more: Any) -> FakeTalker:
-    """Each character is two frames long, so a word begins where its text says."""
+    """Return a talker with two frames per character, so that words have predictable times."""
     return FakeTalker(frames_per_character=2.0, has_word_timings=True, **more)

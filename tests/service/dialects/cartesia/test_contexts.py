@@ -1,4 +1,4 @@
-"""Cartesia's socket: what ends a context, what keeps it, and what begins another of its id."""
+"""Lifetime of contexts on Cartesia's socket: refusal, idleness, expiry, cancel."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.service.live import gateway
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contexts are looked at often, and expire as soon as they have been heard."""
+    """Contexts are checked often, and expire soon after they have been heard."""
     monkeypatch.setattr(socket, "_HOUSEKEEPING_S", 0.05)
     monkeypatch.setattr(cartesia_context, "_EXPIRES_S", 0.1)
 
 
-async def test_a_last_request_that_is_refused_ends_its_context() -> None:
+async def test_refused_last_request_ends_its_context() -> None:
     async with gateway(max_text_chars=60, **EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", ONE + " ", end=False)
         await talk.send(**asking("a", "x" * 61, **{"continue": False}))
@@ -40,7 +40,7 @@ async def test_a_last_request_that_is_refused_ends_its_context() -> None:
         assert talk.sounds["a"] == s16(server.whole(ONE))
 
 
-async def test_a_context_that_waits_in_vain_gives_its_place_back() -> None:
+async def test_context_with_only_emoji_releases_its_slot() -> None:
     async with gateway(context_idle_s=1.0) as server, cartesia(server) as talk:
         await say(talk, "a", "\N{PARTY POPPER}", end=False, max_buffer_delay_ms=0)
         async with asyncio.timeout(30):
@@ -50,17 +50,17 @@ async def test_a_context_that_waits_in_vain_gives_its_place_back() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_text_that_waits_for_its_rest_does_not_expire() -> None:
+async def test_context_with_buffered_text_does_not_expire() -> None:
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", "Yes. And a", end=False, max_buffer_delay_ms=5000)
         await talk.until(is_("chunk", "a"))
-        await asyncio.sleep(1.2)  # what was said has long been heard
+        await asyncio.sleep(1.2)  # by now the listener has heard everything
         await say(talk, "a", " second one.")
         await talk.until(is_("done", "a"))
         assert talk.sounds["a"] == s16(whole(server, "Yes.", "And a second one."))
 
 
-async def test_blank_text_is_no_flush() -> None:
+async def test_blank_transcript_gets_no_flush_done() -> None:
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", ONE, " ", max_buffer_delay_ms=0)
         await talk.until(is_("done", "a"))
@@ -68,7 +68,7 @@ async def test_blank_text_is_no_flush() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_after_a_cancel_the_words_of_an_expired_context_are_counted_anew() -> None:
+async def test_cancel_of_expired_context_restarts_word_times() -> None:
     async with gateway(speaking(), **EXACT) as server, cartesia(server) as talk:
         now = {"max_buffer_delay_ms": 0}
         await say(talk, "a", "Yes. ", end=False, add_timestamps=True, **now)
@@ -82,7 +82,7 @@ async def test_after_a_cancel_the_words_of_an_expired_context_are_counted_anew()
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_socket_is_idle_from_the_end_of_its_last_context() -> None:
+async def test_socket_idle_time_begins_at_end_of_last_context() -> None:
     talker = FakeTalker(frames_per_character=5)
     async with gateway(talker, session_idle_s=1.5) as server, cartesia(server) as talk:
         talker.row_s = 0.02  # 1.8 seconds of work
@@ -93,7 +93,7 @@ async def test_a_socket_is_idle_from_the_end_of_its_last_context() -> None:
         await talk.until(is_("done", "b"))
 
 
-async def test_empty_contexts_hold_nothing() -> None:
+async def test_empty_contexts_hold_no_slots() -> None:
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         for number in range(600):
             more = {"continue": True, "flush": number % 2 == 0}

@@ -1,4 +1,4 @@
-"""Cartesia's socket: cancelling, expiring, ending, errors."""
+"""Cartesia's socket: cancel, expiry, end and errors."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ async def until_heard(talk: VendorTalk, context: str) -> None:
     await talk.until(is_("chunk", context))
 
 
-async def test_a_cancelled_context_says_no_more_and_its_slot_is_free() -> None:
+async def test_cancel_stops_audio_and_frees_slot() -> None:
     async with gateway(FakeTalker(**SLOW)) as server, cartesia(server) as talk:
         await talk.send(**asking("a", f"{ONE} {TWO}"))
         await until_heard(talk, "a")
         await talk.send(context_id="a", cancel=True)
         await server.until_free()
-        await talk.send(context_id="a", cancel=True)  # once more, when all is over
+        await talk.send(context_id="a", cancel=True)  # again, after the context has ended
         await talk.send(**asking("b", "Yes."))
         await talk.until(is_("done", "b"))
         said = [message["type"] for message in talk.messages if message["context_id"] == "a"]
@@ -49,7 +49,7 @@ async def test_a_cancelled_context_says_no_more_and_its_slot_is_free() -> None:
         await talk.until(is_("done", "a"))
 
 
-async def test_a_context_whose_last_request_has_come_can_be_cancelled() -> None:
+async def test_cancel_works_after_last_request() -> None:
     async with gateway(FakeTalker(**SLOW)) as server, cartesia(server) as talk:
         await say(talk, "a", ONE, TWO, max_buffer_delay_ms=0)
         await until_heard(talk, "a")
@@ -57,18 +57,18 @@ async def test_a_context_whose_last_request_has_come_can_be_cancelled() -> None:
         await server.until_free()
 
 
-async def test_generation_keeps_to_the_lead() -> None:
+async def test_generation_is_limited_by_lead() -> None:
     talker = FakeTalker(row_s=0.0005, frames_per_character=25)
     async with gateway(talker, default_lead_ms=500) as server, cartesia(server) as talk:
         made, begun_at = server.talker.rows_made, time.monotonic()
         await talk.send(**asking("a", "Twenty characters.."))
         await until_heard(talk, "a")
         await asyncio.sleep(0.5)
-        assert server.talker.rows_made - made < most_rows(0.5, begun_at)  # of 475
+        assert server.talker.rows_made - made < most_rows(0.5, begun_at)  # the text has 475 rows
         assert server.talker.outstanding == 1
 
 
-async def test_a_context_expires_in_silence_and_its_words_count_on() -> None:
+async def test_expired_context_resumes_with_continued_word_times() -> None:
     async with gateway(speaking(), **EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", "Yes. ", end=False, add_timestamps=True)
         await until_heard(talk, "a")
@@ -83,8 +83,8 @@ async def test_a_context_expires_in_silence_and_its_words_count_on() -> None:
         assert yes_end <= len(server.whole("Yes.")) / 24_000 <= no_start + 0.05
 
 
-async def test_a_flush_of_what_has_expired_is_told_and_counted_on() -> None:
-    """To its client it is the same context."""
+async def test_flush_of_expired_context_continues_flush_id() -> None:
+    """For its client it is still the same context."""
     flush = {"flush": True, "continue": True}
     async with (
         gateway(FakeTalker(frames_per_character=1.0), **EXACT) as server,
@@ -109,13 +109,13 @@ async def test_a_flush_of_what_has_expired_is_told_and_counted_on() -> None:
         assert (await talk.until(is_("chunk", "a")))["flush_id"] == 4
         assert (await talk.until(is_("flush_done", "a")))["flush_id"] == 4
         await server.until_free()
-        await say(talk, "a")  # ended, so that the next is another
+        await say(talk, "a")  # ends it, so that the next one is new
         assert (await talk.until(is_("done", "a")))["done"]
         await say(talk, "a", "No. ", end=False, **flush)
         assert (await talk.until(is_("flush_done", "a")))["flush_id"] == 1
 
 
-async def test_the_end_of_what_has_expired_is_answered() -> None:
+async def test_end_of_unknown_context_is_answered_with_done() -> None:
     async with gateway() as server, cartesia(server) as talk:
         await say(talk, "a")
         assert await talk.next() == {
@@ -128,21 +128,21 @@ async def test_the_end_of_what_has_expired_is_answered() -> None:
 
 
 @pytest.mark.parametrize("text", [" ", "\N{PARTY POPPER}", "...", ""])
-async def test_a_turn_with_nothing_to_say_is_done(text: str) -> None:
+async def test_turn_without_speakable_text_is_answered_with_done(text: str) -> None:
     async with gateway(unspeakable_text="error") as server, cartesia(server) as talk:
         await talk.send(**asking("a", text))
         assert (await talk.next())["type"] == "done"
         await server.until_free()
 
 
-async def test_an_idle_socket_is_closed() -> None:
+async def test_idle_socket_is_closed() -> None:
     async with gateway(session_idle_s=0.1) as server, cartesia(server) as talk:
         assert await talk.rest() == []
         assert talk.socket.close_code == 1001
 
 
 @pytest.mark.parametrize(("fields", "status", "code"), REFUSED)
-async def test_what_cannot_be_served_is_told_with_its_context(
+async def test_refused_request_error_has_context_id(
     fields: dict[str, Any], status: int, code: str
 ) -> None:
     async with gateway(max_text_chars=100, **EXACT) as server, cartesia(server) as talk:
@@ -159,7 +159,7 @@ async def test_what_cannot_be_served_is_told_with_its_context(
 
 
 @pytest.mark.parametrize("data", ["{", "[]", '"x"', b"{}", '{"transcript":"x","context_id":""}'])
-async def test_what_is_no_message_has_no_context(data: str | bytes) -> None:
+async def test_invalid_message_error_has_no_context_id(data: str | bytes) -> None:
     async with gateway() as server, cartesia(server) as talk:
         await talk.socket.send(data)
         error = json.loads(await talk.socket.recv())
@@ -169,7 +169,7 @@ async def test_what_is_no_message_has_no_context(data: str | bytes) -> None:
         await talk.until(is_("done", "b"))
 
 
-async def test_a_failing_engine_ends_its_context_alone() -> None:
+async def test_engine_failure_ends_only_its_context() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, cartesia(server) as talk:
         await talk.send(**asking("a", "This will !fail soon."))
         await talk.send(**asking("b", ONE))
@@ -188,7 +188,7 @@ async def test_a_failing_engine_ends_its_context_alone() -> None:
         assert 'tts_contexts_total{outcome="error",protocol="cartesia"} 1.0' in counted
 
 
-async def test_a_full_server_and_a_full_socket_are_told_to_the_context() -> None:
+async def test_capacity_errors_name_their_context() -> None:
     limits = {"max_contexts": 2, "max_contexts_per_session": 2}
     async with (
         gateway(FakeTalker(**SLOW), **limits) as server,
@@ -205,7 +205,7 @@ async def test_a_full_server_and_a_full_socket_are_told_to_the_context() -> None
         assert (error["error_code"], error["status_code"]) == ("overloaded", 429)
 
 
-async def test_a_context_that_was_ended_takes_no_text() -> None:
+async def test_ended_context_refuses_text() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, cartesia(server) as talk:
         await talk.send(**asking("a", ONE))
         await talk.send(**asking("a", TWO))

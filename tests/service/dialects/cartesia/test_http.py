@@ -55,7 +55,7 @@ def events_of(answer: httpx.Response) -> list[dict[str, Any]]:
     return events
 
 
-async def test_raw_bytes_are_the_audio() -> None:
+async def test_raw_body_is_audio() -> None:
     async with gateway(**EXACT) as server:
         answer = await post(server)
         assert answer.content == s16(whole(server))
@@ -73,7 +73,7 @@ async def test_raw_bytes_are_the_audio() -> None:
         ("pcm_alaw", "pcm_alaw"),
     ],
 )
-async def test_wav_holds_any_encoding(encoding: str, codec: str) -> None:
+async def test_wav_supports_each_encoding(encoding: str, codec: str) -> None:
     format_ = {"container": "wav", "encoding": encoding, "sample_rate": 44100}
     async with gateway(**EXACT) as server:
         answer = await post(server, output_format=format_)
@@ -86,7 +86,7 @@ async def test_wav_holds_any_encoding(encoding: str, codec: str) -> None:
 
 
 @pytest.mark.parametrize(("rate", "bit_rate"), [(44100, 128_000), (22050, 32_000), (8000, 64_000)])
-async def test_mp3_has_the_rates_that_were_asked_for(rate: int, bit_rate: int) -> None:
+async def test_mp3_has_requested_sample_rate_and_bit_rate(rate: int, bit_rate: int) -> None:
     format_ = {"container": "mp3", "sample_rate": rate, "bit_rate": bit_rate}
     async with gateway(**EXACT) as server:
         answer = await post(server, output_format=format_)
@@ -98,7 +98,7 @@ async def test_mp3_has_the_rates_that_were_asked_for(rate: int, bit_rate: int) -
         assert abs(len(got) - len(whole(server))) <= 3 * PADDING
 
 
-async def test_events_hold_the_same_audio_the_words_and_the_end() -> None:
+async def test_events_have_audio_word_timings_and_done() -> None:
     talker = FakeTalker(frames_per_character=2.0, has_word_timings=True, row_s=0.001)
     async with gateway(talker, **EXACT) as server:
         answer = await post(server, "/tts/sse", add_timestamps=True, context_id="a")
@@ -115,7 +115,7 @@ async def test_events_hold_the_same_audio_the_words_and_the_end() -> None:
         assert words[-1]["end"][-1] <= len(whole(server)) / 24_000
 
 
-async def test_events_without_words_where_nobody_asked() -> None:
+async def test_events_have_no_word_timings_unless_requested() -> None:
     async with gateway(FakeTalker(has_word_timings=True)) as server:
         events = events_of(await post(server, "/tts/sse"))
         assert {event["type"] for event in events} == {"chunk", "done"}
@@ -142,9 +142,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "status", "code"), REFUSED)
-async def test_what_cannot_be_served_is_refused(
-    fields: dict[str, Any], status: int, code: str
-) -> None:
+async def test_invalid_request_is_refused(fields: dict[str, Any], status: int, code: str) -> None:
     async with gateway(max_text_chars=100, unspeakable_text="error") as server:
         answer = await post(server, **fields)
         body = answer.json()
@@ -158,14 +156,14 @@ async def test_what_cannot_be_served_is_refused(
         assert body["request_id"] == answer.headers["x-request-id"]
 
 
-async def test_events_are_raw_alone() -> None:
+async def test_events_refuse_wav_container() -> None:
     format_ = {"container": "wav", "encoding": "pcm_s16le", "sample_rate": 44100}
     async with gateway() as server:
         answer = await post(server, "/tts/sse", output_format=format_)
         assert (answer.status_code, answer.json()["error_code"]) == (400, "unsupported")
 
 
-async def test_an_engine_that_fails_later_ends_the_events_and_breaks_bytes_off() -> None:
+async def test_late_engine_failure_ends_events_and_aborts_bytes() -> None:
     talker = FakeTalker(fail_after=40, row_s=0.005)  # long after the first chunk
     async with gateway(talker, first_chunk_frames=1) as server:
         text = "This will !fail, but only after a while."
@@ -176,7 +174,7 @@ async def test_an_engine_that_fails_later_ends_the_events_and_breaks_bytes_off()
             await post(server, transcript=text)
 
 
-async def test_voices_come_in_pages() -> None:
+async def test_voices_are_paginated_and_searchable() -> None:
     talker = FakeTalker()
     talker.voices = ("default", "anna", "bert")
     async with gateway(talker) as server, httpx.AsyncClient(base_url=server.http) as http:

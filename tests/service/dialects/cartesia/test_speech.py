@@ -25,11 +25,11 @@ from tests.service.dialects.cartesia.talk import (
 from tests.service.dialects.vendor_talk import s16, speaking
 from tests.service.live import gateway
 
-#: Until its client says that there is no more, whatever stands in the buffer.
+#: The longest delay, so that incomplete text waits for the context's end.
 NO_HURRY = {"max_buffer_delay_ms": 5000}
 
 
-async def test_one_request_is_one_context() -> None:
+async def test_request_without_continue_is_whole_context() -> None:
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         await talk.send(**asking("a", f"{ONE} {TWO}"))
         done = await talk.until(is_("done", "a"))
@@ -41,7 +41,7 @@ async def test_one_request_is_one_context() -> None:
         await server.until_free()
 
 
-async def test_text_comes_in_any_pieces_and_sentences_are_found() -> None:
+async def test_text_in_single_characters_is_split_into_sentences() -> None:
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", *f"{ONE} {TWO}", **NO_HURRY)
         await talk.until(is_("done", "a"))
@@ -49,7 +49,7 @@ async def test_text_comes_in_any_pieces_and_sentences_are_found() -> None:
         assert not any(message["type"] == "flush_done" for message in talk.messages)
 
 
-async def test_without_a_buffer_each_transcript_is_spoken_for_itself() -> None:
+async def test_transcripts_are_spoken_separately_without_buffer_delay() -> None:
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", "Half a phrase", TWO, max_buffer_delay_ms=0)
         await talk.until(is_("done", "a"))
@@ -58,7 +58,7 @@ async def test_without_a_buffer_each_transcript_is_spoken_for_itself() -> None:
         assert flushes == [1, 2]
 
 
-async def test_what_waits_in_the_buffer_is_spoken_after_a_while() -> None:
+async def test_buffered_text_is_spoken_after_max_buffer_delay() -> None:
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", "Half a phrase", end=False, max_buffer_delay_ms=100)
         while len(talk.sounds.get("a", b"")) < len(s16(server.whole("Half a phrase"))):
@@ -66,7 +66,7 @@ async def test_what_waits_in_the_buffer_is_spoken_after_a_while() -> None:
         assert talk.sounds["a"] == s16(server.whole("Half a phrase"))
 
 
-async def test_flushes_are_counted_and_chunks_know_theirs() -> None:
+async def test_flush_id_is_counted_and_sent_with_chunks() -> None:
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", "Half a sen", end=False, flush=True)
         flushed = await talk.until(is_("flush_done", "a"))
@@ -83,7 +83,7 @@ async def test_flushes_are_counted_and_chunks_know_theirs() -> None:
         assert talk.sounds["a"] == s16(whole(server, "Half a sen", "tence."))
 
 
-async def test_contexts_do_not_mix_and_ids_can_be_used_again() -> None:
+async def test_contexts_do_not_mix_and_ids_can_be_reused() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, cartesia(server) as talk:
         await talk.send(**asking("a", ONE))
         await talk.send(**asking("b", TWO))
@@ -94,8 +94,8 @@ async def test_contexts_do_not_mix_and_ids_can_be_used_again() -> None:
         assert talk.sounds == {"a": s16(whole(server, ONE, TWO)), "b": s16(server.whole(TWO))}
 
 
-async def test_later_requests_are_read_for_their_text_alone() -> None:
-    """The official client ends a context with a voice and a format that it never asked for."""
+async def test_later_requests_do_not_change_voice_or_format() -> None:
+    """The official client ends a context with a voice and a format other than the first ones."""
     end = {
         "voice": "6ccbfb76-1fc6-48f7-b71d-91ac6298247b",
         "output_format": {"container": "raw", "encoding": "pcm_f32le", "sample_rate": 44100},
@@ -109,7 +109,7 @@ async def test_later_requests_are_read_for_their_text_alone() -> None:
 
 
 @pytest.mark.parametrize("voice", ["default", {"id": "default"}, {"mode": "id", "id": "default"}])
-async def test_a_voice_is_named_in_any_of_their_ways(voice: Any) -> None:
+async def test_voice_is_accepted_as_name_or_object(voice: Any) -> None:
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         await talk.send(**asking("a", ONE, voice=voice))
         await talk.until(is_("done", "a"))
@@ -119,7 +119,7 @@ async def test_a_voice_is_named_in_any_of_their_ways(voice: Any) -> None:
 @pytest.mark.parametrize(
     "settings", [{"voice_aliases": {"theirs": "default"}}, {"unknown_voice": "default"}]
 )
-async def test_their_voices_can_stand_for_ours(settings: dict[str, Any]) -> None:
+async def test_voice_of_vendor_is_mapped_by_settings(settings: dict[str, Any]) -> None:
     async with gateway(**settings, **EXACT) as server, cartesia(server) as talk:
         await talk.send(**asking("a", ONE, voice={"mode": "id", "id": "theirs"}))
         await talk.until(is_("done", "a"))
@@ -131,7 +131,9 @@ async def test_their_voices_can_stand_for_ours(settings: dict[str, Any]) -> None
     ("encoding", "size"),
     [("pcm_s16le", 2), ("pcm_f32le", 4), ("pcm_mulaw", 1), ("pcm_alaw", 1)],
 )
-async def test_every_encoding_at_every_rate(encoding: str, size: int, rate: int) -> None:
+async def test_raw_audio_supports_each_encoding_at_each_rate(
+    encoding: str, size: int, rate: int
+) -> None:
     format_ = {"container": "raw", "encoding": encoding, "sample_rate": rate}
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         await talk.send(**asking("a", "Yes.", output_format=format_))
@@ -142,7 +144,7 @@ async def test_every_encoding_at_every_rate(encoding: str, size: int, rate: int)
             assert np.array_equal(talk.pcm("a", "<f4"), server.whole("Yes."))
 
 
-async def test_speed_is_the_one_knob_that_turns() -> None:
+async def test_generation_config_speed_changes_duration() -> None:
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         config = {"speed": 1.25, "volume": 1.0, "emotion": "neutral"}
         await talk.send(**asking("a", ONE, generation_config=config, speed="normal"))
@@ -150,7 +152,7 @@ async def test_speed_is_the_one_knob_that_turns() -> None:
         assert len(talk.pcm("a")) == pytest.approx(len(server.whole(ONE)) / 1.25, abs=2)
 
 
-async def test_words_come_with_their_times() -> None:
+async def test_word_timestamps_match_audio() -> None:
     async with gateway(speaking(), **EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", ONE + " ", TWO, add_timestamps=True, **NO_HURRY)
         await talk.until(is_("done", "a"))
@@ -165,7 +167,7 @@ async def test_words_come_with_their_times() -> None:
         assert talk.sounds["a"] == s16(whole(server, ONE, TWO))
 
 
-async def test_no_words_come_unasked_or_where_there_are_none() -> None:
+async def test_word_timestamps_need_request_and_model_support() -> None:
     for talker, asked in ((speaking(), False), (FakeTalker(), True)):
         async with gateway(talker) as server, cartesia(server) as talk:
             await talk.send(**asking("a", ONE, add_timestamps=asked))

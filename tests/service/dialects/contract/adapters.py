@@ -1,7 +1,6 @@
-"""Every protocol as the same few verbs: speak a text, hear its audio, cancel it, leave.
+"""Adapters that give every protocol the same operations: speak a text, hear it, cancel, leave.
 
-Audio is s16le at 24 kHz throughout, so that it can be compared with what the fakes make of a text
-in one piece.
+All audio is s16le at 24 kHz, so that it can be compared with the fakes' audio of a whole text.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _EL = "/v1/text-to-speech/default"
 
 @dataclass(frozen=True)
 class End:
-    """A turn is over: ``code`` is its error's, if it had one."""
+    """The end of a turn. ``code`` is its error's, if there was one."""
 
     code: str | None = None
 
 
-#: What a message means: audio, the turn's end, or nothing.
+#: The meaning of a message: audio, the turn's end, or nothing.
 Heard = bytes | End | None
 
 
@@ -37,12 +36,12 @@ class SocketProtocol:
 
     Attributes:
         name: The label in metrics.
-        address: Where it is.
-        turn: The messages that have a text spoken to its end.
-        read: What a server's message means.
-        cancel: The messages that stop it; empty where only leaving does.
-        nonsense: Messages that are none of its own.
-        survives: Whether the socket goes on after them.
+        address: The path and query.
+        turn: Makes the messages to speak a text to its end.
+        read: Interprets a server's message.
+        cancel: Messages that stop a turn; empty if only closing the socket does.
+        nonsense: Invalid messages.
+        survives: Whether the socket stays open after an invalid message.
         opening: Messages before the first turn.
     """
 
@@ -58,7 +57,7 @@ class SocketProtocol:
 
 @dataclass(frozen=True)
 class HttpProtocol:
-    """A protocol of one POST per text. ``read`` takes a piece of the body."""
+    """A protocol with one POST per text. ``read`` returns the audio in a piece of the body."""
 
     name: str
     address: str
@@ -94,7 +93,7 @@ def _deepgram(message: Any) -> Heard:
     if isinstance(message, bytes):
         return message
     if message.get("code") == "DRAINING":
-        return None  # a warning: what is under way goes on
+        return None  # a warning: the turn goes on
     if message["type"] in ("Error", "Warning"):
         return End(message["code"].lower())
     return End() if message["type"] in ("Flushed", "Cleared") else None
@@ -187,7 +186,7 @@ SOCKETS = (
 
 
 def _sse(key: str) -> Callable[[bytes], bytes]:
-    """The audio in whole events."""
+    """Return a reader of the audio in whole events."""
 
     def read(piece: bytes) -> bytes:
         lines = [line[6:] for line in piece.decode().splitlines() if line.startswith("data: ")]
@@ -235,28 +234,28 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 class Turn:
-    """One text being spoken. ``status`` and ``headers`` are those of a refusal over HTTP."""
+    """A text that is being spoken. A refused request sets ``status`` and ``headers``."""
 
     status: int | None = None
     headers: Mapping[str, str] = MappingProxyType({})
 
     async def hear(self) -> bytes | End:
-        """The next audio, or the end."""
+        """Return the next audio, or the end."""
         raise NotImplementedError
 
     async def rest(self) -> tuple[bytes, End]:
-        """All audio up to the end."""
+        """Return all audio up to the end, and the end."""
         audio = b""
         while not isinstance(heard := await self.hear(), End):
             audio += heard
         return audio, heard
 
     def pause(self) -> None:
-        """Read nothing more."""
+        """Stop reading."""
         raise NotImplementedError
 
     def resume(self) -> None:
-        """Read on."""
+        """Continue reading."""
         raise NotImplementedError
 
 
@@ -288,7 +287,7 @@ class SocketTurn(Turn):
 
 
 class HttpTurn(Turn):
-    """See Turn. A status of 400 or more is an end."""
+    """See Turn. A status of 400 or more is the end."""
 
     def __init__(self, protocol: HttpProtocol, exchange: Exchange) -> None:
         self._protocol, self._exchange = protocol, exchange
@@ -316,14 +315,14 @@ class HttpTurn(Turn):
 
 
 def code_of(body: Mapping[str, Any]) -> str:
-    """The error's code in any vendor's shape."""
+    """Return the code of an error in any vendor's format."""
     inner = body.get("error", body.get("detail", body))
     return str(inner.get("code", inner.get("error_code", inner.get("err_code")))).lower()
 
 
 @contextlib.asynccontextmanager
 async def turn(served: Served, protocol: Protocol, text: str) -> AsyncIterator[Turn]:
-    """A turn that is being spoken. A refused handshake is its end."""
+    """Speak a text. A refused handshake is the turn's end."""
     if isinstance(protocol, HttpProtocol):
         async with served.request(protocol.address, protocol.body(text)) as exchange:
             yield HttpTurn(protocol, exchange)
@@ -340,7 +339,7 @@ async def turn(served: Served, protocol: Protocol, text: str) -> AsyncIterator[T
 
 
 class RefusedTurn(Turn):
-    """A turn that was never begun."""
+    """A turn whose handshake was refused."""
 
     def __init__(self, refused: Refused) -> None:
         self._code = code_of(refused.body)

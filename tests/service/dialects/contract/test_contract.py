@@ -1,4 +1,4 @@
-"""What every protocol promises, in the same tests for all of them."""
+"""The contract of all protocols, with the same tests for each."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.service.memory import Refused, Served, served
 
 TEXT = "This one is a sentence that is long enough to be sent in several pieces."
 OTHER = "Another one, which is spoken after it."
-#: With all of the codec's lookahead, streamed audio is that of the whole to the bit.
+#: With the codec's full lookahead, streamed audio equals whole audio bit for bit.
 EXACT: dict[str, Any] = {"first_lookahead_frames": 3, "lookahead_frames": 3}
-#: A talker that never gets to the end while a test looks.
+#: A talker that does not finish during a test.
 ENDLESS: dict[str, Any] = {"frames_per_character": 50, "row_s": 0.002}
 every = pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
 every_socket = pytest.mark.parametrize(
@@ -50,7 +50,7 @@ async def test_contract_audio_is_exact(protocol: Protocol) -> None:
 
 
 @every_socket
-async def test_contract_a_socket_speaks_again(protocol: SocketProtocol) -> None:
+async def test_contract_socket_speaks_second_turn(protocol: SocketProtocol) -> None:
     if protocol.address.startswith("/v1/text-to-speech/default/stream-input"):
         pytest.skip("has one turn")
     async with served(**EXACT) as service:
@@ -64,7 +64,7 @@ async def test_contract_a_socket_speaks_again(protocol: SocketProtocol) -> None:
 
 
 @every_socket
-async def test_contract_cancel_stops_the_work_at_once(protocol: SocketProtocol) -> None:
+async def test_contract_cancel_stops_generation(protocol: SocketProtocol) -> None:
     if not protocol.cancel:
         pytest.skip("is cancelled by leaving")
     async with served(FakeTalker(**ENDLESS), **EXACT) as service:
@@ -78,7 +78,7 @@ async def test_contract_cancel_stops_the_work_at_once(protocol: SocketProtocol) 
 
 
 @every
-async def test_contract_a_client_that_vanishes_frees_everything(protocol: Protocol) -> None:
+async def test_contract_disconnect_frees_slot_and_talker(protocol: Protocol) -> None:
     async with served(FakeTalker(**ENDLESS)) as service:
         async with turn(service, protocol, TEXT) as speaking:
             assert await speaking.hear()
@@ -89,13 +89,13 @@ async def test_contract_a_client_that_vanishes_frees_everything(protocol: Protoc
 
 
 @every
-async def test_contract_a_slow_reader_loses_nothing(protocol: Protocol) -> None:
+async def test_contract_slow_reader_receives_all_audio(protocol: Protocol) -> None:
     async with served(FakeTalker(row_s=0.0005), **EXACT) as service:
         async with turn(service, protocol, TEXT) as speaking:
             first = await speaking.hear()
             assert isinstance(first, bytes)
             speaking.pause()
-            for _ in range(200):  # the server has every chance to lose something
+            for _ in range(200):  # time in which audio could get lost
                 await asyncio.sleep(0.001)
             speaking.resume()
             rest, end = await speaking.rest()
@@ -104,7 +104,7 @@ async def test_contract_a_slow_reader_loses_nothing(protocol: Protocol) -> None:
 
 
 @every
-async def test_contract_a_reader_that_takes_nothing_loses_its_place(protocol: Protocol) -> None:
+async def test_contract_stalled_reader_loses_slot(protocol: Protocol) -> None:
     talker = FakeTalker(frames_per_character=50)
     async with (
         served(talker, slow_consumer_s=0.1) as service,
@@ -118,7 +118,7 @@ async def test_contract_a_reader_that_takes_nothing_loses_its_place(protocol: Pr
 
 
 @every
-async def test_contract_a_drain_lets_what_is_under_way_finish(protocol: Protocol) -> None:
+async def test_contract_drain_finishes_open_turn_and_refuses_new(protocol: Protocol) -> None:
     async with served(FakeTalker(row_s=0.001), **EXACT) as service:
         async with turn(service, protocol, TEXT) as speaking:
             first = await speaking.hear()
@@ -132,7 +132,7 @@ async def test_contract_a_drain_lets_what_is_under_way_finish(protocol: Protocol
 
 
 @every
-async def test_contract_a_full_server_says_so(protocol: Protocol) -> None:
+async def test_contract_full_server_answers_overloaded(protocol: Protocol) -> None:
     async with served(max_contexts=1) as service:
         lease = service.runtime.admission.acquire()
         async with turn(service, protocol, TEXT) as speaking:
@@ -144,7 +144,7 @@ async def test_contract_a_full_server_says_so(protocol: Protocol) -> None:
 
 
 @every
-async def test_contract_a_text_has_a_longest(protocol: Protocol) -> None:
+async def test_contract_too_long_text_is_refused(protocol: Protocol) -> None:
     async with served(max_text_chars=20) as service:
         async with turn(service, protocol, "x" * 21) as speaking:
             assert await speaking.hear() == End("text_too_long")
@@ -152,7 +152,7 @@ async def test_contract_a_text_has_a_longest(protocol: Protocol) -> None:
 
 
 @every
-async def test_contract_a_server_that_is_not_ready_refuses(protocol: Protocol) -> None:
+async def test_contract_unready_server_answers_503(protocol: Protocol) -> None:
     async with served(hold_s=0.0) as service:
         service.codec.is_ready = False
         async with turn(service, protocol, TEXT) as speaking:
@@ -162,7 +162,7 @@ async def test_contract_a_server_that_is_not_ready_refuses(protocol: Protocol) -
 
 
 @every
-async def test_contract_an_engine_that_fails_is_an_error(protocol: Protocol) -> None:
+async def test_contract_engine_failure_is_reported(protocol: Protocol) -> None:
     async with served() as service:
         async with turn(service, protocol, "This will !fail now.") as speaking:
             assert (await speaking.rest())[1] == End("engine_failed")
@@ -175,7 +175,7 @@ async def test_contract_an_engine_that_fails_is_an_error(protocol: Protocol) -> 
 
 @every_socket
 @pytest.mark.parametrize("at", range(5))
-async def test_contract_nonsense_is_told_and_harms_nobody(
+async def test_contract_invalid_message_is_answered_with_error(
     protocol: SocketProtocol, at: int
 ) -> None:
     if at >= len(protocol.nonsense):
@@ -202,7 +202,7 @@ async def test_contract_nonsense_is_told_and_harms_nobody(
     ids=[name for name, one in PROTOCOLS.items() if isinstance(one, HttpProtocol)],
 )
 @pytest.mark.parametrize("body", [b"{", b"", b"[]", b'"x"', b"\xff", b"[" * 5000])
-async def test_contract_a_body_that_is_none_is_told(protocol: HttpProtocol, body: bytes) -> None:
+async def test_contract_invalid_body_is_refused(protocol: HttpProtocol, body: bytes) -> None:
     async with served() as service:
         headers = {"content-type": "application/json"}
         answer = await service.http.post(protocol.address, content=body, headers=headers)
@@ -212,7 +212,7 @@ async def test_contract_a_body_that_is_none_is_told(protocol: HttpProtocol, body
 
 
 @every_socket
-async def test_contract_no_more_sockets_than_the_server_has(protocol: SocketProtocol) -> None:
+async def test_contract_socket_beyond_connection_limit_is_refused(protocol: SocketProtocol) -> None:
     async with served(max_connections=1) as service, service.socket(protocol.address):
         with pytest.raises(Refused) as refused:
             async with service.socket(protocol.address):

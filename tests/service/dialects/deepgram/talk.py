@@ -1,4 +1,4 @@
-"""Deepgram's socket, spoken to by a bare client."""
+"""A bare client for Deepgram's socket and its HTTP API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXACT: dict[str, Any] = {"first_lookahead_frames": 3, "lookahead_frames": 3}
 
 
 class Talk:
-    """A bare client: bytes are audio, text is JSON."""
+    """A connected client. Binary messages are audio, text messages JSON."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket, self.audio = socket, b""
@@ -28,7 +28,7 @@ class Talk:
         await self.socket.send(json.dumps({"type": kind, **fields}))
 
     async def next(self) -> dict[str, Any]:
-        """The next message, after the audio before it."""
+        """Return the next JSON message, and collect the audio before it."""
         while True:
             async with asyncio.timeout(60):
                 data = await self.socket.recv()
@@ -37,7 +37,7 @@ class Talk:
             self.audio += data
 
     async def hear(self) -> bytes:
-        """The next audio."""
+        """Return the next audio."""
         async with asyncio.timeout(60):
             data = await self.socket.recv()
         assert isinstance(data, bytes), data
@@ -45,7 +45,7 @@ class Talk:
         return data
 
     async def closed(self) -> int | None:
-        """Read on until the socket closes; its code."""
+        """Read until the socket closes, and return the close code."""
         with contextlib.suppress(ConnectionClosed):
             while True:
                 await self.next()

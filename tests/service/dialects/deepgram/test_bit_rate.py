@@ -1,4 +1,4 @@
-"""Deepgram's mp3, as its documentation says that it is."""
+"""The bit rate of MP3, as in Deepgram's documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.service.dialects.deepgram.talk import post
 from tests.service.live import gateway
 
 
-async def test_mp3_has_48_kbit_unless_another_is_asked_for() -> None:
+async def test_mp3_bit_rate_defaults_to_48_kbit_s() -> None:
     async with gateway() as server:
         for query, bit_rate in (("", 48_000), ("encoding=mp3&bit_rate=32000", 32_000)):
             answer = await post(server, query)

@@ -1,4 +1,4 @@
-"""Deepgram's socket: what is refused, what ends it, and what is ignored."""
+"""Deepgram's socket: refused handshakes and messages, failures, timeouts, draining."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.service.live import gateway
         (b"\0", "INVALID_MESSAGE", 1003),
     ],
 )
-async def test_what_is_no_message(message: str | bytes, code: str, close: int) -> None:
+async def test_invalid_message_closes_socket(message: str | bytes, code: str, close: int) -> None:
     async with gateway() as server, speaking(server) as talk:
         await talk.socket.send(message)
         error = await talk.next()
@@ -37,7 +37,7 @@ async def test_what_is_no_message(message: str | bytes, code: str, close: int) -
         assert await talk.closed() == close
 
 
-async def test_a_text_too_long_is_a_warning() -> None:
+async def test_too_long_text_gets_warning() -> None:
     async with gateway(max_text_chars=60, **EXACT) as server, speaking(server) as talk:
         await talk.send("Speak", text=TEXTS[0])
         await talk.send("Speak", text="x" * 50)
@@ -56,9 +56,7 @@ async def test_a_text_too_long_is_a_warning() -> None:
         (RuntimeError("secret at 0xdeadbeef"), "INTERNAL", 1011),
     ],
 )
-async def test_a_turn_that_fails_closes_the_socket(
-    failure: Exception, code: str, close: int
-) -> None:
+async def test_failed_turn_closes_socket(failure: Exception, code: str, close: int) -> None:
     async with gateway() as server, speaking(server) as talk:
         server.codec.fail_with = failure
         await talk.send("Speak", text=TEXTS[0])
@@ -70,7 +68,7 @@ async def test_a_turn_that_fails_closes_the_socket(
         await server.until_free()
 
 
-async def test_a_full_server_says_come_again() -> None:
+async def test_full_server_closes_socket_with_1013() -> None:
     async with (
         gateway(FakeTalker(**SLOW), max_contexts=1) as server,
         speaking(server) as first,
@@ -85,7 +83,7 @@ async def test_a_full_server_says_come_again() -> None:
         await first.hear()
 
 
-async def test_idle_text_is_dropped_and_idle_sockets_close() -> None:
+async def test_idle_text_is_dropped_and_idle_socket_closes() -> None:
     async with gateway(context_idle_s=0.1, session_idle_s=0.7) as server, speaking(server) as talk:
         await talk.send("Speak", text="Nobody ever flushes this")
         warning = await talk.next()
@@ -96,7 +94,7 @@ async def test_idle_text_is_dropped_and_idle_sockets_close() -> None:
         assert await talk.closed() == 1001
 
 
-async def test_a_server_that_goes_lets_a_turn_finish() -> None:
+async def test_drain_lets_turn_finish() -> None:
     async with gateway(FakeTalker(row_s=0.002), **EXACT) as server, speaking(server) as talk:
         await talk.send("Speak", text=TEXTS[1])
         await talk.send("Flush")
@@ -125,7 +123,7 @@ async def test_a_server_that_goes_lets_a_turn_finish() -> None:
         ("callback=http%3A%2F%2Fx", 400, "UNSUPPORTED"),
     ],
 )
-async def test_a_handshake_that_cannot_be_served(query: str, status: int, code: str) -> None:
+async def test_handshake_with_invalid_query_is_refused(query: str, status: int, code: str) -> None:
     async with gateway() as server:
         with pytest.raises(InvalidStatus) as refused:
             async with speaking(server, query):
@@ -137,7 +135,7 @@ async def test_a_handshake_that_cannot_be_served(query: str, status: int, code: 
         assert response.headers["dg-request-id"] == body["request_id"]
 
 
-async def test_what_is_about_deepgrams_books_is_ignored() -> None:
+async def test_handshake_ignores_mip_opt_out_and_tag() -> None:
     query = "mip_opt_out=true&tag=a&tag=b&model=default"
     async with gateway() as server, speaking(server, query) as talk:
         await talk.send("Flush")

@@ -14,7 +14,7 @@ from tests.service.dialects.vendor_talk import s16
 from tests.service.live import SPEC, gateway
 
 
-async def test_mp3_is_the_default() -> None:
+async def test_speech_is_mp3_by_default() -> None:
     async with gateway(**EXACT) as server:
         answer = await post(server)
         assert answer.headers["content-type"] == "audio/mpeg"
@@ -43,7 +43,7 @@ async def test_mp3_is_the_default() -> None:
         ("encoding=alaw&container=wav&sample_rate=16000", "audio/wav", 16_000),
     ],
 )
-async def test_speech_is_a_file_of_the_asked_format(query: str, media_type: str, rate: int) -> None:
+async def test_speech_has_requested_format(query: str, media_type: str, rate: int) -> None:
     async with gateway(**EXACT) as server:
         answer = await post(server, query)
         assert (answer.status_code, answer.headers["content-type"]) == (200, media_type)
@@ -53,7 +53,7 @@ async def test_speech_is_a_file_of_the_asked_format(query: str, media_type: str,
         assert seconds - 0.001 <= len(samples) / rate <= seconds + 0.15
 
 
-async def test_speech_without_a_container_is_bare_samples() -> None:
+async def test_speech_without_container_is_raw_samples() -> None:
     async with gateway(**EXACT) as server:
         answer = await post(server, "encoding=linear16&container=none&model=default&speed=2")
         assert answer.headers["content-type"] == "audio/l16;rate=24000;channels=1"
@@ -77,7 +77,7 @@ async def test_speech_without_a_container_is_bare_samples() -> None:
         ("speed=0.1", {}, 400, "INVALID_PARAMETER"),
     ],
 )
-async def test_requests_that_cannot_be_served(
+async def test_invalid_request_is_refused(
     query: str, body: dict[str, Any], status: int, code: str
 ) -> None:
     async with gateway(max_text_chars=100) as server:
@@ -89,7 +89,7 @@ async def test_requests_that_cannot_be_served(
         await server.until_free()
 
 
-async def test_a_voice_may_be_called_anything() -> None:
+async def test_model_name_header_replaces_unsafe_characters() -> None:
     async with gateway(unknown_voice="default", **EXACT) as server:
         for name, told in (("\u58f0", "?"), ("a\r\nx: 1", "a??x: 1")):
             answer = await post(server, urlencode({"model": name}))

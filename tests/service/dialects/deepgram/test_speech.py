@@ -1,4 +1,4 @@
-"""Deepgram's version 1 against a live gateway: turns, formats, clearing."""
+"""Deepgram's version 1 socket against a live gateway: turns, formats, flushing, clearing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.service.dialects.vendor_talk import s16
 from tests.service.live import SPEC, gateway
 
 
-async def test_a_turn_after_another_on_one_socket() -> None:
+async def test_socket_speaks_two_turns() -> None:
     query = "model=default&encoding=linear16&sample_rate=24000"
     async with gateway(**EXACT) as server, speaking(server, query) as talk:
         for number, text in enumerate(TEXTS):
@@ -26,12 +26,12 @@ async def test_a_turn_after_another_on_one_socket() -> None:
             await talk.send("Flush")
             assert await talk.next() == {"type": "Flushed", "sequence_id": number}
             assert talk.audio == s16(server.whole(text))
-            await server.until_free()  # between turns it holds no place
+            await server.until_free()  # no slot is held between turns
         await talk.send("Close")
         assert await talk.closed() == 1000
 
 
-async def test_the_first_message_says_who_speaks() -> None:
+async def test_first_message_is_metadata_with_model() -> None:
     async with gateway() as server, speaking(server, "model=default", greet=False) as talk:
         metadata = await talk.next()
         assert metadata["type"] == "Metadata"
@@ -43,7 +43,7 @@ async def test_the_first_message_says_who_speaks() -> None:
     ("query", "rate"),
     [("", 24_000), ("sample_rate=8000", 8_000), ("sample_rate=48000&encoding=linear16", 48_000)],
 )
-async def test_linear_audio_at_any_rate(query: str, rate: int) -> None:
+async def test_linear16_audio_has_requested_sample_rate(query: str, rate: int) -> None:
     async with gateway(**EXACT) as server, speaking(server, query) as talk:
         await talk.send("Speak", text=TEXTS[0])
         await talk.send("Flush")
@@ -56,7 +56,7 @@ async def test_linear_audio_at_any_rate(query: str, rate: int) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["mulaw", "alaw"])
-async def test_telephony_is_8000_hz_unless_told(encoding: str) -> None:
+async def test_telephony_encodings_default_to_8000_hz(encoding: str) -> None:
     async with gateway(**EXACT) as server, speaking(server, f"encoding={encoding}") as talk:
         await talk.send("Speak", text=TEXTS[0])
         await talk.send("Flush")
@@ -64,7 +64,7 @@ async def test_telephony_is_8000_hz_unless_told(encoding: str) -> None:
         assert len(talk.audio) == len(server.whole(TEXTS[0])) // 3
 
 
-async def test_socket_speaks_at_the_speed_of_the_query() -> None:
+async def test_socket_speaks_at_requested_speed() -> None:
     async with gateway(**EXACT) as server, speaking(server, "speed=1.5") as talk:
         await talk.send("Speak", text=TEXTS[0])
         await talk.send("Flush")
@@ -77,8 +77,8 @@ async def test_socket_speaks_at_the_speed_of_the_query() -> None:
         assert talk.audio == s16(stretched(server.whole(TEXTS[1]), 1.5))
 
 
-async def test_sentences_without_spaces_between_them_are_two() -> None:
-    """As Pipecat sends them; the first is spoken before the second has come."""
+async def test_sentences_without_space_between_them_are_spoken_separately() -> None:
+    """As Pipecat sends them. The first is spoken before the second arrives."""
     async with gateway(**EXACT) as server, speaking(server) as talk:
         await talk.send("Speak", text=TEXTS[0])
         await talk.hear()
@@ -103,7 +103,7 @@ async def test_sentences_without_spaces_between_them_are_two() -> None:
         (["Wait…", "“What”"], "Wait… “What”"),
     ],
 )
-def test_what_is_missing_between_pieces(pieces: list[str], whole: str) -> None:
+def test_joined_adds_missing_space_after_sentence(pieces: list[str], whole: str) -> None:
     text, tail = "", ""
     for piece in pieces:
         added, tail = joined(tail, piece)
@@ -111,7 +111,7 @@ def test_what_is_missing_between_pieces(pieces: list[str], whole: str) -> None:
     assert text == whole
 
 
-async def test_several_flushes_of_one_turn_are_told_in_order() -> None:
+async def test_flushes_of_one_turn_are_answered_in_order() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, speaking(server) as talk:
         for text in TEXTS:
             await talk.send("Speak", text=text)
@@ -124,14 +124,14 @@ async def test_several_flushes_of_one_turn_are_told_in_order() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "   ", "🙂", "..."])
-async def test_a_flush_without_anything_to_speak(text: str) -> None:
+async def test_flush_without_speakable_text_is_answered(text: str) -> None:
     async with gateway() as server, speaking(server) as talk:
         await talk.send("Speak", text=text)
         await talk.send("Flush")
         assert await talk.next() == {"type": "Flushed", "sequence_id": 0}
         await talk.send("Flush")
         assert await talk.next() == {"type": "Flushed", "sequence_id": 1}
-        # text that nobody can speak is 200 ms of silence (the setting unspeakable_text)
+        # Unspeakable text becomes 200 ms of silence (setting unspeakable_text).
         assert talk.audio == (b"" if not text.strip() else bytes(2 * SPEC.sample_rate // 5))
         await server.until_free()
         await talk.send("Speak", text=TEXTS[0])
@@ -140,7 +140,7 @@ async def test_a_flush_without_anything_to_speak(text: str) -> None:
         assert talk.audio
 
 
-async def test_a_line_break_after_the_flush_holds_no_place() -> None:
+async def test_line_break_after_flush_holds_no_slot() -> None:
     talker = FakeTalker(row_s=0.001)
     async with (
         gateway(talker, context_idle_s=3600, **EXACT) as server,
@@ -157,8 +157,8 @@ async def test_a_line_break_after_the_flush_holds_no_place() -> None:
         assert talk.audio == s16(np.concatenate([server.whole(TEXTS[0]), server.whole("Really?")]))
 
 
-async def test_after_cleared_not_a_sample_of_the_old_turn_comes() -> None:
-    """As Pipecat interrupts. The flush that was waiting is never told."""
+async def test_clear_drops_audio_of_old_turn() -> None:
+    """Pipecat interrupts in this way. The cleared Flush is not answered."""
     async with gateway(FakeTalker(**SLOW), **EXACT) as server, speaking(server) as talk:
         await talk.send("Speak", text=TEXTS[1] * 3)
         await talk.send("Flush")
@@ -175,8 +175,8 @@ async def test_after_cleared_not_a_sample_of_the_old_turn_comes() -> None:
         assert await talk.next() == {"type": "Cleared", "sequence_id": 2}
 
 
-async def test_flush_and_close_abort() -> None:
-    """As LiveKit interrupts: it has no other way."""
+async def test_close_after_flush_stops_speech() -> None:
+    """LiveKit's plugin interrupts only in this way."""
     async with gateway(FakeTalker(**SLOW)) as server, speaking(server) as talk:
         await talk.send("Speak", text=TEXTS[1] * 5)
         await talk.hear()

@@ -52,7 +52,7 @@ async def open_context(talk: VendorTalk, context: str, *texts: str) -> None:
 
 
 async def finish(talk: VendorTalk, context: str) -> None:
-    """As agents do at the end of a turn."""
+    """End a turn as agents do."""
     await talk.send(context_id=context, flush=True)
     await talk.send(context_id=context, close_context=True)
 
@@ -63,7 +63,7 @@ TEXT = "Hello there, how are you? I am fine."
 
 
 def words_in(text: str, ms: int = 100, pause_ms: int = 20) -> list[WordTiming]:
-    """Each word ``ms`` per character long, with a pause before it."""
+    """Return timings with ``ms`` per character and a pause before each word."""
     timings, at, now = [], 0, 0
     for word in text.split():
         at = text.index(word, at)
@@ -73,7 +73,7 @@ def words_in(text: str, ms: int = 100, pause_ms: int = 20) -> list[WordTiming]:
     return timings
 
 
-#: How long a decoder gives silence before the speech of an MP3 file (docs/reference/audio.md).
+#: Silence that a decoder outputs before an MP3 file's speech (docs/reference/audio.md).
 MP3_DELAY_MS = {"mp3_22050_32": 1105 / 22.05}
 
 

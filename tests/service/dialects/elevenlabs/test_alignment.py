@@ -1,4 +1,4 @@
-"""Characters' times from words' times, and how a client puts them together again."""
+"""Alignments: times of characters from times of words, and as clients read them."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from tests.service.live import gateway
 from tests.service.memory import served
 
 
-def test_a_words_characters_share_its_time_and_the_space_the_pause() -> None:
+def test_aligner_divides_word_evenly_and_gives_pause_to_space() -> None:
     aligner = Aligner()
     aligner.append("Oh, no")
     times = aligner.take(words_in("Oh, no"))
     assert times is not None
-    assert "".join(times.chars) == "Oh, no "  # the space that ends a word is lent
+    assert "".join(times.chars) == "Oh, no "  # a space is added to end the last word
     assert times.edges_ms == (20, 120, 220, 320, 340, 440, 540, 540)
     assert times.relative(0)["charDurationsMs"] == [100, 100, 100, 20, 100, 100, 0]
     assert times.in_seconds()["character_end_times_seconds"][-1] == 0.54
     assert aligner.clock_ms == 540
 
 
-def test_a_lent_space_is_not_given_twice() -> None:
+def test_aligner_adds_space_after_word_only_once() -> None:
     aligner = Aligner()
     words = words_in("One. Two. Three.")
     given = []
@@ -54,7 +54,7 @@ def test_a_lent_space_is_not_given_twice() -> None:
     assert given == ["One. ", "Two. ", "Three. "]
 
 
-def test_words_that_nothing_divides_are_not_divided() -> None:
+def test_aligner_adds_no_space_between_chinese_words() -> None:
     aligner = Aligner()
     aligner.append("你好世界")
     times = aligner.take(
@@ -71,7 +71,7 @@ def test_words_that_nothing_divides_are_not_divided() -> None:
     ms=st.integers(0, 90),
     pause=st.integers(0, 50),
 )
-def test_the_messages_tell_the_text_in_order_however_words_come(
+def test_alignment_messages_contain_text_in_order(
     text: str, cuts: list[int], ms: int, pause: int
 ) -> None:
     words = words_in(text, ms, pause)
@@ -105,8 +105,8 @@ def test_the_messages_tell_the_text_in_order_however_words_come(
 
 
 def heard(messages: list[dict[str, Any]], *, sync: bool = False) -> list[tuple[str, int]]:
-    """Words and when they begin, in ms, as a client makes them of alignments: each counts from
-    where the one before it ended, or with ``sync`` from the beginning.
+    """Return words and their start times in ms, as a client computes them from alignments. Each
+    alignment counts from the end of the previous one or, with ``sync``, from the beginning.
     """
     chars: list[str] = []
     starts: list[int] = []
@@ -128,18 +128,18 @@ def heard(messages: list[dict[str, Any]], *, sync: bool = False) -> list[tuple[s
     ]
 
 
-async def test_a_turn_of_phrases_without_spaces_is_told_word_by_word() -> None:
+async def test_phrases_without_spaces_are_aligned_word_by_word() -> None:
     async with gateway(speaking()) as server, multi(server, auto_mode="true") as talk:
         await open_context(talk, "a", "Hello there, how are you?", "I am fine.")
         await finish(talk, "a")
         await talk.until(is_final("a"))
         check_words(heard(talk.messages), TEXT)
         first = next(message for message in talk.messages if message.get("alignment"))
-        assert first["audio"]  # they travel together
+        assert first["audio"]  # in the same message
 
 
 @pytest.mark.parametrize("name", ["mp3_22050_32", "pcm_16000", "opus_48000_32"])
-async def test_every_format_has_its_alignment(name: str) -> None:
+async def test_each_format_has_alignment(name: str) -> None:
     async with gateway(speaking(row_s=0.001)) as server, multi(server, output_format=name) as talk:
         await open_context(talk, "a", *TEXT)
         await finish(talk, "a")
@@ -147,7 +147,7 @@ async def test_every_format_has_its_alignment(name: str) -> None:
         check_words(heard(talk.messages), TEXT, late_ms=MP3_DELAY_MS.get(name, 0.0))
 
 
-#: Format, and how much silence a decoder may give after the last word: what fills a block.
+#: Formats, and the longest silence after the last word, which fills a block.
 RESTARTED = [
     ("mp3_22050_32", 1000 * 2 * 576 / 22_050),
     ("mp3_44100_128", 1000 * 2 * 1152 / 44_100),
@@ -157,10 +157,8 @@ RESTARTED = [
 
 
 @pytest.mark.parametrize(("name", "most_ms"), RESTARTED)
-async def test_words_are_told_by_what_is_heard_however_often_a_file_ends(
-    name: str, most_ms: float
-) -> None:
-    """Each sentence comes when the one before has been sent: there a file ends."""
+async def test_alignment_matches_heard_audio_after_file_restarts(name: str, most_ms: float) -> None:
+    """Each sentence follows after a pause, in which a file ends."""
     query = {"output_format": name, "sync_alignment": "true"}
     async with gateway(speaking()) as server, multi(server, **query) as talk:
         for number in range(6):
@@ -179,7 +177,7 @@ def chars_of(message: dict[str, Any]) -> str:
 
 
 def seconds(data: bytes, name: str) -> float:
-    """How long it lasts, by ffmpeg's decoders."""
+    """Return the duration, by ffmpeg's decoders."""
     if name.startswith("pcm"):
         return len(data) / 2 / int(name.split("_")[1])
     samples, rate = decoded_file(data)
@@ -187,7 +185,7 @@ def seconds(data: bytes, name: str) -> float:
 
 
 @pytest.mark.parametrize("connect", [multi, single])
-async def test_in_sync_all_count_from_the_beginning(connect: Any) -> None:
+async def test_sync_alignment_counts_from_beginning(connect: Any) -> None:
     talker = speaking(row_s=0.001)
     async with gateway(talker) as server, connect(server, sync_alignment="true") as talk:
         await talk.send(text=TEXT + " ", flush=True)
@@ -207,7 +205,7 @@ async def test_single_stream_has_alignment() -> None:
         check_words(heard(await talk.rest()), TEXT)
 
 
-async def test_a_model_without_word_timings_has_none() -> None:
+async def test_alignment_is_absent_without_word_timings() -> None:
     async with gateway() as server, multi(server, sync_alignment="true") as talk:
         await open_context(talk, "a", TEXT)
         await finish(talk, "a")
@@ -216,8 +214,8 @@ async def test_a_model_without_word_timings_has_none() -> None:
 
 
 @pytest.mark.parametrize("tail", ["\N{PARTY POPPER}", " \N{PARTY POPPER}", "\N{PARTY POPPER} "])
-async def test_what_stands_behind_the_last_word_ends_it(tail: str) -> None:
-    """A client that splits at spaces would wait for the end of a word for ever, as Pipecat does."""
+async def test_alignment_after_unspoken_tail_ends_with_space(tail: str) -> None:
+    """Clients that split at spaces, like Pipecat, would wait forever for the end of the word."""
     text = f"Hello there{tail}"
     async with gateway(speaking()) as server, multi(server) as talk:
         await open_context(talk, "a", text)
@@ -232,7 +230,7 @@ async def test_what_stands_behind_the_last_word_ends_it(tail: str) -> None:
 
 @pytest.mark.parametrize("text", [TEXT, f"{TEXT} \N{PARTY POPPER}", f"{TEXT}\N{PARTY POPPER}"])
 @pytest.mark.parametrize("path", ["/with-timestamps", "/stream/with-timestamps"])
-async def test_over_http_the_characters_are_the_text_and_nothing_else(text: str, path: str) -> None:
+async def test_http_alignment_characters_equal_text(text: str, path: str) -> None:
     async with served(speaking()) as service:
         address = f"/v1/text-to-speech/default{path}?output_format=pcm_24000"
         answer = await service.http.post(address, json={"text": text})

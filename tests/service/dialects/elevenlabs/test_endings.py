@@ -25,7 +25,7 @@ async def until_heard(talk: VendorTalk, context: str) -> None:
     await talk.until(lambda message: message.get("audio") and message["contextId"] == context)
 
 
-async def test_what_was_flushed_is_spoken_to_its_end_after_close_context() -> None:
+async def test_close_context_after_flush_speaks_to_end() -> None:
     talker = FakeTalker(row_s=0.001)
     async with gateway(talker, **EXACT) as server, multi(server, auto_mode="true") as talk:
         await open_context(talk, "a", ONE, TWO)
@@ -34,7 +34,7 @@ async def test_what_was_flushed_is_spoken_to_its_end_after_close_context() -> No
         assert talk.sounds["a"] == s16(whole(server, ONE, TWO))
 
 
-async def test_a_second_close_context_interrupts() -> None:
+async def test_second_close_context_interrupts() -> None:
     async with gateway(FakeTalker(**SLOW)) as server, multi(server, auto_mode="true") as talk:
         await open_context(talk, "a", ONE, TWO)
         await finish(talk, "a")
@@ -48,14 +48,14 @@ async def test_a_second_close_context_interrupts() -> None:
         await talk.until(is_final("b"))
         assert talk.sounds["a"] == heard
         assert len(heard) < len(s16(whole(server, ONE, TWO))) / 2
-        await talk.send(context_id="a", close_context=True)  # once more, when all is over
+        await talk.send(context_id="a", close_context=True)  # again, after the context has ended
         await talk.send(context_id="a", flush=True)
         await open_context(talk, "c", "Yes.")
         await finish(talk, "c")
         await talk.until(is_final("c"))
 
 
-async def test_close_context_without_a_flush_interrupts() -> None:
+async def test_close_context_without_flush_interrupts() -> None:
     async with gateway(FakeTalker(**SLOW)) as server, multi(server, auto_mode="true") as talk:
         await open_context(talk, "a", ONE, TWO)
         await until_heard(talk, "a")
@@ -65,7 +65,7 @@ async def test_close_context_without_a_flush_interrupts() -> None:
         assert len(talk.sounds["a"]) < len(s16(whole(server, ONE, TWO))) / 2
 
 
-async def test_text_after_a_flush_is_not_flushed() -> None:
+async def test_close_context_with_unflushed_text_interrupts() -> None:
     async with gateway(FakeTalker(**SLOW)) as server, multi(server) as talk:
         await talk.send(text=ONE, context_id="a", flush=True)
         await talk.send(text=TWO, context_id="a")
@@ -75,7 +75,7 @@ async def test_text_after_a_flush_is_not_flushed() -> None:
         assert len(talk.sounds.get("a", b"")) < len(s16(server.whole(ONE)))
 
 
-async def test_a_closed_context_takes_no_text_and_goes_on() -> None:
+async def test_closed_context_refuses_text_and_continues() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, multi(server) as talk:
         await open_context(talk, "a", ONE)
         await finish(talk, "a")
@@ -86,8 +86,8 @@ async def test_a_closed_context_takes_no_text_and_goes_on() -> None:
         assert talk.sounds["a"] == s16(server.whole(ONE))
 
 
-async def test_a_client_that_says_nothing_of_an_interruption_wastes_little() -> None:
-    """LiveKit's plugin only stops listening: generation keeps to the lead."""
+async def test_generation_is_limited_by_lead() -> None:
+    """LiveKit's plugin interrupts without a message: it only stops listening."""
     talker = FakeTalker(row_s=0.0005, frames_per_character=25)
     async with gateway(talker, default_lead_ms=500) as server, multi(server) as talk:
         made, begun_at = server.talker.rows_made, time.monotonic()
@@ -95,11 +95,11 @@ async def test_a_client_that_says_nothing_of_an_interruption_wastes_little() -> 
         await finish(talk, "a")
         await until_heard(talk, "a")
         await asyncio.sleep(0.5)
-        assert server.talker.rows_made - made < most_rows(0.5, begun_at)  # of 475
+        assert server.talker.rows_made - made < most_rows(0.5, begun_at)  # the text has 475 rows
         assert server.talker.outstanding == 1
 
 
-async def test_close_socket_speaks_what_was_flushed_and_closes() -> None:
+async def test_close_socket_speaks_flushed_text_and_closes() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, multi(server) as talk:
         await open_context(talk, "a", ONE)
         await talk.send(context_id="a", flush=True)
@@ -114,14 +114,14 @@ async def test_close_socket_speaks_what_was_flushed_and_closes() -> None:
         assert talk.socket.close_code == 1000
 
 
-async def test_close_socket_alone_closes_at_once() -> None:
+async def test_close_socket_without_contexts_closes_at_once() -> None:
     async with gateway() as server, multi(server) as talk:
         await talk.send(close_socket=True)
         assert await talk.rest() == []
         assert talk.socket.close_code == 1000
 
 
-async def test_an_empty_text_opens_nothing() -> None:
+async def test_empty_text_opens_no_context() -> None:
     async with gateway() as server, multi(server) as talk:
         await talk.send(text="")
         await talk.send(text="", context_id="a")
@@ -133,7 +133,7 @@ async def test_an_empty_text_opens_nothing() -> None:
         assert {message["contextId"] for message in talk.messages} == {"b"}
 
 
-async def test_a_context_left_alone_is_spoken_and_ended_and_then_the_socket() -> None:
+async def test_inactive_context_is_spoken_and_then_socket_closes() -> None:
     async with gateway(**EXACT) as server, multi(server, inactivity_timeout=1) as talk:
         await open_context(talk, "a", "Half a sentence")
         await open_context(talk, "b")

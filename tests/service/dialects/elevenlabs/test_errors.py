@@ -1,4 +1,4 @@
-"""ElevenLabs' sockets: what is refused, and how it is told."""
+"""ElevenLabs' sockets: refused messages and handshakes, limits, failures."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ from tests.service.live import gateway
     ],
 )
 @pytest.mark.parametrize("path", [MULTI, SINGLE])
-async def test_what_is_no_message_closes_the_socket(
-    path: str, data: str | bytes, code: str
-) -> None:
+async def test_invalid_message_closes_socket(path: str, data: str | bytes, code: str) -> None:
     async with gateway() as server, vendor(address(server, path)) as talk:
         await talk.socket.send(data)
         (error,) = await talk.rest()
@@ -47,7 +45,7 @@ async def test_what_is_no_message_closes_the_socket(
         assert talk.socket.close_code == 1008
 
 
-async def test_five_contexts_take_text_at_once() -> None:
+async def test_socket_allows_only_five_contexts_to_accept_text() -> None:
     async with gateway(**EXACT) as server, multi(server) as talk:
         for name in "abcde":
             await open_context(talk, name, ONE)
@@ -60,13 +58,13 @@ async def test_five_contexts_take_text_at_once() -> None:
         )
         await talk.until(is_final("f"))
         await finish(talk, "a")
-        await open_context(talk, "g", TWO)  # "a" is still being spoken, or was
+        await open_context(talk, "g", TWO)  # "a" accepts no more text
         await finish(talk, "g")
         await talk.until(is_final("g"))
         assert talk.sounds["g"] == s16(server.whole(TWO))
 
 
-async def test_a_full_server_is_told_to_the_context_alone() -> None:
+async def test_overloaded_error_ends_only_its_context() -> None:
     talker = FakeTalker(row_s=0.001)
     async with gateway(talker, max_contexts=1, **EXACT) as server, multi(server) as talk:
         await open_context(talk, "a", ONE)
@@ -79,7 +77,7 @@ async def test_a_full_server_is_told_to_the_context_alone() -> None:
         assert talk.sounds["a"] == s16(server.whole(ONE))
 
 
-async def test_a_failing_engine_ends_its_context_alone() -> None:
+async def test_engine_failure_ends_only_its_context() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, multi(server) as talk:
         await open_context(talk, "a", "This will !fail soon. ")
         await open_context(talk, "b", ONE)
@@ -96,7 +94,7 @@ async def test_a_failing_engine_ends_its_context_alone() -> None:
         assert 'tts_contexts_total{outcome="complete",protocol="elevenlabs"} 1.0' in counted
 
 
-async def test_a_text_that_is_too_long_is_left_out() -> None:
+async def test_too_long_text_is_not_added() -> None:
     async with gateway(max_text_chars=30, **EXACT) as server, multi(server) as talk:
         await open_context(talk, "a", ONE, TWO)
         error = await talk.until(lambda message: message.get("error"))
@@ -107,7 +105,7 @@ async def test_a_text_that_is_too_long_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("texts", [(), ("\N{PARTY POPPER}",), ("...",)])
-async def test_a_turn_with_nothing_to_say_ends_without_an_error(texts: tuple[str, ...]) -> None:
+async def test_turn_without_speakable_text_ends_without_error(texts: tuple[str, ...]) -> None:
     async with (
         gateway(unspeakable_text="error") as server,
         multi(server, auto_mode="true") as talk,
@@ -118,7 +116,7 @@ async def test_a_turn_with_nothing_to_say_ends_without_an_error(texts: tuple[str
         await server.until_free()
 
 
-async def test_dictionaries_are_refused() -> None:
+async def test_pronunciation_dictionaries_are_refused() -> None:
     locators = [{"pronunciation_dictionary_id": "x", "version_id": "y"}]
     async with gateway() as server, multi(server) as talk:
         await talk.send(text=" ", context_id="a", pronunciation_dictionary_locators=locators)
@@ -141,7 +139,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("voice", "query", "status", "code"), REFUSED)
 @pytest.mark.parametrize("path", [MULTI, SINGLE])
-async def test_what_cannot_be_served_is_refused_at_the_handshake(
+async def test_handshake_with_invalid_voice_or_query_is_refused(
     path: str, voice: str, query: dict[str, Any], status: int, code: str
 ) -> None:
     async with gateway() as server:

@@ -47,7 +47,7 @@ def whole(server: Gateway, seed: int = 0) -> Samples:
 
 
 @pytest.mark.parametrize("path", PLAIN)
-async def test_the_body_is_the_audio(path: str) -> None:
+async def test_speech_body_is_audio(path: str) -> None:
     async with gateway(**EXACT) as server:
         answer = await post(
             server,
@@ -74,7 +74,7 @@ async def test_the_body_is_the_audio(path: str) -> None:
         ("wav_44100", "wav", 44_100, None),
     ],
 )
-async def test_each_format_is_that_format(
+async def test_speech_has_requested_format(
     name: str | None, format_: str, rate: int, bit_rate: int | None
 ) -> None:
     async with gateway(**EXACT) as server:
@@ -89,7 +89,7 @@ async def test_each_format_is_that_format(
         assert abs(len(got) - len(whole(server))) <= PADDING
 
 
-async def test_whole_timestamps_are_one_object() -> None:
+async def test_with_timestamps_returns_one_object() -> None:
     async with gateway(speaking(), **EXACT) as server:
         answer = await post(server, "/with-timestamps")
         assert answer.headers["content-type"] == "application/json"
@@ -99,7 +99,7 @@ async def test_whole_timestamps_are_one_object() -> None:
         check_words(words_of([body]), TEXT)
 
 
-async def test_a_whole_wav_file_tells_its_length() -> None:
+async def test_with_timestamps_wav_header_has_length() -> None:
     async with gateway(speaking(), **EXACT) as server:
         answer = await post(server, "/with-timestamps", name="wav_24000")
         with wave.open(io.BytesIO(base64.b64decode(answer.json()["audio_base64"]))) as file:
@@ -108,7 +108,7 @@ async def test_a_whole_wav_file_tells_its_length() -> None:
 
 
 @pytest.mark.parametrize("name", ["pcm_24000", "mp3_22050_32"])
-async def test_streamed_timestamps_are_lines_whose_times_count_on(name: str) -> None:
+async def test_streamed_timestamps_are_lines_with_continuous_times(name: str) -> None:
     async with gateway(speaking(row_s=0.001), **EXACT) as server:
         answer = await post(server, "/stream/with-timestamps", name=name)
         lines = [json.loads(line) for line in answer.text.splitlines()]
@@ -122,7 +122,7 @@ async def test_streamed_timestamps_are_lines_whose_times_count_on(name: str) -> 
 
 
 def words_of(bodies: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Words and when they begin, in ms."""
+    """Return words and their start times in ms."""
     chars: list[str] = []
     begins: list[float] = []
     ends: list[float] = []
@@ -143,7 +143,7 @@ def words_of(bodies: list[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("path", TIMED)
-async def test_a_model_without_word_timings_has_null(path: str) -> None:
+async def test_alignment_is_null_without_word_timings(path: str) -> None:
     async with gateway(**EXACT) as server:
         answer = await post(server, path)
         lines = [json.loads(line) for line in answer.text.splitlines()]
@@ -152,7 +152,7 @@ async def test_a_model_without_word_timings_has_null(path: str) -> None:
         assert audio == s16(whole(server))
 
 
-async def test_speech_has_the_speed_of_voice_settings() -> None:
+async def test_speech_has_speed_of_voice_settings() -> None:
     async with gateway(speaking(), **EXACT) as server:
         answer = await post(server, "/with-timestamps", voice_settings={"speed": 1.25})
         body = answer.json()
@@ -182,7 +182,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
 
 
 @pytest.mark.parametrize(("fields", "status", "code", "param"), REFUSED)
-async def test_what_cannot_be_served_is_refused_by_name(
+async def test_error_names_invalid_field(
     fields: dict[str, Any], status: int, code: str, param: str | None
 ) -> None:
     async with gateway(max_text_chars=100, unspeakable_text="error") as server:
@@ -196,7 +196,7 @@ async def test_what_cannot_be_served_is_refused_by_name(
         await server.until_free()
 
 
-async def test_a_server_that_cannot_speak_now_says_when() -> None:
+async def test_unavailable_server_answers_429_or_503() -> None:
     async with gateway(FakeTalker(row_s=0.01), max_contexts=1) as server:
         lease = server.runtime.admission.acquire()
         answer = await post(server)
@@ -208,7 +208,7 @@ async def test_a_server_that_cannot_speak_now_says_when() -> None:
         assert (answer.status_code, answer.json()["detail"]["code"]) == (503, "not_ready")
 
 
-async def test_an_engine_that_fails_first_has_a_status_and_later_breaks_the_body_off() -> None:
+async def test_early_engine_failure_has_status_and_late_one_aborts_body() -> None:
     async with gateway(FakeTalker(fail_after=0)) as server:
         answer = await post(server, text="This will !fail.")
         assert (answer.status_code, answer.json()["detail"]["code"]) == (500, "engine_failed")
@@ -221,7 +221,7 @@ async def test_an_engine_that_fails_first_has_a_status_and_later_breaks_the_body
         assert answer.json()["detail"]["code"] == "engine_failed"
 
 
-async def test_voices_are_listed_and_found() -> None:
+async def test_voices_are_listed_and_found_by_id() -> None:
     talker = FakeTalker()
     talker.voices = ("default", "anna")
     async with gateway(talker) as server, httpx.AsyncClient() as http:
@@ -234,8 +234,8 @@ async def test_voices_are_listed_and_found() -> None:
         assert (missing.status_code, missing.json()["detail"]["status"]) == (404, "unknown_voice")
 
 
-async def test_what_is_sent_in_one_piece_is_not_held_to_real_time() -> None:
-    """Nobody listens while it is made; and it is too long for one write."""
+async def test_with_timestamps_is_not_limited_by_lead() -> None:
+    """The response is sent when complete, so no lead limits it. It is too long for one write."""
     text = "One two three four five six. " * 100
     async with gateway(speaking(), max_lead_ms=500, default_lead_ms=500) as server:
         async with asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""ElevenLabs' sockets: how many contexts there may be, and how long each may say nothing."""
+"""ElevenLabs' sockets: limits of contexts and of inactivity."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.service.dialects.vendor_talk import s16
 from tests.service.live import gateway
 
 
-async def test_those_that_are_still_spoken_count_too() -> None:
+async def test_contexts_being_spoken_count_towards_limit() -> None:
     talker = FakeTalker(frames_per_character=20)
     async with gateway(talker) as server, multi(server) as talk:
         talker.row_s = 0.05
-        for number in range(10):  # at most five take text at once
+        for number in range(10):  # finished one by one, since only five may accept text
             await open_context(talk, f"c{number}", ONE)
             await finish(talk, f"c{number}")
         await open_context(talk, "more", ONE)
@@ -33,7 +33,7 @@ async def test_those_that_are_still_spoken_count_too() -> None:
         assert (error["error"], error["contextId"]) == ("too_many_contexts", "more")
 
 
-async def test_an_empty_text_keeps_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_empty_text_keeps_context_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "_HOUSEKEEPING_S", 0.05)
     async with gateway(**EXACT) as server, multi(server, inactivity_timeout=2) as talk:
         await open_context(talk, "a", "Half a")
@@ -47,6 +47,8 @@ async def test_an_empty_text_keeps_a_context(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("asked", "s"), [({}, 20), ({"inactivity_timeout": "9999"}, 180)])
-async def test_inactivity_is_bounded(asked: dict[str, str], s: int) -> None:
+async def test_inactivity_timeout_defaults_to_20_s_and_is_capped(
+    asked: dict[str, str], s: int
+) -> None:
     async with gateway() as server:
         assert stream_options("default", asked, server.runtime).inactivity_s == s

@@ -19,7 +19,7 @@ from tests.service.dialects.vendor_talk import s16
 from tests.service.live import gateway
 
 
-async def test_a_single_stream_ends_with_an_empty_text_and_closes() -> None:
+async def test_single_stream_ends_and_closes_after_empty_text() -> None:
     async with gateway(**EXACT) as server, single(server) as talk:
         opening = {"text": " ", "voice_settings": None, "try_trigger_generation": True}
         await talk.send(**opening, generation_config={"chunk_length_schedule": [50]})
@@ -35,7 +35,7 @@ async def test_a_single_stream_ends_with_an_empty_text_and_closes() -> None:
         await server.until_free()
 
 
-async def test_a_single_stream_can_be_flushed_and_goes_on() -> None:
+async def test_single_stream_continues_after_flush() -> None:
     async with gateway(**EXACT) as server, single(server) as talk:
         await talk.send(text="Half a sen", flush=True)
         while len(talk.sounds.get(None, b"")) < len(s16(server.whole("Half a sen"))):
@@ -47,7 +47,9 @@ async def test_a_single_stream_can_be_flushed_and_goes_on() -> None:
 
 
 @pytest.mark.parametrize("texts", [(), (" ",), ("\N{PARTY POPPER} ",)])
-async def test_a_single_stream_may_have_nothing_to_say(texts: tuple[str, ...]) -> None:
+async def test_single_stream_without_speakable_text_ends_without_error(
+    texts: tuple[str, ...],
+) -> None:
     async with gateway(unspeakable_text="error") as server, single(server) as talk:
         for text in texts:
             await talk.send(text=text)
@@ -56,7 +58,7 @@ async def test_a_single_stream_may_have_nothing_to_say(texts: tuple[str, ...]) -
         assert talk.socket.close_code == 1000
 
 
-async def test_the_last_word_of_a_single_stream_that_broke_is_its_error() -> None:
+async def test_single_stream_failure_is_its_last_message() -> None:
     async with gateway(FakeTalker(row_s=0.001)) as server, single(server) as talk:
         await talk.send(text="This will !fail soon. ")
         await talk.send(text="")
@@ -65,7 +67,7 @@ async def test_the_last_word_of_a_single_stream_that_broke_is_its_error() -> Non
         assert talk.socket.close_code == 1011
 
 
-async def test_a_single_stream_that_cannot_be_opened() -> None:
+async def test_single_stream_closes_if_server_is_full() -> None:
     async with gateway(FakeTalker(**SLOW), max_contexts=1) as server, multi(server) as other:
         await open_context(other, "a", ONE)
         async with single(server) as talk:
@@ -75,7 +77,7 @@ async def test_a_single_stream_that_cannot_be_opened() -> None:
             assert talk.socket.close_code == 1008
 
 
-async def test_a_single_stream_left_alone_is_closed() -> None:
+async def test_inactive_single_stream_is_closed() -> None:
     async with gateway() as server, single(server, inactivity_timeout=1) as talk:
         await talk.send(text="Half a sentence")
         *_, last = await talk.rest()

@@ -1,4 +1,4 @@
-"""ElevenLabs' multi-context socket against a live gateway: speaking, and formats.
+"""ElevenLabs' multi-context socket against a live gateway: speech and formats.
 
 The official clients are in tests/official.
 """
@@ -25,7 +25,7 @@ from tests.service.dialects.vendor_talk import s16
 from tests.service.live import gateway
 
 
-async def test_a_turn_of_phrases_is_spoken_and_ended() -> None:
+async def test_auto_mode_speaks_phrases_separately() -> None:
     async with gateway(**EXACT) as server, multi(server, auto_mode="true") as talk:
         await open_context(talk, "a", ONE, "Half a phrase", TWO)
         await finish(talk, "a")
@@ -34,7 +34,7 @@ async def test_a_turn_of_phrases_is_spoken_and_ended() -> None:
         await server.until_free()
 
 
-async def test_text_comes_in_any_pieces_and_sentences_are_found() -> None:
+async def test_text_in_single_characters_is_split_into_sentences() -> None:
     async with gateway(**EXACT) as server, multi(server) as talk:
         await open_context(talk, "a", *f"{ONE} {TWO} ")
         await finish(talk, "a")
@@ -46,9 +46,7 @@ async def test_text_comes_in_any_pieces_and_sentences_are_found() -> None:
     ("auto_mode", "spoken"),
     [("true", ("three point", "one four")), ("false", ("three pointone four",))],
 )
-async def test_in_auto_mode_alone_a_message_is_a_phrase(
-    auto_mode: str, spoken: tuple[str, ...]
-) -> None:
+async def test_message_is_phrase_only_in_auto_mode(auto_mode: str, spoken: tuple[str, ...]) -> None:
     async with gateway(**EXACT) as server, multi(server, auto_mode=auto_mode) as talk:
         await open_context(talk, "a", "three point", "one four")
         await finish(talk, "a")
@@ -56,7 +54,7 @@ async def test_in_auto_mode_alone_a_message_is_a_phrase(
         assert talk.sounds["a"] == s16(whole(server, *spoken))
 
 
-async def test_phrases_are_spoken_without_waiting_for_more() -> None:
+async def test_auto_mode_speaks_phrase_without_waiting_for_more() -> None:
     async with gateway(**EXACT) as server, multi(server, auto_mode="true") as talk:
         await open_context(talk, "a", "Half a phrase")
         while len(talk.sounds.get("a", b"")) < len(s16(server.whole("Half a phrase"))):
@@ -64,7 +62,7 @@ async def test_phrases_are_spoken_without_waiting_for_more() -> None:
         assert talk.sounds["a"] == s16(server.whole("Half a phrase"))
 
 
-async def test_a_flush_speaks_what_is_there_also_with_text_of_its_own() -> None:
+async def test_flush_speaks_text_of_same_message() -> None:
     async with gateway(**EXACT) as server, multi(server) as talk:
         await talk.send(text="Half a sen", context_id="a", flush=True)
         while len(talk.sounds.get("a", b"")) < len(s16(server.whole("Half a sen"))):
@@ -75,7 +73,7 @@ async def test_a_flush_speaks_what_is_there_also_with_text_of_its_own() -> None:
         assert talk.sounds["a"] == s16(whole(server, "Half a sen", "tence."))
 
 
-async def test_contexts_do_not_mix_and_ids_can_be_used_again() -> None:
+async def test_contexts_do_not_mix_and_ids_can_be_reused() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, multi(server) as talk:
         await open_context(talk, "a", ONE)
         await open_context(talk, "b", TWO)
@@ -93,7 +91,7 @@ async def test_contexts_do_not_mix_and_ids_can_be_used_again() -> None:
         assert talk.sounds["a"] == s16(whole(server, ONE, TWO))
 
 
-async def test_without_an_id_there_is_one_context() -> None:
+async def test_messages_without_context_id_share_one_context() -> None:
     async with gateway(**EXACT) as server, multi(server) as talk:
         await talk.send(text=ONE + " ")
         await talk.send(flush=True)
@@ -103,7 +101,7 @@ async def test_without_an_id_there_is_one_context() -> None:
 
 
 @pytest.mark.parametrize("speed", [0.8, 1.25])
-async def test_speed_is_the_one_knob_that_turns(speed: float) -> None:
+async def test_voice_settings_speed_changes_duration(speed: float) -> None:
     settings = {"speed": speed, "stability": 0.1, "use_speaker_boost": True, "style": None}
     async with gateway(**EXACT) as server, multi(server) as talk:
         await talk.send(text=" ", context_id="a", voice_settings=settings)
@@ -114,7 +112,7 @@ async def test_speed_is_the_one_knob_that_turns(speed: float) -> None:
 
 
 @pytest.mark.parametrize("rate", [8000, 16000, 22050, 32000, 44100, 48000])
-async def test_linear_pcm_has_the_rate_that_was_asked_for(rate: int) -> None:
+async def test_pcm_has_requested_sample_rate(rate: int) -> None:
     async with gateway(**EXACT) as server, multi(server, output_format=f"pcm_{rate}") as talk:
         await open_context(talk, "a", ONE)
         await finish(talk, "a")
@@ -123,7 +121,7 @@ async def test_linear_pcm_has_the_rate_that_was_asked_for(rate: int) -> None:
 
 
 @pytest.mark.parametrize("law", ["ulaw", "alaw"])
-async def test_telephony_is_one_byte_a_sample(law: str) -> None:
+async def test_telephony_audio_has_one_byte_per_sample(law: str) -> None:
     async with gateway(**EXACT) as server, multi(server, output_format=f"{law}_8000") as talk:
         await open_context(talk, "a", ONE)
         await finish(talk, "a")
@@ -135,8 +133,8 @@ async def test_telephony_is_one_byte_a_sample(law: str) -> None:
     ("name", "rate"),
     [("mp3_22050_32", 22_050), ("mp3_44100_128", 44_100), ("opus_48000_64", 48_000)],
 )
-async def test_one_file_goes_through_a_context(name: str, rate: int) -> None:
-    """Sentences follow each other without the silence that a new file would begin with."""
+async def test_sentences_of_context_share_one_audio_file(name: str, rate: int) -> None:
+    """Sentences follow each other without the silence at the beginning of a file."""
     async with gateway(**EXACT) as server, multi(server, output_format=name) as talk:
         await open_context(talk, "a", f"{ONE} {TWO} ")
         await finish(talk, "a")
@@ -149,7 +147,7 @@ async def test_one_file_goes_through_a_context(name: str, rate: int) -> None:
 
 
 def length(data: bytes) -> int:
-    """Samples in the beginning of a file; 0 if it is too short to tell what it is."""
+    """Return the number of samples in a partial file, or 0 if it is too short to decode."""
     try:
         return len(decoded(data)[0])
     except (av.error.FFmpegError, ValueError):
@@ -157,7 +155,7 @@ def length(data: bytes) -> int:
 
 
 @pytest.mark.parametrize("name", ["mp3_22050_32", "opus_48000_64"])
-async def test_a_file_is_flushed_before_a_pause_and_goes_on(name: str) -> None:
+async def test_audio_file_is_complete_before_pause_and_continues(name: str) -> None:
     async with gateway(**EXACT) as server, multi(server, output_format=name) as talk:
         await talk.send(text=ONE, context_id="a", flush=True)
         while (heard := length(talk.sounds.get("a", b""))) < len(server.whole(ONE)):

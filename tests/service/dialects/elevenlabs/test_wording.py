@@ -1,4 +1,4 @@
-"""ElevenLabs' answers with timestamps, without a gateway."""
+"""ElevenLabs' responses with timestamps, without a gateway."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DONE = Done("complete", ContextReport(None, None, None, 0.0, 0.0, None, 0.0, 0, 
 
 
 @given(st.lists(st.integers(0, 200), max_size=8))
-def test_a_whole_answer_is_encoded_piece_by_piece(sizes: list[int]) -> None:
-    """A call for all of it would keep the event loop from everybody for most of a second."""
+def test_timed_whole_encodes_base64_in_pieces(sizes: list[int]) -> None:
+    """A single call for all audio would block the event loop for most of a second."""
     aligner, same = Aligner(), Aligner()
     wording = TimedWhole(aligner, 0.0, is_wav=False)
     whole, encode, encoded = bytes(i % 251 for i in range(sum(sizes))), base64.b64encode, [0]

@@ -1,4 +1,4 @@
-"""Encodings and rates over the native protocol, and how their samples are counted there."""
+"""Encodings, sample rates and counts of samples in the native protocol."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = ["The first one is short. ", "The second one is somewhat longer than tha
 
 
 async def hear(talk: Client, context_id: str, audio: dict[str, Any]) -> list[Any]:
-    """Speak TEXTS with a flush between; the messages and headers in the order they came."""
+    """Speak TEXTS with a flush between them. Return the messages, and "audio" for each packet."""
     await talk.create(context_id, audio=audio, chunking=EXACT)
     await talk.send("text.append", context_id=context_id, text=TEXTS[0])
     await talk.send("context.flush", context_id=context_id, flush_id="f")
@@ -43,7 +43,7 @@ def utterances(server: Gateway) -> list[np.ndarray]:
     return [server.whole(text.strip()) for text in TEXTS]
 
 
-async def test_the_greeting_tells_encodings_and_rates() -> None:
+async def test_session_created_lists_encodings_and_sample_rates() -> None:
     async with gateway() as server, connect(server.url) as socket:
         greeting = json.loads(await socket.recv())
     assert greeting["encodings"] == ["pcm_s16le", "pcm_f32le", "pcm_mulaw", "pcm_alaw", "opus"]
@@ -52,7 +52,7 @@ async def test_the_greeting_tells_encodings_and_rates() -> None:
 
 
 @pytest.mark.parametrize("rate", [8_000, 22_050, 48_000])
-async def test_each_utterance_is_resampled_whole(rate: int) -> None:
+async def test_each_utterance_is_resampled_to_its_end(rate: int) -> None:
     async with gateway() as server, client(server.url) as talk:
         await hear(talk, "c", {"encoding": "pcm_f32le", "sample_rate": rate})
         resampler, wanted = Resampler(RATE, rate), list[np.ndarray]()
@@ -62,7 +62,7 @@ async def test_each_utterance_is_resampled_whole(rate: int) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["pcm_mulaw", "pcm_alaw"])
-async def test_telephony(encoding: str) -> None:
+async def test_telephony_audio_is_8000_hz_in_frames_of_20_ms(encoding: str) -> None:
     async with gateway() as server, client(server.url) as talk:
         came = await hear(talk, "c", {"encoding": encoding, "frame_ms": 20})
         started = next(message for message in came if message["type"] == "audio.started")
@@ -73,7 +73,7 @@ async def test_telephony(encoding: str) -> None:
 
 
 @pytest.mark.parametrize(("rate", "frame_ms"), [(None, 0), (48_000, 60), (8_000, 10)])
-async def test_opus_keeps_audio_and_messages_in_order(rate: int | None, frame_ms: int) -> None:
+async def test_opus_packets_and_messages_arrive_in_order(rate: int | None, frame_ms: int) -> None:
     audio: dict[str, Any] = {"encoding": "opus", "frame_ms": frame_ms}
     async with gateway() as server, client(server.url) as talk:
         came = await hear(talk, "c", audio | ({"sample_rate": rate} if rate else {}))
@@ -106,7 +106,7 @@ async def test_opus_keeps_audio_and_messages_in_order(rate: int | None, frame_ms
     assert sum(one.samples for one in frames) == 48 * frame_ms * len(headers)
 
 
-async def test_the_projects_client_counts_opus() -> None:
+async def test_python_client_counts_samples_of_opus() -> None:
     async with gateway() as server, talkwire_client.Client(server.url) as talk:
         options = {"encoding": "opus", "sample_rate": 16_000, "frame_ms": 40}
         async with talk.speak(TEXTS[0], **options) as speech:
@@ -116,7 +116,7 @@ async def test_the_projects_client_counts_opus() -> None:
         assert {chunk.samples for chunk in chunks} == {640}
 
 
-async def test_after_a_cancel_not_one_packet_comes() -> None:
+async def test_cancel_stops_opus_packets() -> None:
     talker = FakeTalker(row_s=0.0005, frames_per_character=20)
     async with gateway(talker) as server, client(server.url) as talk:
         for number in range(8):
@@ -142,7 +142,7 @@ async def test_after_a_cancel_not_one_packet_comes() -> None:
         await server.until_free()
 
 
-async def test_reports_count_at_the_rate_of_the_audio() -> None:
+async def test_playback_reports_count_samples_at_output_rate() -> None:
     async with gateway() as server, client(server.url) as talk:
         audio = {"encoding": "pcm_f32le", "sample_rate": 8000}
         handle = await talk.create(audio=audio)

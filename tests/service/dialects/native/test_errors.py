@@ -1,4 +1,4 @@
-"""The native protocol: what is refused, what fails, what is closed."""
+"""The native protocol: refused messages, failures, timeouts and closed sockets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BAD_CREATES: list[tuple[dict[str, Any], str, str | None]] = [
 
 
 @pytest.mark.parametrize(("fields", "code", "param"), BAD_CREATES)
-async def test_bad_options_are_refused_by_name(
+async def test_context_create_error_names_invalid_option(
     fields: dict[str, Any], code: str, param: str | None
 ) -> None:
     async with gateway() as server, client(server.url) as talk:
@@ -47,7 +47,7 @@ async def test_bad_options_are_refused_by_name(
         assert server.runtime.admission.active == 0
 
 
-async def test_bad_messages_do_no_harm_to_a_context_under_way() -> None:
+async def test_invalid_messages_do_not_affect_open_context() -> None:
     async with gateway(FakeTalker(row_s=0.001)) as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT)
         await talk.send("text.append", context_id="c", text=TEXT)
@@ -73,7 +73,7 @@ async def test_bad_messages_do_no_harm_to_a_context_under_way() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\N{PARTY POPPER}\N{PARTY POPPER}", "...?!"])
-async def test_unspeakable_text_is_an_error_of_its_context_alone(text: str) -> None:
+async def test_unspeakable_text_is_error_of_its_context_only(text: str) -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.create()
         await talk.send("text.append", context_id="c", text=text)
@@ -85,7 +85,7 @@ async def test_unspeakable_text_is_an_error_of_its_context_alone(text: str) -> N
         assert server.runtime.admission.active == 0
 
 
-async def test_text_beyond_the_limit_is_not_added() -> None:
+async def test_text_beyond_limit_is_not_added() -> None:
     async with gateway(max_text_chars=30) as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT)
         await talk.send("text.append", context_id="c", text="Twenty characters. ")
@@ -97,7 +97,7 @@ async def test_text_beyond_the_limit_is_not_added() -> None:
         assert np.array_equal(talk.samples(handle), server.whole("Twenty characters."))
 
 
-async def test_a_full_server_refuses_at_once_with_a_hint() -> None:
+async def test_full_server_refuses_context_with_retry_after() -> None:
     talker = FakeTalker(row_s=0.01)
     async with gateway(talker, max_contexts=2) as server, client(server.url) as talk:
         await talk.create("a")
@@ -113,7 +113,7 @@ async def test_a_full_server_refuses_at_once_with_a_hint() -> None:
         assert server.runtime.admission.active == 2
 
 
-async def test_too_many_connections_are_refused_at_the_handshake() -> None:
+async def test_handshake_beyond_max_connections_is_refused() -> None:
     async with gateway(max_connections=1) as server, client(server.url):
         with pytest.raises(InvalidStatus) as caught:
             await connect(server.url)
@@ -122,14 +122,14 @@ async def test_too_many_connections_are_refused_at_the_handshake() -> None:
         assert caught.value.response.headers["retry-after"]
 
 
-async def test_another_subprotocol_is_refused_at_the_handshake() -> None:
+async def test_handshake_with_other_subprotocol_is_refused() -> None:
     async with gateway() as server:
         with pytest.raises(InvalidStatus) as caught:
             await connect(server.url, subprotocols=["other.v9"])  # type: ignore[list-item]
         assert caught.value.response.status_code == 400
 
 
-async def test_a_message_over_the_limit_closes_with_1009() -> None:
+async def test_message_over_limit_closes_socket_with_1009() -> None:
     async with gateway(max_message_bytes=2048) as server, client(server.url) as talk:
         await talk.send("text.append", context_id="c", text="x" * 4000)
         with pytest.raises(ConnectionClosed) as caught:
@@ -139,7 +139,7 @@ async def test_a_message_over_the_limit_closes_with_1009() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CODEC_FAILED, ErrorCode.OVERLOADED])
-async def test_a_codec_failure_is_told_and_ends_the_context(code: ErrorCode) -> None:
+async def test_codec_failure_is_reported_and_ends_context(code: ErrorCode) -> None:
     async with gateway() as server, client(server.url) as talk:
         server.codec.fail_with = BackendError(code, "Told.")
         await talk.create()
@@ -150,7 +150,7 @@ async def test_a_codec_failure_is_told_and_ends_the_context(code: ErrorCode) -> 
         await server.until_free()
 
 
-async def test_an_unexpected_failure_tells_nothing_of_itself() -> None:
+async def test_internal_error_does_not_reveal_exception() -> None:
     async with gateway() as server, client(server.url) as talk:
         server.codec.fail_with = RuntimeError("secret at 0xdeadbeef")
         await talk.create()
@@ -160,7 +160,7 @@ async def test_an_unexpected_failure_tells_nothing_of_itself() -> None:
         assert "secret" not in str(error)
 
 
-async def test_a_talker_failure_harms_no_other_context() -> None:
+async def test_talker_failure_does_not_affect_other_context() -> None:
     async with gateway(FakeTalker(row_s=0.001)) as server, client(server.url) as talk:
         good = await talk.create("good", chunking=EXACT)
         await talk.create("bad")
@@ -176,7 +176,7 @@ async def test_a_talker_failure_harms_no_other_context() -> None:
         assert np.array_equal(talk.samples(good), server.whole("One sentence."))
 
 
-async def test_a_voice_that_goes_while_its_context_speaks_is_told() -> None:
+async def test_voice_removed_during_context_is_reported() -> None:
     class Leaving(FakeTalker):
         is_gone = False
 
@@ -201,7 +201,7 @@ async def test_a_voice_that_goes_while_its_context_speaks_is_told() -> None:
         assert [error["code"] for error in errors] == ["unknown_voice"]
 
 
-async def test_an_idle_context_is_closed_and_the_socket_stays() -> None:
+async def test_idle_context_is_closed_but_socket_stays_open() -> None:
     async with gateway(context_idle_s=0.2) as server, client(server.url) as talk:
         await talk.create()
         error = await talk.error()
@@ -210,7 +210,7 @@ async def test_an_idle_context_is_closed_and_the_socket_stays() -> None:
         assert server.runtime.admission.active == 0
 
 
-async def test_an_idle_socket_is_closed() -> None:
+async def test_idle_socket_is_closed() -> None:
     async with gateway(session_idle_s=0.2) as server, client(server.url) as talk:
         assert (await talk.error())["code"] == "idle_timeout"
         with pytest.raises(ConnectionClosed) as caught:
@@ -219,7 +219,7 @@ async def test_an_idle_socket_is_closed() -> None:
         assert caught.value.rcvd.code == 1001
 
 
-async def test_a_client_that_does_not_read_is_closed_and_harms_nobody() -> None:
+async def test_slow_consumer_is_closed_without_affecting_others() -> None:
     talker = FakeTalker(frames_per_character=100)
     settings: dict[str, Any] = {
         "max_outbox_bytes": 1 << 20,
@@ -241,7 +241,7 @@ async def test_a_client_that_does_not_read_is_closed_and_harms_nobody() -> None:
         assert 'tts_ws_close_total{code="1008"} 1.0' in text
 
 
-async def test_ping_and_close() -> None:
+async def test_ping_is_answered_and_session_close_ends_socket() -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.send("ping", id="7")
         assert await talk.next() == {"type": "pong", "id": "7"}
@@ -254,7 +254,7 @@ async def test_ping_and_close() -> None:
         await server.until_free()
 
 
-async def test_a_stream_that_is_ahead_takes_many_rows_at_a_time(
+async def test_stream_ahead_of_playback_takes_rows_in_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken: list[int] = []
@@ -262,7 +262,7 @@ async def test_a_stream_that_is_ahead_takes_many_rows_at_a_time(
 
     def spy(driver: ContextDriver, event: Event) -> None:
         if isinstance(event, RowsReceived):
-            taken.append(len(event.batch.rows))  # all at once that had come
+            taken.append(len(event.batch.rows))  # rows that were taken together
         post(driver, event)
 
     monkeypatch.setattr(ContextDriver, "post", spy)

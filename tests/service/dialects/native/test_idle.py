@@ -1,4 +1,4 @@
-"""The native protocol: what is no idleness, though the client says nothing."""
+"""The native protocol: waiting and speaking without client messages is not idle."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.service.live import SPEC, client, gateway
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Idleness is looked for often."""
+    """Idle timeouts are checked often."""
     monkeypatch.setattr(socket, "_HOUSEKEEPING_S", 0.05)
 
 
-async def test_a_context_that_waits_for_its_listener_is_not_idle() -> None:
+async def test_context_waiting_for_playback_is_not_idle() -> None:
     limits = {"context_idle_s": 1.0, "default_lead_ms": 500}
     async with gateway(FakeTalker(frames_per_character=4), **limits) as server:
         async with client(server.url) as talk:
@@ -23,7 +23,7 @@ async def test_a_context_that_waits_for_its_listener_is_not_idle() -> None:
         assert len(said) > 3 * SPEC.sample_rate
 
 
-async def test_a_socket_that_speaks_is_not_idle() -> None:
+async def test_speaking_socket_is_not_idle() -> None:
     talker = FakeTalker(frames_per_character=5)
     async with gateway(talker, session_idle_s=1.0) as server, client(server.url) as talk:
         talker.row_s = 0.02  # two seconds of work

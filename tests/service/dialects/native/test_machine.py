@@ -1,8 +1,8 @@
-"""The native socket under any order of messages, valid and not, by hypothesis' state machine.
+"""Valid and invalid messages in random order on the native socket, by hypothesis' state machine.
 
-Over the real application and a real connection, around the fake engines. What may come back is
-what docs/reference/protocol.md has: known messages, codes of the list, each context with one end
-and nothing after it, and a socket that closes with 1000 and leaves nothing behind.
+The application and the connection are real, the engines fake. Answers must be as in
+docs/reference/protocol.md: known messages and codes, one end for each context and nothing after
+it, and a socket that closes with 1000 and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TYPES = ("context.create", "text.append", "context.flush", "context.end", "conte
 
 @contextmanager
 def served() -> Iterator[tuple[Gateway, asyncio.AbstractEventLoop]]:
-    """A gateway whose loop runs in a thread of its own: the machine is no coroutine."""
+    """Run a gateway in a separate thread, since the state machine is not a coroutine."""
     loop, ready, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
     held: list[Gateway] = []
 
@@ -69,7 +69,7 @@ def served() -> Iterator[tuple[Gateway, asyncio.AbstractEventLoop]]:
 
 
 class Context:
-    """What is known of an open context."""
+    """The state of an open context."""
 
     def __init__(self, handle: int, text: str) -> None:
         self.handle, self.text = handle, text
@@ -77,7 +77,7 @@ class Context:
 
 
 class SocketMachine(RuleBasedStateMachine):
-    """One socket. ``live`` and ``loop`` are set by the test."""
+    """A socket. ``live`` and ``loop`` are set by the test."""
 
     live: Gateway
     loop: asyncio.AbstractEventLoop
@@ -88,12 +88,12 @@ class SocketMachine(RuleBasedStateMachine):
         opened = connect(self.live.url, compression=None)
         self.socket: ClientConnection = self.stack.enter_context(opened)
         self.open: dict[str, Context] = {}
-        #: What was asked of an id since it was last created, and the flushes.
+        #: An id's texts and flushes since it was last created.
         self.texts: dict[str, list[str]] = {}
         self.flushes: dict[str, list[str]] = {}
-        #: How many of an id's texts were sent before it was first asked to be cancelled.
+        #: Number of an id's texts that were sent before its first cancel.
         self.cuts: dict[str, int] = {}
-        #: Ids that were told an error: what was taken of them is not known then.
+        #: Ids with an error, after which it is not known which texts were accepted.
         self.erred: set[str] = set()
         self.cancelled: set[str] = set()
         self.pings = 0
@@ -105,11 +105,11 @@ class SocketMachine(RuleBasedStateMachine):
         self.framing = framing
         self.say(type="session.configure", framing=framing)
 
-    # -- what the client says
+    # -- client messages
 
     @rule(id=IDS.filter(lambda id: id != "never"), encoding=st.sampled_from(("pcm_s16le", "mulaw")))
     def create(self, id: str, encoding: str) -> None:
-        """Settled at once, so that it is known which text is for which context."""
+        """Create a context. Answers are read before and after, so that its texts are known."""
         self.settle()
         was_open = id in self.open
         if not was_open:
@@ -154,7 +154,7 @@ class SocketMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Read all that has been answered so far."""
+        """Read all answers so far."""
         self.pings += 1
         self.say(type="ping", id=f"p{self.pings}")
         while (message := self.next()) != {"type": "pong", "id": f"p{self.pings}"}:
@@ -162,7 +162,7 @@ class SocketMachine(RuleBasedStateMachine):
 
     @rule(id=IDS)
     def wait_for_the_end(self, id: str) -> None:
-        """Where one is to come: of a context that is ended in a state that allows it."""
+        """End a context if it is open, and read up to its end."""
         self.settle()
         if id in self.open:
             self.end(id)
@@ -171,7 +171,7 @@ class SocketMachine(RuleBasedStateMachine):
 
     @rule(id=IDS.filter(lambda id: id != "never"), text=TEXT)
     def speak(self, id: str, text: str) -> None:
-        """A whole context, beside whatever else is open."""
+        """Speak a whole context beside the open ones."""
         self.create(id, "pcm_s16le")
         self.append(id, text)
         self.flush(id)
@@ -180,20 +180,20 @@ class SocketMachine(RuleBasedStateMachine):
 
     @rule(id=IDS.filter(lambda id: id != "never"), text=TEXT)
     def interrupt(self, id: str, text: str) -> None:
-        """A context that is cancelled while it speaks, or just before or after."""
+        """Cancel a context just before, while or just after it speaks."""
         self.create(id, "pcm_s16le")
         self.append(id, text)
         self.append(id, "And on.")
         self.cancel(id, None)
         self.settle()
 
-    # -- what it is told
+    # -- server messages
 
     def say(self, **fields: object) -> None:
         self.socket.send(json.dumps(fields))
 
     def next(self) -> dict[str, Any]:
-        """The next message; a binary frame as the message that stands for it in JSON."""
+        """Return the next message, a binary one as its counterpart in JSON."""
         data = self.socket.recv(PATIENCE_S)
         if isinstance(data, str):
             return dict(json.loads(data))
@@ -239,7 +239,7 @@ class SocketMachine(RuleBasedStateMachine):
         elif kind == "context.cancelled":
             text = message["text_spoken"] + message["text_remaining"]
             texts = self.texts[id]
-            # A cancel may have been refused; what follows the one that was taken is too late.
+            # Text after the accepted cancel does not count; earlier cancels may have been refused.
             first = self.cuts.get(id, len(texts))
             whole = ["".join(texts[:n]) for n in range(first, len(texts) + 1)]
             assert text in whole or (id in self.erred and len(text) <= len(whole[-1]))
@@ -280,11 +280,11 @@ def run(chosen: settings) -> None:
         run_state_machine_as_test(machine, settings=chosen)
 
 
-def test_any_order_of_messages_gets_documented_answers() -> None:
+def test_socket_gives_documented_answers_to_random_messages() -> None:
     run(FEW)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
-def test_many_orders_of_messages_get_documented_answers() -> None:
+def test_socket_gives_documented_answers_to_many_random_messages() -> None:
     run(settings(FEW, max_examples=2000, stateful_step_count=60, derandomize=False))

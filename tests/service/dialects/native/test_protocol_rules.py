@@ -1,4 +1,4 @@
-"""What docs/reference/protocol.md tells those who write a client, against a live gateway."""
+"""The rules for writing a client in docs/reference/protocol.md, against a live gateway."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXT = "A sentence to say. And a second one, which is longer than the first."
 
 
 async def everything(talk: Client, last: str) -> list[str]:
-    """The types of all that comes up to a message of type ``last``; runs of audio once."""
+    """Return the types of messages up to one of type ``last``, with runs of a type merged."""
     kinds: list[str] = []
     while not kinds or kinds[-1] != last:
         message = await talk.next()
@@ -27,14 +27,14 @@ async def in_one_go(talk: Client, context_id: str, **options: Any) -> None:
     await talk.send("context.end", context_id=context_id)
 
 
-async def test_client_may_send_everything_at_once() -> None:
+async def test_client_may_send_whole_context_at_once() -> None:
     async with gateway() as server, client(server.url) as talk:
         await in_one_go(talk, "a")
         came = await everything(talk, "context.done")
         assert came == ["context.created", "audio.started", "audio", "metrics", "context.done"]
 
 
-async def test_what_follows_a_refusal_is_not_known() -> None:
+async def test_messages_after_refused_create_get_unknown_context() -> None:
     async with gateway() as server, client(server.url) as talk:
         await in_one_go(talk, "a", voice="nobody")
         errors = [await talk.error() for _ in range(3)]
@@ -44,7 +44,7 @@ async def test_what_follows_a_refusal_is_not_known() -> None:
         assert (await everything(talk, "context.done"))[0] == "context.created"
 
 
-async def test_a_cancelled_context_ends_with_its_metrics() -> None:
+async def test_cancelled_context_ends_with_metrics() -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.create("a")
         await talk.send("text.append", context_id="a", text=TEXT * 20)
@@ -60,20 +60,20 @@ async def test_a_cancelled_context_ends_with_its_metrics() -> None:
         assert (await everything(talk, "context.done"))[-2:] == ["metrics", "context.done"]
 
 
-async def test_a_refused_message_ends_nothing() -> None:
+async def test_refused_message_does_not_end_context() -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.create("a")
         await talk.send("context.create", context_id="a")
         error = await talk.error()
         assert (error["code"], error["context_id"]) == ("context_exists", "a")
         await talk.send("playback", context_id="a", played_samples=-1)
-        assert "context_id" not in await talk.error()  # a message that cannot be read is nobody's
+        assert "context_id" not in await talk.error()  # an invalid message belongs to no context
         await talk.send("text.append", context_id="a", text=TEXT)
         await talk.send("context.end", context_id="a")
         assert (await everything(talk, "context.done"))[0] == "audio.started"
 
 
-async def test_a_space_after_a_sentence_is_enough_to_speak_it() -> None:
+async def test_sentence_is_spoken_once_space_follows() -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.create("a")
         await talk.send("text.append", context_id="a", text="A sentence to say.")
@@ -83,7 +83,7 @@ async def test_a_space_after_a_sentence_is_enough_to_speak_it() -> None:
         await talk.until("audio.started")
 
 
-async def test_numbers_that_were_not_measured_are_null() -> None:
+async def test_metrics_not_measured_are_null() -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.create("a")
         await talk.send("context.end", context_id="a")

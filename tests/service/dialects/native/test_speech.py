@@ -1,4 +1,4 @@
-"""The native protocol against a live gateway; talker and codec are fakes, the rest is real."""
+"""The native protocol against a live gateway with a fake talker and a fake codec."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.service.live import SPEC, Client, client, gateway, most_rows
 
 
 @pytest.mark.parametrize("mode", ["chunked", "whole"])
-async def test_streamed_audio_is_the_whole_audio(mode: str) -> None:
+async def test_streamed_audio_equals_whole_audio(mode: str) -> None:
     async with gateway() as server, client(server.url) as talk:
         got = await talk.say(TEXT, mode=mode, chunking=EXACT, sampling={"seed": 5})
         want = np.concatenate([server.whole(sentence, 5) for sentence in SENTENCES])
         assert np.array_equal(got, want)
 
 
-async def test_text_may_come_in_any_pieces() -> None:
+async def test_text_may_arrive_in_single_characters() -> None:
     async with gateway() as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT)
         for character in TEXT:
@@ -43,7 +43,7 @@ async def test_text_may_come_in_any_pieces() -> None:
         assert headers[-1].flags & AudioFlags.LAST
 
 
-async def test_frame_ms_sets_the_packets_length() -> None:
+async def test_frame_ms_sets_message_length() -> None:
     audio = {"encoding": "pcm_f32le", "frame_ms": 20}
     async with gateway() as server, client(server.url) as talk:
         got = await talk.say("One sentence.", audio=audio, chunking=EXACT)
@@ -52,7 +52,7 @@ async def test_frame_ms_sets_the_packets_length() -> None:
         assert lengths == {480}
 
 
-async def test_s16_is_the_rounded_float() -> None:
+async def test_pcm_s16le_is_rounded_float() -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.create(audio={"encoding": "pcm_s16le"}, chunking=EXACT)
         await talk.send("text.append", context_id="c", text="One sentence.")
@@ -63,7 +63,7 @@ async def test_s16_is_the_rounded_float() -> None:
         assert np.array_equal(np.frombuffer(data, "<i2"), want.astype(np.int16))
 
 
-async def test_raw_framing_is_bare_audio() -> None:
+async def test_raw_framing_sends_audio_without_headers() -> None:
     async with gateway() as server, connect(server.url) as socket:
         talk = Client(socket)
         await talk.next()
@@ -79,7 +79,7 @@ async def test_raw_framing_is_bare_audio() -> None:
         assert np.array_equal(np.frombuffer(data, np.float32), server.whole("One sentence."))
 
 
-async def test_json_framing_has_the_same_frames_in_json() -> None:
+async def test_json_framing_carries_same_audio_as_binary() -> None:
     async with gateway() as server, connect(server.url) as socket, client(server.url) as binary:
         talk = Client(socket)
         await talk.next()
@@ -109,7 +109,7 @@ async def test_json_framing_has_the_same_frames_in_json() -> None:
             assert not any(flags[1:-1])
 
 
-async def test_after_a_cancel_no_json_audio_comes() -> None:
+async def test_cancel_stops_json_audio() -> None:
     talker = FakeTalker(row_s=0.0005, frames_per_character=20)
     async with gateway(talker) as server, connect(server.url) as socket:
         talk = Client(socket)
@@ -150,7 +150,7 @@ async def test_contexts_on_one_socket_do_not_mix() -> None:
             assert np.array_equal(talk.samples(handle), np.concatenate(want))
 
 
-async def test_flush_and_more_text_after_it() -> None:
+async def test_context_continues_after_flush() -> None:
     async with gateway() as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT)
         await talk.send("text.append", context_id="c", text="Half a sen")
@@ -164,7 +164,7 @@ async def test_flush_and_more_text_after_it() -> None:
         assert np.array_equal(talk.samples(handle), want)
 
 
-async def test_after_a_cancel_not_one_frame_comes_and_the_slot_is_free() -> None:
+async def test_cancel_stops_audio_and_frees_slot() -> None:
     talker = FakeTalker(row_s=0.002, frames_per_character=20)
     async with gateway(talker) as server, client(server.url) as talk:
         handle = await talk.create()
@@ -187,8 +187,8 @@ async def test_after_a_cancel_not_one_frame_comes_and_the_slot_is_free() -> None
 @pytest.mark.parametrize(
     ("wish", "limits"), [({"max_lead_ms": 500}, {}), ({}, {"max_lead_ms": 500})]
 )
-async def test_the_talker_makes_no_more_than_the_lead_allows(wish: Any, limits: Any) -> None:
-    """The client's wish, or the server's own limit where that is below its usual lead."""
+async def test_talker_is_limited_by_lead(wish: Any, limits: Any) -> None:
+    """The client's ``max_lead_ms``, or the server's if it is below the default lead."""
     talker = FakeTalker(row_s=0.0005, frames_per_character=25)
     async with gateway(talker, **limits) as server, client(server.url) as talk:
         made, begun_at = server.talker.rows_made, time.monotonic()
@@ -196,17 +196,17 @@ async def test_the_talker_makes_no_more_than_the_lead_allows(wish: Any, limits: 
         await talk.send("text.append", context_id="c", text="Twenty characters.. ")
         await talk.until("audio.started")
         await asyncio.sleep(0.5)
-        assert server.talker.rows_made - made < most_rows(0.5, begun_at)  # of 475
+        assert server.talker.rows_made - made < most_rows(0.5, begun_at)  # the text has 475 rows
         assert server.talker.outstanding == 1
         await talk.send("context.end", context_id="c")
         while not is_done(message := await talk.next()):
-            if isinstance(message, AudioHeader):  # a listener who is always up to date
+            if isinstance(message, AudioHeader):  # a listener that plays without delay
                 played = message.sample_offset + len(talk.audio[handle][-1][1]) // 4
                 await talk.send("playback", context_id="c", played_samples=played)
         assert np.array_equal(talk.samples(handle), server.whole("Twenty characters.."))
 
 
-async def test_a_client_that_vanishes_frees_talker_and_codec() -> None:
+async def test_disconnect_frees_talker_and_codec() -> None:
     talker = FakeTalker(row_s=0.002, frames_per_character=50)
     async with gateway(talker, codec_delay_s=0.5) as server:
         async with client(server.url) as talk:
@@ -224,7 +224,7 @@ async def test_a_client_that_vanishes_frees_talker_and_codec() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3, 20])
-async def test_an_utterance_is_cut_at_just_so_many_frames(most: int) -> None:
+async def test_max_frames_limits_utterance_exactly(most: int) -> None:
     async with gateway() as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT, sampling={"max_frames": most, "seed": 3})
         await talk.send("text.append", context_id="c", text="A sentence that goes on.")

@@ -1,4 +1,4 @@
-"""What is said in the tests of the native protocol."""
+"""Texts and helpers for tests of the native protocol."""
 
 from __future__ import annotations
 

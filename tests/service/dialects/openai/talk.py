@@ -1,4 +1,4 @@
-"""Requests to the OpenAI speech API and what their answers hold."""
+"""Requests to OpenAI's speech API, and their expected responses."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TEXT = "A sentence to say. And a second one, which is longer than the first."
 
 SENTENCES = ("A sentence to say.", "And a second one, which is longer than the first.")
 
-#: With so much lookahead streamed equals whole, however the stream is cut.
+#: With this lookahead, streamed audio equals whole audio for chunks of any length.
 EXACT = {"first_lookahead_frames": 3, "lookahead_frames": 3}
 
 SPEAK: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": TEXT}
 
 
 def official(server: Gateway) -> openai.AsyncOpenAI:
-    """The client as a user makes it, but for retries, which would hide what is tested."""
+    """Return the official client without retries, which would hide failures."""
     return openai.AsyncOpenAI(base_url=server.http + "/v1", api_key="any", max_retries=0)
 
 

@@ -1,4 +1,4 @@
-"""Several texts in one request: what comes of each, and what is told of the whole."""
+"""Several texts in one request: results of items, errors, concurrency."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tests.service.live import SPEC, client, gateway
 
 
 def pcm(result: dict[str, Any]) -> bytes:
-    """The samples of a successful WAV."""
+    """Return the samples of a successful WAV result."""
     assert (result["status"], result["media_type"]) == ("success", "audio/wav")
     with wave.open(io.BytesIO(base64.b64decode(result["audio_data"], validate=True))) as file:
         assert file.getframerate() == SPEC.sample_rate
         samples = file.readframes(1 << 30)
-        assert 2 * file.getnframes() == len(samples)  # the header tells it
+        assert 2 * file.getnframes() == len(samples)  # the header has the length
         return samples
 
 
-async def test_each_text_is_spoken_whole_and_in_its_place() -> None:
+async def test_batch_results_have_whole_audio_in_order() -> None:
     async with gateway(FakeTalker(row_s=0.0005), codec_delay_s=0.001) as server:
         answer = await post_batch(server, {"items": batch_items(*BATCH_TEXTS * 3), "seed": 5})
         assert answer.headers["content-type"] == "application/json"
@@ -56,7 +56,7 @@ async def test_each_text_is_spoken_whole_and_in_its_place() -> None:
         await server.until_free()
 
 
-async def test_an_items_word_wins_over_the_batchs() -> None:
+async def test_item_options_override_batch_options() -> None:
     batch = [
         {"input": BATCH_TEXTS[0]},
         {"input": BATCH_TEXTS[1], "seed": 9, "response_format": "pcm"},
@@ -76,7 +76,7 @@ async def test_an_items_word_wins_over_the_batchs() -> None:
         assert len(base64.b64decode(fourth["audio_data"])) > 10_000
 
 
-async def test_a_flac_file_tells_its_length() -> None:
+async def test_flac_item_has_duration_in_header() -> None:
     async with gateway() as server:
         body = (
             await post_batch(
@@ -88,10 +88,8 @@ async def test_a_flac_file_tells_its_length() -> None:
             assert file.streams.audio[0].duration == len(server.whole(BATCH_TEXTS[0]))
 
 
-async def test_audio_is_put_into_base64_piece_by_piece() -> None:
-    """A call for a long item would keep the event loop from everybody for some tenths of a
-    second.
-    """
+async def test_batch_audio_is_encoded_to_base64_in_pieces() -> None:
+    """A single call for a long item would block the event loop for some tenths of a second."""
     encode, encoded = base64.b64encode, list[int]()
     async with gateway() as server:
         with patch.object(base64, "b64encode", lambda b: encoded.append(len(b)) or encode(b)):
@@ -104,7 +102,7 @@ async def test_audio_is_put_into_base64_piece_by_piece() -> None:
         assert max(encoded) <= 64 * 1024
 
 
-async def test_batch_takes_a_slot_that_comes_free_before_the_hint_says(
+async def test_batch_takes_free_slot_before_retry_hint_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(batch, "_MOST_WAIT_S", 0.01)
@@ -125,7 +123,7 @@ async def test_batch_takes_a_slot_that_comes_free_before_the_hint_says(
         await server.until_free()
 
 
-async def test_what_cannot_be_spoken_is_told_of_that_item_alone() -> None:
+async def test_failed_items_do_not_affect_other_items() -> None:
     batch = [
         {"input": "..."},
         {"input": BATCH_TEXTS[0]},
@@ -160,7 +158,7 @@ async def test_what_cannot_be_spoken_is_told_of_that_item_alone() -> None:
         await server.until_free()
 
 
-async def test_batch_without_a_valid_item_needs_no_slot() -> None:
+async def test_batch_without_valid_item_needs_no_slot() -> None:
     async with gateway(max_contexts=1) as server:
         lease = server.runtime.admission.acquire()
         answer = await post_batch(server, {"items": [{"input": "x", "voice": "nobody"}]})
@@ -187,7 +185,7 @@ async def test_batch_without_a_valid_item_needs_no_slot() -> None:
         ({"items": batch_items("x"), "stream": True}, 400, "invalid_message", "stream"),
     ],
 )
-async def test_what_is_wrong_with_the_whole_is_a_status(
+async def test_invalid_batch_is_refused_with_status(
     body: dict[str, Any], status: int, code: str, param: str
 ) -> None:
     settings = {"max_batch_items": 4, "max_text_chars": 100, "unknown_fields": "refuse"}
@@ -197,7 +195,7 @@ async def test_what_is_wrong_with_the_whole_is_a_status(
         assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
 
 
-async def test_a_full_server_refuses_the_batch() -> None:
+async def test_full_server_refuses_batch() -> None:
     async with gateway(max_contexts=1) as server, client(server.url) as talk:
         await talk.create()
         answer = await post_batch(server, {"items": batch_items(*BATCH_TEXTS)})
@@ -206,8 +204,8 @@ async def test_a_full_server_refuses_the_batch() -> None:
 
 
 @pytest.mark.parametrize(("at_once", "places"), [(2, 16), (4, 3), (4, 1)])
-async def test_no_more_run_at_once_than_may(at_once: int, places: int) -> None:
-    """Others keep their places, and the batch waits for those that it lacks."""
+async def test_batch_concurrency_is_limited_by_setting_and_slots(at_once: int, places: int) -> None:
+    """If there are fewer slots than the setting allows, items wait for them."""
     settings = {"max_batch_contexts": at_once, "max_contexts": places}
     async with gateway(FakeTalker(row_s=0.0005), **settings) as server:
         most, done = 0, asyncio.Event()
@@ -227,7 +225,7 @@ async def test_no_more_run_at_once_than_may(at_once: int, places: int) -> None:
         await server.until_free()
 
 
-async def test_results_come_while_others_are_made() -> None:
+async def test_first_result_is_sent_while_next_item_is_spoken() -> None:
     talker = FakeTalker(row_s=0.002)
     async with gateway(talker, max_batch_contexts=1) as server, httpx.AsyncClient() as http:
         body = {"items": batch_items(BATCH_TEXTS[2], BATCH_TEXTS[1] * 8)}
@@ -242,26 +240,26 @@ async def test_results_come_while_others_are_made() -> None:
         await server.until_free()
 
 
-async def test_a_client_that_leaves_ends_all_of_it() -> None:
+async def test_disconnect_cancels_whole_batch() -> None:
     talker = FakeTalker(row_s=0.002, frames_per_character=50)
     async with gateway(talker) as server, httpx.AsyncClient() as http:
         body = {"items": batch_items(*BATCH_TEXTS * 4)}
         async with http.stream("POST", server.http + BATCH_PATH, json=body) as answer:
-            pieces = answer.aiter_raw()  # kept: httpx closes the answer with its iterator
+            pieces = answer.aiter_raw()  # kept, because httpx closes the response with its iterator
             await anext(pieces)
             async with asyncio.timeout(60):
                 while server.talker.outstanding < 4:
                     await asyncio.sleep(0.005)
         await server.until_free()
         async with asyncio.timeout(60):
-            while server.runtime.connections:  # a moment after its work
+            while server.runtime.connections:  # closed shortly after the work ends
                 await asyncio.sleep(0.005)
         made = server.talker.rows_made
         await asyncio.sleep(0.05)
         assert server.talker.rows_made == made
 
 
-async def test_items_that_find_the_server_going_are_told_so() -> None:
+async def test_drain_refuses_items_not_yet_started() -> None:
     async with gateway(FakeTalker(row_s=0.005), max_batch_contexts=1) as server:
         answering = asyncio.create_task(post_batch(server, {"items": batch_items(*BATCH_TEXTS)}))
         async with asyncio.timeout(60):
@@ -274,7 +272,7 @@ async def test_items_that_find_the_server_going_are_told_so() -> None:
         assert codes == [None, "draining", "draining"]
 
 
-async def test_failures_of_the_codec_are_the_items() -> None:
+async def test_codec_failure_is_reported_per_item() -> None:
     async with gateway() as server:
         server.codec.fail_with = BackendError(ErrorCode.CODEC_FAILED, "Told.")
         body = (await post_batch(server, {"items": batch_items(*BATCH_TEXTS)})).json()
@@ -286,8 +284,8 @@ async def test_failures_of_the_codec_are_the_items() -> None:
         await server.until_free()
 
 
-async def test_long_items_are_not_held_to_real_time() -> None:
-    """Nobody listens to them while they are made, so no lead limits them."""
+async def test_long_items_are_not_limited_by_lead() -> None:
+    """Items are sent when complete, so no lead limits them."""
     text = "One two three four five six. " * 100
     async with gateway(max_lead_ms=500, default_lead_ms=500) as server:
         async with asyncio.timeout(30):
@@ -295,7 +293,7 @@ async def test_long_items_are_not_held_to_real_time() -> None:
         assert len(pcm(body["results"][0])) // 2 > 60 * SPEC.sample_rate
 
 
-def test_options_are_those_of_a_single_text() -> None:
+def test_batch_options_have_same_limits_as_single_speech() -> None:
     single = SpeechBody.model_json_schema()["properties"]
     for mine in (BatchBody, BatchItem):
         for name, schema in mine.model_json_schema()["properties"].items():

@@ -1,4 +1,4 @@
-"""Several texts in one request: what ends them before they are spoken."""
+"""Several texts in one request: no free slot, shutdown, an unread response."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.service.dialects.openai.talk import BATCH_PATH, BATCH_TEXTS, batch_it
 from tests.service.live import client, gateway
 
 
-async def test_batch_item_that_finds_no_slot_is_told_so_in_the_end(
+async def test_batch_item_without_slot_fails_after_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(batch, "_SLOT_TIMEOUT_S", 0.3)
@@ -32,7 +32,7 @@ async def test_batch_item_that_finds_no_slot_is_told_so_in_the_end(
         assert [result.get("code") for result in body["results"]] == [None, "overloaded"]
 
 
-async def test_all_that_is_being_spoken_ends_with_the_server() -> None:
+async def test_drain_timeout_ends_items_being_spoken() -> None:
     talker = FakeTalker(frames_per_character=50)
     async with gateway(talker, max_batch_contexts=3, drain_s=0.3) as server:
         talker.row_s = 0.02
@@ -46,7 +46,7 @@ async def test_all_that_is_being_spoken_ends_with_the_server() -> None:
         assert [result.get("code") for result in body["results"]] == ["draining"] * 3
 
 
-async def test_an_answer_that_nobody_reads_is_broken_off() -> None:
+async def test_unread_batch_response_is_aborted() -> None:
     async with gateway(slow_consumer_s=0.5, max_batch_contexts=4) as server:
         body = json.dumps(
             {"items": batch_items(*["One two three four five six. " * 150] * 4)}

@@ -1,4 +1,4 @@
-"""What goes wrong between a client of OpenAI's API and the gateway, and how it is told."""
+"""Invalid requests, failures, disconnects and draining in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"voice": {"id": "default", "x": 1}}, 400, "invalid_message", "voice.x"),
     ({"response_format": "midi"}, 400, "invalid_message", "response_format"),
     ({"stream_format": "ws"}, 400, "invalid_message", "stream_format"),
-    ({"bitrate": 12_345}, 400, "unsupported", "bitrate"),  # of s16le, which has none
+    ({"bitrate": 12_345}, 400, "unsupported", "bitrate"),  # pcm has no bit rate
     ({"bitrate": 0}, 400, "invalid_message", "bitrate"),
     ({"response_format": "mp3", "bitrate": 12_345}, 400, "unsupported", "bitrate"),
     ({"speed": 5}, 400, "invalid_message", "speed"),
@@ -66,7 +66,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
 
 
 @pytest.mark.parametrize(("fields", "status", "code", "param"), REFUSED)
-async def test_what_cannot_be_served_is_refused_by_name(
+async def test_error_names_invalid_field(
     fields: dict[str, Any], status: int, code: str, param: str | None
 ) -> None:
     strict = {"unspeakable_text": "error", "unknown_fields": "refuse"}
@@ -94,7 +94,7 @@ async def test_what_cannot_be_served_is_refused_by_name(
         (b'{"input":"' + b"x" * 15_000_000, "application/json", 413, "text_too_long"),
     ],
 )
-async def test_bodies_that_are_no_request(
+async def test_invalid_body_is_refused(
     content: bytes, media_type: str, status: int, code: str
 ) -> None:
     async with gateway() as server, httpx.AsyncClient() as http:
@@ -103,7 +103,7 @@ async def test_bodies_that_are_no_request(
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-async def test_any_text_within_the_limit_fits_into_a_body() -> None:
+async def test_body_limit_allows_longest_text() -> None:
     async with gateway(max_text_chars=60, max_message_bytes=1024) as server:
         body = json.dumps(PCM | {"input": "Clapping: " + "\N{PARTY POPPER}" * 50})
         assert len(body) > 12 * 50
@@ -113,7 +113,7 @@ async def test_any_text_within_the_limit_fits_into_a_body() -> None:
             assert answer.status_code == 200
 
 
-async def test_the_official_client_raises_its_own_errors() -> None:
+async def test_official_client_raises_typed_errors() -> None:
     async with gateway(FakeTalker(row_s=0.01), max_contexts=1) as server, official(server) as api:
         with pytest.raises(openai.BadRequestError) as bad:
             await api.audio.speech.create(**{**SPEAK, "voice": "nobody"})
@@ -136,7 +136,7 @@ async def test_the_official_client_raises_its_own_errors() -> None:
         assert loading.value.response.headers["retry-after"] == "1"
 
 
-async def test_the_official_client_comes_again_when_there_is_room() -> None:
+async def test_official_client_retries_until_slot_is_free() -> None:
     async with gateway(FakeTalker(row_s=0.001), max_contexts=8, **EXACT) as server:
         patient = official(server).with_options(max_retries=10)
         async with patient as api:
@@ -147,7 +147,7 @@ async def test_the_official_client_comes_again_when_there_is_room() -> None:
 
 @asynccontextmanager
 async def open_stream(server: Gateway, **fields: Any) -> AsyncIterator[httpx.Response]:
-    """A response whose first bytes have come."""
+    """Open a streamed response whose headers have arrived."""
     async with (
         httpx.AsyncClient(timeout=60) as http,
         http.stream("POST", server.http + PATH, json=PCM | fields) as answer,
@@ -156,7 +156,7 @@ async def open_stream(server: Gateway, **fields: Any) -> AsyncIterator[httpx.Res
         yield answer
 
 
-async def test_a_client_that_leaves_ends_the_work_at_once() -> None:
+async def test_disconnect_stops_generation() -> None:
     talker = FakeTalker(row_s=0.002, frames_per_character=50)
     async with gateway(talker) as server:
         async with open_stream(server) as answer:
@@ -168,7 +168,7 @@ async def test_a_client_that_leaves_ends_the_work_at_once() -> None:
         assert server.runtime.connections == 0
 
 
-async def test_a_client_that_leaves_before_the_first_byte() -> None:
+async def test_disconnect_before_first_byte_cancels_codec() -> None:
     async with gateway() as server:
         server.codec.delay_s = 30
         with pytest.raises(httpx.ReadTimeout):
@@ -188,7 +188,7 @@ LATE: dict[str, Any] = {"frames_per_character": 4, "row_s": 0.001, "fail_after":
 
 
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])
-async def test_a_failure_before_the_first_byte_has_a_status(stream_format: str) -> None:
+async def test_failure_before_first_byte_has_status(stream_format: str) -> None:
     body = {"input": "This will !fail now.", "stream_format": stream_format}
     async with gateway() as server, httpx.AsyncClient() as http:
         answer = await http.post(server.http + PATH, json=body)
@@ -197,7 +197,7 @@ async def test_a_failure_before_the_first_byte_has_a_status(stream_format: str) 
         assert answer.json()["error"]["type"] == "server_error"
 
 
-async def test_a_failure_after_it_leaves_the_body_without_an_end() -> None:
+async def test_failure_after_first_byte_aborts_body() -> None:
     async with gateway(FakeTalker(**LATE)) as server, official(server) as api:
         async with open_stream(server, input=FAILS) as answer:
             pieces = answer.aiter_raw()
@@ -210,7 +210,7 @@ async def test_a_failure_after_it_leaves_the_body_without_an_end() -> None:
         assert 'tts_errors_total{code="engine_failed"} 2.0' in await metrics(server)
 
 
-async def test_a_failure_among_events_is_an_event() -> None:
+async def test_failure_after_first_event_is_error_event() -> None:
     async with gateway(FakeTalker(**LATE)) as server:
         async with open_stream(server, input=FAILS, stream_format="sse") as answer:
             events = parsed((await answer.aread()).decode())
@@ -227,7 +227,7 @@ async def test_a_failure_among_events_is_an_event() -> None:
         (RuntimeError("secret at 0xdeadbeef"), 500, "internal"),
     ],
 )
-async def test_speech_reports_a_codec_failure(failure: Exception, status: int, code: str) -> None:
+async def test_speech_reports_codec_failure(failure: Exception, status: int, code: str) -> None:
     async with gateway() as server, httpx.AsyncClient() as http:
         server.codec.fail_with = failure
         answer = await http.post(server.http + PATH, json=PCM)
@@ -236,14 +236,14 @@ async def test_speech_reports_a_codec_failure(failure: Exception, status: int, c
         await server.until_free()
 
 
-#: More audio than the kernel's buffers hold.
+#: Settings and a talker for more audio than the kernel's buffers hold.
 FAR_AHEAD = {"default_lead_ms": 10**7, "max_lead_ms": 10**7}
 LONG = FakeTalker(frames_per_character=70, max_frames=10_000)
 
 
 @asynccontextmanager
 async def unread(server: Gateway) -> AsyncIterator[socket.socket]:
-    """A request whose answer nobody reads, with as small a buffer as the kernel gives."""
+    """Send a request without reading the response, with the smallest receive buffer."""
     body = json.dumps(PCM).encode()
     head = f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -256,7 +256,7 @@ async def unread(server: Gateway) -> AsyncIterator[socket.socket]:
         yield wire
 
 
-async def test_a_client_that_does_not_read_holds_the_codec_back() -> None:
+async def test_unread_response_pauses_codec() -> None:
     settings: dict[str, Any] = {**FAR_AHEAD, "slow_consumer_s": 60}
     async with gateway(LONG, **settings, **EXACT) as server, unread(server) as wire:
         async with asyncio.timeout(30):
@@ -287,7 +287,7 @@ def unchunked(answer: bytes) -> bytes:
         at += size + 2
 
 
-async def test_a_client_that_never_reads_loses_its_place() -> None:
+async def test_unread_response_loses_slot_after_slow_consumer_s() -> None:
     settings: dict[str, Any] = {**FAR_AHEAD, "slow_consumer_s": 0.3}
     async with gateway(LONG, **settings) as server, unread(server):
         async with asyncio.timeout(60):
@@ -302,7 +302,7 @@ async def test_a_client_that_never_reads_loses_its_place() -> None:
         assert 'tts_contexts_total{outcome="cancelled",protocol="openai"} 1.0' in text
 
 
-async def test_draining_finishes_what_is_under_way() -> None:
+async def test_drain_finishes_open_response_and_refuses_new() -> None:
     async with gateway(FakeTalker(row_s=0.002), **EXACT) as server:
         async with open_stream(server) as answer:
             draining = asyncio.create_task(server.runtime.drain())
@@ -315,7 +315,7 @@ async def test_draining_finishes_what_is_under_way() -> None:
         assert server.runtime.phase is Phase.DRAINING
 
 
-async def test_draining_waits_no_longer_than_it_said() -> None:
+async def test_drain_ends_open_response_after_drain_s() -> None:
     talker = FakeTalker(row_s=0.005, frames_per_character=50)
     async with gateway(talker, drain_s=0.2) as server:
         async with open_stream(server, stream_format="sse") as answer:

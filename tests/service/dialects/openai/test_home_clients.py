@@ -1,16 +1,16 @@
-"""Open WebUI's and Home Assistant's calls, replayed as their sources make them.
+"""Requests of Open WebUI and Home Assistant, as their sources make them.
 
-Read, not copied, in these versions:
+The sources were read, not copied, in these versions:
 
 - Open WebUI 0.7.0 (open-webui/open-webui at 6adde203cd29, ``backend/open_webui/routers/audio.py``):
-  its server asks for lists by ``requests`` and without a key, and for speech by aiohttp, from the
-  page's ``input`` and ``voice``, its own setting of the model and whatever an administrator adds.
+  its server requests lists by ``requests`` and without a key, and speech by aiohttp, from the
+  page's ``input`` and ``voice``, its setting for the model and an administrator's parameters.
 - Home Assistant by the custom integration OpenAI TTS 3.7 (sfortis/openai_tts at 5c8b3bebe5f4,
-  ``config_flow.py`` and ``openaitts_engine.py``): a full stop as a trial when it is set up, then
-  urllib for whole files and aiohttp for streams.
+  ``config_flow.py`` and ``openaitts_engine.py``): its setup requests a full stop as a trial. Later
+  it uses urllib for whole files and aiohttp for streams.
 - Home Assistant by Wyoming, through wyoming_openai 0.4.1 (roryeckel/wyoming_openai at
-  614b6dfa0915, ``compatibility.py`` and ``handler.py``): OpenAI's client, after probes that tell
-  other servers apart, and a WAV whose header must come whole with the first 2048 bytes.
+  614b6dfa0915, ``compatibility.py`` and ``handler.py``): OpenAI's client, after probes that detect
+  other servers. The first 2048 bytes of a WAV must contain its whole header.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def assert_is_spoken(mp3: bytes, server: Gateway) -> None:
 async def post_as_open_webui(
     base: str, key: str, params: dict[str, Any] | None = None
 ) -> tuple[int, str, bytes]:
-    """The answer's status, type and body. By urllib, since httpx sends no key that is empty."""
+    """Return the status, media type and body. Uses urllib, since httpx sends no empty key."""
     payload = {"input": TEXT, "voice": "alloy", "model": "tts-1", **(params or {})}
     headers = {
         **AIOHTTP,
@@ -81,16 +81,16 @@ async def post_as_open_webui(
     return await asyncio.to_thread(post)
 
 
-# A key is a setting that many leave empty.
+# Many leave the setting for the key empty.
 @pytest.mark.parametrize("key", ["sk-any", ""])
-async def test_open_webui_speaks_into_an_mp3(key: str) -> None:
+async def test_open_webui_receives_mp3(key: str) -> None:
     async with gateway(**EXACT) as server:
         status, kind, mp3 = await post_as_open_webui(server.http, key)
         assert (status, kind) == (200, "audio/mpeg")
-        assert_is_spoken(mp3, server)  # it is kept and served as NAME.mp3
+        assert_is_spoken(mp3, server)  # Open WebUI stores and serves it as NAME.mp3
 
 
-async def test_open_webui_adds_an_administrators_parameters() -> None:
+async def test_open_webui_administrator_parameters_are_applied() -> None:
     async with gateway(**EXACT) as server:
         more = {"speed": 0.5, "response_format": "mp3", "lang_code": "a"}
         _, _, slow = await post_as_open_webui(server.http, "any", more)
@@ -98,7 +98,7 @@ async def test_open_webui_adds_an_administrators_parameters() -> None:
         assert abs(len(heard) - 2 * len(whole(server))) <= PADDING
 
 
-async def test_open_webui_lists_models_and_voices_without_a_key() -> None:
+async def test_open_webui_lists_models_and_voices_without_key() -> None:
     requests = {"User-Agent": "python-requests/2.32.5", "Accept-Encoding": "gzip, deflate"}
     async with (
         gateway() as server,
@@ -110,13 +110,13 @@ async def test_open_webui_lists_models_and_voices_without_a_key() -> None:
         assert "default" in {voice["id"]: voice["name"] for voice in voices}
 
 
-async def test_open_webui_shows_a_refusals_reason(tmp_path: Path) -> None:
+async def test_open_webui_gets_message_of_refusal(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("ours", "acme"))
     async with gateway(api_keys_file=keys, **EXACT) as server:
         status, _, told = await post_as_open_webui(server.http, "theirs")
         assert status == 401
         assert json.loads(told)["error"]["message"]  # shown as "External: ..."
-        # The lists, which it asks for without the key, are then its own: OpenAI's names, served.
+        # Open WebUI requests lists without a key. If refused, it shows OpenAI's names, which work.
         async with httpx.AsyncClient(base_url=server.http) as http:
             assert (await http.get("/v1/audio/voices")).status_code == 401
         assert (await post_as_open_webui(server.http, "ours"))[0] == 200
@@ -142,7 +142,7 @@ def read(request: urllib.request.Request) -> bytes:
         return bytes(answer.read())
 
 
-async def test_home_assistant_tries_a_full_stop_when_it_is_set_up() -> None:
+async def test_home_assistant_setup_request_succeeds() -> None:
     trial = {"model": "tts-1", "input": ".", "voice": "alloy", "response_format": "mp3"}
     headers = {**AIOHTTP, "Content-Type": "application/json", "Authorization": "Bearer any"}
     async with gateway() as server, httpx.AsyncClient(timeout=10, headers=headers) as http:
@@ -150,7 +150,7 @@ async def test_home_assistant_tries_a_full_stop_when_it_is_set_up() -> None:
         assert answer.status_code < 400
 
 
-async def test_home_assistants_set_up_tells_a_wrong_key(tmp_path: Path) -> None:
+async def test_home_assistant_gets_401_for_wrong_key(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("ours", "acme"))
     async with gateway(api_keys_file=keys) as server:
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -160,13 +160,13 @@ async def test_home_assistants_set_up_tells_a_wrong_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"instructions": "Whisper.", "chunk_size": 400}])
-async def test_home_assistant_reads_a_whole_file(more: dict[str, Any]) -> None:
+async def test_home_assistant_reads_whole_file(more: dict[str, Any]) -> None:
     async with gateway(**EXACT) as server:
         request = request_as_home_assistant(server.http, "", **more)
         assert_is_spoken(await asyncio.to_thread(read, request), server)
 
 
-async def test_home_assistant_streams_a_file() -> None:
+async def test_home_assistant_streams_file() -> None:
     async with gateway(**EXACT) as server:
         request = request_as_home_assistant(server.http, "any")
         headers = {**AIOHTTP, **dict(request.header_items())}
@@ -183,15 +183,15 @@ async def test_home_assistant_streams_a_file() -> None:
 # -- Home Assistant: Wyoming
 
 
-async def test_wyoming_openai_takes_this_server_for_openais() -> None:
-    """Not for Kokoro-FastAPI, LocalAI or Speaches, which it would ask for other things."""
+async def test_wyoming_openai_detects_openai_backend() -> None:
+    """Its probes must not find Kokoro-FastAPI, LocalAI or Speaches, which get other requests."""
     async with gateway() as server, httpx.AsyncClient(base_url=f"{server.http}/v1/") as http:
         kokoro, localai = await http.get("/test"), await http.get("/readyz")
         assert (kokoro.is_error, localai.is_error) == (True, True)
         assert (await http.get("../../health")).text != "OK"
 
 
-async def test_wyoming_openai_finds_a_wav_header_in_the_first_piece() -> None:
+async def test_wyoming_openai_gets_wav_header_in_first_2048_bytes() -> None:
     async with gateway(**EXACT) as server, official(server) as api:
         async with api.audio.speech.with_streaming_response.create(
             model="tts-1", voice="nova", input=TEXT, response_format="wav"

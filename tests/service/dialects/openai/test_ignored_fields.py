@@ -1,4 +1,4 @@
-"""Fields of OpenAI's API, and of clients of others like it, that this server has no use for."""
+"""Fields of OpenAI's API without effect here, headers of responses, and names of the model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.service.memory import served
 
 PATH = "/v1/audio/speech"
 SPEAK = {"input": "Hello there.", "response_format": "pcm"}
-#: What Open WebUI, LibreChat, LiteLLM and Kokoro's clients send beside the text.
+#: Fields that Open WebUI, LibreChat, LiteLLM and Kokoro's clients send beside the text.
 STRANGE: dict[str, Any] = {
     "instructions": "Whisper.", "lang_code": "a", "user": "u1", "backend": "x", "language": "en",
 }  # fmt: skip
 
 
-async def test_unknown_fields_are_ignored_and_named_in_a_header() -> None:
+async def test_unknown_fields_are_ignored_and_named_in_header() -> None:
     async with served() as service:
         answer = await service.http.post(PATH, json=SPEAK | STRANGE)
         assert answer.status_code == 200
@@ -26,7 +26,7 @@ async def test_unknown_fields_are_ignored_and_named_in_a_header() -> None:
         assert plain.content == answer.content
 
 
-async def test_a_voice_that_is_replaced_is_named() -> None:
+async def test_replaced_voice_is_named_in_header() -> None:
     async with served() as service:
         answer = await service.http.post(PATH, json=SPEAK | {"voice": "af_bella"})
         assert answer.headers["x-talkwire-ignored"] == "voice"
@@ -35,7 +35,7 @@ async def test_a_voice_that_is_replaced_is_named() -> None:
             assert "x-talkwire-ignored" not in answer.headers
 
 
-async def test_the_header_holds_no_more_and_nothing_else_than_names() -> None:
+async def test_ignored_header_has_at_most_32_safe_names() -> None:
     async with served() as service:
         hostile = {"a\r\nset-cookie: x": 1, "caf\u00e9": 1, "x" * 65: 1, "": 1, "fine": 1}
         answer = await service.http.post(PATH, json=SPEAK | hostile)
@@ -46,7 +46,7 @@ async def test_the_header_holds_no_more_and_nothing_else_than_names() -> None:
 
 
 @pytest.mark.parametrize("name", STRANGE)
-async def test_a_strict_server_refuses_them(name: str) -> None:
+async def test_unknown_field_is_refused_by_strict_server(name: str) -> None:
     async with served(unknown_fields="refuse") as service:
         answer = await service.http.post(PATH, json=SPEAK | {name: STRANGE[name]})
         error = answer.json()["error"]
@@ -54,13 +54,13 @@ async def test_a_strict_server_refuses_them(name: str) -> None:
         assert name in error["message"]
 
 
-async def test_a_misspelt_field_is_told_the_right_one() -> None:
+async def test_misspelt_field_error_suggests_correct_name() -> None:
     async with served(unknown_fields="refuse") as service:
         answer = await service.http.post(PATH, json=SPEAK | {"respnse_format": "wav"})
         assert "did you mean response_format?" in answer.json()["error"]["message"]
 
 
-async def test_fields_of_a_batch_are_ignored_alike() -> None:
+async def test_unknown_fields_of_batch_are_ignored_or_refused() -> None:
     batch = {"items": [{"input": "Hello.", "user": "u"}, {"input": "Bye."}], "backend": "x"}
     batch["mode"] = "chunked"
     async with served() as service:
@@ -72,7 +72,7 @@ async def test_fields_of_a_batch_are_ignored_alike() -> None:
         assert answer.status_code == 400
 
 
-async def test_the_default_format_is_a_setting() -> None:
+async def test_default_response_format_is_configurable() -> None:
     async with served() as service:
         answer = await service.http.post(PATH, json={"input": "Hello."})
         assert answer.headers["content-type"] == "audio/mpeg"
@@ -82,7 +82,7 @@ async def test_the_default_format_is_a_setting() -> None:
         assert answer.content[:4] == b"RIFF"
 
 
-async def test_bare_samples_tell_what_they_are_in_headers() -> None:
+async def test_pcm_response_headers_describe_samples() -> None:
     async with served() as service:
         told = (await service.http.post(PATH, json=SPEAK)).headers
         names = ("x-sample-rate", "x-channels", "x-bit-depth")
@@ -91,7 +91,7 @@ async def test_bare_samples_tell_what_they_are_in_headers() -> None:
         assert "x-sample-rate" not in other.headers
 
 
-async def test_all_names_of_a_model_are_accepted_and_listed() -> None:
+async def test_all_model_names_are_listed_and_accepted() -> None:
     names = ["higgs", "bosonai/higgs-audio-v3-tts-4b", "bosonai/higgs-tts-3-4b", "house", "tts-1"]
     settings = {"model": "bosonai/higgs-audio-v3-tts-4b", "served_model_name": "higgs"}
     async with served(**settings, served_model_names="house") as service:

@@ -1,4 +1,4 @@
-"""OpenAI's speech API, as the unmodified official client calls it, against a live gateway."""
+"""OpenAI's speech API with the unmodified official client, against a live gateway."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.service.live import SPEC, client, gateway
 
 
 @pytest.mark.parametrize("mode", ["chunked", "whole"])
-async def test_pcm_is_what_the_native_protocol_sends(mode: str) -> None:
+async def test_pcm_equals_audio_of_native_protocol(mode: str) -> None:
     async with gateway(**EXACT) as server, client(server.url) as talk, official(server) as api:
         spoken = await api.audio.speech.create(
             **SPEAK, response_format="pcm", extra_body={"seed": 5, "mode": mode}
@@ -52,7 +52,7 @@ async def test_pcm_is_what_the_native_protocol_sends(mode: str) -> None:
         ("wav", "audio/wav", 24_000),
     ],
 )
-async def test_each_format_is_that_format(name: Any, media_type: str, rate: int) -> None:
+async def test_speech_has_requested_format(name: Any, media_type: str, rate: int) -> None:
     async with gateway(**EXACT) as server, official(server) as api:
         spoken = await api.audio.speech.create(**SPEAK, response_format=name)
         assert spoken.response.headers["content-type"] == media_type
@@ -63,11 +63,11 @@ async def test_each_format_is_that_format(name: Any, media_type: str, rate: int)
             assert np.array_equal(np.rint(got * 32768), np.rint(want * np.float32(32767)))
             return
         assert 0 <= len(got) - len(want) <= PADDING
-        # The fake's sounds have noise, which Opus leaves out, and a shape of frames in common.
+        # All audio of the fakes has the same envelope of frames, and noise, which Opus drops.
         assert likeness(got, want) > likeness(got, whole(server, seed=9)) + 0.2
 
 
-async def test_mp3_is_the_default_as_at_openai() -> None:
+async def test_mp3_is_default_format() -> None:
     async with gateway() as server, official(server) as api:
         spoken = await api.audio.speech.create(**SPEAK)
         assert spoken.response.headers["content-type"] == "audio/mpeg"
@@ -75,7 +75,7 @@ async def test_mp3_is_the_default_as_at_openai() -> None:
             assert file.format.name == "mp3"
 
 
-async def test_audio_comes_while_it_is_made() -> None:
+async def test_audio_is_streamed_while_generated() -> None:
     talker = FakeTalker(row_s=0.005, frames_per_character=10)
     async with gateway(talker, **EXACT) as server, official(server) as api:
         speaking = api.audio.speech.with_streaming_response
@@ -90,7 +90,7 @@ async def test_audio_comes_while_it_is_made() -> None:
         assert len(spoken.headers["x-request-id"]) == 32
 
 
-async def test_events_hold_the_same_audio_and_end_with_the_usage() -> None:
+async def test_events_carry_audio_and_end_with_usage() -> None:
     async with gateway(**EXACT) as server, official(server) as api:
         speaking = api.audio.speech.with_streaming_response
         async with speaking.create(
@@ -113,7 +113,7 @@ async def test_events_hold_the_same_audio_and_end_with_the_usage() -> None:
         }
 
 
-async def test_what_load_generators_post() -> None:
+async def test_load_generator_request_is_accepted() -> None:
     body = {
         "model": "embedded",
         "input": TEXT,
@@ -128,14 +128,14 @@ async def test_what_load_generators_post() -> None:
 
 
 @pytest.mark.parametrize("voice", [*sorted(OPENAI_VOICES), "default", {"id": "default"}, None])
-async def test_every_voice_a_client_may_have_to_send(voice: Any) -> None:
+async def test_openai_voice_names_use_default_voice(voice: Any) -> None:
     body = {"input": SENTENCES[0], "voice": voice, "response_format": "pcm"}
     async with gateway(**EXACT) as server, httpx.AsyncClient() as http:
         answer = await http.post(server.http + "/v1/audio/speech", json=body)
         assert answer.content == s16(server.whole(SENTENCES[0]))
 
 
-async def test_models_and_voices_can_be_listed() -> None:
+async def test_models_and_voices_are_listed() -> None:
     settings = {"served_model_name": "org/voice", "openai_model_aliases": ("tts-1", "x")}
     async with gateway(**settings) as server, official(server) as api:
         listed = [model.id async for model in await api.models.list()]
@@ -155,7 +155,7 @@ async def test_models_and_voices_can_be_listed() -> None:
             await api.models.retrieve("y")
 
 
-async def test_the_documentation_describes_every_field() -> None:
+async def test_openapi_describes_every_field() -> None:
     async with gateway() as server, httpx.AsyncClient() as http:
         schema = (await http.get(server.http + "/openapi.json")).json()
     operation = schema["paths"]["/v1/audio/speech"]["post"]
@@ -167,7 +167,7 @@ async def test_the_documentation_describes_every_field() -> None:
     assert all(field["description"] for field in fields.values())
 
 
-def test_sampling_has_the_ranges_of_the_native_protocol() -> None:
+def test_sampling_options_have_ranges_of_native_protocol() -> None:
     mine = SpeechBody.model_json_schema()["properties"]
     native = msgspec.json.schema(wire.SamplingOptions)["$defs"]["SamplingOptions"]["properties"]
     for name in wire.SamplingOptions.__struct_fields__:
@@ -179,8 +179,8 @@ def bounds(schema: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in choice.items() if key != "title"}
 
 
-async def test_vllm_omnis_names_mean_the_same() -> None:
-    """What its benchmark sends beside OpenAI's fields."""
+async def test_vllm_omni_max_new_tokens_equals_max_frames() -> None:
+    """Includes the other fields that vLLM-Omni's benchmark sends."""
     body = {"input": "One sentence to say.", "response_format": "pcm", "voice": "alloy", "seed": 1}
     theirs = {"task_type": "CustomVoice", "language": "English", "stream_format": "audio"}
     async with gateway(**EXACT) as server, httpx.AsyncClient(base_url=server.http) as http:

@@ -1,4 +1,4 @@
-"""vLLM-Omni's socket, spoken to by a bare client."""
+"""A bare client for vLLM-Omni's socket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STREAM: dict[str, Any] = {"stream_audio": True, "response_format": "pcm"}
 
 
 class Talk:
-    """A bare client; ``frames`` are the binary messages since they were last taken."""
+    """A connected client. ``frames`` are the binary messages since the last ``sentence``."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket, self.frames = socket, list[bytes]()
@@ -43,7 +43,7 @@ class Talk:
             self.frames.append(data)
 
     async def sentence(self, flush: int, index: int, text: str) -> tuple[dict[str, Any], bytes]:
-        """One sentence's ``audio.start`` and its audio."""
+        """Return a sentence's ``audio.start`` and its audio."""
         assert not self.frames
         start = await self.next()
         assert start["type"] == "audio.start", start
@@ -68,7 +68,7 @@ class Talk:
         }
 
     async def hear(self) -> bytes:
-        """The next audio, past messages."""
+        """Return the next audio, skipping messages."""
         while True:
             async with asyncio.timeout(60):
                 data = await self.socket.recv()
@@ -85,7 +85,7 @@ class Talk:
 
 @contextlib.asynccontextmanager
 async def speaking(server: Gateway, **config: Any) -> AsyncIterator[Talk]:
-    """A connected client that has sent its config, unless there is none."""
+    """Connect a client, and send the config if there is one."""
     url = server.http.replace("http", "ws") + "/v1/audio/speech/stream"
     async with connect(url, compression=None) as socket:
         talk = Talk(socket)

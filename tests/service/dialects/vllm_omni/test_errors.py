@@ -1,4 +1,4 @@
-"""vLLM-Omni's socket: what is refused, what fails, and how it ends."""
+"""vLLM-Omni's socket: refused messages and handshakes, failures, timeouts, draining."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "code", "param"), REFUSED)
-async def test_a_first_config_that_cannot_be_served(
+async def test_invalid_first_config_closes_socket(
     fields: dict[str, Any], code: str, param: str
 ) -> None:
     async with gateway() as server, speaking(server, **fields) as talk:
@@ -47,7 +47,7 @@ async def test_a_first_config_that_cannot_be_served(
         assert await talk.closed() == 1008
 
 
-async def test_a_later_config_that_cannot_be_served_changes_nothing() -> None:
+async def test_invalid_later_config_changes_nothing() -> None:
     async with gateway(**EXACT) as server, speaking(server, **STREAM, seed=5) as talk:
         await talk.send("session.config", voice="nobody")
         assert (await talk.next())["code"] == "unknown_voice"
@@ -59,7 +59,7 @@ async def test_a_later_config_that_cannot_be_served_changes_nothing() -> None:
         assert data == s16(server.whole(TEXTS[0], 5))
 
 
-async def test_everything_else_that_clients_of_its_server_send_is_taken() -> None:
+async def test_config_accepts_other_fields_of_vllm_omni_clients() -> None:
     config = {
         "model": "tts-1",
         "voice": "default",
@@ -77,7 +77,7 @@ async def test_everything_else_that_clients_of_its_server_send_is_taken() -> Non
     async with gateway(**EXACT) as server, speaking(server, **config) as talk:
         await talk.say(TEXTS[0])
         _, data = await talk.sentence(0, 0, TEXTS[0])
-        assert 0 < len(data) < len(s16(server.whole(TEXTS[0])))  # 20 rows and no more
+        assert 0 < len(data) < len(s16(server.whole(TEXTS[0])))  # 20 frames at most
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ async def test_everything_else_that_clients_of_its_server_send_is_taken() -> Non
         (b"\0", "invalid_message"),
     ],
 )
-async def test_what_is_no_message_is_told_and_nothing_else_happens(
+async def test_invalid_message_gets_error_and_changes_nothing(
     message: str | bytes, code: str
 ) -> None:
     async with gateway(max_text_chars=100, **EXACT) as server, speaking(server, **STREAM) as talk:
@@ -105,7 +105,7 @@ async def test_what_is_no_message_is_told_and_nothing_else_happens(
 
 
 @pytest.mark.parametrize("kind", ["input.text", "input.done", "nonsense"])
-async def test_the_first_message_must_be_a_config(kind: str) -> None:
+async def test_first_message_must_be_session_config(kind: str) -> None:
     async with gateway() as server, speaking(server) as talk:
         await talk.send(kind)
         assert (await talk.next())["code"] == "invalid_message"
@@ -119,7 +119,7 @@ async def test_the_first_message_must_be_a_config(kind: str) -> None:
         (RuntimeError("secret at 0xdeadbeef"), "internal"),
     ],
 )
-async def test_a_failure_is_told_of_each_sentence_and_the_socket_goes_on(
+async def test_failure_is_reported_per_sentence_and_socket_stays_open(
     failure: Exception, code: str
 ) -> None:
     config = {**STREAM, "split_granularity": "sentence"}
@@ -139,7 +139,7 @@ async def test_a_failure_is_told_of_each_sentence_and_the_socket_goes_on(
         assert (await talk.sentence(1, 0, TEXTS[0]))[1] == s16(server.whole(TEXTS[0]))
 
 
-async def test_audio_that_breaks_off_is_to_be_discarded() -> None:
+async def test_failure_within_audio_has_action_discard() -> None:
     talker = FakeTalker(frames_per_character=4, row_s=0.001, fail_after=60)
     async with gateway(talker, **EXACT) as server, speaking(server, **STREAM) as talk:
         await talk.say(BOTH + " This will !fail now.")
@@ -155,7 +155,7 @@ async def test_audio_that_breaks_off_is_to_be_discarded() -> None:
         await talk.done(0, 1)
 
 
-async def test_a_full_server_refuses_the_sentence() -> None:
+async def test_full_server_refuses_sentence() -> None:
     async with gateway(max_contexts=1, **EXACT) as server, speaking(server, **STREAM) as talk:
         lease = server.runtime.admission.acquire()
         await talk.say(TEXTS[0])
@@ -168,7 +168,7 @@ async def test_a_full_server_refuses_the_sentence() -> None:
         assert (await talk.sentence(1, 0, TEXTS[0]))[1]
 
 
-async def test_too_much_that_waits_for_a_config_closes_the_socket() -> None:
+async def test_too_many_messages_behind_config_close_socket() -> None:
     async with gateway(FakeTalker(**SLOW)) as server, speaking(server, **STREAM) as talk:
         await talk.say(BOTH)
         for _ in range(66):
@@ -177,13 +177,13 @@ async def test_too_much_that_waits_for_a_config_closes_the_socket() -> None:
         await server.until_free()
 
 
-async def test_idle_sockets_close() -> None:
+async def test_idle_socket_is_closed() -> None:
     async with gateway(session_idle_s=0.3) as server, speaking(server, **STREAM) as talk:
         assert (await talk.next())["code"] == "idle_timeout"
         assert await talk.closed() == 1001
 
 
-async def test_a_server_that_goes_finishes_what_it_speaks() -> None:
+async def test_drain_finishes_sentence_and_closes_socket() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
         async with speaking(server, **STREAM) as talk:
             await talk.say(TEXTS[1])
@@ -196,7 +196,7 @@ async def test_a_server_that_goes_finishes_what_it_speaks() -> None:
         await draining
 
 
-async def test_refused_handshakes() -> None:
+async def test_handshake_is_refused_if_full_or_not_ready() -> None:
     async with gateway(max_connections=1) as server:
         async with speaking(server, **STREAM):
             with pytest.raises(InvalidStatus) as refused:

@@ -1,4 +1,4 @@
-"""vLLM-Omni's socket: what was spoken takes no room from what follows."""
+"""vLLM-Omni's socket: spoken text does not count towards the limit of waiting text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.service.dialects.vllm_omni.talk import STREAM, speaking
 from tests.service.live import gateway
 
 
-async def test_flushes_that_are_waited_for_may_be_as_many_as_one_likes() -> None:
+async def test_spoken_flushes_do_not_count_towards_limit() -> None:
     text = "Nearly a full flush of characters, no more."
     async with gateway(max_text_chars=50) as server, speaking(server, **STREAM) as talk:
         for flush in range(8):

@@ -1,4 +1,4 @@
-"""vLLM-Omni's socket against a live gateway, spoken to as its public example client does."""
+"""vLLM-Omni's socket against a live gateway, used as by its public example client."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def spoken(server: Gateway, *texts: str, seed: int = 0) -> np.ndarray[Any, Any]:
     return np.concatenate([server.whole(text, seed) for text in texts])
 
 
-async def test_the_example_clients_conversation() -> None:
-    """Everything that it sends by default: a WAV file for the whole text."""
+async def test_example_client_receives_one_wav_file() -> None:
+    """With the client's default config: a WAV file for the whole text."""
     config = {
         "voice": "default",
         "task_type": "CustomVoice",
@@ -44,12 +44,12 @@ async def test_the_example_clients_conversation() -> None:
             assert file.getnframes() == len(samples)
         assert s16(spoken(server, *TEXTS)) == np.rint(samples * 32768).astype("<i2").tobytes()
         await talk.done(0, 1)
-        await server.until_free()  # between flushes it holds no place
+        await server.until_free()  # no slot is held between flushes
         await talk.send("session.close")
         assert await talk.closed() == 1000
 
 
-async def test_audio_streams_while_it_is_made() -> None:
+async def test_audio_is_streamed_while_generated() -> None:
     talker = FakeTalker(row_s=0.001, frames_per_character=6)
     async with gateway(talker, **EXACT) as server, speaking(server, **STREAM, seed=5) as talk:
         await talk.say(BOTH)
@@ -65,7 +65,7 @@ async def test_audio_streams_while_it_is_made() -> None:
 
 
 @pytest.mark.parametrize("streams", [True, False])
-async def test_sentences_are_spoken_as_they_come(streams: bool) -> None:
+async def test_sentences_are_spoken_as_they_arrive(streams: bool) -> None:
     config = {**STREAM, "stream_audio": streams, "split_granularity": "sentence"}
     async with gateway(**EXACT) as server, speaking(server, **config) as talk:
         await talk.send("input.text", text=TEXTS[0] + " The")
@@ -80,7 +80,7 @@ async def test_sentences_are_spoken_as_they_come(streams: bool) -> None:
         await talk.done(1, 1)
 
 
-async def test_flushes_that_come_while_another_is_spoken_wait_their_turn() -> None:
+async def test_flushes_are_spoken_in_order() -> None:
     talker = FakeTalker(row_s=0.0005)
     async with gateway(talker, **EXACT) as server, speaking(server, **STREAM) as talk:
         for text in TEXTS:
@@ -98,8 +98,8 @@ async def test_flushes_that_come_while_another_is_spoken_wait_their_turn() -> No
 
 
 @pytest.mark.parametrize("config", [STREAM, {"response_format": "pcm"}])
-async def test_what_waits_is_more_than_a_context_takes(config: dict[str, Any]) -> None:
-    """Each flush is within the limit; a new config holds for what follows all of them."""
+async def test_queued_flushes_may_exceed_text_limit_of_context(config: dict[str, Any]) -> None:
+    """Each flush is within the limit. A new config applies to the text after all of them."""
     texts = [f"This is number {number} of several." for number in range(4)]
     talker = FakeTalker(row_s=0.0005)
     async with (
@@ -120,7 +120,7 @@ async def test_what_waits_is_more_than_a_context_takes(config: dict[str, Any]) -
         await server.until_free()
 
 
-async def test_an_agent_that_is_always_a_sentence_ahead_loses_none() -> None:
+async def test_flushes_sent_one_ahead_are_all_spoken() -> None:
     config = {**STREAM, "split_granularity": "sentence"}
     talker = FakeTalker(row_s=0.0005)
     async with (
@@ -137,7 +137,7 @@ async def test_an_agent_that_is_always_a_sentence_ahead_loses_none() -> None:
             await talk.done(flush, 1)
 
 
-async def test_a_failure_is_also_that_of_what_waits_for_another_context() -> None:
+async def test_failure_also_fails_text_waiting_for_next_context() -> None:
     async with gateway(max_text_chars=80, **EXACT) as server, speaking(server, **STREAM) as talk:
         server.codec.fail_with = BackendError(ErrorCode.CODEC_FAILED, "Told.")
         texts = [f"This is number {number} of several." for number in range(4)]
@@ -158,7 +158,7 @@ async def test_a_failure_is_also_that_of_what_waits_for_another_context() -> Non
         assert b"".join(talk.frames) == s16(server.whole(TEXTS[0]))
 
 
-async def test_another_config_holds_for_what_follows_it() -> None:
+async def test_new_config_applies_only_to_later_text() -> None:
     talker = FakeTalker(row_s=0.0005)
     async with gateway(talker, **EXACT) as server, speaking(server, **STREAM) as talk:
         await talk.say(TEXTS[0])
@@ -183,7 +183,7 @@ async def test_another_config_holds_for_what_follows_it() -> None:
 @pytest.mark.parametrize(
     ("name", "rate"), [("mp3", 24_000), ("flac", 24_000), ("opus", 48_000), ("aac", 24_000)]
 )
-async def test_a_file_for_each_sentence(name: str, rate: int) -> None:
+async def test_each_sentence_is_one_file(name: str, rate: int) -> None:
     config = {"response_format": name, "split_granularity": "sentence"}
     async with gateway(**EXACT) as server, speaking(server, **config) as talk:
         await talk.say(BOTH)
@@ -191,7 +191,7 @@ async def test_a_file_for_each_sentence(name: str, rate: int) -> None:
             start, data = await talk.sentence(0, index, text)
             assert start["format"] == name
             samples, told = decoded_file(data)
-            if name == "flac":  # it came when all of it was there, so it tells its length
+            if name == "flac":  # sent when complete, so its header has the length
                 with av.open(io.BytesIO(data)) as file:
                     assert file.streams.audio[0].duration == len(samples)
             assert told == rate
@@ -201,7 +201,7 @@ async def test_a_file_for_each_sentence(name: str, rate: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["🙂", "...?!"])
-async def test_text_that_cannot_be_spoken_has_no_audio(text: str) -> None:
+async def test_unspeakable_text_has_no_audio(text: str) -> None:
     async with gateway(**EXACT) as server, speaking(server, **STREAM) as talk:
         await talk.say(text)
         _, data = await talk.sentence(0, 0, text)
@@ -212,7 +212,7 @@ async def test_text_that_cannot_be_spoken_has_no_audio(text: str) -> None:
         assert (await talk.sentence(1, 0, TEXTS[0]))[1]
 
 
-async def test_a_close_stops_everything() -> None:
+async def test_session_close_stops_generation() -> None:
     async with gateway(FakeTalker(**SLOW)) as server, speaking(server, **STREAM) as talk:
         await talk.say(BOTH * 3)
         await talk.hear()
@@ -225,7 +225,7 @@ async def test_a_close_stops_everything() -> None:
         assert server.talker.rows_made == made
 
 
-async def test_a_client_that_goes_stops_everything() -> None:
+async def test_disconnect_stops_generation() -> None:
     async with gateway(FakeTalker(**SLOW)) as server:
         async with speaking(server, **STREAM) as talk:
             await talk.say(BOTH * 3)
