@@ -138,3 +138,4 @@ async def test_native_protocol_refuses_unspeakable_text() -> None:
             if said["type"] == "error":
                 assert said["code"] == "invalid_text"
                 return
+        pytest.fail("the socket was closed without an error")

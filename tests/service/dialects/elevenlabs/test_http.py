@@ -206,6 +206,7 @@ async def test_unavailable_server_answers_429_or_503() -> None:
         server.codec.is_ready = False
         answer = await post(server)
         assert (answer.status_code, answer.json()["detail"]["code"]) == (503, "not_ready")
+        assert int(answer.headers["retry-after"]) >= 1
 
 
 async def test_early_engine_failure_has_status_and_late_one_aborts_body() -> None:
