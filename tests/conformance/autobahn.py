@@ -1,6 +1,6 @@
-"""Autobahn's fuzzing client against the service's WebSocket stack around an echo.
+"""Run Autobahn's fuzzing client against the service's WebSocket stack with an echo dialect.
 
-``make test-autobahn``; ``ARGS="9.*"`` chooses cases. Exits with 1 where a case fails.
+``make test-autobahn``; ``ARGS="9.*"`` selects cases. Exits with 1 if a case fails.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 
 from tests.conformance.echo_server import echo_server
 
-#: All but 12 and 13, which are of compression: the service accepts none.
+#: All but 12 and 13, which test compression: the service accepts none.
 CASES = ("1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*")
-#: What 9 sends at most is 16 MiB.
+#: Cases 9.* send at most 16 MiB.
 _MAX_BYTES = 32 << 20
 _AGENT = "talkwire"
-#: A connection may be failed before the messages that came with the fault are answered (3, 4, 5),
-#: and at a frame's end rather than at the byte that is no UTF-8 (6.4.3, 6.4.4).
+#: A connection may be failed before the messages that arrive with the fault are answered (3, 4,
+#: 5), and at the end of a frame rather than at the first invalid byte of UTF-8 (6.4.3, 6.4.4).
 _LENIENT = ("3.", "4.", "5.15", "6.4.3", "6.4.4")
 
 
 async def fuzz(python2: str, suite: Path, out: Path, cases: list[str]) -> dict[str, Any]:
-    """Run the cases; Autobahn's index by case, which is empty if it did nothing."""
+    """Run the cases and return Autobahn's index by case, which is empty if it did not run."""
     await asyncio.to_thread(out.mkdir, parents=True, exist_ok=True)
     index = out / "index.json"
     index.unlink(missing_ok=True)
@@ -52,7 +52,7 @@ async def fuzz(python2: str, suite: Path, out: Path, cases: list[str]) -> dict[s
 
 
 def wrong(found: dict[str, Any]) -> list[str]:
-    """The cases that went wrong, and how."""
+    """The failed cases, with a reason each."""
     return [
         f"{case}: {one['behavior']}, close {one['behaviorClose']} ({one['remoteCloseCode']})"
         for case, one in found.items()
@@ -65,7 +65,7 @@ def wrong(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Run, and tell."""
+    """Run the cases and print the failures."""
     parser = argparse.ArgumentParser(prog="tests.conformance.autobahn", description=__doc__)
     parser.add_argument("--python2", required=True)
     parser.add_argument("--suite", type=Path, required=True)

@@ -1,8 +1,8 @@
-"""The service's own WebSocket stack around a dialect that says everything back.
+"""The service's WebSocket stack with a dialect that echoes every message.
 
-Suites that test WebSockets need a server that echoes. This is the real listener, middleware,
-handshake, reader, writer and outbox (``service.transport``); only the dialect
-is another. ``python -m tests.conformance.echo_server`` prints its port and serves.
+WebSocket test suites need an echo server. The listener, middleware, handshake, reader, writer and
+outbox (``service.transport``) are the real ones; only the dialect differs.
+``python -m tests.conformance.echo_server`` prints its port and serves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.service.live import SPEC
 
 
 class Echo(Dialect):
-    """See Dialect."""
+    """Echoes text and binary messages."""
 
     def on_text(self, text: str) -> None:
         self.socket.send(text)

@@ -1,5 +1,6 @@
-"""A bare WebSocket client over TCP, that can be as wrong as it likes. Shares no code with the
-service or its libraries.
+"""A minimal WebSocket client over TCP that can send invalid frames.
+
+It shares no code with the service or its libraries.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ TEXT, BINARY, CONT, CLOSE, PING, PONG = 1, 2, 0, 8, 9, 10
 
 @dataclass(frozen=True)
 class Frame:
-    """As it came: ``fin`` and the reserved bits in ``first``'s upper half."""
+    """A received frame: ``first`` is its first byte, with FIN and the reserved bits on top."""
 
     first: int
     payload: bytes
@@ -38,7 +39,11 @@ def frame(
     length: int | None = None,
     wide: int = 0,
 ) -> bytes:
-    """A frame; ``length`` may lie, ``wide`` takes a longer form of the length than is needed."""
+    """An encoded frame.
+
+    ``length`` overrides the length in the header; ``wide`` selects a longer form of the length
+    than is needed.
+    """
     size = len(payload) if length is None else length
     head = bytes([fin << 7 | rsv << 4 | opcode])
     bit = 0 if mask is None else 128
@@ -61,7 +66,7 @@ class Wire:
         self.reader, self.writer = reader, writer
 
     async def next(self) -> Frame | None:
-        """The next frame; None when the connection has ended."""
+        """The next frame, or None when the connection has ended."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             async with asyncio.timeout(60):
                 first, size = await self.reader.readexactly(2)
@@ -73,7 +78,7 @@ class Wire:
         return None
 
     async def rest(self) -> list[Frame]:
-        """All up to the connection's end."""
+        """All frames up to the end of the connection."""
         frames = []
         while (came := await self.next()) is not None:
             frames.append(came)
@@ -82,7 +87,7 @@ class Wire:
 
 @contextlib.asynccontextmanager
 async def wire(port: int, path: str = "/", extra: str = "") -> AsyncIterator[Wire]:
-    """A connection whose handshake was accepted."""
+    """Open a connection and complete the handshake."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 26)
     try:
         writer.write(

@@ -1,4 +1,4 @@
-"""RFC 6455, rule by rule, over a bare TCP connection: what must be echoed, what must end it how."""
+"""RFC 6455 rule by rule over plain TCP: messages to echo, and faults with their close codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cut(data: bytes, size: int, opcode: int = TEXT) -> bytes:
     )
 
 
-#: What is sent, and the messages that must come back: opcode and payload.
+#: Valid input, and the expected messages: opcode and payload.
 ECHOED: dict[str, tuple[bytes, list[tuple[int, bytes]]]] = {
     "5.6 empty text": (frame(TEXT), [(TEXT, b"")]),
     "5.6 binary": (frame(BINARY, bytes(range(256))), [(BINARY, bytes(range(256)))]),
@@ -51,7 +51,7 @@ ECHOED: dict[str, tuple[bytes, list[tuple[int, bytes]]]] = {
                                    [(TEXT, b"%d" % n) for n in range(50)]),
 }  # fmt: skip
 
-#: What is sent, and the close code that must come.
+#: Invalid input, and the expected close code.
 ENDED: dict[str, tuple[bytes, int]] = {
     "5.1 a frame without a mask": (frame(TEXT, b"x", mask=None), PROTOCOL),
     **{f"5.2 reserved bits {rsv}": (frame(TEXT, b"x", rsv=rsv), PROTOCOL) for rsv in range(1, 8)},
@@ -89,13 +89,13 @@ ENDED: dict[str, tuple[bytes, int]] = {
     "10.4 a length that lies": (frame(BINARY, b"x", length=1 << 40), TOO_BIG),
 }  # fmt: skip
 
-#: Closes that are fine, and what is answered.
+#: Valid close frames by their code.
 CLOSED = {
     code: frame(CLOSE, code.to_bytes(2, "big") + b"bye") for code in (1000, 1001, 1011, 3000, 4999)
 }
 
 
-async def test_everything_valid_is_echoed() -> None:
+async def test_valid_messages_are_echoed() -> None:
     async with echo_server(max_message_bytes=1 << 19) as port:
         for name, (sent, wanted) in ECHOED.items():
             async with wire(port) as talk:
@@ -108,7 +108,9 @@ async def test_everything_valid_is_echoed() -> None:
                 assert [(f.opcode, f.close_code) for f in last] == [(CLOSE, 1000)], name
 
 
-async def test_everything_wrong_ends_with_its_code(caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_frames_close_connection_with_their_code(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with echo_server(max_message_bytes=1 << 19) as port:
         for name, (sent, code) in ENDED.items():
             async with wire(port) as talk:
@@ -122,7 +124,7 @@ async def test_everything_wrong_ends_with_its_code(caplog: pytest.LogCaptureFixt
     assert not faults, "what clients do wrong is no error of the service"
 
 
-async def test_closes_are_answered_in_kind() -> None:
+async def test_close_frame_is_answered_with_same_code_or_1000() -> None:
     async with echo_server() as port:
         for code, sent in {**CLOSED, None: frame(CLOSE)}.items():
             async with wire(port) as talk:
@@ -132,7 +134,7 @@ async def test_closes_are_answered_in_kind() -> None:
                 assert came[0].close_code in (code, 1000)
 
 
-async def test_a_message_need_not_be_finished_to_leave() -> None:
+async def test_close_frame_inside_fragmented_message_is_answered() -> None:
     async with echo_server() as port, wire(port) as talk:
         begun = frame(TEXT, b"I was just", fin=False)
         talk.writer.write(begun + frame(CLOSE, b"\x03\xe9") + frame(CONT, b"going"))
@@ -149,7 +151,7 @@ async def test_a_message_need_not_be_finished_to_leave() -> None:
         (("GET ", "POST "), b"405"),
     ],
 )
-async def test_wrong_handshakes_are_refused(change: tuple[str, str], status: bytes) -> None:
+async def test_invalid_handshakes_are_refused(change: tuple[str, str], status: bytes) -> None:
     head = (
         "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Fixtures: what the overlays come to."""
+"""Fixtures: rendered overlays."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def objects(request: pytest.FixtureRequest) -> Objects:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Objects:
-    """An overlay of an operator's own, with every component."""
+    """An operator's overlay of ``cpu-embedded`` with every component."""
     folder = with_components(tmp_path_factory.mktemp("own"), "cpu-embedded")
     return {identity(o): o for o in render(folder)}

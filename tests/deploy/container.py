@@ -1,9 +1,9 @@
-"""Runs what the image would run, in what a pod gives it, without an image or a cluster.
+"""Run the image's process in the environment of a pod, without an image or a cluster.
 
 The files are those that .dockerignore lets into the image; the command, the environment and
-the user are the Dockerfile's and the manifests'. Where we are root, the process is also number 1
-of its own process namespace, without capabilities, on a file system that is read-only but for
-the pod's volumes. The interpreter, the packages and the kernel's seccomp filter are this machine's.
+the user come from the Dockerfile and the manifests. For root, the process is also process 1 of
+its own PID namespace, without capabilities, on a file system that is read-only except for the
+pod's volumes. The interpreter, the packages and the seccomp filter are this machine's.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 _HOME = "/opt/talkwire"
-#: Folders of the image that a pod may write to, and what they are called beside the staged files:
-#: the real ones may be what this machine keeps its interpreter and this tree in.
+#: Writable folders of the image, and the folders beside the staged files that replace them: on
+#: this machine the real ones may hold the interpreter or the repository.
 _WRITABLE = {"/tmp": "tmp", "/var/cache/talkwire": "cache"}
 _UNSHARE = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
 
 
 def instructions(dockerfile: str) -> list[tuple[str, str]]:
-    """The last stage's instructions as (word, argument), comments and continuations resolved."""
+    """The last stage's instructions as (word, argument), without comments and continuations."""
     text = (ROOT / "deploy" / "docker" / dockerfile).read_text()
     lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     parts = [line.partition(" ") for line in lines.replace("\\\n", " ").splitlines() if line]
@@ -43,7 +43,7 @@ def instructions(dockerfile: str) -> list[tuple[str, str]]:
 
 
 def image_environment(dockerfile: str) -> dict[str, str]:
-    """What ENV sets in the last stage."""
+    """The variables set by ENV in the last stage."""
     pairs = [
         pair
         for word, argument in instructions(dockerfile)
@@ -60,7 +60,7 @@ def image_command(dockerfile: str) -> tuple[list[str], list[str]]:
 
 
 def stage(target: Path) -> None:
-    """Copy what .dockerignore lets into the image."""
+    """Copy the files that .dockerignore lets into the image."""
     rules = [
         line
         for line in (ROOT / ".dockerignore").read_text().splitlines()
@@ -80,7 +80,7 @@ def stage(target: Path) -> None:
 
 
 def can_unshare() -> bool:
-    """Whether this machine lets us make namespaces."""
+    """Whether this process may create namespaces."""
     if os.geteuid() or not (shutil.which("unshare") and shutil.which("setpriv")):
         return False
     attempt = "mount -o remount,ro,bind /"
@@ -89,7 +89,7 @@ def can_unshare() -> bool:
 
 
 class Container:
-    """A running container. ``process`` ends with the exit code that the kubelet would see."""
+    """A running container. ``process`` exits with the code that the kubelet would see."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], port: int, admin_port: int, inner: bool
@@ -98,7 +98,7 @@ class Container:
         self._inner = inner
 
     def terminate(self) -> None:
-        """SIGTERM to the container's first process."""
+        """Send SIGTERM to the container's process 1."""
         if self._inner:
             (first,) = psutil.Process(self.process.pid).children()
             first.send_signal(signal.SIGTERM)
@@ -114,8 +114,9 @@ def container(
     admin_port: int,
     secrets: dict[str, dict[str, str]],
 ) -> Iterator[Container]:
-    """Run the first container of a pod's spec, listening on the ports, until the block ends.
-    ``secrets``: the files of each Secret by their names.
+    """Run the first container of a pod's spec on the given ports until the block ends.
+
+    ``secrets``: the files of each Secret by name.
     """
     with tempfile.TemporaryDirectory(prefix="talkwire-image-") as name:
         folder = Path(name)
@@ -153,7 +154,7 @@ def container(
 
 
 def _environment(image: Path, here: dict[str, Path]) -> dict[str, str]:
-    """The image's, its folders put where they are here; sources come from the staged files."""
+    """The image's environment, with its folders replaced; sources are the staged files."""
     own = {
         name: value.replace(_HOME, str(image)).replace("$PATH", os.environ["PATH"])
         for name, value in image_environment("Dockerfile.cpu").items()
@@ -165,7 +166,7 @@ def _environment(image: Path, here: dict[str, Path]) -> dict[str, str]:
 def _with_secrets(
     pod: dict[str, Any], settings: dict[str, str], secrets: dict[str, dict[str, str]], folder: Path
 ) -> dict[str, str]:
-    """Write Secrets' files, and let the settings name them where they are here."""
+    """Write the Secrets' files and adapt the paths in the settings."""
     named = {v["name"]: v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v}
     for mount in pod["containers"][0]["volumeMounts"]:
         if mount["name"] in named:
@@ -180,8 +181,10 @@ def _with_secrets(
 
 
 def _reveal(hold: Path) -> list[str]:
-    """Commands that let the pod's user reach our interpreter where it lies in a closed home:
-    the home is covered, and only the interpreter put back. ``hold`` is an empty folder.
+    """Commands that make the interpreter readable for the pod's user if it is in a private home.
+
+    The home is hidden by a tmpfs, and only the interpreter is mounted again. ``hold`` is an empty
+    folder.
     """
     closed: dict[Path, Path] = {}
     for path in (Path(sys.base_prefix), Path(sys.prefix)):
@@ -199,7 +202,7 @@ def _reveal(hold: Path) -> list[str]:
 
 
 def _confine(pod: dict[str, Any], here: dict[str, Path], command: list[str]) -> list[str]:
-    """The command inside namespaces with the pod's volumes, its user and nothing more."""
+    """The command, in namespaces with only the pod's volumes and its user."""
     user = pod["securityContext"]
     volumes = {v["name"]: v["emptyDir"] for v in pod["volumes"] if "emptyDir" in v}
     main = pod["containers"][0]
@@ -216,6 +219,6 @@ def _confine(pod: dict[str, Any], here: dict[str, Path], command: list[str]) -> 
         f"setpriv --reuid {user['runAsUser']} --regid {user['runAsGroup']}"
         f" --groups {user['fsGroup']} --no-new-privs --bounding-set -all --inh-caps -all --"
     )
-    # `exec` all the way: the service itself is process 1
+    # `exec` makes the service itself process 1
     script.append(f"exec {drop} {shlex.join(command)}")
     return [*_UNSHARE, "sh", "-c", "\n".join(script)]

@@ -1,4 +1,4 @@
-"""The manifests as they come out, and what they tell the service."""
+"""Helpers for rendered manifests and the settings they contain."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Renders our kustomizations: the few features that they use, and an error at any other.
+"""Renderer of the project's kustomizations. It supports only the features that they use.
 
     python -m tests.deploy.render deploy/k8s/overlays/gpu-single
 
-``resources``, ``components``, ``patches`` by path, and ConfigMaps from files. A patch merges
-mappings key by key, null removes a key, lists are replaced, except lists of things with a name:
-those are merged thing by thing. test_rendering.py compares the outcome with kustomize's own,
-where there is a kubectl.
+These are ``resources``, ``components``, ``patches`` by path, and ConfigMaps from files. A patch
+merges mappings key by key, null removes a key, lists are replaced, except lists with a merge
+key: those are merged item by item. Other features raise an error. test_rendering.py compares the
+result with that of kubectl if it is installed.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _MERGE_KEYS = {
 
 
 class Unsupported(Exception):
-    """A kustomization uses what this renderer does not know."""
+    """A kustomization uses an unsupported feature."""
 
 
 def render(folder: Path) -> list[Object]:
-    """The objects that ``kubectl apply -k folder`` would send."""
+    """The objects that ``kubectl apply -k folder`` would apply."""
     return _apply(folder, [])
 
 
 def identity(thing: Object) -> tuple[str, str]:
-    """What tells an object from the others; all of ours live in one namespace."""
+    """The key of an object: kind and name, since all are in one namespace."""
     return thing["kind"], thing["metadata"]["name"]
 
 
@@ -83,7 +83,7 @@ def _load(path: Path) -> list[Object]:
 
 
 def merge(old: Any, new: Any, field: str = "") -> Any:
-    """``new`` laid over ``old``; ``field`` is the name under which they stand."""
+    """Merge ``new`` into ``old``; ``field`` is the key under which both are found."""
     if isinstance(old, dict) and isinstance(new, dict):
         kept = {k: v for k, v in old.items() if k not in new}
         return kept | {k: merge(old.get(k), v, k) for k, v in new.items() if v is not None}

@@ -1,4 +1,4 @@
-"""What docs/guides/kubernetes.md tells operators to put into their overlays does what it says."""
+"""The patches in docs/guides/kubernetes.md work in an operator's overlay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kube
 
 
 def documented(word: str) -> Object:
-    """The one example of YAML in the page that has ``word`` in it."""
+    """The page's only YAML example that contains ``word``."""
     page = (ROOT / "docs" / "guides" / "kubernetes.md").read_text()
     (found,) = [
         text for text in re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S) if word in text
@@ -30,7 +30,7 @@ def documented(word: str) -> Object:
 
 
 def own(folder: Path, overlay: str, **more: Any) -> Objects:
-    """What kustomize makes of an overlay of ours with ``more`` in an operator's own."""
+    """Render an operator's overlay on one of the project's, with ``more`` in it, by kustomize."""
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -45,7 +45,7 @@ def own(folder: Path, overlay: str, **more: Any) -> Objects:
 
 
 @pytest.mark.parametrize("overlay", ["cpu-embedded", "gpu-single", "multi-node"])
-def test_keys_can_be_taken_out(overlay: str, tmp_path: Path) -> None:
+def test_api_keys_can_be_removed_by_patch(overlay: str, tmp_path: Path) -> None:
     objects = own(tmp_path, overlay, **documented("$patch: delete"))
     settings = objects["ConfigMap", "talkwire"]["data"]
     assert f"{PREFIX}API_KEYS_FILE" not in settings
@@ -58,13 +58,13 @@ def test_keys_can_be_taken_out(overlay: str, tmp_path: Path) -> None:
     assert {"tmp", "cache", "shm"} <= mounted <= volumes
 
 
-def test_a_folder_of_the_node_can_hold_the_cache(tmp_path: Path) -> None:
+def test_cache_can_be_host_path(tmp_path: Path) -> None:
     objects = own(tmp_path, "gpu-single", **documented("hostPath:"))
     (volume,) = [v for v in pod(objects)["volumes"] if v["name"] == "cache"]
     assert set(volume) == {"name", "hostPath"}
 
 
-def test_the_autoscaler_asks_for_its_own_namespace(tmp_path: Path) -> None:
+def test_autoscaler_query_uses_overlay_namespace(tmp_path: Path) -> None:
     scaler = os.path.relpath(K8S / "components" / "autoscale", tmp_path.resolve())
     more = documented("replacements:") | {"namespace": "speech", "components": [scaler]}
     objects = own(tmp_path, "cpu-embedded", **more)

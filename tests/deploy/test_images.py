@@ -1,4 +1,4 @@
-"""What the Dockerfiles make is what the manifests run; no image is built for it."""
+"""The Dockerfiles against the manifests, the lists of packages and the sources, without a build."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.deploy.container import ROOT, image_command, image_environment, instr
 from tests.deploy.render import render
 
 PACKAGES = ["asr", "codec", "embedded", "ipc", "service", "streaming", "talker"]
-#: What runs in a container: the command, and what it starts.
+#: Entry points in a container: the command and the processes it starts.
 PROCESSES = ["service.cli", "talker.process", "codec.worker", "asr.worker", "talker.plugin"]
 DOCKERFILES = ["Dockerfile.cpu", "Dockerfile.cuda"]
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
-def test_images_run_what_the_manifests_expect(dockerfile: str) -> None:
+def test_images_match_command_user_and_volumes_of_manifests(dockerfile: str) -> None:
     objects = render(ROOT / "deploy" / "k8s" / "overlays" / "cpu-embedded")
     (deployment,) = [o for o in objects if o["kind"] == "Deployment"]
     pod = deployment["spec"]["template"]["spec"]
@@ -51,7 +51,7 @@ def test_images_run_what_the_manifests_expect(dockerfile: str) -> None:
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
-def test_images_are_built_from_named_versions_and_the_locked_list(dockerfile: str) -> None:
+def test_images_use_pinned_base_and_hashed_packages(dockerfile: str) -> None:
     text = (ROOT / "deploy" / "docker" / dockerfile).read_text()
     bases = set(re.findall(r"^FROM (\S+)", text, re.M))
     assert bases == {"python:3.11-slim-bookworm"}
@@ -62,7 +62,7 @@ def test_images_are_built_from_named_versions_and_the_locked_list(dockerfile: st
     assert "--require-hashes" in (ROOT / "requirements" / "install.sh").read_text()
 
 
-def test_images_get_the_service_and_the_voice_and_nothing_private(tmp_path: Path) -> None:
+def test_images_contain_only_listed_files_and_voice(tmp_path: Path) -> None:
     stage(tmp_path)
     assert (tmp_path / "embedded" / "checkpoint" / "model.safetensors").is_file()
     assert all((tmp_path / folder / name).is_file() for folder, name, _ in PAGES.values())
@@ -73,8 +73,8 @@ def test_images_get_the_service_and_the_voice_and_nothing_private(tmp_path: Path
     }
 
 
-def test_images_have_every_module_that_their_processes_import(tmp_path: Path) -> None:
-    """The sources of this tree are on the path of every test, and would hide what is missing."""
+def test_images_contain_all_modules_their_processes_import(tmp_path: Path) -> None:
+    """The import graph is used, since the repository on the path would hide missing modules."""
     stage(tmp_path)
     folders = {p.name for p in tmp_path.iterdir() if (p / "__init__.py").is_file()}
     graph = grimp.build_graph(*PACKAGES, include_external_packages=False)
@@ -88,7 +88,7 @@ def test_images_have_every_module_that_their_processes_import(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
-def test_images_compile_what_they_have(dockerfile: str, tmp_path: Path) -> None:
+def test_images_compile_all_their_packages(dockerfile: str, tmp_path: Path) -> None:
     stage(tmp_path)
     folders = {p.name for p in tmp_path.iterdir() if (p / "__init__.py").is_file()}
     text = (ROOT / "deploy" / "docker" / dockerfile).read_text()
@@ -96,7 +96,7 @@ def test_images_compile_what_they_have(dockerfile: str, tmp_path: Path) -> None:
     assert set(compiled.split()) == folders | {"clients/python"}
 
 
-def test_the_gpu_image_has_what_compiles_at_run_time_and_names_its_driver() -> None:
+def test_gpu_image_has_compilers_and_requires_cuda_driver() -> None:
     text = (ROOT / "deploy" / "docker" / "Dockerfile.cuda").read_text()
     (installed,) = re.findall(r"--no-install-recommends ([a-z0-9+ -]+)", text)
     assert {"gcc", "g++", "libc6-dev"} <= set(installed.split())
@@ -106,19 +106,19 @@ def test_the_gpu_image_has_what_compiles_at_run_time_and_names_its_driver() -> N
 
 
 class Answers(BaseHTTPRequestHandler):
-    """A service that has started, and whose engines are being started again."""
+    """Answers like a live service whose engines are restarting."""
 
     def do_GET(self) -> None:
         self.send_response({"/health/live": 200, "/health/startup": 200}.get(self.path, 503))
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def answering(certificate: Path | None) -> Iterator[int]:
-    """The port of such a service, over TLS if there is a certificate with its key."""
+    """Serve ``Answers``, over TLS if ``certificate`` (with its key) is given; yield the port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -135,7 +135,7 @@ def answering(certificate: Path | None) -> Iterator[int]:
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
 @pytest.mark.parametrize("is_tls", [False, True])
-def test_images_are_healthy_wherever_they_listen(
+def test_images_healthcheck_follows_port_and_tls_settings(
     dockerfile: str, is_tls: bool, tmp_path: Path
 ) -> None:
     _, _, command = dict(instructions(dockerfile))["HEALTHCHECK"].partition(" CMD ")
@@ -157,7 +157,7 @@ def test_images_are_healthy_wherever_they_listen(
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
-def test_images_write_down_what_is_in_them(dockerfile: str) -> None:
+def test_images_sbom_lists_installed_packages(dockerfile: str) -> None:
     steps = [argument for word, argument in instructions(dockerfile) if word == "RUN"]
     assert "python requirements/sbom.py > sbom.cdx.json" in steps
     made = subprocess.run(
@@ -166,7 +166,7 @@ def test_images_write_down_what_is_in_them(dockerfile: str) -> None:
     found = json.loads(made.stdout)
     assert found["metadata"]["component"]["name"] == "talkwire"
     purls = {component["purl"] for component in found["components"]}
-    # by pip: what tests import can put more on this process's own path (setuptools does)
+    # asked of pip: imports of the tests can extend this process's path (setuptools does)
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "list", "--format=json", "--disable-pip-version-check"],
         cwd=ROOT, capture_output=True, check=True,

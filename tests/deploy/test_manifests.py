@@ -1,4 +1,4 @@
-"""What the manifests say of the service is true of the service."""
+"""The manifests against the service: settings, ports, routes, probes, metrics, monitoring."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.deploy.render import Object
 
 
 def rules_of(routes: Sequence[BaseRoute]) -> dict[tuple[str, str], Rule | None]:
-    """The rules of routes by method (``WS`` for WebSockets) and path."""
+    """The access rules of routes by method (``WS`` for WebSockets) and path."""
     return {
         (method, str(getattr(route, "path", route))): rule_of(route)
         for route in routes
@@ -43,23 +43,21 @@ def runtime() -> Runtime:
     return build_runtime(Settings(), lambda worker, phase, seconds: None)
 
 
-def test_the_config_map_holds_settings_that_the_service_takes(
-    objects: Objects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_map_holds_valid_settings(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = configured(objects, monkeypatch)
     assert settings.host == "0.0.0.0"
     assert settings.log_format == "json"
 
 
 def label(who: list[Object]) -> str:
-    """The one label that gives a namespace one right; it may have others beside it."""
+    """The label that grants a namespace this access."""
     (selector,) = who
     ((name, value),) = selector["namespaceSelector"]["matchLabels"].items()
     assert value == "true"
     return str(name)
 
 
-def test_manifest_ports_are_the_settings(
+def test_manifest_ports_equal_settings(
     everything: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = configured(everything, monkeypatch)
@@ -84,7 +82,7 @@ def test_manifest_ports_are_the_settings(
     assert (backend["name"], backend["port"]) == ("talkwire", served["port"])
 
 
-def test_names_that_point_somewhere_point_at_something(everything: Objects) -> None:
+def test_manifest_references_resolve(everything: Objects) -> None:
     labels = everything["Deployment", "talkwire"]["spec"]["template"]["metadata"]["labels"]
     for kind in ("Deployment", "PodDisruptionBudget", "PodMonitor"):
         wanted = everything[kind, "talkwire"]["spec"]["selector"]["matchLabels"]
@@ -98,7 +96,7 @@ def test_names_that_point_somewhere_point_at_something(everything: Objects) -> N
     assert {o["metadata"].get("namespace", "talkwire") for o in everything.values()} == {"talkwire"}
 
 
-def test_probes_and_the_scrape_ask_for_what_there_is(everything: Objects, runtime: Runtime) -> None:
+def test_probes_and_scrape_use_existing_paths(everything: Objects, runtime: Runtime) -> None:
     schema = create_app(runtime).openapi()["paths"]
     (container,) = pod(everything)["containers"]
     probes = {name: container[f"{name}Probe"] for name in ("startup", "readiness", "liveness")}
@@ -118,14 +116,12 @@ def test_probes_and_the_scrape_ask_for_what_there_is(everything: Objects, runtim
         assert rule.access is Access.PROBE
 
 
-def test_the_public_route_carries_what_clients_use_and_nothing_else(
-    everything: Objects, runtime: Runtime
-) -> None:
+def test_public_route_carries_only_client_paths(everything: Objects, runtime: Runtime) -> None:
     (rule,) = everything["HTTPRoute", "talkwire"]["spec"]["rules"]
     assert {match["path"]["type"] for match in rule["matches"]} == {"PathPrefix"}
     prefixes = [match["path"]["value"] for match in rule["matches"]]
 
-    def is_carried(path: str) -> bool:  # by whole elements of the path, as the Gateway API has it
+    def is_carried(path: str) -> bool:  # PathPrefix of the Gateway API matches whole elements
         return any(path == one or path.startswith(one + "/") for one in prefixes)
 
     public = rules_of(create_app(runtime).routes)
@@ -140,7 +136,7 @@ def test_the_public_route_carries_what_clients_use_and_nothing_else(
         assert any(path.startswith(prefix) for path in speech), f"{prefix} carries nothing"
 
 
-def test_scaling_asks_for_metrics_that_there_are(everything: Objects, runtime: Runtime) -> None:
+def test_scaling_query_uses_existing_metrics(everything: Objects, runtime: Runtime) -> None:
     (trigger,) = everything["ScaledObject", "talkwire"]["spec"]["triggers"]
     query = trigger["metadata"]["query"]
     asked = set(re.findall(r"\btts_\w+", query))
@@ -155,12 +151,12 @@ def test_scaling_asks_for_metrics_that_there_are(everything: Objects, runtime: R
         for rule in group["rules"]
         if rule.get("record") == "tts:saturation:ratio"
     ]
-    # Of one namespace, what the alert looks at: pods that take no work are no room.
+    # The expression that the alert uses, for one namespace: pods that take no work add no capacity.
     assert query.replace('{namespace="talkwire"}', "", 1).split() == told.split()
     assert trigger["metadata"]["ignoreNullValues"] == "false", "without a ratio the number stays"
 
 
-def test_traces_go_where_the_policy_lets_them(
+def test_traces_endpoint_is_allowed_by_network_policy(
     everything: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert configured(everything, monkeypatch).tracing
@@ -176,16 +172,16 @@ def test_traces_go_where_the_policy_lets_them(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     share = variables["OTEL_TRACES_SAMPLER_ARG"]
-    # It only warns of a sampler that it does not know, and takes every trace.
+    # OpenTelemetry only warns of an unknown sampler and then samples every trace.
     assert f"TraceIdRatioBased{{{share}}}" in TracerProvider().sampler.get_description()
 
 
-def test_dashboard_and_rules_come_as_they_are(everything: Objects) -> None:
+def test_dashboard_and_rules_equal_their_sources(everything: Objects) -> None:
     monitoring = ROOT / "deploy" / "monitoring"
     found = everything["ConfigMap", "talkwire-dashboard"]
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert found["data"] == {"dashboard.json": (monitoring / "dashboard.json").read_text()}
-    # kubectl apply keeps a copy in an annotation, which has an end
+    # kubectl apply keeps a copy in an annotation, whose size is limited
     assert len(found["data"]["dashboard.json"]) < 200_000
     rules = yaml.safe_load((monitoring / "rules.yml").read_text())
     assert everything["PrometheusRule", "talkwire"]["spec"] == rules

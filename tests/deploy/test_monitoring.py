@@ -1,4 +1,4 @@
-"""Dashboard and rules against the service's own metrics; promtool where there is one."""
+"""Dashboard and rules against the service's metrics, and with promtool if it is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULE_TESTS = sorted(path.name for path in FOLDER.glob("rules*_test.yml"))
 
 @pytest.fixture(scope="module")
 def check() -> ModuleType:
-    """The program's module, found as it is when it runs."""
+    """The module deploy/monitoring/check.py, which is not part of a package."""
     sys.path.insert(0, str(FOLDER))
     try:
         import check
@@ -27,11 +27,11 @@ def check() -> ModuleType:
     return check
 
 
-def test_all_that_is_asked_for_is_there(check: ModuleType) -> None:
+def test_queries_have_no_faults(check: ModuleType) -> None:
     assert check.all_faults() == []
 
 
-def test_every_metric_is_asked_for_by_the_dashboard(check: ModuleType) -> None:
+def test_dashboard_queries_every_metric(check: ModuleType) -> None:
     asked = " ".join(query for _, query in check.dashboard_queries())
     families = {
         re.sub(r"_(bucket|sum|count)$", "", name)
@@ -53,13 +53,13 @@ def test_every_metric_is_asked_for_by_the_dashboard(check: ModuleType) -> None:
         ("tts:nothing:ratio > 1", "no metric tts:nothing:ratio"),
     ],
 )
-def test_faults_name_what_a_query_misspells(check: ModuleType, query: str, fault: str) -> None:
+def test_faults_name_misspelled_part_of_query(check: ModuleType, query: str, fault: str) -> None:
     found = list(check.faults(query, check.exported(), {"tts:gap_free:ratio_rate10m"}))
     assert len(found) == 1
     assert fault in found[0]
 
 
-def test_faults_of_a_query_with_known_names_are_none(check: ModuleType) -> None:
+def test_faults_are_empty_for_query_with_known_names(check: ModuleType) -> None:
     query = (
         'tts:gap_free:ratio_rate10m{namespace="a"} < 1 and sum by (code) '
         '(tts_errors_total{code=~"internal|draining",pod=~"$pod"})'
@@ -68,7 +68,7 @@ def test_faults_of_a_query_with_known_names_are_none(check: ModuleType) -> None:
     assert list(check.faults(query, known, {"tts:gap_free:ratio_rate10m"})) == []
 
 
-def test_every_alert_is_tested(check: ModuleType) -> None:
+def test_alerts_all_have_rule_tests(check: ModuleType) -> None:
     tests = "".join((FOLDER / name).read_text() for name in RULE_TESTS)
     for rule in check.rules():
         if "alert" in rule:
@@ -76,14 +76,14 @@ def test_every_alert_is_tested(check: ModuleType) -> None:
             assert any("summary:" in case.split("alertname:")[0] for case in cases), rule["alert"]
 
 
-def test_the_dashboard_is_what_its_program_makes() -> None:
+def test_dashboard_equals_output_of_make_dashboard() -> None:
     done = subprocess.run(
         [sys.executable, FOLDER / "make_dashboard.py", "--check"], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_dashboard_can_be_imported_and_laid_out() -> None:
+def test_dashboard_has_inputs_unique_ids_and_no_overlap() -> None:
     board = json.loads((FOLDER / "dashboard.json").read_text())
     assert [source["name"] for source in board["__inputs"]] == ["DS_PROMETHEUS"]
     names = [variable["name"] for variable in board["templating"]["list"]]
@@ -107,12 +107,12 @@ def test_the_dashboard_can_be_imported_and_laid_out() -> None:
 @pytest.mark.parametrize(
     "command", [["check", "rules", "rules.yml"], ["test", "rules", *RULE_TESTS]]
 )
-def test_promtool_agrees(command: list[str]) -> None:
+def test_promtool_accepts_rules_and_rule_tests(command: list[str]) -> None:
     done = subprocess.run(["promtool", *command], cwd=FOLDER, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_rehearsal_says_what_it_needs() -> None:
+def test_rehearsal_without_prometheus_reports_requirement() -> None:
     command = [sys.executable, FOLDER / "rehearse.py"]
     done = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""The overlay of one talker over several nodes: head and workers fit each other and the service."""
+"""The multi-node overlay: head and workers match each other and the service's settings."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def worker_pod(group: Objects) -> Object:
 
 
 def flags(container: Object) -> dict[str, str]:
-    """What ``ray start`` is given in a container's shell."""
+    """The options of ``ray start`` in a container's command."""
     (line,) = re.findall(r"ray start (.+?)(?: && |$)", " ".join(container["command"][2].split()))
     return dict((*word.split("=", 1), "")[:2] for word in shlex.split(line))
 
 
 def environment(container: Object, group: Objects) -> dict[str, Any]:
-    """Its variables, the ConfigMap's included where it takes them."""
+    """The container's variables, including the ConfigMap's if it uses them."""
     shared = group["ConfigMap", "talkwire"]["data"] if "envFrom" in container else {}
     own = {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
     return {**shared, **own}
@@ -46,7 +46,7 @@ def gpus(container: Object) -> int:
     return int(resources["limits"]["nvidia.com/gpu"])
 
 
-def test_the_group_has_as_many_gpus_as_share_each_step(
+def test_group_gpus_equal_tensor_parallel_size(
     group: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = configured(group, monkeypatch)
@@ -63,13 +63,13 @@ def test_the_group_has_as_many_gpus_as_share_each_step(
     assert executor(talker, on_gpu=True) == "ray"
 
 
-def test_there_is_one_gateway_and_nobody_makes_it_two(group: Objects) -> None:
+def test_gateway_has_one_replica_without_surge(group: Objects) -> None:
     gateway = group["Deployment", "talkwire"]["spec"]
     assert gateway["replicas"] == 1
     assert gateway["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
-def test_the_gateway_still_runs_the_images_command(group: Objects) -> None:
+def test_gateway_runs_command_of_image(group: Objects) -> None:
     (head,) = pod(group)["containers"]
     shell, option, script, name = head["command"]
     assert (shell, option) == ("sh", "-c")
@@ -77,7 +77,7 @@ def test_the_gateway_still_runs_the_images_command(group: Objects) -> None:
     assert (name, head["args"]) == ("talkwire", ["serve"])
 
 
-def test_workers_find_the_head_before_it_is_ready(group: Objects) -> None:
+def test_workers_reach_head_before_it_is_ready(group: Objects) -> None:
     (head,), (worker,) = pod(group)["containers"], worker_pod(group)["containers"]
     assert "--head" in flags(head)
     host, _, port = flags(worker)["--address"].partition(":")
@@ -96,7 +96,7 @@ def test_workers_find_the_head_before_it_is_ready(group: Objects) -> None:
     assert ports[asked] == flags(worker)["--node-manager-port"]
 
 
-def test_only_members_reach_each_other_and_each_has_the_token(group: Objects) -> None:
+def test_ray_traffic_is_limited_to_members_with_token(group: Objects) -> None:
     policy = group["NetworkPolicy", "talkwire-ray"]["spec"]
     member = policy["podSelector"]
     assert policy["ingress"] == [{"from": [{"podSelector": member}]}]
@@ -119,7 +119,7 @@ def test_only_members_reach_each_other_and_each_has_the_token(group: Objects) ->
         assert ("Secret", volume["secret"]["secretName"]) not in group, "the operator's"
 
 
-def test_a_worker_is_as_guarded_as_the_gateway_and_reads_the_same_weights(group: Objects) -> None:
+def test_worker_has_security_and_volumes_of_gateway(group: Objects) -> None:
     ours, theirs = pod(group), worker_pod(group)
     same = ("securityContext", "initContainers", "tolerations", "serviceAccountName")
     for key in (*same, "automountServiceAccountToken", "enableServiceLinks"):
@@ -135,7 +135,7 @@ def test_a_worker_is_as_guarded_as_the_gateway_and_reads_the_same_weights(group:
         assert mount == mounts[mount["mountPath"]]
 
 
-def test_workers_stay_until_the_gateway_has_drained(group: Objects) -> None:
+def test_worker_grace_period_outlasts_gateway(group: Objects) -> None:
     theirs = worker_pod(group)
     waits_s = theirs["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert waits_s >= pod(group)["terminationGracePeriodSeconds"]

@@ -1,4 +1,4 @@
-"""The server is an application: no archive of its packages is built."""
+"""Packaging: the server cannot be built as an archive, and the client has the same version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("archive", ["bdist_wheel", "sdist"])
-def test_packaging_of_the_server_is_refused(archive: str) -> None:
+def test_server_archives_are_refused(archive: str) -> None:
     build = subprocess.run(
         [sys.executable, "setup.py", "-q", archive],
         cwd=ROOT,
@@ -29,7 +29,7 @@ def test_packaging_of_the_server_is_refused(archive: str) -> None:
     assert "clients/python" in build.stderr
 
 
-def test_client_is_of_the_servers_version() -> None:
+def test_client_version_equals_server_version() -> None:
     project = tomllib.loads((ROOT / "clients/python/pyproject.toml").read_text())["project"]
     assert project["version"] == talkwire_client.__version__ == service.__version__
     assert [name.partition(">=")[0] for name in project["dependencies"]] == [

@@ -1,4 +1,4 @@
-"""What a pod may do, how long it may take, and where its weights come from."""
+"""Pods: permissions, keys, probes, grace period, GPUs and weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.deploy.manifests import (
 )
 
 
-def test_the_keys_lie_in_a_secret_that_the_pod_only_reads(
+def test_keys_are_mounted_read_only_from_operators_secret(
     objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = configured(objects, monkeypatch)
@@ -43,7 +43,7 @@ def test_the_keys_lie_in_a_secret_that_the_pod_only_reads(
     assert exposure_fault(load_settings()) is not None
 
 
-def test_a_worker_that_starts_again_is_given_up_before_the_startup_probe_gives_up(
+def test_startup_probe_outlasts_start_timeouts_of_workers(
     objects: Objects,
 ) -> None:
     probe = pod(objects)["containers"][0]["startupProbe"]
@@ -51,29 +51,29 @@ def test_a_worker_that_starts_again_is_given_up_before_the_startup_probe_gives_u
     assert probe["periodSeconds"] * probe["failureThreshold"] > patience_s
 
 
-def test_the_grace_period_outlasts_the_drain(
+def test_grace_period_outlasts_drain_and_shutdown(
     objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = pod(objects)
     waits_s = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
     settings = configured(objects, monkeypatch)
-    listeners_s = 2 * serve._GRACE_S  # the public one's, and then the admin's
-    workers_s = 2 * Watch().stop_timeout_s  # the recogniser's, and then both engines' at once
+    listeners_s = 2 * serve._GRACE_S  # the public listener, then the admin listener
+    workers_s = 2 * Watch().stop_timeout_s  # the recogniser, then both engines at once
     closing_s = settings.slow_consumer_s + listeners_s + workers_s + tracing._STOP_S
     assert spec["terminationGracePeriodSeconds"] > waits_s + settings.drain_s + closing_s
 
 
-def test_without_service_links_no_stranger_sets_anything(
+def test_service_links_are_off_and_would_break_settings(
     objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert pod(objects)["enableServiceLinks"] is False
     configured(objects, monkeypatch)
-    monkeypatch.setenv("TALKWIRE_SERVICE_HOST", "10.0.0.1")  # what such a link would add
+    monkeypatch.setenv("TALKWIRE_SERVICE_HOST", "10.0.0.1")  # added by a service link
     with pytest.raises(SettingsError):
         load_settings()
 
 
-def test_no_container_may_do_more_than_it_must(objects: Objects) -> None:
+def test_containers_are_restricted_and_limited(objects: Objects) -> None:
     spec = pod(objects)
     user = spec["securityContext"]
     assert user["runAsNonRoot"] is True
@@ -95,7 +95,7 @@ def test_no_container_may_do_more_than_it_must(objects: Objects) -> None:
 
 
 @pytest.mark.parametrize("overlay", GPU_OVERLAYS)
-def test_gpus_are_as_many_as_the_talker_uses(overlay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_count_equals_talker_parallelism(overlay: str, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = rendered(overlay)
     settings = configured(objects, monkeypatch)
     gpus = settings.talker_tensor_parallel_size * settings.talker_data_parallel_size
@@ -109,7 +109,7 @@ def test_gpus_are_as_many_as_the_talker_uses(overlay: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("overlay", GPU_OVERLAYS)
-def test_weights_are_read_only_and_lie_where_the_settings_say(
+def test_weights_are_mounted_read_only_at_model_path(
     overlay: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = rendered(overlay)
@@ -129,7 +129,7 @@ def test_weights_are_read_only_and_lie_where_the_settings_say(
 
 
 @pytest.mark.parametrize("overlay", GPU_OVERLAYS)
-def test_what_was_compiled_outlives_a_pod(overlay: str) -> None:
+def test_compilation_cache_is_on_persistent_volume(overlay: str) -> None:
     objects = rendered(overlay)
     (volume,) = [v for v in pod(objects)["volumes"] if v["name"] == "cache"]
     assert set(volume) == {"name", "persistentVolumeClaim"}, "no emptyDir is left beside it"
@@ -142,7 +142,7 @@ def test_what_was_compiled_outlives_a_pod(overlay: str) -> None:
 @pytest.mark.parametrize(
     ("harm", "passes"), [("none", True), ("altered", False), ("missing", False), ("no sums", False)]
 )
-def test_weights_that_are_not_the_expected_ones_keep_the_pod_from_starting(
+def test_weights_check_fails_on_wrong_or_missing_files(
     harm: str, passes: bool, tmp_path: Path
 ) -> None:
     (check,) = pod(rendered("gpu-single"))["initContainers"]

@@ -1,4 +1,4 @@
-"""A pod's life without a cluster: start, probes, speech, metrics, and an end while speaking."""
+"""A pod's lifecycle without a cluster: start, probes, speech, metrics, SIGTERM during speech."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.deploy.render import identity, render
 from tests.service.auth.keyring import entry
 
 TEXT = "This sentence is being spoken. And this one is finished as well, whatever happens."
-#: Greedy and with all the lookahead there is: the same samples each time.
+#: Greedy and with full lookahead, so that the samples are reproducible.
 EXACT = {
     "temperature": 0.0,
     "chunking": ChunkingOptions(lookahead_frames=10),
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def ask(running: Container, path: str, port: int | None = None) -> tuple[int, str]:
-    """Status and body; status 0 where nobody listens."""
+    """Status and body; status 0 if the connection fails."""
     address = f"http://127.0.0.1:{port or running.port}{path}"
     try:
         with urllib.request.urlopen(address, timeout=60) as answer:
@@ -52,7 +52,7 @@ def until(what: str, condition: Callable[[], bool], patience_s: float) -> None:
 
 
 def passes(running: Container, probe: dict[str, Any]) -> Callable[[], bool]:
-    """Whether the kubelet would be content with the answer."""
+    """A condition: whether the kubelet would count the probe as passed."""
 
     def condition() -> bool:
         assert running.process.poll() is None, "the container ended"
@@ -63,7 +63,7 @@ def passes(running: Container, probe: dict[str, Any]) -> Callable[[], bool]:
 
 @pytest.mark.long
 @pytest.mark.slow
-async def test_a_pod_starts_speaks_and_ends_without_cutting_anybody_short() -> None:
+async def test_pod_starts_speaks_and_drains_without_cutting_speech() -> None:
     objects = {identity(o): o for o in render(ROOT / "deploy/k8s/overlays/cpu-embedded")}
     pod = objects["Deployment", "talkwire"]["spec"]["template"]["spec"]
     settings = objects["ConfigMap", "talkwire"]["data"]
@@ -85,7 +85,7 @@ async def test_a_pod_starts_speaks_and_ends_without_cutting_anybody_short() -> N
             async with client.speak(TEXT, **EXACT) as speech:
                 want = await speech.read()
             assert metric(running, "tts_contexts_active") == 0
-            # What the kubelet does first: gateways still send clients here meanwhile.
+            # The kubelet runs the preStop hook first; new clients can still arrive meanwhile.
             hook = asyncio.create_task(
                 asyncio.sleep(main["lifecycle"]["preStop"]["sleep"]["seconds"])
             )

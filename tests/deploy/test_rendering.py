@@ -1,4 +1,4 @@
-"""Our rendering of the manifests is that of kustomize."""
+"""The manifest renderer against kustomize."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.deploy.render import Unsupported, identity, merge, render
 
 
 def in_any_order(thing: Any) -> Any:
-    """The API merges named lists as sets; only their members count."""
+    """``thing`` with sorted lists: the API ignores the order of lists with a merge key."""
     if isinstance(thing, dict):
         return {key: in_any_order(value) for key, value in thing.items()}
     if isinstance(thing, list):
@@ -31,7 +31,7 @@ def in_any_order(thing: Any) -> Any:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl to compare with")
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_our_rendering_is_kustomizes(overlay: str, tmp_path: Path) -> None:
+def test_rendering_equals_kustomize(overlay: str, tmp_path: Path) -> None:
     for folder in (K8S / "overlays" / overlay, with_components(tmp_path, overlay)):
         done = subprocess.run(
             ["kubectl", "kustomize", folder], capture_output=True, text=True, check=True
@@ -40,13 +40,13 @@ def test_our_rendering_is_kustomizes(overlay: str, tmp_path: Path) -> None:
         assert {identity(o): in_any_order(o) for o in render(folder)} == theirs
 
 
-def test_the_renderer_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+def test_renderer_refuses_unknown_field(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text("namePrefix: a-\n")
     with pytest.raises(Unsupported, match="namePrefix"):
         render(tmp_path)
 
 
-def test_patches_merge_as_the_api_does() -> None:
+def test_patch_merges_named_lists_and_removes_nulls() -> None:
     old = {"env": [{"name": "a", "value": 1}, {"name": "b"}], "args": ["x"], "gone": 1}
     new = {"env": [{"name": "a", "value": 2}], "args": ["y"], "gone": None}
     assert merge(old, new) == {"env": [{"name": "a", "value": 2}, {"name": "b"}], "args": ["y"]}

@@ -10,13 +10,13 @@ from tests.e2e.live import Service, service
 
 @pytest.fixture(scope="session")
 def speaking() -> Iterator[Service]:
-    """One service for the tests that leave it as they found it."""
+    """A shared service, for tests that do not change its state."""
     with service() as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def ears() -> Iterator[Recogniser]:
-    """The recogniser that also judges the voice (``make voice-eval``)."""
+    """The recogniser, which ``make voice-eval`` uses too."""
     with Recogniser() as listening:
         yield listening

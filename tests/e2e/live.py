@@ -1,4 +1,4 @@
-"""The service as a user runs it: ``talkwire serve`` in a process of its own, no fakes."""
+"""The service as a user runs it: ``talkwire serve`` in its own process, without fakes."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Service:
             return str(answer.read().decode())
 
     def metric(self, line_start: str) -> float:
-        """The value of the one metric whose line starts so."""
+        """The value of the only metric whose line starts with ``line_start``."""
         (line,) = [x for x in self.get("/metrics").splitlines() if x.startswith(line_start)]
         return float(line.rsplit(" ", 1)[1])
 
     def worker(self, module: str) -> psutil.Process:
-        """The child that runs this module."""
+        """The child process that runs this module."""
         (child,) = [
             child
             for child in psutil.Process(self.process.pid).children()
@@ -60,13 +60,13 @@ class Service:
         return child
 
     def say(self, text: str, out: Path, *options: str) -> dict[str, Any]:
-        """``talkwire say --json``; fails the test if it fails."""
+        """Run ``talkwire say --json``, assert that it succeeds and return its figures."""
         done = run("say", text, "--out", str(out), "--url", self.url, "--json", *options)
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
     def until(self, condition: str, line_start: str, value: float) -> None:
-        """Wait until a metric has a value; ``condition`` says what that means."""
+        """Wait until a metric has a value; ``condition`` describes it in the failure message."""
         deadline = time.monotonic() + 180
         while self.metric(line_start) != value:
             assert time.monotonic() < deadline, condition
@@ -88,8 +88,9 @@ class Service:
 
 @contextmanager
 def service(*options: str, program: Path = TALKWIRE, **env: str) -> Iterator[Service]:
-    """Serve the embedded voice on a free port until the block ends. Unless asked for, admission
-    is not measured: a machine busy with other things would refuse what a test is about.
+    """Serve the embedded voice on a free port until the block ends.
+
+    Admission is fixed by default: measured admission would refuse contexts on a busy machine.
     """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(

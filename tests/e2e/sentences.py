@@ -1,4 +1,4 @@
-"""What the tests of real speech say: everyday words, hardly one of them in two sentences."""
+"""Sentences for tests of real speech: everyday words, few of them in more than one sentence."""
 
 SENTENCES = (
     "listen, the river voice can sing until morning.",

@@ -1,4 +1,4 @@
-"""Real speech in every encoding of the native protocol: what is heard is what PCM has."""
+"""Encodings of the native protocol with real speech, compared with float PCM."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def spoken(service: Service, text: str, encoding: Encoding) -> list[bytes]
 
 
 def decoded(codec: str, rate: int, packets: list[bytes]) -> Samples:
-    """By ffmpeg's own decoders, at ``rate``."""
+    """The samples at ``rate``, decoded by ffmpeg."""
     decoder = av.AudioCodecContext.create(codec, "r")
     decoder.sample_rate, decoder.layout = rate, "mono"
     if codec == "opus":
@@ -41,7 +41,9 @@ def decoded(codec: str, rate: int, packets: list[bytes]) -> Samples:
 
 
 @pytest.mark.long
-async def test_every_encoding_is_heard_as_pcm_is(speaking: Service, ears: Recogniser) -> None:
+async def test_opus_and_mulaw_match_pcm_in_signal_and_words(
+    speaking: Service, ears: Recogniser
+) -> None:
     heard: dict[str, list[str]] = {"pcm": [], "opus": [], "pcm_mulaw": []}
     for text in SENTENCES[:3]:
         pcm = b"".join(await spoken(speaking, text, Encoding.PCM_F32LE))

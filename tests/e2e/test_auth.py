@@ -1,4 +1,4 @@
-"""Keys as an operator handles them: the command line, the real service, signals, the log."""
+"""API keys as an operator uses them: command line, real service, signals, log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ask(port: int, path: str, method: str = "GET", key: str | None = None) -> tu
         ({"TALKWIRE_API_KEYS_FILE": "none.json"}, "cannot read none.json"),
     ],
 )
-def test_it_refuses_to_serve_strangers_without_keys(env: dict[str, str], word: str) -> None:
+def test_serve_refuses_unsafe_exposure_or_key_settings(env: dict[str, str], word: str) -> None:
     done = run("serve", "--port", "0", **env)
     assert done.returncode == 1, done.stderr
     assert word in done.stderr
@@ -55,7 +55,7 @@ def test_it_refuses_to_serve_strangers_without_keys(env: dict[str, str], word: s
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_keys_from_the_command_line_to_the_drained_server(
+def test_keys_are_created_reloaded_revoked_and_allow_drain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, admin = tmp_path / "keys.json", free_port()
@@ -103,7 +103,7 @@ def test_keys_from_the_command_line_to_the_drained_server(
 
         def end() -> None:
             assert ask(admin, "/admin/drain?exit=true", "POST", ops)[0] == 202
-            started.process.send_signal(signal.SIGTERM)  # as Kubernetes does after its hook
+            started.process.send_signal(signal.SIGTERM)  # as Kubernetes does after the preStop hook
 
         asyncio.run(speak_through(end, started.url, late))
         assert started.process.wait(PATIENCE_S) == 0
@@ -114,7 +114,7 @@ def test_keys_from_the_command_line_to_the_drained_server(
 
 
 async def speak_through(end: Callable[[], None], url: str, key: str) -> None:
-    """Fails if ``end``, called in the middle of a speech, cuts it off."""
+    """Assert that ``end``, called during speech, does not cut it off."""
     text = "This sentence is being spoken. And so is this one, to its end."
     async with Client(url, api_key=key) as client, client.speak(text) as speech:
         chunks = aiter(speech)

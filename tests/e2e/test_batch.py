@@ -1,4 +1,4 @@
-"""``talkwire batch`` with the embedded voice: its own engines, and a service."""
+"""``talkwire batch`` with the embedded voice, with its own engines and with a service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.e2e.sentences import SENTENCES
 THREE = SENTENCES[:3]
 
 
-def test_batch_speaks_without_a_service_as_with_one(
+def test_batch_writes_same_files_with_and_without_service(
     speaking: Service, ears: Recogniser, tmp_path: Path
 ) -> None:
     texts = tmp_path / "texts.txt"
@@ -39,4 +39,4 @@ def test_batch_speaks_without_a_service_as_with_one(
     assert intelligibility(THREE, heard).word_error_rate <= 0.5, heard
     again = run("batch", str(texts), "--out", str(own), *options)
     assert [json.loads(line)["status"] for line in again.stdout.splitlines()] == ["kept"] * 3
-    assert "talker" not in again.stderr  # nothing to do: no engine is started
+    assert "talker" not in again.stderr  # nothing to do, so no engine is started

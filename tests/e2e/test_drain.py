@@ -1,4 +1,4 @@
-"""A rolling restart as a client lives through it: SIGTERM while speech is being sent."""
+"""Drain of the real service: SIGTERM while speech is being sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIONS = {
 }
 
 
-async def test_sigterm_cuts_no_utterance_short() -> None:
+async def test_sigterm_completes_utterance_and_exits_with_zero() -> None:
     with service() as own:
         async with Client(own.url) as client:
             async with client.speak(TEXT, **OPTIONS) as speech:

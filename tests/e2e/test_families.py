@@ -1,4 +1,4 @@
-"""Every talker family from a tiny random checkpoint: native, HTTP, shipped voices, clones."""
+"""Talker families with tiny random checkpoints: native, HTTP, shipped voices, cloned voices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.e2e.live import Service, service
 from tests.service.voices import clips
 from tests.talker import tiny, tiny_fish, tiny_v2
 
-#: The published rates, so that a clip of seconds has as few frames as there.
+#: The published rates, so that clips have as few frames as with the published codec.
 CODEC = FishConfig(
     semantic_size=tiny_fish.SIZE, residual_size=tiny_fish.SIZE, dim=32, layers=2, head_dim=8,
     feed_forward=48, window=8, decoder_dim=48, encoder_dim=4, encoder_layers=2,
@@ -31,12 +31,12 @@ CODEC = FishConfig(
 )  # fmt: skip
 TEXT = "The quick brown fox."
 FRAMES = 60
-#: Of 16-bit samples: rounding in the codec moves a sample over a step at most.
+#: Tolerance: two steps of 16-bit samples, for rounding in the codec.
 STEP = 2 / 32768
 SAID = "A tone that grows louder."
-#: Small: a message of the native protocol has 64 KiB at most.
+#: Small, since a message of the native protocol has at most 64 KiB.
 CLIP = clips.encoded("ogg_opus", clips.tone(1.5))
-#: Prompts of tiny checkpoints have a position for each letter, and a clip must fit beside them.
+#: Prompts of tiny checkpoints have a position per letter and must leave room for a clip.
 SHORT = {"TALKWIRE_MAX_SEGMENT_CHARS": "100"}
 SHIPPED_NAMES = ("woman", "man", "deep_man")
 
@@ -67,13 +67,13 @@ def fish_s2(folder: Path) -> Iterator[Service]:
 
 
 class Voice:
-    """A service of one family and what it says to each way of asking, as samples in [-1, 1]."""
+    """A service of one family; requests return samples in [-1, 1]."""
 
     def __init__(self, own: Service, family: str, rate: int) -> None:
         self.own, self.family, self.rate = own, family, rate
 
     def native(self, **options: Any) -> tuple[np.ndarray, int]:
-        """(samples, chunks) over the native WebSocket."""
+        """Samples and number of chunks over the native WebSocket."""
         sampling = {"temperature": 0.0, "seed": 3, "max_frames": FRAMES}
         with (
             SyncClient(self.own.url) as client,
@@ -93,7 +93,7 @@ class Voice:
             return bytes(answer.read())
 
     def http(self, **fields: Any) -> np.ndarray:
-        """Samples over OpenAI's API, by their own client."""
+        """Samples over OpenAI's API, by the official client."""
         asked = {"temperature": 0, "seed": 3, "max_frames": FRAMES, "mode": "whole", **fields}
         voice = asked.pop("voice", openai.omit)
         with openai.OpenAI(base_url=f"http://127.0.0.1:{self.own.port}/v1", api_key="any") as api:
@@ -124,7 +124,7 @@ def alike(one: np.ndarray, other: np.ndarray) -> bool:
     return one.shape == other.shape and bool(np.abs(one - other).max() <= STEP)
 
 
-def test_family_streamed_equals_whole(voice: Voice) -> None:
+def test_family_streamed_audio_equals_whole_audio(voice: Voice) -> None:
     exact = ChunkingOptions(first_chunk_frames=2, first_lookahead_frames=10, lookahead_frames=10)
     streamed, chunks = voice.native(chunking=exact)
     whole, _ = voice.native(mode="whole")
@@ -133,32 +133,32 @@ def test_family_streamed_equals_whole(voice: Voice) -> None:
     assert alike(streamed, whole)
 
 
-def test_family_speaks_to_the_openai_client(voice: Voice) -> None:
+def test_family_audio_of_openai_client_equals_native(voice: Voice) -> None:
     assert alike(voice.http(voice="alloy"), voice.native(mode="whole")[0])
 
 
-def test_family_speaks_with_the_shipped_voices(voice: Voice) -> None:
+def test_family_speaks_with_shipped_voices(voice: Voice) -> None:
     with SyncClient(voice.own.url) as client:
         assert client.server.voices == ["default", *SHIPPED_NAMES, "smart_voice"]
-    # drawn, since the best codes of random weights may be the same after any clip
+    # sampled: the greedy codes of random weights may be the same after any clip
     default = voice.http(temperature=1)
     assert alike(default, voice.http(temperature=1, voice="woman"))
     assert not alike(default, voice.http(temperature=1, voice="man"))
     assert not alike(default, voice.http(temperature=1, voice="smart_voice"))
-    # the shipped clip itself, sent by a client
+    # the shipped clip as a one-off reference
     clip = read_list()[0]
     audio = base64.b64encode((SHIPPED / clip.file).read_bytes()).decode()
     assert alike(default, voice.http(temperature=1, ref_audio=audio, ref_text=clip.text))
 
 
 def refused(ask: Callable[[], object]) -> str:
-    """The code with which something is refused over HTTP."""
+    """The error code of a request that must be refused over HTTP."""
     with pytest.raises(openai.BadRequestError) as error:
         ask()
     return str(error.value.code)
 
 
-def test_family_speaks_with_a_reference_for_each_speaker_or_refuses(voice: Voice) -> None:
+def test_family_uses_reference_per_speaker_or_refuses(voice: Voice) -> None:
     audio = clips.as_base64(CLIP)
     other = clips.as_base64(clips.encoded("ogg_opus", clips.tone(1.0, 300.0)))
     pair = [{"audio": audio, "text": SAID}, {"audio": other, "text": "Another."}]
@@ -174,7 +174,7 @@ def test_family_speaks_with_a_reference_for_each_speaker_or_refuses(voice: Voice
     assert alike(both, voice.native(mode="whole", references=references)[0])
 
 
-def test_family_watches_repetition_as_asked_or_refuses(voice: Voice) -> None:
+def test_family_applies_ras_options_or_refuses(voice: Voice) -> None:
     asked = {"temperature": 0.5, "ras_win_len": 16, "ras_max_repeat": 1}
     if voice.family == "higgs_v3":
         assert refused(lambda: voice.http(**asked)) == "unsupported"
@@ -184,14 +184,14 @@ def test_family_watches_repetition_as_asked_or_refuses(voice: Voice) -> None:
     assert refused(lambda: voice.http(ras_win_len=17)) == "invalid_parameter"
 
 
-def test_family_takes_a_scene_or_refuses(voice: Voice) -> None:
+def test_family_applies_scene_or_refuses(voice: Voice) -> None:
     if voice.family == "higgs_v2":
         assert not alike(voice.http(), voice.http(scene="A street at night."))
     else:
         assert refused(lambda: voice.http(scene="A street at night.")) == "unsupported"
 
 
-def test_family_clones_alike_in_every_way(voice: Voice) -> None:
+def test_family_clone_is_same_over_native_http_and_stored_voice(voice: Voice) -> None:
     reference = ReferenceOptions(CLIP, SAID)
     cloned, _ = voice.native(mode="whole", reference=reference)
     assert not alike(cloned, voice.native(mode="whole")[0])

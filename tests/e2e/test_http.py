@@ -1,4 +1,4 @@
-"""OpenAI's client speaks to the real service; what it gets is what the native protocol sends."""
+"""The real service with OpenAI's client, compared with the native protocol."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from tests.e2e.live import Service
 from tests.service.audio.listening import PADDING, decoded, likeness
 
 TEXT = "The quick brown fox jumps over the lazy dog. Then it sleeps, and dreams of hens."
-#: Decoded in one piece, so that no seam depends on the machine's pace.
+#: Decoded in one piece, so that no seam depends on the machine's speed.
 SAME: dict[str, Any] = {"seed": 7, "temperature": 0.7, "mode": "whole"}
 
 
-def test_the_official_client_hears_the_native_audio_in_every_format(
-    speaking: Service, tmp_path: Path
-) -> None:
+def test_openai_client_gets_native_audio_in_each_format(speaking: Service, tmp_path: Path) -> None:
     out = tmp_path / "native.wav"
     sampling = ("--temperature", "0.7", "--seed", "7")
     speaking.say(TEXT, out, *sampling, "--mode", "whole")
@@ -45,7 +43,7 @@ def test_the_official_client_hears_the_native_audio_in_every_format(
         assert likeness(want[::-1], want) < 0.5
 
 
-def test_events_come_while_the_rest_is_still_being_spoken(speaking: Service) -> None:
+def test_openai_events_stream_during_generation(speaking: Service) -> None:
     with openai.OpenAI(base_url=f"http://127.0.0.1:{speaking.port}/v1", api_key="any") as api:
         request = api.audio.speech.with_streaming_response.create(
             model="gpt-4o-mini-tts",

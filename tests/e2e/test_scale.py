@@ -1,4 +1,4 @@
-"""The service on more than one engine process: the same speech, and what comes after a death."""
+"""The service with two engine processes: same speech as with one, and recovery after a death."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from talkwire_client import ChunkingOptions, Client, ServerError
 from tests.e2e.live import Service, service
 
-#: A start imports torch in up to five processes, one after the other.
+#: Starting imports torch in up to five processes, one after the other.
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(1200)]
 TEXTS = (
     "The quick brown fox jumps over the lazy dog.",
@@ -22,7 +22,7 @@ TEXTS = (
     "The train leaves in ten minutes.",
 )
 _RESTARTS = 'tts_worker_restarts_total{worker="talker"}'
-#: Greedy and with all the lookahead there is: equal codes are equal samples.
+#: Greedy and with full lookahead, so that equal codes give equal samples.
 EXACT = {
     "temperature": 0.0,
     "chunking": ChunkingOptions(lookahead_frames=10),
@@ -30,14 +30,14 @@ EXACT = {
 }
 
 
-#: A minute and more, of which no more is made than is being played: where the talker is faster than
-#: that, a stream that began first would else be complete when the last one begins.
+#: With LONG, over a minute of audio, paced by the playback clock: on a fast machine the first
+#: stream could otherwise complete before the last one begins.
 PACED = {**EXACT, "max_lead_ms": 2_000}
 LONG = " ".join(TEXTS * 5)
 
 
 async def speak_all(url: str) -> list[bytes]:
-    """All texts at once, each in a context of its own."""
+    """Speak all texts at once, each in its own context."""
     async with Client(url) as client:
 
         async def speak(text: str) -> bytes:
@@ -48,7 +48,7 @@ async def speak_all(url: str) -> list[bytes]:
 
 
 def processes(running: Service, title: str) -> list[psutil.Process]:
-    """vLLM's processes of that kind, which name themselves, in the order of their names."""
+    """vLLM's processes whose titles start with ``title``, sorted by title."""
     everyone = psutil.Process(running.process.pid).children(recursive=True)
     named = {(p.cmdline() or [""])[0].strip(): p for p in everyone}
     return [named[name] for name in sorted(named) if name.startswith(title)]
@@ -60,7 +60,7 @@ def busy_s(process: psutil.Process) -> float:
 
 @pytest.fixture(scope="module")
 def alone() -> list[bytes]:
-    """What one engine says; it has ended before the others start, to spare memory."""
+    """The speech of a single engine, which ends before the others start, to save memory."""
     with service() as running:
         heard = asyncio.run(speak_all(running.url))
     return heard
@@ -74,7 +74,7 @@ def alone() -> list[bytes]:
     ],
     ids=["data", "tensor"],
 )
-def test_two_speak_as_one_and_come_back_when_one_of_them_dies(
+def test_two_engine_processes_speak_as_one_and_recover_from_death(
     setting: str, title: str, alone: list[bytes]
 ) -> None:
     with service(**{setting: "2"}) as running:
@@ -99,7 +99,7 @@ def test_two_speak_as_one_and_come_back_when_one_of_them_dies(
 
 
 async def killed_while_speaking(running: Service, victim: psutil.Process) -> None:
-    """Every context under way is told so, by name and with leave to try again."""
+    """Kill ``victim`` during speech; every open context gets a retryable ``engine_restarting``."""
     async with Client(running.url) as client, contextlib.AsyncExitStack() as stack:
         speeches = [await stack.enter_async_context(client.speak(LONG, **PACED)) for _ in range(4)]
         streams = [aiter(speech) for speech in speeches]

@@ -1,4 +1,4 @@
-"""What a user hears: the real talker on vLLM, the real codec, through the real socket."""
+"""Speech of the real talker on vLLM and the real codec, over the native WebSocket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECEPTIVE_FIELD = 10
 RATE = 24_000
 
 
-def test_three_sentences_are_understood_as_well_as_one_shot_audio(
+def test_chunked_speech_is_as_intelligible_as_whole_speech(
     speaking: Service, ears: Recogniser, tmp_path: Path
 ) -> None:
     heard: dict[str, list[str]] = {"chunked": [], "whole": []}
@@ -36,10 +36,10 @@ def test_three_sentences_are_understood_as_well_as_one_shot_audio(
     assert streamed <= one_shot + 0.1, heard
 
 
-def test_nothing_is_understood_of_it_backwards_or_in_silence(
+def test_recogniser_understands_neither_reversed_speech_nor_silence(
     speaking: Service, ears: Recogniser, tmp_path: Path
 ) -> None:
-    """The ears tell speech from what is none, and hear the same whatever they heard before."""
+    """The recogniser distinguishes speech from other audio and has no memory between clips."""
     speaking.say(THREE[1], tmp_path / "said.wav", "--temperature", "0")
     said = samples(tmp_path / "said.wav") / 32768
     heard = ears.hear([said, said[::-1], np.zeros(RATE), said], RATE)
@@ -49,19 +49,19 @@ def test_nothing_is_understood_of_it_backwards_or_in_silence(
 
 
 def spoken(speaking: Service, text: str, **options: Any) -> tuple[np.ndarray, int]:
-    """(samples in 16 bits, chunks), over the native WebSocket."""
+    """16-bit samples and number of chunks over the native WebSocket."""
     with SyncClient(speaking.url) as client, client.speak(text, **options) as speech:
         chunks = [chunk.data for chunk in speech]
     return np.frombuffer(b"".join(chunks), "<i2").astype(np.float64), len(chunks)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_streamed_equals_whole_bit_for_bit_at_full_lookahead(
+def test_streamed_audio_with_full_lookahead_equals_whole_audio(
     speaking: Service, temperature: float
 ) -> None:
     text = "The quick brown fox jumps over the lazy dog. Then it sleeps, and dreams of hens."
     sampling: dict[str, Any] = {"temperature": temperature, "seed": 7}
-    # A bound on the chunks: how large they are otherwise follows the machine's pace.
+    # A limit on chunks, whose size otherwise depends on the machine's speed.
     exact = ChunkingOptions(
         max_chunk_frames=12,
         first_lookahead_frames=RECEPTIVE_FIELD,
@@ -74,8 +74,8 @@ def test_streamed_equals_whole_bit_for_bit_at_full_lookahead(
     assert np.array_equal(streamed, whole)
 
 
-def test_chunks_of_the_embedded_voice_have_no_seams(speaking: Service) -> None:
-    """Its decoder is causal, so that no lookahead is needed."""
+def test_embedded_voice_chunks_equal_whole_audio_without_lookahead(speaking: Service) -> None:
+    """The embedded voice's decoder is causal and needs no lookahead."""
     text = "The quick brown fox jumps over the lazy dog near the river bank."
     small = ChunkingOptions(max_chunk_frames=12)
     got, chunks = spoken(speaking, text, temperature=0.0, chunking=small)
@@ -90,7 +90,7 @@ def samples(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float64)
 
 
-async def test_many_at_once_are_what_each_is_alone(speaking: Service) -> None:
+async def test_concurrent_contexts_equal_sequential_contexts(speaking: Service) -> None:
     options = {
         "temperature": 0.7,
         "seed": 3,

@@ -1,4 +1,4 @@
-"""The synchronous client hears what the command line's asynchronous one does."""
+"""The synchronous client with the real service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tests.e2e.live import Service
 TEXT = "The quick brown fox jumps over the lazy dog."
 
 
-def test_it_hears_what_the_other_client_hears(speaking: Service, tmp_path: Path) -> None:
+def test_sync_client_gets_audio_of_async_client_and_cancels(
+    speaking: Service, tmp_path: Path
+) -> None:
     out = tmp_path / "other.wav"
     speaking.say(TEXT, out, "--temperature", "0.7", "--seed", "7", "--mode", "whole")
     with wave.open(str(out)) as file:

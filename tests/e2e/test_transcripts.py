@@ -1,4 +1,4 @@
-"""What a real recogniser hears in a clip becomes the text of its voice."""
+"""Transcripts of voice clips by a real recogniser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.service.voices.voice_server import server
 
 
 class Listener:
-    """The recogniser of the evaluation in the place of the service's own."""
+    """Replaces the service's recogniser by that of the evaluation."""
 
     def __init__(self, ears: Recogniser) -> None:
         self._ears = ears
@@ -28,7 +28,7 @@ class Listener:
         return heard
 
 
-async def test_clips_without_a_text_are_given_the_words_that_are_heard(ears: Recogniser) -> None:
+async def test_clip_without_text_gets_recognised_transcript(ears: Recogniser) -> None:
     shipped = read_list()
     async with server(transcriber=Listener(ears)) as s:
         made = []

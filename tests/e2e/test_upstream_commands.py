@@ -1,8 +1,8 @@
 """The commands of the upstream serving guides, unchanged, against the embedded voice.
 
-``upstream_commands.txt`` holds them. curl's own configuration leads their addresses here; the
-service knows the model by the name that they use, answers with WAV where none is asked for, and has
-their clips in its folder of references, as those servers do.
+``upstream_commands.txt`` holds them. curl's configuration redirects their addresses to the
+service. Like the upstream servers, it serves the model by the guides' name, answers with WAV by
+default and has the guides' clips in its folder of references.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ COMMANDS = Path(__file__).with_name("upstream_commands.txt")
 MODEL = "bosonai/higgs-audio-v3-tts-4b"
 CLIPS = ("male-voice.wav", "female-voice.wav", "ref_voice.wav")
 BLOCK = re.compile(r"^## (.+) -> (.+)\n((?:.+\n)+)", re.MULTILINE)
-#: A word takes longer than that.
+#: Shorter than any spoken word.
 LEAST_S = 0.3
 
 
 def blocks() -> list[tuple[str, str, str]]:
-    """Each command's name, what comes of it, and the command."""
+    """The name, outcome and text of each command."""
     return BLOCK.findall(COMMANDS.read_text())
 
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seconds of a voice-like tone, to speak like."""
+    """Two seconds of a voice-like tone, as a reference."""
     file = tmp_path_factory.mktemp("clip") / "voice_sample.wav"
     at = np.arange(48_000) / 24_000
     tone = sum(np.sin(2 * np.pi * 120 * n * at) / n for n in range(1, 12))
@@ -90,10 +90,10 @@ def assert_is_wav(file: Path) -> None:
         assert_is_speech(heard.readframes(1 << 30), heard.getframerate())
 
 
-def test_every_command_of_the_guides_does_what_they_say(
+def test_upstream_commands_have_documented_outcome(
     upstream: Service, clip: Path, tmp_path: Path
 ) -> None:
-    """One after another, since some go on from what others have left."""
+    """The commands run in order, since some depend on the results of others."""
     done = 0
     for name, outcome, command in blocks():
         stands_for = command.replace("/path/to/voice_sample.wav", str(clip))
@@ -117,7 +117,7 @@ def test_every_command_of_the_guides_does_what_they_say(
     assert done == COMMANDS.read_text().count("\n## ")
 
 
-def test_the_streaming_client_of_the_cookbook_gets_samples_and_their_rate(
+def test_upstream_cookbook_client_streams_pcm_with_sample_rate(
     upstream: Service,
 ) -> None:
     body = {
@@ -137,7 +137,7 @@ def test_the_streaming_client_of_the_cookbook_gets_samples_and_their_rate(
         assert_is_speech(b"".join(answer.iter_content(chunk_size=None)), rate)
 
 
-def test_the_openai_client_of_the_guides_writes_a_file(upstream: Service, tmp_path: Path) -> None:
+def test_upstream_openai_client_writes_wav_file(upstream: Service, tmp_path: Path) -> None:
     with openai.OpenAI(base_url=f"http://127.0.0.1:{upstream.port}/v1", api_key="EMPTY") as client:
         spoken = client.audio.speech.create(
             model=MODEL, voice="default", input="Hello, how are you?", response_format="wav"

@@ -1,4 +1,4 @@
-"""The real service, spoken to as vLLM-Omni's public example client does."""
+"""The real service with a client that follows vLLM-Omni's public example."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = [sentence.capitalize() for sentence in SENTENCES[1:4]]
 
 
 async def converse(service: Service, config: dict[str, Any]) -> list[tuple[str, bytes]]:
-    """Every sentence and its audio, of a text that is sent word by word."""
+    """Send TEXTS word by word; return each sentence with its audio."""
     url = f"ws://127.0.0.1:{service.port}/v1/audio/speech/stream"
     spoken: list[tuple[str, bytes]] = []
     async with connect(url, max_size=1 << 24) as socket:
@@ -59,7 +59,7 @@ async def converse(service: Service, config: dict[str, Any]) -> list[tuple[str, 
 
 
 @pytest.mark.long
-async def test_sentences_stream_as_samples_and_come_as_files(
+async def test_vllm_omni_streams_pcm_sentences_and_returns_whole_wav(
     speaking: Service, ears: Recogniser
 ) -> None:
     streamed = await converse(

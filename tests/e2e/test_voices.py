@@ -1,4 +1,4 @@
-"""Cloning on the real service: a clip goes in, and the same voice speaks, whatever restarts."""
+"""Voice cloning on the real service: voices survive restarts and use the prefix cache."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def speak(own: Service, **fields: Any) -> bytes:
 
 
 @pytest.mark.long
-def test_a_voice_is_the_same_after_every_restart(tmp_path: Path) -> None:
+def test_voice_is_identical_after_talker_and_service_restart(tmp_path: Path) -> None:
     folder, clip = tmp_path / "voices", tmp_path / "clip.wav"
     env = {"TALKWIRE_VOICES_DIR": str(folder)}
     with service(**env) as own:
@@ -73,7 +73,7 @@ def test_a_voice_is_the_same_after_every_restart(tmp_path: Path) -> None:
         spoken = speak(own, voice="anna")
         assert len(spoken) > 2 * 24_000 / 2
         assert spoken == speak(own, voice=voice["id"]) != speak(own)
-        assert spoken == speak(own, ref_audio=audio, ref_text=SAID)  # the same, asked for once
+        assert spoken == speak(own, ref_audio=audio, ref_text=SAID)  # as a one-off reference
         assert json.loads(ask(own, "GET", "/v1/audio/voices")[1])["data"][-1] == voice
 
         own.worker("talker.process").kill()
@@ -99,7 +99,7 @@ def test_a_voice_is_the_same_after_every_restart(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def engines(library: VoiceLibrary) -> AsyncIterator[tuple[TalkerProcessEngine, Cloner]]:
-    """The real engines, with vLLM's statistics on."""
+    """The real engines, with vLLM's statistics enabled."""
     talker = TalkerProcessEngine(
         str(EMBEDDED_MODEL),
         TalkerSettings(statistics=True),
@@ -117,7 +117,7 @@ async def engines(library: VoiceLibrary) -> AsyncIterator[tuple[TalkerProcessEng
 
 
 @pytest.mark.long
-async def test_the_second_use_of_a_voice_finds_it_in_the_prefix_cache() -> None:
+async def test_prefix_cache_serves_second_use_of_voice() -> None:
     library = VoiceLibrary(None, 10)
     async with engines(library) as (talker, cloner):
         consent = Consent("x", "x", "x")
@@ -128,7 +128,7 @@ async def test_the_second_use_of_a_voice_finds_it_in_the_prefix_cache() -> None:
         assert voice is not None
 
         async def cached(voice: str, text: str) -> int:
-            """Prompt positions that the prefix cache served."""
+            """Number of prompt positions served by the prefix cache."""
             before = talker.last_step.cached
             sampling = Sampling(temperature=0.7, seed=1)
             request = SpeechRequest("r", text, voice, sampling=sampling, max_frames=20)
@@ -139,15 +139,15 @@ async def test_the_second_use_of_a_voice_finds_it_in_the_prefix_cache() -> None:
         rows = len(voice.frames) + 7
         assert await cached("anna", "Hello there.") == 0
         again = await cached("anna", "Something else altogether.")
-        # all whole blocks of the voice's part of the prompt
+        # all full blocks of the voice's part of the prompt
         assert rows * 0.7 < again <= 2 + len("A tone, said of nobody.") + rows
         shared = await cached("bert", "Hello there.")
-        assert shared < 33  # its words are the same, its rows are not
+        assert shared < 33  # same reference text, other rows
         assert await cached("bert", "Something else.") > rows * 0.7
 
 
 @pytest.mark.parametrize("seconds", [0.5, 31.0])
-def test_clips_that_cannot_be_used_are_refused(speaking: Service, seconds: float) -> None:
+def test_clip_too_short_or_too_long_is_refused(speaking: Service, seconds: float) -> None:
     clip = clips.as_base64(clips.wav(clips.tone(seconds)))
     status, answer = ask(speaking, "POST", "/v1/audio/speech", SPEAK | {"ref_audio": clip})
     assert (status, json.loads(answer)["error"]["code"]) == (400, "invalid_audio")

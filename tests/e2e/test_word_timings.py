@@ -1,4 +1,4 @@
-"""Word timings of the real service against a forced aligner that knows nothing of it."""
+"""Word timings of the real service, compared with an independent forced aligner."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.e2e.live import Service, run
 from tests.e2e.sentences import SENTENCES
 
 pytestmark = pytest.mark.slow
-#: A sixth of a spoken word; guessing by characters is three times as far off.
+#: A sixth of a spoken word. The error of an estimate by characters is three times as large.
 MOST_MS = 60
 
 
-async def test_words_begin_where_an_aligner_finds_them(speaking: Service) -> None:
+async def test_word_timings_agree_with_forced_aligner(speaking: Service) -> None:
     async with Client(speaking.url) as client:
         assert client.server.word_timings
         utterances: list[Utterance] = [
@@ -37,7 +37,7 @@ async def test_words_begin_where_an_aligner_finds_them(speaking: Service) -> Non
     assert np.abs(off).mean() < MOST_MS
 
 
-def test_the_command_line_writes_subtitles(speaking: Service, tmp_path: Path) -> None:
+def test_say_writes_subtitles(speaking: Service, tmp_path: Path) -> None:
     file = tmp_path / "words.srt"
     said = run("say", "Hello there. How are you?", "--url", speaking.url, "--timestamps", str(file))
     assert said.returncode == 0, said.stderr

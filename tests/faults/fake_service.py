@@ -1,8 +1,8 @@
-"""``talkwire serve`` with a LabelTalker and a LiteralDecoder: everything else is the service's own.
+"""``talkwire serve`` with a LabelTalker and a LiteralDecoder; all other parts are real.
 
-Started as ``python -m tests.faults.fake_service --port N``; settings come from the environment,
-as ever. ROW_S is the talker's time for a row. With CLOCK=wild the time of day jumps by up to half a
-year at each look. With FAULTS the codec is a child process, ``tests.faults.faulty_worker``.
+Started as ``python -m tests.faults.fake_service --port N``; settings come from the environment.
+ROW_S is the talker's time for a row. With CLOCK=wild the wall clock jumps by up to half a year
+each time it is read. With FAULTS the codec is a child process, ``tests.faults.faulty_worker``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _START_S = 120.0
 
 
 def build(settings: Settings, on_progress: Callable[[str, str, float], None]) -> Runtime:
-    """Takes the place of ``service.build``. Twice as fast as it is heard, as real talkers are."""
+    """Replace ``service.build``. By default the talker runs at an RTF of 0.5, like real ones."""
     row_s = float(os.environ.get("ROW_S", SPEC.frame_s / 2))
     talker = LabelTalker(row_s=row_s, first_row_s=0.02, capacity=64, max_frames=1 << 20)
     codec: RunningCodec = FakeCodecEngine(SPEC, 0.002, decoder=LiteralDecoder(SPEC))
@@ -51,13 +51,13 @@ def build(settings: Settings, on_progress: Callable[[str, str, float], None]) ->
 
 
 def run_wild() -> None:
-    """Let the time of day jump, for everything in this process that asks Python for it."""
+    """Make ``time.time`` jump in this process."""
     real, chance = time.time, random.Random(0)
     time.time = lambda: real() + chance.uniform(-1.5e7, 1.5e7)
 
 
 def main() -> None:
-    """Serve until a signal."""
+    """Serve until a signal arrives."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     port = parser.parse_args().port
@@ -68,13 +68,13 @@ def main() -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """An unused port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 class Instance:
-    """A running service on a port of its own."""
+    """A running service on its own port."""
 
     def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
         self.process, self.port = process, port
@@ -88,28 +88,29 @@ class Instance:
             return False
 
     async def speak(self, voice: int) -> None:
-        """Speak for some seconds, and check every sample."""
+        """Speak one context and check every sample."""
         listener = Listener(Script(voice, (60, 90)))
         await native(self.port, [listener])
         assert_right([listener], "complete")
 
     async def metric(self, series: str) -> float:
-        """A sample's value, by its name and labels as they are exported."""
+        """The value of a metric, given its name and labels as exported."""
         async with httpx.AsyncClient(timeout=30) as http:
             text = (await http.get(f"http://127.0.0.1:{self.port}/metrics")).text
         lines = (line.rpartition(" ") for line in text.splitlines())
         return next(float(value) for name, _, value in lines if name == series)
 
     async def terminate(self) -> int:
-        """As a rolling restart does; returns the exit status."""
+        """Send SIGTERM, as a rolling restart does, and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return await self.process.wait()
 
 
 @contextlib.asynccontextmanager
 async def instance(port: int, stderr: int | None = None, **env: str) -> AsyncIterator[Instance]:
-    """A service that is ready; killed at the end if it still runs. ``stderr``: a file descriptor
-    for its log.
+    """Start a service and wait until it is ready; kill it at the end if it still runs.
+
+    ``stderr``: a file descriptor for its log.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -1,15 +1,15 @@
 """A codec worker with a LiteralDecoder that is killed or stopped at given steps of its work.
 
-The file named by FAULTS has a line for each life: ``STEP COUNT SIGNAL``, the signal that the
-worker sends itself at the COUNT-th time that it comes to this STEP. Lives beyond the last line
-are long, but none outlives a window of the voice POISON. The steps, in the order of a window's
-life::
+The file named by FAULTS has a line ``STEP COUNT SIGNAL`` for each process that is started: the
+signal that the worker sends itself when it reaches STEP for the COUNT-th time. Processes beyond
+the last line are not signalled, but every process dies on a window of the voice POISON. The steps,
+in the order in which a window passes them::
 
-    received   the window has come
-    chosen     it is about to be told as being decoded
-    decoding   that has been told
-    decoded    its samples are about to be sent
-    answered   they have been sent
+    received   the window was received
+    chosen     ``Decoding`` is about to be sent
+    decoding   ``Decoding`` was sent
+    decoded    ``Decoded``, with the samples, is about to be sent
+    answered   ``Decoded`` was sent
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ POISON = 666
 
 
 class Decoder(LiteralDecoder):
-    """Dies of POISON."""
+    """Kills its process on a window of the voice POISON."""
 
     def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
         if any(window.codes[0, 0] == POISON for window in windows):
@@ -46,7 +46,7 @@ class Decoder(LiteralDecoder):
 
 
 class Fate:
-    """When this life ends."""
+    """Decides when this process gets its signal: takes the first line from the file."""
 
     def __init__(self, file: Path) -> None:
         first, *rest = file.read_text().splitlines() or [""]
@@ -65,7 +65,7 @@ _send, _receive = ChildLink.send, ChildLink.receive
 
 
 def meet(fate: Fate) -> None:
-    """Let fate see what goes through the link to the gateway."""
+    """Report the messages on the link to the gateway to ``fate``."""
 
     def send(self: ChildLink[Any], message: msgspec.Struct) -> None:
         before, after = {Decoding: ("chosen", "decoding"), Decoded: ("decoded", "answered")}.get(

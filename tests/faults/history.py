@@ -1,9 +1,9 @@
-"""What one context was heard to say, and everything that is wrong with it.
+"""Checker for the audio that a client received of one context.
 
-Its samples come from a LabelTalker and a LiteralDecoder, so each says whose it is and which. A
-history is right if its samples are those that were asked for, in order, once each and without
-a gap: all of them if it ended as complete, a beginning of them if it was cancelled or broke
-off; and if nothing came after its end. Nothing here does I/O.
+The samples come from a LabelTalker and a LiteralDecoder, so each identifies its context and its
+position. A history is correct if it has the requested samples in order, once each and without
+gaps: all of them if the context completed, a prefix of them if it was cancelled or broken off.
+No audio may follow the end. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from streaming.spec import CodecSpec
 from tests.faults.labelled_audio import labelled
 
 Pcm = npt.NDArray[np.int16]
-#: Frames of 4 ms: a hundred thousand of them are quickly heard.
+#: Frames of 4 ms, so that a test can check a hundred thousand of them quickly.
 SPEC = CodecSpec(24_000, 96, (1024,) * 8, 0, 0)
 _BOOKS, _CODE_BITS = SPEC.num_codebooks, 10
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A message of audio, with its numbers where the protocol has them."""
+    """An audio message; the sequence number and offset if the protocol has them."""
 
     pcm: Pcm
     sequence: int | None = None
@@ -35,7 +35,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The protocol said that the context is over."""
+    """The end of the context, as told by the protocol."""
 
     reason: Literal["complete", "cancelled", "broken"]
 
@@ -46,7 +46,7 @@ Kind = Literal["lost", "doubled", "swapped", "foreign", "torn", "late", "short",
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong, and at which of the context's samples."""
+    """A kind of fault and the sample of the context at which it occurs."""
 
     kind: Kind
     at: int
@@ -54,21 +54,21 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a context was asked to say: ``frames`` of each part."""
+    """The speech requested of a context; ``frames`` has the length of each part."""
 
     voice: int
     frames: tuple[int, ...]
 
     @property
     def text(self) -> str:
-        """For a LabelTalker: a sentence for each part."""
+        """The text for a LabelTalker, one sentence per part."""
         return "".join(
             f"Voice {self.voice} says part {part} of {frames} frames. "
             for part, frames in enumerate(self.frames)
         )
 
     def pcm(self) -> Pcm:
-        """The samples that a client must hear."""
+        """The samples that the client must receive."""
         codes = np.concatenate(
             [labelled(self.voice, part, frames) for part, frames in enumerate(self.frames)]
         )
@@ -77,7 +77,7 @@ class Script:
 
 
 def faults(script: Script, history: Sequence[Event]) -> list[Fault]:
-    """Everything that is wrong, in order; nothing is wrong with an empty list."""
+    """All faults of a history, in order."""
     ended: Ended | None = None
     found: list[Fault] = []
     heard: list[Pcm] = []
@@ -101,7 +101,7 @@ def faults(script: Script, history: Sequence[Event]) -> list[Fault]:
 
 
 def _first_fault(script: Script, got: Pcm, want: Pcm) -> Fault | None:
-    """The first sample that is not the one that had to come, and what came of it."""
+    """Classify the first sample that differs from the expected one."""
     both = min(len(got), len(want))
     differs = np.flatnonzero(got[:both] != want[:both])
     if not len(differs):
@@ -122,7 +122,7 @@ def _first_fault(script: Script, got: Pcm, want: Pcm) -> Fault | None:
 
 
 def _next_label(got: Pcm, start: int) -> tuple[tuple[int, int, int, int] | None, int]:
-    """The first whole label from ``start`` on (voice, part, frame, group), and where it is."""
+    """The first whole label from ``start`` on (voice, part, frame, group), and its position."""
     for at in range(start, min(start + 4 * _BOOKS, len(got) - _BOOKS + 1)):
         samples = got[at : at + _BOOKS].astype(np.int64)
         groups, codes = (samples >> _CODE_BITS) - 1, samples & ((1 << _CODE_BITS) - 1)
@@ -134,7 +134,7 @@ def _next_label(got: Pcm, start: int) -> tuple[tuple[int, int, int, int] | None,
 
 
 def _position(script: Script, label: tuple[int, int, int, int]) -> int | None:
-    """Where in the context the samples of a label belong."""
+    """The position in the context of a label's samples."""
     _, part, frame, group = label
     if part >= len(script.frames) or frame >= script.frames[part]:
         return None

@@ -1,4 +1,4 @@
-"""Fake engines whose audio says whose it is and which: labels in codes, and codes in samples."""
+"""Fake engines with traceable audio: codes are labels of context and frame, samples hold codes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from streaming.ports import SpeechRequest
 from streaming.spec import CodecSpec, Codes, Samples
 from talker.fake import FakeTalker
 
-#: How a LiteralDecoder shares the 15 bits of a sample: 2 ** 10 codes, 2 ** 5 places.
+#: How a LiteralDecoder divides the 15 bits of a sample: 2 ** 10 codes, 2 ** 5 positions.
 _CODES, _PLACES = 1 << 10, 1 << 5
 
 
 class LabelTalker(FakeTalker):
-    """A fake talker whose frames say whose they are and which: see ``labelled``.
+    """A fake talker whose frames identify their context and position: see ``labelled``.
 
-    The numbers in an utterance's text say what is spoken: the voice (any label of its stream),
-    the part, and how many frames. A text with fewer numbers is spoken as by a FakeTalker.
+    The numbers in an utterance's text are the voice (a label of the context), the part and the
+    number of frames. A text with fewer than three numbers is spoken as by a FakeTalker.
     """
 
     def frames_of(self, request: SpeechRequest, before: str = "") -> Codes:
@@ -32,8 +32,9 @@ class LabelTalker(FakeTalker):
 
 
 def labelled(voice: int, part: int, frames: int, num_codebooks: int = 8) -> Codes:
-    """``[frames, K]`` codes of ten bits, at least six to a frame: voice (two), part, frame (two),
-    the sum of these, and zeros.
+    """Codes ``[frames, K]`` of ten bits, with K >= 6.
+
+    A frame has the codes of voice (two), part, frame (two), the sum of these, and zeros.
     """
     index = np.arange(frames)
     codes = np.zeros((frames, num_codebooks), np.int16)
@@ -44,12 +45,12 @@ def labelled(voice: int, part: int, frames: int, num_codebooks: int = 8) -> Code
 
 
 class LiteralDecoder(FakeDecoder):
-    """A fake ``CodecDecoder`` whose samples tell where they come from.
+    """A fake ``CodecDecoder`` whose samples contain the codes.
 
-    A frame's samples are its codes, over and over: sample ``j`` is code ``j % K`` in the lower
-    ten bits and ``j // K + 1``, its place in the frame, in the five above, over 32767. So 16-bit
-    audio holds it exactly, any K samples in a row prove whose they are and which, and none is so
-    quiet that it would be left out as silence.
+    A frame's samples repeat its codes: sample ``j`` is code ``j % K`` in the lower ten bits and
+    ``j // K + 1``, its position in the frame, in the five above, divided by 32767. So 16-bit audio
+    holds it exactly, any K consecutive samples identify context and position, and no sample is
+    quiet enough to be dropped as silence.
     """
 
     def __init__(self, spec: CodecSpec) -> None:

@@ -1,12 +1,12 @@
-"""A TCP proxy that spoils connections on purpose: each direction for itself, at a given byte.
+"""A TCP proxy that injects faults, separately for each direction, at a given byte.
 
 A fault happens once per connection and direction, when ``at`` bytes have passed::
 
-    delay       every piece from then on comes ``seconds`` later, in order
-    stall       nothing passes until ``resume`` is called; nothing is read meanwhile either
-    trickle     from then on ``rate`` bytes a second, one small piece after another
-    reset       both ends get a RST, whatever was on its way
-    half_close  this direction ends (FIN); the other one goes on
+    delay       each later piece is delayed by ``seconds``; the order is kept
+    stall       nothing is read or forwarded until ``resume`` is called
+    trickle     later bytes pass in small pieces, at ``rate`` bytes per second
+    reset       both ends get a RST; bytes in flight may be lost
+    half_close  this direction ends (FIN); the other one stays open
     drop        both ends are closed as by a peer that leaves (FIN)
 """
 
@@ -27,7 +27,7 @@ _READ_BYTES, _TRICKLE_BYTES = 1 << 14, 64
 
 @dataclass(frozen=True, slots=True)
 class NetworkFault:
-    """See above."""
+    """A fault of one direction; the module's docstring lists the kinds."""
 
     kind: FaultKind
     at: int = 0
@@ -37,18 +37,18 @@ class NetworkFault:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What happens to one connection: ``up`` from the client to the server, ``down`` back."""
+    """Faults of one connection: ``up`` from the client to the server, ``down`` back."""
 
     up: NetworkFault | None = None
     down: NetworkFault | None = None
 
 
-#: The plan of the n-th connection, from 0.
+#: Makes the plan of the n-th connection, from 0.
 MakePlan = Callable[[int], Plan]
 
 
 def random_plan(seed: int, kinds: tuple[FaultKind, ...], most_bytes: int) -> MakePlan:
-    """One fault for each connection, of any of these kinds, in either direction, at any byte."""
+    """One random fault of these kinds per connection, in either direction, at any byte."""
 
     def plan(number: int) -> Plan:
         chance = random.Random(f"{seed}-{number}")
@@ -64,32 +64,32 @@ def random_plan(seed: int, kinds: tuple[FaultKind, ...], most_bytes: int) -> Mak
 
 
 class Proxy:
-    """Forwards connections to ``target_port`` on this machine. See ``proxy``."""
+    """Forwards connections to ``target_port`` on localhost. See ``proxy``."""
 
     def __init__(self, target_port: int, plan: MakePlan) -> None:
         self.target_port, self._plan = target_port, plan
         self.port = 0
         self.connections = 0
-        #: Bytes that have passed, in all.
+        #: Bytes forwarded over all connections.
         self.passed = {"up": 0, "down": 0}
-        #: Faults that have happened.
+        #: Faults injected so far.
         self.happened: list[FaultKind] = []
         self._resumed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def resume(self) -> None:
-        """Let go on what stalls; no connection stalls from now on."""
+        """Resume stalled connections; later ones do not stall."""
         self._resumed.set()
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A client has come."""
+        """Serve a new client."""
         task = asyncio.create_task(self._serve(reader, writer, self._plan(self.connections)))
         self.connections += 1
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Break off what is left."""
+        """Abort the open connections."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -148,7 +148,7 @@ class Proxy:
         writer: asyncio.StreamWriter,
         ends: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
     ) -> bool:
-        """The fault's moment has come; whether this direction goes on."""
+        """Inject the fault; return whether this direction continues."""
         match fault.kind:
             case "stall":
                 await self._resumed.wait()
@@ -177,7 +177,7 @@ def _pause(fault: NetworkFault, size: int) -> float:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with a RST: lingering for no time at all."""
+    """Close with a RST, by a linger time of zero."""
     wire: socket.socket = writer.get_extra_info("socket")
     with contextlib.suppress(OSError):
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -186,7 +186,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 @contextlib.asynccontextmanager
 async def proxy(target_port: int, plan: MakePlan) -> AsyncIterator[Proxy]:
-    """A proxy on a free port until the block ends."""
+    """Run a proxy on a free port until the block ends."""
     made = Proxy(target_port, plan)
     server = await asyncio.start_server(made.accept, "127.0.0.1", 0, limit=_READ_BYTES)
     made.port = server.sockets[0].getsockname()[1]

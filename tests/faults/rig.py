@@ -1,4 +1,4 @@
-"""A gateway whose audio says whose it is, and listeners that write down what they hear of it."""
+"""A gateway with labelled audio, and clients of three protocols that record what they receive."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from talker.fake import FakeTalker
 from tests.faults.history import SPEC, Ended, Event, Fault, Heard, Script, faults
 from tests.faults.labelled_audio import LabelTalker, LiteralDecoder
 
-#: Ends a hang; no test waits for it.
+#: Timeout that ends a hang; no test waits this long on success.
 PATIENCE_S = 240.0
 ROOT = str(Path(__file__).parents[2])
-#: Every life counts as healthy, so that the next one follows at once.
+#: Every start counts as healthy, so that a dead worker is restarted without backoff.
 PATIENT = Watch(WATCH.start_timeout_s, still_timeout_s=WATCH.still_timeout_s, healthy_s=0.0)
-#: The clock of playback is not what most tests are about.
+#: Disables pacing by the playback clock.
 FAR_AHEAD: dict[str, Any] = {"default_lead_ms": 10**8, "max_lead_ms": 10**8}
 _DROPPED = (OSError, WebSocketException, httpx.HTTPError)
 
 
 @dataclass
 class Gateway:
-    """A running gateway. ``port`` is where it listens, and a proxy may stand before it."""
+    """A running gateway, listening on ``port``."""
 
     runtime: Runtime
     talker: FakeTalker
@@ -53,7 +53,7 @@ class Gateway:
     server: uvicorn.Server
 
     def is_free(self) -> bool:
-        """Whether every gauge of work is at zero, and no connection is held."""
+        """Whether every gauge of work is zero and no connection is open."""
         contexts, windows = self.runtime.admission.active, self.codec.outstanding
         held = len(self.server.server_state.connections)
         return not any((contexts, windows, self.runtime.connections, held, self.talker.outstanding))
@@ -73,7 +73,7 @@ async def gateway(
     """Serve on a free port until the block ends."""
     talker = talker or LabelTalker(row_s=0.0004, capacity=64, max_frames=1 << 20)
     codec = codec or FakeCodecEngine(SPEC, decoder=LiteralDecoder(SPEC))
-    settings.setdefault("admission", "fixed")  # the machine's pace is not the question here
+    settings.setdefault("admission", "fixed")  # independent of the machine's speed
     runtime = Runtime(Settings(**settings), talker, codec, Metrics("test", "fake"))
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     bound_sending(listener, runtime.settings.slow_consumer_s)
@@ -91,8 +91,8 @@ async def gateway(
 
 @dataclass
 class Listener:
-    """What was heard of one context. ``cancel_after`` so many samples it is cancelled;
-    ``on_audio`` is awaited after each message of audio.
+    """The record of one context. It is cancelled after ``cancel_after`` samples; ``on_audio`` is
+    awaited after each audio message.
     """
 
     script: Script
@@ -104,7 +104,7 @@ class Listener:
 
     @property
     def ended(self) -> str | None:
-        """How it ended, once it has."""
+        """How the context ended; None while it is open."""
         return next((event.reason for event in self.history if isinstance(event, Ended)), None)
 
     def faults(self) -> list[Fault]:
@@ -125,18 +125,20 @@ class Listener:
 
 
 def assert_right(listeners: list[Listener], ended: str | None = None) -> None:
-    """Not one sample is wrong, and all have ended (as ``ended``, where it is given)."""
+    """Assert that no sample is wrong and all contexts ended as ``ended`` (default: complete)."""
     assert [listener.faults() for listener in listeners] == [[]] * len(listeners)
     for listener in listeners:
         wanted = {ended} if ended else {"complete"}
-        if listener.cancel_after is not None:  # it may cross the end
+        if listener.cancel_after is not None:  # the cancel may cross the end
             wanted.add("cancelled")
         assert listener.ended in wanted, listener.errors
 
 
 async def native(port: int, listeners: list[Listener], **options: Any) -> None:
-    """All contexts at once on one socket; returns when all have ended and what follows was
-    heard too, or (``broken``) when the socket breaks.
+    """Speak all contexts at once on one native socket.
+
+    Returns when all have ended and late audio, if any, was received too, or when the connection
+    breaks; open contexts then end as ``broken``.
     """
     with contextlib.suppress(*_DROPPED):
         async with connect(
@@ -171,7 +173,7 @@ async def _native(wire: Any, listeners: dict[str, Listener]) -> None:
                 await send("context.cancel", context_id=context_id)
         if all(listener.ended for listener in listeners.values()):
             break
-    await send("ping", id="last")  # what was sent before its answer would be late
+    await send("ping", id="last")  # audio that arrives before the pong is late
     while True:
         message = await wire.recv()
         if isinstance(message, bytes):
@@ -205,7 +207,7 @@ def _take_news(
 
 
 async def openai(port: int, listener: Listener) -> None:
-    """One request of OpenAI's speech API, heard while it comes; a cancel is to leave."""
+    """Stream one request of OpenAI's speech API; to cancel, the client disconnects."""
     body = {"input": listener.script.text, "response_format": "pcm"}
     url = f"http://127.0.0.1:{port}/v1/audio/speech"
     try:
@@ -229,7 +231,7 @@ async def openai(port: int, listener: Listener) -> None:
 
 
 async def cartesia(port: int, listeners: list[Listener]) -> None:
-    """All contexts at once on one socket of Cartesia's dialect."""
+    """Speak all contexts at once on one socket of Cartesia's dialect."""
     url = f"ws://127.0.0.1:{port}/tts/websocket?cartesia_version=2025-04-16"
     contexts = {f"c{number}": one for number, one in enumerate(listeners)}
     with contextlib.suppress(*_DROPPED):

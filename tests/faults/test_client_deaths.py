@@ -1,4 +1,4 @@
-"""R2: nothing goes on for a client that is killed, whenever that is; a cancel is the last word."""
+"""R2: a killed client frees all its resources, and no audio follows an acknowledged cancel."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.faults.labelled_audio import LabelTalker
 from tests.faults.rig import FAR_AHEAD, Gateway, Listener, assert_right, gateway, native
 
 ROOT = Path(__file__).parents[2]
-#: A client's whole conversation takes about so long where nothing disturbs it; it is killed
-#: within it, or before it begins, or in a later one.
+#: About the duration of one context of a client. Clients are killed at random moments on this
+#: scale: before a context begins, during it or in a later one.
 LIFE_S = 0.4
 
 
@@ -49,7 +49,7 @@ async def spawn(zygote: asyncio.subprocess.Process, server: Gateway, text: str) 
 
 
 async def kill(count: int, seed: int) -> None:
-    """Eight at a time are killed at random moments, while others are spoken to."""
+    """Kill clients in groups of eight at random moments, then check a neighbour and the gauges."""
     chance = random.Random(seed)
     talker = LabelTalker(row_s=0.0004, capacity=64, max_frames=1 << 20)
     beside = [Listener(Script(9, (200, 200)))]
@@ -64,22 +64,22 @@ async def kill(count: int, seed: int) -> None:
         await server.until_free()
         made = talker.rows_made
         await asyncio.sleep(0.3)
-        assert talker.rows_made == made  # nothing is made for nobody
+        assert talker.rows_made == made  # no rows are made without a client
         assert server.runtime.admission.active == 0
         assert server.runtime.uploads.active == 0
     assert_right(beside, "complete")
 
 
-async def test_killed_clients_leave_nothing_behind() -> None:
+async def test_killed_clients_free_their_resources() -> None:
     await kill(104, seed=1)
 
 
 @pytest.mark.nightly
-async def test_a_thousand_killed_clients() -> None:
+async def test_thousand_killed_clients_free_their_resources() -> None:
     await kill(1000, seed=2)
 
 
-async def test_not_a_frame_follows_a_cancel() -> None:
+async def test_no_audio_follows_cancel() -> None:
     chance = random.Random(3)
     async with gateway(**FAR_AHEAD) as server:
         for _ in range(5):

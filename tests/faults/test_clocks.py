@@ -1,4 +1,4 @@
-"""Intervals are measured on a clock that cannot jump; the time of day is for dates alone."""
+"""Use of clocks: intervals are measured by a monotonic clock, the wall clock is for dates only."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streaming", "ipc", "codec", "talker", "asr", "service", "clients")
-#: Modules that ask for the time of day, and what for: dates in answers and files, and the days
-#: on which keys end.
+#: Modules that may read the wall clock, and their purpose.
 DATES = {
     "service/auth/authenticator.py": "until when keys are valid",
     "service/auth/keys.py": "when keys were made and end",
@@ -21,12 +20,12 @@ DATES = {
     "service/voices/store.py": "how old a file is that nobody finished",
 }
 WALL = {"time", "now", "utcnow", "today", "localtime", "gmtime", "ctime"}
-#: Of these modules and classes only.
+#: Modules and classes whose attributes in WALL read the wall clock.
 OWNERS = {"time", "datetime", "date"}
 
 
 def asks_for_the_time_of_day(source: str) -> bool:
-    """Whether it calls, or hands on, anything that tells the time of day."""
+    """Whether the source calls, or passes on, a function that reads the wall clock."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr in WALL:
             owner = node.value
@@ -42,7 +41,7 @@ def asks_for_the_time_of_day(source: str) -> bool:
     return False
 
 
-def test_the_search_finds_what_it_should() -> None:
+def test_wall_clock_search_finds_calls_and_imports() -> None:
     for guilty in (
         "import time\nx = time.time()",
         "import datetime\nx = datetime.datetime.now()",
@@ -61,7 +60,7 @@ def test_the_search_finds_what_it_should() -> None:
         assert not asks_for_the_time_of_day(innocent), innocent
 
 
-def test_only_dates_are_taken_from_the_time_of_day() -> None:
+def test_wall_clock_is_read_only_for_dates() -> None:
     found = {
         str(path.relative_to(ROOT))
         for package in PACKAGES

@@ -1,4 +1,4 @@
-"""R4: a codec worker that is killed or stopped, at whatever step, costs nobody a sample."""
+"""R4: no sample is lost when a codec worker is killed or stopped, at any step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def engine(
 
 
 async def speak_on(server: Gateway, deaths: int) -> int:
-    """Streams of three protocols side by side, until the workers have died so often."""
+    """Run streams of three protocols side by side until ``deaths`` restarts; return the rounds."""
     voices, rounds = itertools.count(1), 0
     while server.codec.restarts < deaths or not rounds:
         one, two, vendor, plain = (Listener(Script(next(voices), (300, 500))) for _ in range(4))
@@ -64,17 +64,17 @@ async def survive(lives: list[tuple[str, int, signal.Signals]], folder: Path) ->
         assert server.runtime.is_ready
 
 
-async def test_killed_or_stopped_it_costs_nobody_a_sample(tmp_path: Path) -> None:
+async def test_codec_worker_killed_or_stopped_loses_no_sample(tmp_path: Path) -> None:
     lives = [("decoding", 9, signal.SIGKILL), ("decoded", 12, signal.SIGSTOP)]
     await survive(lives, tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_spare_goes_on_where_it_was_killed_before_another_is_started(
+async def test_spare_takes_over_killed_or_stopped_worker_before_any_restart(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "_BACKOFF_S", (3600.0,))  # nobody is started again here
-    codec = engine([("decoding", 40, number)], tmp_path, spare=True)  # not at its start
+    monkeypatch.setattr(supervisor, "_BACKOFF_S", (3600.0,))  # no restart during the test
+    codec = engine([("decoding", 40, number)], tmp_path, spare=True)  # 40: well into the streams
     async with gateway(codec=codec, **FAR_AHEAD) as server:
         async with asyncio.timeout(PATIENCE_S):
             while not codec.has_spare_ready:
@@ -89,7 +89,7 @@ async def test_a_spare_goes_on_where_it_was_killed_before_another_is_started(
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_codec_killed_at_every_step_loses_no_sample(
+async def test_codec_worker_killed_or_stopped_at_each_step_loses_no_sample(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     await survive([(step, 9 + n, number) for n, step in enumerate(STEPS)], tmp_path)

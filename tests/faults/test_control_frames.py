@@ -1,4 +1,4 @@
-"""Pings that nobody reads the answers of: bounded memory, one answer, and an end."""
+"""Pings of a client that reads no pongs: bounded memory, dropped connections, a flood limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Raw = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def ping(number: int) -> bytes:
-    """The largest there is, masked with zeros."""
+    """The largest ping frame, masked with zeros."""
     return b"\x89\xfd" + bytes(4) + struct.pack(">I", number) + bytes(121)
 
 
@@ -32,7 +32,7 @@ def pong(number: int) -> bytes:
 
 @contextlib.asynccontextmanager
 async def raw(server: Gateway) -> AsyncIterator[Raw]:
-    """A WebSocket whose kernel takes little."""
+    """A WebSocket with a small receive buffer."""
     wire = socket.socket()
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     wire.setblocking(False)
@@ -48,13 +48,13 @@ async def raw(server: Gateway) -> AsyncIterator[Raw]:
 
 
 def waiting_bytes(server: Gateway) -> int:
-    """What the server holds for clients that do not take it."""
+    """Bytes in the server's write buffers."""
     connections = server.server.server_state.connections
     return sum(each.transport.get_write_buffer_size() for each in connections)
 
 
 async def send_pings(server: Gateway, writer: asyncio.StreamWriter, count: int) -> int:
-    """Returns the most that the server held meanwhile."""
+    """Send pings; return the largest number of bytes that the server buffered meanwhile."""
     most = 0
     async with asyncio.timeout(PATIENCE_S):
         for number in range(count):
@@ -65,7 +65,7 @@ async def send_pings(server: Gateway, writer: asyncio.StreamWriter, count: int) 
     return most
 
 
-async def test_answers_to_pings_do_not_pile_up_and_the_last_is_sent(
+async def test_pongs_use_bounded_memory_and_last_ping_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(uvicorn_protocols, "_MOST_CONTROL_FRAMES", 1 << 30, raising=False)
@@ -78,7 +78,7 @@ async def test_answers_to_pings_do_not_pile_up_and_the_last_is_sent(
                 data = data[-200:] + await reader.read(1 << 16)
 
 
-async def test_client_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_reads_no_pongs_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn_protocols, "_MOST_CONTROL_FRAMES", 1 << 30, raising=False)
     async with gateway(slow_consumer_s=0.1) as server, raw(server) as (_, writer):
         with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ async def test_client_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPa
         await server.until_free()
 
 
-async def test_flood_of_pings_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ping_flood_closes_connection_with_1008(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn_protocols, "_MOST_CONTROL_FRAMES", 30, raising=False)
     async with gateway() as server, raw(server) as (reader, writer):
         writer.write(b"".join(map(ping, range(40))))

@@ -1,4 +1,4 @@
-"""A server that ends sends out all that is under way, faster than it is heard; the rest is told."""
+"""Draining: open contexts are sent without pacing; those that are cut get an error."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.faults.history import Script
 from tests.faults.labelled_audio import LabelTalker
 from tests.faults.rig import Gateway, Listener, assert_right, cartesia, gateway, native, openai
 
-#: 30 seconds of audio, of which a listener is sent one ahead.
+#: 30 seconds of audio; the lead is one second.
 FRAMES = (2500, 2500, 2500)
 LEAD = {"default_lead_ms": 1000}
 
 
 class Drain:
-    """Ends the server at the first audio."""
+    """Starts the drain at the first audio."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -42,7 +42,7 @@ async def ending(row_s: float, drain_s: float) -> AsyncIterator[tuple[Gateway, D
         await drain.task
 
 
-async def test_contexts_longer_than_the_time_to_drain_are_sent_whole() -> None:
+async def test_drain_completes_contexts_longer_than_drain_time() -> None:
     async with ending(row_s=0.0004, drain_s=20.0) as (server, drain):
         listeners = [Listener(Script(1, FRAMES), on_audio=drain.begin)]
         listeners += [Listener(Script(voice, FRAMES)) for voice in (2, 3)]
@@ -55,7 +55,7 @@ async def test_contexts_longer_than_the_time_to_drain_are_sent_whole() -> None:
         assert server.runtime.metrics.cut_by_drain._value.get() == 0
 
 
-async def test_context_that_is_cut_is_told_and_counted() -> None:
+async def test_drain_timeout_sends_draining_error_and_counts_cut_context() -> None:
     async with ending(row_s=0.003, drain_s=1.0) as (server, drain):
         listener = Listener(Script(1, FRAMES), on_audio=drain.begin)
         await native(server.port, [listener])
@@ -65,8 +65,8 @@ async def test_context_that_is_cut_is_told_and_counted() -> None:
 
 
 @pytest.mark.long
-async def test_service_told_to_end_sends_long_contexts_whole() -> None:
-    """SIGTERM to a real process, whose talker is twice as fast as its audio is heard."""
+async def test_sigterm_completes_long_context() -> None:
+    """A real process, whose talker runs at an RTF of 0.5."""
     async with instance(
         free_port(), TALKWIRE_DRAIN_S="20", TALKWIRE_DEFAULT_LEAD_MS="1000"
     ) as server:

@@ -1,4 +1,4 @@
-"""R5: when the talker dies or hangs, everybody is told when to come again, and can."""
+"""R5: when the talker dies or hangs, clients get a retry hint and the service recovers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from talkwire_client import Client, ServerError
 from tests.e2e.live import Service, service
 
-#: A busy machine is no reason to refuse three clients here.
+#: Fixed admission, so that a busy machine does not refuse the three clients.
 FIXED = {"TALKWIRE_ADMISSION": "fixed"}
 TEXT = "This is a long text, so that there is time for something to happen. " * 3
 
@@ -29,7 +29,7 @@ def readiness(own: Service) -> int:
 
 
 async def is_told(client: Client, begun: asyncio.Event) -> ServerError:
-    """Speak until it breaks."""
+    """Speak until the error; return it."""
     async with client.speak(TEXT) as speech:
         chunks = aiter(speech)
         await anext(chunks)
@@ -40,7 +40,7 @@ async def is_told(client: Client, begun: asyncio.Event) -> ServerError:
 
 
 async def die(own: Service, victim: psutil.Process, number: signal.Signals) -> None:
-    """Everybody hears of it, in a closed code, with a hint; readiness is gone and comes back."""
+    """Kill or stop ``victim``: clients get a retryable error; readiness is lost and recovers."""
     async with (
         Client(own.url) as one,
         Client(own.url) as two,
@@ -64,7 +64,7 @@ async def die(own: Service, victim: psutil.Process, number: signal.Signals) -> N
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-async def test_a_talker_that_dies_or_hangs(tmp_path: Path) -> None:
+async def test_talker_death_or_hang_gives_retryable_error_and_recovers(tmp_path: Path) -> None:
     with service(**FIXED) as own:
         for number in (signal.SIGKILL, signal.SIGSTOP):
             await die(own, own.worker("talker.process"), number)
@@ -74,8 +74,8 @@ async def test_a_talker_that_dies_or_hangs(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-async def test_an_engine_core_that_dies_or_hangs(tmp_path: Path) -> None:
-    """With AsyncLLM the engine is a process of its own, below the talker's."""
+async def test_engine_core_death_or_hang_gives_retryable_error_and_recovers(tmp_path: Path) -> None:
+    """With AsyncLLM the engine core is a child process of the talker."""
     with service(TALKWIRE_TALKER_ENGINE="async", **FIXED) as own:
         for number in (signal.SIGKILL, signal.SIGSTOP):
             talker = own.worker("talker.process")

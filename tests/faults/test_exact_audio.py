@@ -1,4 +1,4 @@
-"""R1: every sample of every context is heard once, in order, by the client that asked for it."""
+"""R1: each client receives every sample of its contexts once and in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.rig import FAR_AHEAD, Listener, assert_right, cartesia, gatewa
 
 
 def listeners(count: int, frames: int, seed: int, voices: itertools.count[int]) -> list[Listener]:
-    """Contexts of two to five parts with ``frames`` in all; every fourth is cancelled."""
+    """Contexts of ``frames`` frames in two to five parts; every fourth is cancelled."""
     random, made = np.random.default_rng(seed), []
     for number in range(count):
         cuts = np.sort(random.choice(np.arange(1, frames), random.integers(1, 5), replace=False))
@@ -26,14 +26,14 @@ def listeners(count: int, frames: int, seed: int, voices: itertools.count[int]) 
 
 
 async def everybody(frames: int, rounds: int) -> int:
-    """``rounds`` of 24 contexts of ``frames`` frames in three protocols; the frames heard."""
+    """Speak ``rounds`` times 24 contexts in three protocols; return the frames received."""
     voices, heard = itertools.count(1), 0
     codec = FakeCodecEngine(SPEC, 0.002, decoder=LiteralDecoder(SPEC))
     async with gateway(codec=codec, **FAR_AHEAD) as server:
         for seed in range(rounds):
             many = [listeners(4, frames, 3 * seed + n, voices) for n in range(3)]
             for one in (vendor := listeners(6, frames, 3 * seed, voices)):
-                one.cancel_after = None  # what Cartesia's cancel promises is tested elsewhere
+                one.cancel_after = None  # Cartesia's cancel is tested elsewhere
             plain = listeners(6, frames, 3 * seed + 2, voices)
             await asyncio.gather(
                 *(native(server.port, group) for group in many),
@@ -47,10 +47,10 @@ async def everybody(frames: int, rounds: int) -> int:
     return heard
 
 
-async def test_a_hundred_thousand_frames_are_right() -> None:
+async def test_concurrent_contexts_get_hundred_thousand_exact_frames() -> None:
     assert await everybody(frames=2400, rounds=2) > 100_000
 
 
 @pytest.mark.nightly
-async def test_a_million_frames_are_right() -> None:
+async def test_concurrent_contexts_get_million_exact_frames() -> None:
     assert await everybody(frames=2400, rounds=20) > 1_000_000

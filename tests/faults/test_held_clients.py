@@ -1,4 +1,4 @@
-"""Clients that come while the engines start are held back, and served as soon as they can be."""
+"""Clients that connect while the engines start are held, and served once these are ready."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.service.live import Client, Server, client
 
 
 class SlowTalker(LabelTalker):
-    """Starts when it is told to, and is down when it is told to."""
+    """Starts when ``may_start`` is set, and fails requests while ``is_down``."""
 
     def __init__(self) -> None:
         super().__init__(row_s=0.0004, capacity=64, max_frames=1 << 20)
@@ -80,7 +80,7 @@ class Starting:
         return self.runtime.metrics.held.labels(result)._value.get()
 
 
-async def test_handshakes_and_requests_are_held_until_the_engines_have_started() -> None:
+async def test_handshakes_and_requests_are_held_until_engines_are_ready() -> None:
     async with Starting(hold_s=3600.0) as starting:
         listeners = [Listener(Script(voice, (60,))) for voice in range(3)]
         speaking = asyncio.gather(
@@ -92,14 +92,14 @@ async def test_handshakes_and_requests_are_held_until_the_engines_have_started()
             while starting.runtime._held < 3:
                 await asyncio.sleep(0.01)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{starting.port}") as http:
-            assert (await http.get("/health/ready")).status_code == 503  # nobody waits for a probe
+            assert (await http.get("/health/ready")).status_code == 503  # probes are not held
         starting.talker.may_start.set()
         await speaking
         assert_right(listeners, "complete")
         assert (starting.held("served"), starting.held("refused")) == (3, 0)
 
 
-async def test_clients_are_held_no_longer_than_is_set() -> None:
+async def test_held_handshake_is_refused_after_hold_s() -> None:
     async with Starting(hold_s=0.2) as starting:
         with pytest.raises(InvalidStatus) as refused:
             await connect(f"ws://127.0.0.1:{starting.port}/v1/tts/stream")
@@ -109,7 +109,7 @@ async def test_clients_are_held_no_longer_than_is_set() -> None:
         starting.talker.may_start.set()
 
 
-async def test_as_many_are_held_as_there_are_connections() -> None:
+async def test_held_handshakes_are_limited_by_max_connections() -> None:
     async with Starting(hold_s=3600.0, max_connections=1) as starting:
         first = Listener(Script(1, (60,)))
         speaking = asyncio.create_task(native(starting.port, [first]))
@@ -125,7 +125,7 @@ async def test_as_many_are_held_as_there_are_connections() -> None:
 
 @asynccontextmanager
 async def with_talker_down(**settings: object) -> AsyncIterator[tuple[SlowTalker, Client]]:
-    """A context with text on a socket that was opened before the talker died."""
+    """A context with text on a socket opened before the talker died."""
     async with Starting(**settings) as starting:
         starting.talker.may_start.set()
         async with asyncio.timeout(PATIENCE_S):
@@ -138,7 +138,7 @@ async def with_talker_down(**settings: object) -> AsyncIterator[tuple[SlowTalker
                 yield starting.talker, talk
 
 
-async def test_a_context_on_an_open_socket_waits_for_the_talkers_restart() -> None:
+async def test_context_on_open_socket_waits_for_talker_restart() -> None:
     async with with_talker_down() as (talker, talk):
         handle = (await talk.until("context.created"))["handle"]
         await talker.was_asked_in_vain.wait()
@@ -148,7 +148,7 @@ async def test_a_context_on_an_open_socket_waits_for_the_talkers_restart() -> No
         assert len(talk.samples(handle)) == 60 * SPEC.hop_length
 
 
-async def test_a_context_whose_talker_stays_down_is_told_to_come_again(
+async def test_context_gets_engine_restarting_if_talker_stays_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runtime, "_RESTART_S", 0.1)
@@ -159,7 +159,7 @@ async def test_a_context_whose_talker_stays_down_is_told_to_come_again(
         assert (await talk.until("context.done"))["reason"] == "error"
 
 
-async def test_without_holding_a_context_is_refused_while_the_talker_restarts() -> None:
+async def test_context_without_hold_is_refused_while_talker_is_down() -> None:
     async with with_talker_down(hold_s=0.0) as (talker, talk):
         assert (await talk.error())["code"] == "not_ready"
         assert not talker.was_asked_in_vain.is_set()

@@ -1,4 +1,4 @@
-"""The checker itself: every way of spoiling a history is found, and for what it is."""
+"""The history checker: it finds and classifies every kind of fault."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def messages(pcm: Pcm, size: int = 700) -> list[Event]:
     return [Heard(pcm[at : at + size], number, at) for number, at in enumerate(cuts)]
 
 
-def test_the_script_is_what_the_fakes_say() -> None:
+def test_script_pcm_equals_output_of_fake_engines() -> None:
     talker, decoder = LabelTalker(), LiteralDecoder(SPEC)
     sentences = [sentence + "." for sentence in SCRIPT.text.split(".")[:-1]]
     frames = [talker.frames_of(SpeechRequest("r", sentence)) for sentence in sentences]
@@ -34,7 +34,7 @@ def test_the_script_is_what_the_fakes_say() -> None:
     assert np.array_equal(np.rint(samples * np.float32(32767)).astype(np.int16), PCM)
 
 
-def test_a_right_history_has_no_fault() -> None:
+def test_correct_history_has_no_fault() -> None:
     assert kinds([*messages(PCM), DONE]) == []
     assert kinds([*messages(PCM[:777]), CANCELLED]) == []
     assert kinds([Heard(PCM), DONE]) == []
@@ -42,7 +42,7 @@ def test_a_right_history_has_no_fault() -> None:
 
 
 @given(at=st.integers(0, len(PCM) - 2), count=st.integers(1, 3 * HOP))
-def test_a_lost_sample_is_found(at: int, count: int) -> None:
+def test_lost_samples_are_found(at: int, count: int) -> None:
     rest = np.concatenate([PCM[:at], PCM[at + count :]])
     found = faults(SCRIPT, [Heard(rest), DONE])
     assert found
@@ -53,7 +53,7 @@ def test_a_lost_sample_is_found(at: int, count: int) -> None:
 
 
 @given(at=st.integers(0, len(PCM) - 1), count=st.integers(1, 3 * HOP))
-def test_a_doubled_sample_is_found(at: int, count: int) -> None:
+def test_doubled_samples_are_found(at: int, count: int) -> None:
     twice = np.concatenate([PCM[: at + count], PCM[at:]])
     found = faults(SCRIPT, [Heard(twice), DONE])
     assert found
@@ -73,7 +73,7 @@ def test_swapped_samples_are_found(at: int, far: int) -> None:
 
 
 @given(at=st.integers(0, len(PCM) - 1), change=st.integers(1, 32_767))
-def test_one_wrong_sample_is_found(at: int, change: int) -> None:
+def test_single_wrong_sample_is_found(at: int, change: int) -> None:
     wrong = PCM.copy()
     wrong[at] = (int(wrong[at]) + change) % 32_768
     assert [fault.at for fault in faults(SCRIPT, [Heard(wrong), DONE])] == [at]
@@ -87,23 +87,23 @@ def test_foreign_samples_are_found(at: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("end", [CANCELLED, DONE, Ended("broken")])
-def test_what_comes_after_the_end_is_found(end: Ended) -> None:
+def test_audio_after_end_is_found(end: Ended) -> None:
     history = [*messages(PCM[:700]), end, Heard(PCM[700:701], 1, 700)]
     assert "late" in kinds(history)
 
 
-def test_a_missing_end_of_a_complete_context_is_found() -> None:
+def test_missing_end_of_complete_context_is_found() -> None:
     assert faults(SCRIPT, [Heard(PCM[:-1]), DONE]) == [Fault("short", len(PCM) - 1)]
 
 
 @pytest.mark.parametrize("number", [0, 2, 7])
-def test_wrong_numbers_are_found(number: int) -> None:
+def test_wrong_sequence_or_offset_is_found(number: int) -> None:
     first = Heard(PCM[:100], 0, 0)
     assert kinds([first, Heard(PCM[100:], number, 100), DONE]) == ["number"]
     assert kinds([first, Heard(PCM[100:], 1, number), DONE]) == ["number"]
 
 
-def test_an_unknown_part_is_foreign() -> None:
+def test_unknown_part_is_extra_or_foreign() -> None:
     longer = Script(SCRIPT.voice, (5, 41))
     assert kinds([Heard(longer.pcm()), DONE]) == ["extra"]
     other = Script(SCRIPT.voice, (6, 40))

@@ -1,4 +1,4 @@
-"""A log that cannot be written stops nothing: no restart, no speech, no end."""
+"""A log that cannot be written: workers restart, speech continues and the server shuts down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.rig import PATIENCE_S
 
 
 def broken_sink(kind: str) -> tuple[int, list[int]]:
-    """A file descriptor to log to, and others to be kept open as long as it is used."""
+    """A file descriptor to log to, and others to keep open while it is used."""
     if kind == "disk full":
         return os.open("/dev/full", os.O_WRONLY), []
     reading, writing = os.pipe()
@@ -39,7 +39,7 @@ def worker_of(server: Instance) -> psutil.Process:
 @pytest.mark.parametrize(
     "kind", ["reader stopped", "reader gone", pytest.param("disk full", marks=pytest.mark.long)]
 )
-async def test_a_worker_dies_and_the_server_ends_while_nothing_can_be_logged(
+async def test_broken_log_blocks_neither_worker_restart_nor_shutdown(
     kind: str, tmp_path: Path
 ) -> None:
     faults = tmp_path / "faults"
@@ -55,7 +55,7 @@ async def test_a_worker_dies_and_the_server_ends_while_nothing_can_be_logged(
                 while not await server.is_ready():
                     await asyncio.sleep(0.05)
             await server.speak(2)
-            if kind != "reader stopped":  # what waits for that one may yet be read
+            if kind != "reader stopped":  # its lines wait in the queue: they may still be read
                 assert await server.metric("tts_log_lines_dropped_total")
             assert await server.terminate() == 0
     finally:

@@ -1,4 +1,4 @@
-"""What takes the machine or the service away from others: a busy process, and greedy clients."""
+"""Isolation from neighbours: a busy process on the machine, and clients that hold resources."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from tests.service.voices.voice_server import VOICE
 
 
 class BesideABusyProcess(FakeCodecEngine):
-    """Decodes one window after another, each frame in ``frame_s``, and tells that it took no time:
-    so it is where the processor is taken away between the codec and its clients.
+    """Decodes windows one after another, ``frame_s`` per frame, but reports no decoding time.
+
+    This is the effect of a busy process that delays the gateway rather than the codec.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class BesideABusyProcess(FakeCodecEngine):
         return await super().decode(window, deadline_s)
 
 
-async def test_busy_process_beside_the_service_lowers_what_is_admitted_within_seconds() -> None:
+async def test_admission_lowers_capacity_beside_busy_process() -> None:
     codec = BesideABusyProcess()
     talker = FakeTalker(frames_per_character=4, capacity=16)
     async with gateway(talker, codec, admission="measured") as served:
@@ -47,7 +48,7 @@ async def test_busy_process_beside_the_service_lowers_what_is_admitted_within_se
         url = f"ws://127.0.0.1:{served.port}/v1/tts/stream"
         async with client(url) as talk, asyncio.timeout(PATIENCE_S):
             assert admission.capacity == 16
-            codec.frame_s = SPEC.frame_s / 4  # so it carries four
+            codec.frame_s = SPEC.frame_s / 4  # enough for four contexts
             for number in range(8):
                 await talk.create(f"c{number}", max_lead_ms=1000)
                 await talk.send("text.append", context_id=f"c{number}", text=80 * "long " + ". ")
@@ -60,7 +61,7 @@ async def test_busy_process_beside_the_service_lowers_what_is_admitted_within_se
             assert refused["retry_after_ms"] >= 50
 
 
-async def test_silent_contexts_lock_nobody_out() -> None:
+async def test_silent_contexts_give_resting_slots_to_other_clients() -> None:
     talker = FakeTalker(capacity=16)
     async with gateway(talker, slot_rest_s=0.1, context_idle_s=600) as served:
         admission, url = served.runtime.admission, f"ws://127.0.0.1:{served.port}/v1/tts/stream"
@@ -69,10 +70,10 @@ async def test_silent_contexts_lock_nobody_out() -> None:
                 await one.create(f"c{number}")
                 await two.create(f"c{number}")
             assert admission.active == admission.capacity == 16
-            await asyncio.sleep(0.1)  # from then on they have rested for long enough
+            await asyncio.sleep(0.1)  # slot_rest_s: all slots are resting now
             async with client(url, local_addr=("127.0.0.2", 0)) as other:
                 assert len(await other.say("Spoken for all that."))
-            # who was silent speaks when it will, as long as there is room
+            # silent contexts can still speak while slots are free
             for number in range(8):
                 await one.send("text.append", context_id=f"c{number}", text="Here I am again.")
                 await one.send("context.end", context_id=f"c{number}")
@@ -81,7 +82,7 @@ async def test_silent_contexts_lock_nobody_out() -> None:
         await served.until_free()
 
 
-async def test_context_without_a_slot_is_told_so_with_its_next_text_and_goes_on() -> None:
+async def test_context_that_lost_its_slot_is_refused_then_speaks_later() -> None:
     talker = FakeTalker(capacity=1)
     async with gateway(talker, slot_rest_s=0.1) as served, asyncio.timeout(PATIENCE_S):
         url = f"ws://127.0.0.1:{served.port}/v1/tts/stream"
@@ -101,7 +102,7 @@ async def test_context_without_a_slot_is_told_so_with_its_next_text_and_goes_on(
             assert (await silent.until("context.done"))["reason"] == "complete"
 
 
-async def test_neither_keeping_alive_nor_text_without_an_end_holds_a_slot() -> None:
+async def test_empty_or_unfinished_text_does_not_hold_slot() -> None:
     async with gateway(FakeTalker(capacity=1), slot_rest_s=0.1) as served:
         url = f"ws://127.0.0.1:{served.port}/v1/tts/stream"
         async with client(url) as greedy, client(url) as other, asyncio.timeout(PATIENCE_S):
@@ -120,7 +121,7 @@ async def test_neither_keeping_alive_nor_text_without_an_end_holds_a_slot() -> N
             assert (await other.until("context.done"))["reason"] == "complete"
 
 
-async def test_slot_that_comes_free_goes_to_the_client_who_was_refused() -> None:
+async def test_freed_slot_goes_to_refused_client() -> None:
     talker = FakeTalker(capacity=8)
     async with gateway(talker) as served, asyncio.timeout(PATIENCE_S):
         url = f"ws://127.0.0.1:{served.port}/v1/tts/stream"
@@ -139,7 +140,7 @@ async def test_slot_that_comes_free_goes_to_the_client_who_was_refused() -> None
 
 
 async def trickle(port: int, sent: asyncio.Event) -> bytes:
-    """An upload that begins well and then comes byte by byte; returns the answer."""
+    """Send an upload that starts fast and then continues byte by byte; return the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answer = asyncio.create_task(reader.read(65536))
     try:
@@ -157,7 +158,7 @@ async def trickle(port: int, sent: asyncio.Event) -> bytes:
         writer.close()
 
 
-async def test_trickled_uploads_lock_nobody_out() -> None:
+async def test_trickled_uploads_leave_upload_slots_to_other_clients() -> None:
     async with gateway() as served, asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
         sent = [asyncio.Event() for _ in range(8)]
         trickling = [tasks.create_task(trickle(served.port, one)) for one in sent]
@@ -177,10 +178,10 @@ async def test_trickled_uploads_lock_nobody_out() -> None:
             task.cancel()
 
 
-async def test_upload_that_comes_too_slowly_gives_its_slot_back(
+async def test_slow_upload_is_refused_and_frees_its_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_routes, "_UPLOAD_GRACE_S", -12.0)  # 400 KB are worth 12.2 s
+    monkeypatch.setattr(http_routes, "_UPLOAD_GRACE_S", -12.0)  # 400 KB are allowed 12.2 s
     async with gateway() as served, asyncio.timeout(PATIENCE_S):
         answer = await trickle(served.port, asyncio.Event())
         assert b" 408 " in answer.split(b"\r\n", 1)[0]
@@ -190,7 +191,7 @@ async def test_upload_that_comes_too_slowly_gives_its_slot_back(
 
 
 class NotesSetUps(FakeTalker):
-    """Notes, each time that it is to begin an utterance, how many refusals have been written."""
+    """Notes at the start of each utterance how many refusals have been written."""
 
     def __init__(self, written: list[str]) -> None:
         super().__init__(capacity=4)
@@ -202,7 +203,7 @@ class NotesSetUps(FakeTalker):
         super().check(request)
 
 
-async def test_refused_are_told_before_the_admitted_are_set_up(
+async def test_refusals_are_sent_before_admitted_contexts_are_set_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written: list[str] = []

@@ -1,4 +1,4 @@
-"""R1 and R2 over bad networks: what is heard is right up to where it breaks, and nothing stays."""
+"""R1 and R2 over bad networks: audio is exact up to the break, and all resources are freed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLOWING: tuple[FaultKind, ...] = ("delay", "trickle")
 
 
 async def speak_through(kinds: tuple[FaultKind, ...], rounds: int, seed: int) -> list[Listener]:
-    """Clients of three protocols behind the proxy, others beside it; all that were behind it."""
+    """Run clients of three protocols with and without the proxy; return those behind the proxy."""
     voices, spoilt = itertools.count(1), []
     most = sum(FRAMES) * SPEC.hop_length * 2
     async with (
@@ -42,12 +42,12 @@ async def speak_through(kinds: tuple[FaultKind, ...], rounds: int, seed: int) ->
 
 
 def assert_beginnings(listeners: list[Listener]) -> None:
-    """Each heard the beginning of what it was to hear, and knows whether that is all."""
+    """Assert that each client received a prefix of its audio and knows how its context ended."""
     assert [one.faults() for one in listeners] == [[]] * len(listeners)
     assert all(one.ended for one in listeners)
 
 
-async def test_broken_connections_end_in_the_right_place() -> None:
+async def test_broken_connections_deliver_exact_prefix() -> None:
     listeners = await speak_through(BREAKING, rounds=3, seed=1)
     assert_beginnings(listeners)
     broken = [one for one in listeners if one.ended == "broken"]
@@ -55,11 +55,11 @@ async def test_broken_connections_end_in_the_right_place() -> None:
     assert any(one.samples for one in broken)
 
 
-async def test_slow_connections_lose_nothing() -> None:
+async def test_slow_connections_lose_no_sample() -> None:
     assert_right(await speak_through(SLOWING, rounds=1, seed=2), "complete")
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(100, 110))
-async def test_listeners_on_bad_networks_hear_exact_audio(seed: int) -> None:
+async def test_random_network_faults_deliver_exact_prefix(seed: int) -> None:
     assert_beginnings(await speak_through(BREAKING + SLOWING, rounds=20, seed=seed))

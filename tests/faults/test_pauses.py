@@ -1,4 +1,4 @@
-"""A gateway that was paused itself does not take its children for hung."""
+"""A gateway that was paused itself does not consider its workers hung."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.faults.fake_service import free_port, instance
 from tests.ipc.nest import QUICK, Nest
 
 
-async def test_supervisor_paused_with_its_child_kills_nobody(
+async def test_supervisor_paused_with_its_child_does_not_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both stand still, as on a machine that is suspended; the supervisor looks first."""
+    """Both stop, as on a suspended machine; the supervisor runs first afterwards."""
     looks = 0
 
     def pause(pid: int) -> None:
@@ -50,7 +50,7 @@ async def test_supervisor_paused_with_its_child_kills_nobody(
 
 @pytest.mark.long
 @pytest.mark.parametrize("who", ["gateway", "everything"])
-async def test_service_that_was_paused_has_lost_no_worker(who: str, tmp_path: Path) -> None:
+async def test_paused_service_restarts_no_worker(who: str, tmp_path: Path) -> None:
     faults = tmp_path / "faults"
     faults.touch()
     async with instance(free_port(), FAULTS=str(faults)) as server:

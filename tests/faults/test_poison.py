@@ -1,4 +1,4 @@
-"""R7: a request that the engines cannot bear fails alone, with a code; the others hear it all."""
+"""R7: a request that breaks an engine fails alone, with an error code; others complete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.faults.rig import (
 
 
 class Poisoned(Script):
-    """Its second part fails in the talker."""
+    """A script whose second part fails in the talker."""
 
     @property
     def text(self) -> str:
@@ -32,7 +32,7 @@ class Poisoned(Script):
         return super().text.replace("part 1 ", "!fail part 1 ")
 
 
-async def test_a_request_that_the_talker_cannot_bear() -> None:
+async def test_talker_failure_affects_only_its_context() -> None:
     good = [Listener(Script(voice, (200, 200))) for voice in range(6)]
     bad = [Listener(Poisoned(voice, (50, 200, 50))) for voice in range(10, 15)]
     async with gateway(**FAR_AHEAD) as server:
@@ -55,7 +55,7 @@ async def test_a_request_that_the_talker_cannot_bear() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-async def test_a_window_that_kills_every_worker(tmp_path: Path) -> None:
+async def test_window_that_kills_codec_workers_fails_only_its_context(tmp_path: Path) -> None:
     faults = tmp_path / "faults"
     faults.touch()
     env = {"FAULTS": str(faults), "PYTHONPATH": ROOT}

@@ -1,4 +1,4 @@
-"""The proxy itself: what it lets through is unspoilt, and each fault is the one that was meant."""
+"""The fault-injecting proxy: it forwards bytes unchanged and injects the intended faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATA = bytes(range(256)) * 400
 
 
 class Echo:
-    """Sends back what comes, and notes how each connection ended."""
+    """Echoes data, and notes how each connection ended."""
 
     def __init__(self) -> None:
         self.ends: list[str] = []
@@ -46,7 +46,7 @@ async def echo(plan: Plan) -> AsyncIterator[tuple[Proxy, Echo]]:
 
 
 async def through(between: Proxy, eof: bool = True) -> bytes:
-    """What comes back of DATA; ends with b"!" if it was a reset."""
+    """Send DATA and return the echo; b"!" is appended on a reset."""
     reader, writer = await asyncio.open_connection("127.0.0.1", between.port)
     got = b""
 
@@ -68,7 +68,7 @@ async def through(between: Proxy, eof: bool = True) -> bytes:
     return got
 
 
-async def test_proxy_without_a_fault_passes_everything() -> None:
+async def test_proxy_without_fault_forwards_all_bytes() -> None:
     async with echo(Plan()) as (between, handler):
         assert await through(between) == DATA + b"bye"
         assert between.passed == {"up": len(DATA), "down": len(DATA) + 3}
@@ -87,7 +87,7 @@ async def test_proxy_delays_without_changing_bytes(way: str, fault: NetworkFault
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-async def test_a_stall_ends_when_it_is_told_to(way: str) -> None:
+async def test_proxy_stall_lasts_until_resume(way: str) -> None:
     async with echo(Plan(**{way: NetworkFault("stall", 1234)})) as (between, _):
         waiting = asyncio.create_task(through(between))
         while not between.happened:
@@ -100,7 +100,7 @@ async def test_a_stall_ends_when_it_is_told_to(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-async def test_a_reset_is_a_reset_at_both_ends(way: str) -> None:
+async def test_proxy_reset_reaches_both_ends(way: str) -> None:
     async with echo(Plan(**{way: NetworkFault("reset", 777)})) as (between, handler):
         got = await through(between, eof=False)
         assert got.endswith(b"!")
@@ -110,20 +110,20 @@ async def test_a_reset_is_a_reset_at_both_ends(way: str) -> None:
         assert between.passed[way] == 777
 
 
-async def test_a_half_close_leaves_the_other_way_open() -> None:
+async def test_proxy_half_close_keeps_other_direction_open() -> None:
     async with echo(Plan(up=NetworkFault("half_close", 5000))) as (between, handler):
         assert await through(between, eof=False) == DATA[:5000] + b"bye"
         assert handler.ends == ["eof"]
 
 
-async def test_a_drop_is_an_end_without_a_reset_for_the_server() -> None:
+async def test_proxy_drop_ends_both_connections() -> None:
     async with echo(Plan(down=NetworkFault("drop", 300))) as (between, handler):
         got = await through(between, eof=False)
         assert DATA[:300].startswith(got.removesuffix(b"!"))
         await handler.ended.wait()
 
 
-def test_random_plans_are_repeatable_and_various() -> None:
+def test_random_plan_is_reproducible_and_varied() -> None:
     make = random_plan(7, ("reset", "drop"), 1000)
     plans = [make(number) for number in range(200)]
     assert plans == [random_plan(7, ("reset", "drop"), 1000)(number) for number in range(200)]

@@ -1,4 +1,4 @@
-"""R6: two services are restarted one after the other, by SIGTERM; no utterance is lost or cut."""
+"""R6: two instances restart one after the other by SIGTERM without losing or cutting utterances."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from tests.faults.rig import PATIENCE_S, Listener, assert_right, cartesia, nativ
 FRAMES = (60, 90)
 #: Two minutes of audio, in sentences of ten seconds.
 TWO_MINUTES = (round(10 / SPEC.frame_s),) * 12
-#: The time of day may do what it likes meanwhile.
+#: The wall clock jumps during these tests.
 ENV = {"CLOCK": "wild"}
 
 
 class Balancer:
-    """Sends each new connection to the next instance that says it is ready, as kube-proxy would;
-    what it believes may be a moment old.
+    """Sends each new connection to the next ready instance, as kube-proxy would.
+
+    Its view of readiness may be slightly stale.
     """
 
     def __init__(self) -> None:
@@ -33,7 +34,7 @@ class Balancer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def look(self) -> None:
-        """For ever: ask the instances whether they are ready."""
+        """Poll the readiness of the instances forever."""
         while True:
             self.ready = [one for one in list(self.instances) if await one.is_ready()]
             await asyncio.sleep(0.1)
@@ -75,8 +76,9 @@ async def balancer() -> AsyncIterator[Balancer]:
 
 
 async def client(between: Balancer, over: asyncio.Event, voices: itertools.count[int]) -> int:
-    """Speaks until it is ``over``; what is refused is asked again, as clients are told to do.
-    Returns how many utterances were heard: all that were asked for.
+    """Speak until ``over`` is set, retrying what is refused; return the number of utterances.
+
+    An utterance that has begun must complete.
     """
     heard = 0
     while not over.is_set():
@@ -103,7 +105,7 @@ async def speak(port: int, voice: int, listener: Listener) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-async def test_a_rolling_restart_loses_no_utterance() -> None:
+async def test_rolling_restart_loses_no_utterance() -> None:
     over, voices = asyncio.Event(), itertools.count(1)
     async with contextlib.AsyncExitStack() as stack, balancer() as between:
         for _ in range(2):
@@ -130,7 +132,7 @@ async def test_a_rolling_restart_loses_no_utterance() -> None:
 async def begin_two_minutes(
     port: int, voices: itertools.count[int]
 ) -> tuple[list[Listener], asyncio.Task[None]]:
-    """A context in each of three protocols; returns when all are being spoken."""
+    """Start a context in each of three protocols; return when all have begun to speak."""
     begun: dict[int, asyncio.Event] = {}
 
     async def on_audio(listener: Listener) -> None:
@@ -151,9 +153,9 @@ async def begin_two_minutes(
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-async def test_a_rolling_restart_loses_nothing_of_contexts_of_two_minutes() -> None:
-    """Each server is told to end while it speaks, some seconds ahead of its listeners; the rest
-    of the two minutes comes as fast as the fake talker makes it.
+async def test_rolling_restart_completes_two_minute_contexts() -> None:
+    """SIGTERM arrives while each instance speaks, some seconds ahead of its listeners; the rest
+    of the two minutes is then sent as fast as the fake talker makes it.
     """
     quick, voices = {"ROW_S": "0.0002", **ENV}, itertools.count(1)
     heard: list[Listener] = []

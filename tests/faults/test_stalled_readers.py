@@ -1,4 +1,4 @@
-"""R3: whoever stops reading gets no more audio made, is closed for it, and harms nobody."""
+"""R3: if a client stops reading, generation stops, its socket is closed, and others go on."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from tests.faults.rig import (
 )
 
 LEAD_S, SLOW_S, CHUNK_FRAMES = 1.0, 5.0, 50
-#: What is allowed unread: two seconds where the lead is less, and the chunk that reaches it,
-#: which may be half again as large as others.
+#: Limit of unread audio: two seconds, as the lead is less than that, and the chunk that reaches
+#: it, which may be half again as large as others.
 UNREAD_FRAMES = round(2.0 / SPEC.frame_s) + 2 * CHUNK_FRAMES
-#: A minute of audio, made ten times as fast as it is heard.
+#: A minute of audio, generated ten times as fast as it is played.
 LONG = (15_000,)
 SETTINGS: dict[str, Any] = {
     "default_lead_ms": round(1000 * LEAD_S),
@@ -43,7 +43,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class NotingCodec(FakeCodecEngine):
-    """Notes how many frames it has decoded of each voice."""
+    """Counts the frames it has decoded for each voice."""
 
     def __init__(self) -> None:
         super().__init__(SPEC, decoder=LiteralDecoder(SPEC))
@@ -60,7 +60,7 @@ def talker() -> LabelTalker:
 
 
 async def stall(port: int, script: Script, encoding: str, after: int, over: asyncio.Event) -> None:
-    """A client that reads ``after`` messages of audio and then nothing until all is ``over``."""
+    """Read ``after`` audio messages, then nothing until ``over`` is set."""
     async with connect(
         f"ws://127.0.0.1:{port}/v1/tts/stream", compression=None, ping_interval=None
     ) as wire:
@@ -78,7 +78,7 @@ async def stall(port: int, script: Script, encoding: str, after: int, over: asyn
         wire.transport.abort()
 
 
-async def test_a_stalled_reader_gets_no_more_audio_made() -> None:
+async def test_stalled_reader_stops_generation_and_is_closed() -> None:
     codec = NotingCodec()
     stalled = [Script(voice, LONG) for voice in range(1, 5)]
     neighbours = [Listener(Script(voice, (300, 400))) for voice in range(100, 106)]
@@ -100,14 +100,14 @@ async def test_a_stalled_reader_gets_no_more_audio_made() -> None:
     assert 'tts_errors_total{code="slow_consumer"} 4.0' in told
     assert 'tts_ws_close_total{code="1008"} 4.0' in told
     heard = {script.voice: codec.frames[script.voice] for script in stalled}
-    # What was read before the stall comes on top: at most so many messages of audio.
+    # Frames read before the stall are added: reader n took 2 * n messages.
     read = {voice: 2 * n * 2 * CHUNK_FRAMES for n, voice in enumerate(heard)}
     assert all(frames <= UNREAD_FRAMES + read[voice] for voice, frames in heard.items()), heard
 
 
 @contextlib.asynccontextmanager
 async def unread(port: int, script: Script) -> AsyncIterator[None]:
-    """A request of OpenAI's speech API whose answer nobody reads."""
+    """A request to OpenAI's speech API whose answer is not read."""
     body = json.dumps({"input": script.text, "response_format": "pcm"}).encode()
     head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -119,7 +119,7 @@ async def unread(port: int, script: Script) -> AsyncIterator[None]:
         yield
 
 
-async def test_over_http_too_little_is_made_and_nothing_is_left() -> None:
+async def test_stalled_http_reader_stops_generation_and_frees_resources() -> None:
     codec, script = NotingCodec(), Script(3, LONG)
     neighbour = Listener(Script(4, (300, 400)))
     async with gateway(talker(), codec, **{**SETTINGS, "slow_consumer_s": 1.0}) as server:
@@ -127,13 +127,13 @@ async def test_over_http_too_little_is_made_and_nothing_is_left() -> None:
             while not codec.frames[3]:
                 await asyncio.sleep(0.02)
             await openai(server.port, neighbour)
-            await server.until_free()  # the kernel lets go of the connection too
+            await server.until_free()  # the connection is closed too
         assert_right([neighbour], "complete")
-    # Two seconds wait in the gateway; what the kernels hold, ours and the client's, is bounded.
+    # Two seconds wait in the gateway; the socket buffers of both kernels are bounded.
     assert codec.frames[3] * SPEC.frame_s < 30
 
 
-async def test_a_reader_that_goes_on_in_time_misses_nothing() -> None:
+async def test_reader_that_resumes_in_time_loses_no_sample() -> None:
     codec = NotingCodec()
     listener = Listener(Script(7, (2000,)))
     plan = Plan(down=NetworkFault("stall", 30_000))
@@ -156,7 +156,7 @@ async def test_a_reader_that_goes_on_in_time_misses_nothing() -> None:
     assert_right([listener], "complete")
 
 
-async def test_pongs_that_nobody_asked_for_do_no_harm() -> None:
+async def test_unsolicited_pongs_are_ignored() -> None:
     script = Script(9, (500,))
     async with (
         gateway(talker(), **SETTINGS) as server,

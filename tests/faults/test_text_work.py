@@ -1,6 +1,7 @@
-"""Text that costs much work is worked on in small parts, in proportion to its length.
+"""Hostile text is processed in small steps, and its cost is proportional to its length.
 
-Work is counted in characters and calls, not in seconds: a busy machine makes no test fail here.
+Work is counted in characters and calls rather than seconds, so that a busy machine does not
+matter.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.service.live import client, gateway
 from tests.streaming.session_world import settings as session_settings
 
 MOST_CHARS = 90
-#: What is dear: nothing to be spoken, numbers, half-open markup, dots that may go on.
+#: Costly text: nothing to speak, numbers, unclosed markup, dots that may not end a sentence.
 UNITS = (
     '"', "#1 ", "1,", "A ", "No. ", "@", "1-", "<|", "e.g. ", "$1 ", "[a](", "a@a.", "1/",
     "Sat. N", "(1", "\u200d", "http://", "<b ", "&#", "St. ", "1:", "I ", "\n- ", "''", "% ",
@@ -35,7 +36,7 @@ UNIT = st.one_of(st.sampled_from(UNITS), st.text(min_size=1, max_size=6))
 
 
 def operations(work: Callable[[], object]) -> int:
-    """Python and C functions that are called by ``work``."""
+    """Number of Python and C function calls made by ``work``."""
     count = 0
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
@@ -54,7 +55,7 @@ def operations(work: Callable[[], object]) -> int:
 @given(unit=UNIT)
 @settings(max_examples=12, deadline=None)
 @pytest.mark.parametrize("how", ["segment", "normalise"])
-def test_text_work_grows_with_the_text_and_no_faster(how: str, unit: str) -> None:
+def test_text_work_grows_linearly_with_length(how: str, unit: str) -> None:
     def work(chars: int) -> int:
         text = (unit * chars)[:chars]
         if how == "normalise":
@@ -62,7 +63,7 @@ def test_text_work_grows_with_the_text_and_no_faster(how: str, unit: str) -> Non
         segmenter = Segmenter(SegmentSettings(MOST_CHARS))
         return operations(lambda: (segmenter.push(text), segmenter.flush()))
 
-    work(100)  # what is computed once
+    work(100)  # fill caches
     long = work(1200)
     assert long < 5 * work(300) + 2000
     assert long < 200 * 1200
@@ -70,8 +71,7 @@ def test_text_work_grows_with_the_text_and_no_faster(how: str, unit: str) -> Non
 
 @given(unit=UNIT, sizes=st.lists(st.integers(1, 900), min_size=1, max_size=5))
 @settings(max_examples=40, deadline=None)
-def test_session_reads_no_more_text_than_is_about_to_be_spoken(unit: str, sizes: list[int]) -> None:
-    """However much comes at once, each event has at most one utterance normalised."""
+def test_session_normalises_at_most_one_utterance_per_event(unit: str, sizes: list[int]) -> None:
     read: list[int] = []
 
     def lengths(text: str) -> list[int]:
@@ -100,7 +100,7 @@ def test_session_reads_no_more_text_than_is_about_to_be_spoken(unit: str, sizes:
 
 
 class Turns:
-    """How much was read in each turn of the event loop."""
+    """Counts the characters normalised in each iteration of the event loop."""
 
     def __init__(self) -> None:
         self.most = self.total = self._now = 0
@@ -122,13 +122,13 @@ class Turns:
 
 
 class SilentTalker(FakeTalker):
-    """Finds nothing to speak in the hostile text."""
+    """Finds nothing to speak in the hostile text of the test."""
 
     def check(self, request: Any) -> None:
         super().check(replace(request, text=request.text.replace("1", "")))
 
 
-async def test_hostile_text_is_read_in_small_parts_between_turns_of_the_event_loop() -> None:
+async def test_hostile_text_is_normalised_in_small_steps_of_event_loop() -> None:
     talker = SilentTalker()
     async with (
         gateway(talker, max_segment_chars=MOST_CHARS) as server,

@@ -1,7 +1,7 @@
 """Clients to be killed: a process that forks one for each line ``URL TEXT_JSON`` on its stdin.
 
-It answers each line with the pid. The clients speak the native protocol with a library of its
-own kind (websockets' threads), read all they are sent, and go on for as long as they live.
+It answers each line with the client's pid. The clients speak the native protocol with the
+threading client of websockets and read everything, until they are killed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 
 
 def client(url: str, text: str) -> None:
-    """Speak, again and again, until killed or cut off."""
+    """Speak one context after another until killed or disconnected."""
     with contextlib.suppress(Exception), connect(url, compression=None) as wire:
         for number in range(1_000_000):
             context = {"context_id": str(number)}
@@ -34,7 +34,7 @@ def client(url: str, text: str) -> None:
 
 def main() -> None:
     """Fork until stdin ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
     for line in sys.stdin:
         url, text = line.split(" ", 1)
         pid = os.fork()

@@ -1,7 +1,7 @@
-"""Keep of what the fuzzing found what is worth replaying: ``python -m tests.fuzz.collect FOLDER``.
+"""Add fuzzing results to the committed corpus: ``python -m tests.fuzz.collect FOLDER``.
 
-FOLDER holds a folder for each target. The shortest cases of each go into corpus.jsonl, beside
-those that are there already: cases that once broke something stay.
+FOLDER holds a folder for each target. The shortest cases of each are added to corpus.jsonl. Cases
+that are there already stay, as some of them once broke something.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def load() -> dict[str, list[bytes]]:
 
 
 def main(folder: Path) -> None:
-    """Write the file anew."""
+    """Rewrite the corpus file."""
     kept = load() if CORPUS.exists() else {}
     with CORPUS.open("w") as file:
         for name in sorted(seeds()):

@@ -1,6 +1,6 @@
-"""Fuzz by coverage: ``python -m tests.fuzz.run TARGET FOLDER [libFuzzer's options]``.
+"""Coverage-guided fuzzing: ``python -m tests.fuzz.run TARGET FOLDER [libFuzzer's options]``.
 
-FOLDER keeps what was found interesting. Atheris is needed, which is in an environment of its own:
+FOLDER keeps the interesting cases. Requires Atheris, which has an environment of its own:
 ``make fuzz``.
 """
 
@@ -21,7 +21,7 @@ with atheris.instrument_imports(
 
 
 def main() -> None:
-    """Run until libFuzzer ends it; a case that breaks the target is left in the folder."""
+    """Run until libFuzzer stops; a case that breaks the target is kept."""
     name, folder = sys.argv[1], Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(seeds()[name]):

@@ -1,4 +1,4 @@
-"""What the fuzzing begins with: one good case or more for each target."""
+"""Seeds of the fuzzing: at least one valid case for each target."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _form() -> bytes:
 
 
 def seeds() -> dict[str, list[bytes]]:
-    """By the names of ``targets.TARGETS``."""
+    """Seeds by target name, as in ``targets.TARGETS``."""
     texts = [text.encode() for text in TEXTS]
     tone = clips.tone(0.1)
     messages = (

@@ -1,5 +1,6 @@
-"""The gateway around fake engines, for a fuzzer outside: prints its address and serves until it is
-ended. ``python -m tests.fuzz.serve``
+"""A gateway with fake engines for an external fuzzer: ``python -m tests.fuzz.serve``.
+
+Prints its address and serves until it is terminated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One text through every door of the service, and a talker that keeps the ids it is given."""
+"""Send a text through every endpoint that takes text; a talker that records its prompt ids."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ CONSENT = {"by": "Anna Example", "statement": "My voice may speak for the exampl
 
 
 class SpyTalker(FakeTalker):
-    """Fake rows, but the real way from a request to the ids for the engine, which it keeps in
-    ``ids``. ``control`` are the ids of a checkpoint's added tokens by their text.
+    """Makes fake rows, but builds real prompts, whose ids it keeps in ``ids``.
+
+    ``control``: the ids of the checkpoint's added tokens by their text.
     """
 
     def __init__(self, checkpoint: Path) -> None:
@@ -44,7 +45,7 @@ class SpyTalker(FakeTalker):
         self.ids: list[tuple[int, ...]] = []
 
     def names(self) -> Sequence[str]:
-        """See VoiceSource: the library's, which comes when the gateway has it."""
+        """See VoiceSource: the names of the gateway's library, once it is set."""
         return self.source.names() if self.source else ()
 
     def get(self, name: str) -> ReferenceVoice | None:
@@ -52,16 +53,16 @@ class SpyTalker(FakeTalker):
         return self.source.get(name) if self.source else None
 
     def check(self, request: SpeechRequest) -> None:
-        """As the real talker does."""
+        """Check the request as the real talker does."""
         self._builder.message(request, 0)
 
     def generate(self, request: SpeechRequest) -> RowGenerator:
-        """As the real talker does, up to the engine."""
+        """Build the prompt as the real talker does, then generate fake rows."""
         self.ids.append(self._builder.message(request, 1).ids)
         return super().generate(request)
 
     def assert_only_tags(self) -> None:
-        """No control id in any prompt, but those that the layout puts there and the tags."""
+        """Assert that the only control ids in the prompts are those of the layout and of tags."""
         assert self.ids
         control, tags = self.control, {self.control.get(tag) for tag in CONTROL_TAGS}
         for ids in self.ids:
@@ -77,7 +78,7 @@ class SpyTalker(FakeTalker):
 
 
 async def natively(server: Gateway, pieces: Sequence[str], **create: Any) -> None:
-    """The native protocol, the text in these pieces; an error is an answer too."""
+    """Speak over the native protocol, with the text in pieces, until done or refused."""
     async with client(server.url, max_size=None) as talk:
         await talk.send("context.create", context_id="c", **create)
         for piece in pieces:
@@ -92,7 +93,7 @@ async def natively(server: Gateway, pieces: Sequence[str], **create: Any) -> Non
 
 
 async def on_socket(url: str, messages: Sequence[Mapping[str, Any]], last: str) -> None:
-    """Say all that, and read until a message that has ``last`` in it, or the end."""
+    """Send the messages, then read until a message contains ``last``, an error or the end."""
     url = url.replace("http://", "ws://")
     with contextlib.suppress(ConnectionClosed):
         async with connect(url, compression=None, max_size=None) as socket, asyncio.timeout(60):
@@ -105,7 +106,7 @@ async def on_socket(url: str, messages: Sequence[Mapping[str, Any]], last: str) 
 
 
 def socket_scripts(server: Gateway, text: str) -> list[tuple[str, list[dict[str, Any]], str]]:
-    """The sockets of other vendors: address, messages, and what is in the last answer."""
+    """The other vendors' sockets: address, messages, and a mark of the last answer."""
     http = server.http
     cartesia: dict[str, Any] = {
         "context_id": "c", "model_id": "m", "voice": {"mode": "id", "id": "default"},
@@ -133,7 +134,7 @@ def socket_scripts(server: Gateway, text: str) -> list[tuple[str, list[dict[str,
 
 
 def requests(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """The HTTP routes that take text."""
+    """Requests for all HTTP routes that take text."""
     clip = base64.b64encode(CLIP).decode()
     tts = "/v1/text-to-speech/default"
     cartesia = {
@@ -157,7 +158,7 @@ def requests(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 async def everywhere(server: Gateway, http: httpx.AsyncClient, text: str) -> list[httpx.Response]:
-    """Say ``text`` at every door."""
+    """Send ``text`` through every endpoint; return the HTTP responses."""
     await natively(server, [text])
     clip = base64.b64encode(CLIP).decode()
     small = base64.b64encode(clips.encoded("mp3", clips.tone(1.5))).decode()

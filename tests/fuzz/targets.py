@@ -1,8 +1,8 @@
-"""The parsers that read what strangers send, each as a function of bytes.
+"""The parsers of untrusted input, each as a function of bytes.
 
-A target returns when the bytes were read or refused as documented, and raises at anything else:
-an exception of another kind, an error outside the closed list, a broken promise about the result.
-``python -m tests.fuzz.run`` feeds them by coverage, test_corpus.py by the committed cases.
+A target returns if the bytes are parsed or refused as documented. It raises on anything else: an
+unexpected exception, an error code outside the closed list, a violated property of the result.
+``python -m tests.fuzz.run`` feeds the targets by coverage, test_corpus.py with committed cases.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Target = Callable[[bytes], object]
 
 
 def _told(error: TalkwireError) -> None:
-    """What a client would be told: a code of the list and a sentence of ours, of ours alone."""
+    """Assert that the error has a listed code and a short, printable message."""
     assert isinstance(error.code, ErrorCode)
     assert error.message.isprintable()
     assert len(error.message) < 300
@@ -56,12 +56,12 @@ def _told(error: TalkwireError) -> None:
 
 
 def _text(data: bytes) -> str:
-    """What a WebSocket may deliver: valid Unicode, without surrogates."""
+    """Valid Unicode without surrogates, as a WebSocket delivers it."""
     return data.decode("utf-8", errors="replace")
 
 
 def wire(data: bytes) -> None:
-    """The native protocol's messages of a client."""
+    """Client messages of the native protocol."""
     try:
         parse_client_message(_text(data))
         parse_client_message(data)
@@ -70,14 +70,14 @@ def wire(data: bytes) -> None:
 
 
 def wire_of_server(data: bytes) -> None:
-    """What our clients read: a server's messages and binary headers."""
+    """Server messages and binary headers, as the Python client reads them."""
     for read in (decode_server_message, AudioHeader.unpack):
         with contextlib.suppress(ValueError):
             read(data)  # type: ignore[operator]
 
 
 def segmenter(data: bytes) -> None:
-    """Utterances are the text, whatever pieces it comes in."""
+    """The segmenter: utterances do not depend on how the text is split, and none of it is lost."""
     size, text = 1 + data[0] % 7 if data else 1, _text(data[1:])
     settings = SegmentSettings(max_chars=40)
     whole, pieces = Segmenter(settings), Segmenter(settings)
@@ -92,14 +92,14 @@ def segmenter(data: bytes) -> None:
 
 
 def tags(data: bytes) -> None:
-    """Only the documented tags are tags."""
+    """Control tags: only documented tags are recognised."""
     pieces = TAGS.split(_text(data))
     assert "".join(pieces) == _text(data)
     assert set(pieces[1::2]) <= CONTROL_TAGS
 
 
 def front_end(data: bytes) -> None:
-    """The embedded voice's reading: letters and marks, with spans in order, and stable."""
+    """The embedded voice's normaliser: known characters, ordered spans, idempotent."""
     text = _text(data[:400])
     read = normalise(text)
     assert set(read.text) <= set("abcdefghijklmnopqrstuvwxyz' ,.?!")
@@ -112,7 +112,7 @@ def front_end(data: bytes) -> None:
 
 
 def _body(model: type[BaseModel], data: bytes) -> None:
-    """As FastAPI does it: JSON by the standard library, then the model."""
+    """Parse like FastAPI: JSON by the standard library, then the model."""
     try:
         model.model_validate(json.loads(data))
     except ValidationError as error:
@@ -122,13 +122,13 @@ def _body(model: type[BaseModel], data: bytes) -> None:
 
 
 def http_bodies(data: bytes) -> None:
-    """The bodies of OpenAI's and ElevenLabs' requests."""
+    """Bodies of OpenAI's, ElevenLabs' and vLLM-Omni's requests."""
     for model in (OpenAiBody, BatchBody, ElevenLabsBody, SessionConfig):
         _body(model, data)
 
 
 def vendor_messages(data: bytes) -> None:
-    """The messages of other vendors' sockets."""
+    """Messages of the other vendors' sockets."""
     text = _text(data)
     parsers = (
         partial(parse_message, ClientMessage),
@@ -161,7 +161,7 @@ def voice_body(data: bytes) -> None:
 
 
 def clip_address(data: bytes) -> None:
-    """A clip in base64 or a ``data:`` address."""
+    """A clip in base64 or as a ``data:`` URL."""
     try:
         assert len(decode_base64(_text(data), 1000, "audio")) <= 1000
     except TalkwireError as error:
@@ -179,7 +179,7 @@ def voice_file(data: bytes) -> None:
 
 
 def settings(data: bytes) -> None:
-    """A file of settings. Names and values are the operator's, and so is the text of faults."""
+    """A settings file. It comes from the operator, so error texts are not checked."""
     try:
         values = tomllib.loads(_text(data))
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -189,7 +189,7 @@ def settings(data: bytes) -> None:
 
 
 def origin(data: bytes) -> None:
-    """The headers ``Origin`` and ``Host``; and the setting. A foreign page stays outside."""
+    """The headers ``Origin`` and ``Host``, and the setting: a foreign origin is not allowed."""
     first, _, host = data.decode("latin-1").partition("\n")
     allowed = is_allowed([first], host or None, ("https://example.org",))
     name = host.strip().lower().rpartition(":")[0] or host.strip().lower()
@@ -199,7 +199,7 @@ def origin(data: bytes) -> None:
 
 
 def ipc(data: bytes) -> None:
-    """What processes of ours say to each other, though nobody else can reach their sockets."""
+    """Messages between the service's own processes, though no one else can reach their sockets."""
     unions = (codec_messages.ToWorker, codec_messages.FromWorker)
     for union in (*unions, talker_messages.ToChild, talker_messages.FromChild):
         reader: MessageReader[Any] = MessageReader(union)
@@ -223,7 +223,7 @@ def _unpack(message: object) -> None:
 
 
 def rows(data: bytes) -> None:
-    """Rows of any codes: no special code is ever in a frame."""
+    """The delay reverter on arbitrary rows: frames contain no special codes."""
     codes = np.frombuffer(data[: len(data) // 8 * 8], "<i2").reshape(-1, 4).astype(np.int16)
     reverter = DelayReverter(4, 1024)
     for row in codes:
@@ -236,7 +236,7 @@ def rows(data: bytes) -> None:
 
 
 def wav(data: bytes) -> None:
-    """The clip reader of the sandbox on a WAV's header; other formats are read in a child only."""
+    """The sandbox's clip reader on a WAV header; other formats are read only in a child process."""
     from service.voices.clip_sandbox import Refused, Wanted, read_clip
 
     clip = b"RIFF" + data[4:8] + b"WAVE" + data[12:4096]

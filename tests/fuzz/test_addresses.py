@@ -1,4 +1,4 @@
-"""No address that a client sends is ever dialled, nor any file opened: nothing is fetched here."""
+"""Addresses sent by clients: none is connected to and no file is opened."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PLACES = (
     "concat:/etc/hostname", "subfile:,,start,0,end,0,,:/etc/hostname", "pipe:0",
     "https://example.org/a.wav?" + "x" * 2000,
 )  # fmt: skip
-#: Fields that name a reference in any of the dialects, ours or one that its clients know.
+#: Fields for a reference clip, including those of other servers.
 FIELDS = ("ref_audio", "reference_audio", "audio_url", "url", "voice_url", "speaker_audio")
 
 
 @pytest.fixture
 def seen() -> Iterator[list[str]]:
-    """Every file opened and every address dialled or looked up in this process meanwhile."""
+    """Files opened and addresses connected to or looked up by this process."""
     noted: list[str] = []
     watching = True
 
@@ -43,11 +43,11 @@ def seen() -> Iterator[list[str]]:
 
 
 async def refusals(server: Gateway, http: httpx.AsyncClient, place: str) -> list[str]:
-    """The codes of all doors that do not ignore the address."""
+    """Send the address to all endpoints; return the error codes of those that do not ignore it."""
     said: list[str] = []
     for field in FIELDS:
         answer = await http.post("/v1/audio/speech", json={"input": "Hello.", field: place})
-        if answer.status_code == 200:  # a field that is not known here, and says so
+        if answer.status_code == 200:  # an unknown field, which is reported as ignored
             assert field in answer.headers["x-talkwire-ignored"]
             continue
         said.append(answer.json()["error"]["code"])
@@ -60,7 +60,7 @@ async def refusals(server: Gateway, http: httpx.AsyncClient, place: str) -> list
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_no_address_is_ever_dialled(place: str, seen: list[str]) -> None:
+async def test_client_address_is_neither_connected_nor_opened(place: str, seen: list[str]) -> None:
     dialled = asyncio.Event()
     trap = await asyncio.start_server(lambda *_: dialled.set(), "127.0.0.1", 0)
     port = trap.sockets[0].getsockname()[1]

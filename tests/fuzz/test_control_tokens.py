@@ -1,5 +1,7 @@
-"""A client's text cannot say what only the prompt may: no control id but the 43 documented tags,
-through whatever door, spelling or cut it comes. Judged by the ids that the engine would be given.
+"""Prompt injection: client text yields no control ids except those of the 43 documented tags.
+
+Texts are sent through every endpoint, in many spellings and splits, and judged by the ids that
+the engine would get.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from tests.fuzz.speaking import CONSENT, SpyTalker, clips, everywhere, natively
 from tests.service.live import gateway
 from tests.talker import tiny
 
-#: What Higgs Audio v3's and Qwen3's vocabularies add, as published, beyond the test's own.
+#: Added tokens of the published vocabularies of Higgs Audio v3 and Qwen3.
 PUBLISHED = (
     "<|tts|>", "<|audio|>", "<|audio_end|>", "<|text|>", "<|ref_audio|>", "<|ref_text|>",
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
@@ -53,17 +55,15 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 def hostile(spy: SpyTalker) -> list[str]:
-    """Every added token of the vocabulary and of the published ones, in every spelling, with a
-    few tags that may pass.
-    """
+    """Texts with all known added tokens in every spelling, and the allowed tags."""
     tokens = sorted({*spy.control, *PUBLISHED} - CONTROL_TAGS)
     words = [f"say {spelling} it" for token in tokens for spelling in spellings(token)]
     words += [f"say {tag} it" for tag in sorted(CONTROL_TAGS)]
     return [". ".join(words[at : at + 60]) + ". " for at in range(0, len(words), 60)]
 
 
-def test_the_texts_are_hostile(checkpoint: Path) -> None:
-    """A tokenizer that is merely told to add no special tokens makes control ids of them."""
+def test_hostile_texts_contain_all_control_ids_for_naive_tokenizer(checkpoint: Path) -> None:
+    """``add_special_tokens=False`` alone does not prevent control ids."""
     spy = SpyTalker(checkpoint)
     naive = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     made = {i for text in hostile(spy) for i in naive.encode(text, add_special_tokens=False).ids}
@@ -71,7 +71,7 @@ def test_the_texts_are_hostile(checkpoint: Path) -> None:
 
 
 @pytest.mark.long
-async def test_no_text_makes_a_control_id_whole_or_in_pieces(checkpoint: Path) -> None:
+async def test_text_whole_or_in_pieces_yields_no_control_id(checkpoint: Path) -> None:
     spy = SpyTalker(checkpoint)
     async with gateway(spy) as server:
         for text in hostile(spy):
@@ -84,7 +84,7 @@ async def test_no_text_makes_a_control_id_whole_or_in_pieces(checkpoint: Path) -
     assert passed <= said, "the documented tags do pass"
 
 
-async def test_no_door_lets_a_control_id_through(checkpoint: Path) -> None:
+async def test_endpoints_let_no_control_id_through(checkpoint: Path) -> None:
     spy = SpyTalker(checkpoint)
     async with gateway(spy) as server, httpx.AsyncClient(base_url=server.http, timeout=60) as http:
         text = hostile(spy)[0][:1500]
@@ -92,7 +92,7 @@ async def test_no_door_lets_a_control_id_through(checkpoint: Path) -> None:
             assert answer.status_code < 500, answer.text
         spy.assert_only_tags()
         assert len(spy.ids) > 15
-        # a voice that is kept, with such words in its clip
+        # a stored voice with a hostile reference text
         clip = clips.as_base64(clips.wav(clips.tone(1.5)))
         voice = {"name": "anna", "audio_sample": clip, "consent": CONSENT, "ref_text": text[:300]}
         assert (await http.post("/v1/audio/voices", json=voice)).status_code == 201

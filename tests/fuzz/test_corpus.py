@@ -1,6 +1,4 @@
-"""Thousands of hostile cases for every parser: the committed ones, and changes of them and of good
-ones that are the same in every run.
-"""
+"""Replay of thousands of hostile cases: seeds, the corpus, and reproducible mutants of both."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS
 
 SEEDS, CORPUS = seeds(), load()
-#: Cases of each target; some take milliseconds each.
+#: Mutants per target; fewer for the slow ones, which take milliseconds per case.
 MANY, SLOW = 800, {"voice_body": 100, "front_end": 100, "settings": 100, "wav": 100, "rows": 100}
 WORDS = (
     b"\0", b"\xff", b"\xed\xa0\x80", b"<|audio|>", b"<|", b"|>", b'"', b"\\u0000", b"\\ud800", b"[",
@@ -24,7 +22,7 @@ WORDS = (
 
 
 def mutants(name: str) -> Iterator[bytes]:
-    """Cases made of others: cut, spliced, with bytes and words put in, over or taken out."""
+    """Mutated cases: cut, spliced, with bytes and words inserted, replaced or removed."""
     rng = random.Random(name)
     stock = [*SEEDS[name], *CORPUS[name]]
     for _ in range(SLOW.get(name, MANY)):
@@ -49,7 +47,7 @@ def mutants(name: str) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_case_is_read_or_refused(name: str) -> None:
+def test_target_parses_or_refuses_each_case(name: str) -> None:
     target, count = TARGETS[name], 0
     for case in (*SEEDS[name], *CORPUS[name], *mutants(name)):
         count += 1
@@ -60,7 +58,7 @@ def test_every_case_is_read_or_refused(name: str) -> None:
     assert count > 60
 
 
-def test_corpus_has_thousands_of_inputs() -> None:
+def test_corpus_has_thousands_of_cases_for_all_targets() -> None:
     fixed = sum(map(len, CORPUS.values())) + sum(map(len, SEEDS.values()))
     assert fixed + sum(SLOW.get(name, MANY) for name in TARGETS) > 4000
     assert set(CORPUS) == set(SEEDS) == set(TARGETS)

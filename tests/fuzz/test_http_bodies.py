@@ -1,4 +1,4 @@
-"""Whatever body comes under whatever name: an answer from the closed list, in its shape."""
+"""Hostile HTTP bodies of any content type: errors have a listed code and documented shape."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ TYPES = (
     "application/x-www-form-urlencoded", "multipart/form-data", "multipart/form-data; boundary=x",
     "multipart/form-data; boundary=" + "y" * 300, "",
 )  # fmt: skip
-#: What stands for the parts of addresses.
+#: Values for the parameters of paths.
 PARTS = {"{voice_id}": "default", "{voice}": "default", "{id}": "nobody", "{name}": "nobody"}
 
 
 def code_of(body: Any) -> str:
-    """The code in any dialect's error; the others word ours in capitals, or under their names."""
+    """The code in an error of any dialect; some dialects use capitals or another field."""
     while isinstance(body, dict) and ("error" in body or "detail" in body):
         inner = body.get("error", body.get("detail"))
         if not isinstance(inner, dict):
@@ -70,7 +70,7 @@ async def posts(http: httpx.AsyncClient) -> list[str]:
 
 
 async def check(cases: list[tuple[str, str, str]]) -> None:
-    """Every case is a path, a kind of body and a content type; "" sends none."""
+    """Send each case: path, kind of body and content type ("" sends none)."""
     async with (
         gateway() as server,
         httpx.AsyncClient(base_url=server.http, timeout=60) as http,
@@ -86,7 +86,7 @@ async def check(cases: list[tuple[str, str, str]]) -> None:
         await server.until_free()
 
 
-async def test_every_body_has_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+async def test_hostile_body_succeeds_or_gets_listed_error(caplog: pytest.LogCaptureFixture) -> None:
     async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
         paths = await posts(http)
     cases = [(paths[n % len(paths)], kind, TYPES[0]) for n, kind in enumerate(BODIES)]
@@ -96,7 +96,9 @@ async def test_every_body_has_an_answer(caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.mark.nightly
-async def test_every_body_at_every_address(caplog: pytest.LogCaptureFixture) -> None:
+async def test_hostile_body_at_every_path_succeeds_or_gets_listed_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
         paths = await posts(http)
     await check([(path, kind, name) for path in paths for kind in BODIES for name in TYPES])

@@ -1,7 +1,7 @@
-"""Canaries: what a client sends is in no log, no metric and no refusal; and metrics do not grow.
+"""Canaries: client data appears in no log, metric or error, and adds no metric series.
 
-The name of a voice, a model, a format or a message that there is not is told to whoever asked for
-it, and to nobody else.
+The unknown name of a voice, model, format or message is repeated only in the error of the client
+that sent it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEYS = {
 
 @pytest.fixture
 def logs() -> Iterator[io.StringIO]:
-    """All that any logger says, at its most talkative, as the service would write it."""
+    """The output of all loggers at level DEBUG, in the service's format."""
     written, root = io.StringIO(), logging.getLogger()
     handler = logging.StreamHandler(written)
     handler.setFormatter(JsonFormatter())
@@ -49,7 +49,7 @@ def fast() -> FakeTalker:
 
 
 async def malformed(server: Gateway, http: httpx.AsyncClient) -> list[httpx.Response]:
-    """The canary where nothing can be understood."""
+    """Send the canary in malformed messages, bodies and paths; return the HTTP responses."""
     form = f'--x\r\nContent-Disposition: form-data; name="{CANARY}"\r\n\r\n{CANARY}\r\n--x--\r\n'
     async with client(server.url) as talk:
         for text in (
@@ -82,7 +82,7 @@ async def malformed(server: Gateway, http: httpx.AsyncClient) -> list[httpx.Resp
 
 
 async def refused_handshakes(server: Gateway) -> list[bytes]:
-    """What sockets are told whose handshake or first message holds the canary."""
+    """Send the canary in handshakes and first messages; return the texts of the refusals."""
     base, told = server.http.replace("http://", "ws://"), []
     for path in (
         f"/v1/text-to-speech/{NAME}/stream-input", f"/v1/speak?model={NAME}",
@@ -101,7 +101,7 @@ async def refused_handshakes(server: Gateway) -> list[bytes]:
     return told
 
 
-async def test_nothing_of_a_client_is_logged_or_measured(logs: io.StringIO) -> None:
+async def test_client_data_is_absent_from_logs_metrics_and_errors(logs: io.StringIO) -> None:
     async with (
         gateway(fast()) as server,
         httpx.AsyncClient(base_url=server.http, timeout=60) as http,
@@ -114,7 +114,7 @@ async def test_nothing_of_a_client_is_logged_or_measured(logs: io.StringIO) -> N
         answers += await everywhere(server, http, f"The {CANARY} sings. ")
         assert len(told) >= 10
         assert CANARY.encode() not in b"".join(told)
-        server.codec.fail_with = RuntimeError(CANARY)  # an engine's own words are not told either
+        server.codec.fail_with = RuntimeError(CANARY)  # an engine's message must not reach clients
         await natively(server, [f"The {CANARY} fails. "])
         metrics = (await http.get("/metrics")).text
         failed = [answer for answer in answers if answer.is_error]
@@ -137,7 +137,7 @@ async def test_nothing_of_a_client_is_logged_or_measured(logs: io.StringIO) -> N
     told = [
         line for line in told if not json.loads(line)["logger"].startswith(("httpcore", "client"))
     ]
-    # the exception that an operator needs is in the log, with what the engine said
+    # the one allowed line has the exception of the engine, which operators need
     assert all("exception" in json.loads(line) for line in told), told
     assert len(told) <= 1
 
@@ -146,8 +146,8 @@ def series(text: str) -> set[str]:
     return {line.rpartition(" ")[0] for line in text.splitlines() if line and line[0] != "#"}
 
 
-async def test_no_client_can_make_a_new_series() -> None:
-    """Names that were never heard of, in all that metrics might be told apart by."""
+async def test_metrics_get_no_new_series_from_client_names() -> None:
+    """Unknown names are sent in every field that could become a metric label."""
     names = 60
     async with (
         gateway(fast()) as server,
@@ -173,7 +173,7 @@ async def test_no_client_can_make_a_new_series() -> None:
 
         for first in range(0, names, 20):
             await asyncio.gather(*(one(n) for n in range(first, first + 20)))
-        for first in range(0, names, 50):  # a socket that errs more often is closed
+        for first in range(0, names, 50):  # a socket with more errors is closed
             async with client(server.url) as talk:
                 for n in range(first, min(names, first + 50)):
                     named = {"context_id": f"c{n}", "voice": f"v{n}", "model": f"m{n}"}

@@ -1,4 +1,4 @@
-"""What the project is made of: no door for foreign code in its sources, no package unhashed."""
+"""Supply chain: the sources load no foreign code, and every installed package has a hash."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PACKAGES = (
     "asr", "clients", "codec", "embedded", "ipc", "loadtest", "service", "streaming", "talker",
     "benchmarks", "deploy", "requirements",
 )  # fmt: skip
-#: Modules that run what they read.
+#: Modules that can run code from the data they read.
 MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
-#: Functions that do, or that let a shell or another's code in.
+#: Functions that can do so, or that run a shell or foreign code.
 CALLS = {
     "eval", "exec", "compile", "__import__", "torch.load", "torch.hub.load", "yaml.load",
     "yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen", "tempfile.mktemp",
@@ -32,14 +32,14 @@ def sources() -> list[Path]:
 
 
 def named(node: ast.expr) -> str:
-    """``a.b.c`` of a call's function; "?" stands for what is no name."""
+    """The dotted name of a call's function; "?" replaces a part that is not a name."""
     if isinstance(node, ast.Attribute):
         return f"{named(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else "?"
 
 
 def doors(code: str) -> Iterator[str]:
-    """What in a source would let foreign code in."""
+    """Imports, calls and arguments in a source that could run foreign code."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] in MODULES)
@@ -55,16 +55,16 @@ def doors(code: str) -> Iterator[str]:
                     yield f"{keyword.arg}="
 
 
-#: The converter alone reads pickles, weights only, in a sandboxed process.
+#: Only the converter reads pickles: weights only, in a sandboxed process.
 CONVERTER = {"codec/convert_child.py": ["pickle", "torch.load"]}
 
 
-def test_no_source_lets_foreign_code_in() -> None:
+def test_sources_load_no_foreign_code() -> None:
     found = {str(file.relative_to(ROOT)): list(doors(file.read_text())) for file in sources()}
     assert {file: what for file, what in found.items() if what} == CONVERTER
 
 
-def test_the_converter_loads_weights_only() -> None:
+def test_converter_loads_weights_only() -> None:
     tree = ast.parse((ROOT / "codec" / "convert_child.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert not any(named(call.func).startswith("pickle.") for call in calls)
@@ -82,7 +82,7 @@ def test_the_converter_loads_weights_only() -> None:
         "eval('1')", "np.load(f, allow_pickle=True)", "torch_load(f, weights_only=False)",
     ],
 )  # fmt: skip
-def test_doors_finds_shells_and_pickles(code: str) -> None:
+def test_doors_finds_shells_pickles_and_remote_code(code: str) -> None:
     assert list(doors(code))
     assert not list(doors("subprocess.run(['a'], shell=False)\nnp.load(f, allow_pickle=False)"))
 
@@ -90,8 +90,8 @@ def test_doors_finds_shells_and_pickles(code: str) -> None:
 @pytest.mark.parametrize(
     "file", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda file: file.name
 )
-def test_every_package_is_pinned_and_hashed(file: Path) -> None:
-    """torch-cpu.txt alone has no hashes, and says why."""
+def test_requirements_are_pinned_and_hashed(file: Path) -> None:
+    """Only torch-cpu.txt has no hashes, and gives the reason."""
     text = re.sub(r"\\\n\s*", " ", file.read_text())
     lines = [
         line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
@@ -102,8 +102,8 @@ def test_every_package_is_pinned_and_hashed(file: Path) -> None:
         assert file.name == "torch-cpu.txt" or re.search(r"--hash=sha256:[0-9a-f]{64}", line), line
 
 
-def test_every_installation_asks_for_the_hashes() -> None:
-    """Whatever installs one of the lists."""
+def test_install_scripts_require_hashes() -> None:
+    """Checks all pip commands that install a requirements file."""
     scripts = [
         *ROOT.glob("requirements/*.sh"), *ROOT.glob("deploy/**/*.sh"), *ROOT.glob("tests/**/*.sh"),
     ]  # fmt: skip

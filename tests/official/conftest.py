@@ -1,7 +1,7 @@
-"""The official clients and agent frameworks, as published, against the service as a user runs it.
+"""Official clients and agent frameworks, as published, against the real service.
 
-They live in .venv-clients (``make test-clients``), the service in .venv; where they are not
-installed, nothing is collected here.
+They are installed in .venv-clients (``make test-clients``), the service in .venv. Without them
+no test is collected here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _results: dict[tuple[str, str], bool] = {}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run write the table of clients."""
+    """Add ``--write-table``, which writes the table of clients."""
     parser.addoption(
         "--write-table", action="store_true", help="write what each client did into the docs"
     )
@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def told(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], None]]:
-    """``told(client, case)``: this test's result is that client's in the table."""
+    """``told(client, case)`` records this test's result for the table."""
     rows: list[tuple[str, str]] = []
     yield lambda client, case: rows.append((client, case))
     passed = request.node.stash.get(_PASSED, False)
@@ -46,7 +46,7 @@ _PASSED = pytest.StashKey[bool]()
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep how a test's own part ended."""
+    """Record whether the call phase of a test passed."""
     report = yield
     if report.when == "call":
         item.stash[_PASSED] = report.passed
@@ -54,7 +54,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the table, if this run was asked to."""
+    """Write the table with ``--write-table``."""
     if not session.config.getoption("--write-table") or not _results:
         return
     table.write(_results)
@@ -62,10 +62,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def speaking() -> Iterator[object]:
-    """One service (``tests.e2e.live.Service``) with the embedded voice for the whole run.
+    """A shared service (``tests.e2e.live.Service``) with the embedded voice.
 
-    ``port`` and ``url`` say where it is, ``get`` and ``metric`` what it says of itself. With
-    TALKWIRE_PORT in the environment it is one that runs on this machine already.
+    TALKWIRE_PORT in the environment selects one that runs on this machine already.
     """
     from tests.e2e.live import Service, service
 
@@ -78,7 +77,7 @@ def speaking() -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def ears() -> Iterator[object]:
-    """``tests.official.ears.Ears``: tells which of some sentences audio speaks."""
+    """The recogniser ``tests.official.ears.Ears``, which finds the sentence in audio."""
     from tests.official.ears import Ears
 
     with Ears() as listening:
@@ -87,7 +86,7 @@ def ears() -> Iterator[object]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[object]:
-    """An ``aiohttp.ClientSession``, which LiveKit's plugins are to be given."""
+    """An ``aiohttp.ClientSession`` for LiveKit's plugins."""
     import aiohttp
 
     async with aiohttp.ClientSession() as session:

@@ -1,4 +1,4 @@
-"""Which of some sentences was spoken: told by a recogniser, so that no dialect can fake it."""
+"""Recognition of the spoken sentence, so that tests check the speech itself."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from embedded.evaluation.metrics import letter_error_rate
 from tests.e2e.sentences import SENTENCES
 from tests.official.turns import TURN
 
-#: Between what misheard speech of a text reaches (.4) and the best of other speech (.65).
+#: Threshold of the letter error rate: misheard speech of a text reaches .4, other speech at best
+#: .65.
 _FAR = 0.58
 
 
 class Ears(recogniser.Recogniser):
-    """Hears audio, and tells which text it speaks.
+    """A recogniser that finds which of some texts is spoken.
 
-    A small voice is misheard now and then, but then by a letter or a word that sounds alike.
+    The embedded voice is sometimes misheard, but only by a letter or a similar word.
     """
 
     def words(self, pcm: bytes | npt.NDArray[np.float32], rate: int = 24_000) -> str:
@@ -34,7 +35,7 @@ class Ears(recogniser.Recogniser):
         rate: int = 24_000,
         among: Sequence[str] = (*SENTENCES, TURN),
     ) -> str:
-        """The text among ``among`` that is heard; says what was heard if it is none of them."""
+        """The text of ``among`` that is spoken, or a message with the words if none is."""
         heard = self.words(pcm, rate)
         nearest = min(among, key=lambda text: letter_error_rate(text, heard))
         far = letter_error_rate(nearest, heard) > _FAR

@@ -1,4 +1,4 @@
-"""A real LiveKit agent session around one TTS plugin, and everything that it played."""
+"""A real LiveKit agent session with one TTS plugin, and a recorder of its audio."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from livekit.agents.voice import io
 
 
 class Loudspeaker(io.AudioOutput):
-    """Keeps what it is given. An ``endless`` one plays until it is cleared."""
+    """Records the audio frames. If ``endless``, playback lasts until it is cleared."""
 
     def __init__(self, *, endless: bool = False) -> None:
         super().__init__(
@@ -54,7 +54,7 @@ class Loudspeaker(io.AudioOutput):
 
 
 async def written(text: str) -> AsyncIterator[str]:
-    """A text as an LLM writes it."""
+    """Stream a text in tokens, like an LLM."""
     for token in re.findall(r"\s*\S{1,4}", text):
         yield token
         await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def written(text: str) -> AsyncIterator[str]:
 async def agent(
     voice: tts.TTS, *, endless: bool = False
 ) -> AsyncIterator[tuple[AgentSession[None], Loudspeaker]]:
-    """Run an agent that only speaks."""
+    """Run an agent that has only TTS."""
     loudspeaker = Loudspeaker(endless=endless)
     session: AgentSession[None] = AgentSession(tts=voice, vad=None, turn_detection="manual")
     session.output.audio = loudspeaker

@@ -1,4 +1,4 @@
-"""What a LiveKit plugin's streams say: audio and timed words, as an agent's session takes them."""
+"""Audio and timed words from the streams of a LiveKit plugin, as an agent session reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from livekit.agents.voice.io import TimedString
 
 @dataclass
 class Speech:
-    """``pcm`` is s16le, mono."""
+    """Audio and words of a stream; ``pcm`` is s16le, mono."""
 
     pcm: bytes = b""
     rate: int = 0
@@ -31,7 +31,7 @@ class Speech:
 async def listen(
     stream: AsyncIterable[tts.SynthesizedAudio], enough: Callable[[Speech], bool] | None = None
 ) -> Speech:
-    """Everything that comes, or until it is ``enough``."""
+    """Read the stream to its end, or until ``enough`` returns true."""
     speech = Speech()
     async for event in stream:
         speech.take(event)
@@ -41,7 +41,7 @@ async def listen(
 
 
 async def say(plugin: tts.TTS, *pieces: str) -> Speech:
-    """A turn, as an LLM writes it."""
+    """Speak a turn whose text is pushed in pieces."""
     async with plugin.stream() as stream:
         for piece in pieces:
             stream.push_text(piece)

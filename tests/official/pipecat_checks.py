@@ -1,4 +1,4 @@
-"""What holds for every service of Pipecat that tells words."""
+"""Checks shared by Pipecat's services with word timestamps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.official.turns import TURN
 
 
 def assert_a_turn_with_its_words(talk: Conversation, ears: Ears) -> None:
-    """TURN was said, in one context, and each of its words is told at its time."""
+    """Assert that TURN was spoken in one context, with a timestamp for each word."""
     assert talk.errors() == []
     assert talk.kinds()[0] == "TTSStartedFrame"
     assert talk.kinds()[-1] == "TTSStoppedFrame"
@@ -27,7 +27,7 @@ def assert_a_turn_with_its_words(talk: Conversation, ears: Ears) -> None:
 
 
 async def assert_turn_after_turn(tts: TTSService, ears: Ears) -> None:
-    """Three answers of an LLM and a text of its own are said one after another."""
+    """Assert that three LLM responses and a TTSSpeakFrame are spoken in order."""
     async with conversation(tts) as talk:
         for sentence in SENTENCES[:3]:
             await talk.say(sentence)

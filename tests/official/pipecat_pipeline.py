@@ -1,4 +1,4 @@
-"""A real Pipecat pipeline around one TTS service, and everything that came out of it."""
+"""A real Pipecat pipeline with one TTS service, and a record of its frames."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PATIENCE_S = 120
 
 
 class End(FrameProcessor):
-    """Either end of the pipeline: keeps what flows to it in ``direction``."""
+    """One end of the pipeline: records the frames that reach it in ``direction``."""
 
     def __init__(self, frames: list[Frame], direction: FrameDirection, came: asyncio.Event) -> None:
         super().__init__(enable_direct_mode=True)
@@ -46,7 +46,7 @@ class End(FrameProcessor):
 
 
 class Conversation:
-    """A running pipeline; ``down`` is what came out of the service, ``up`` what it sent back."""
+    """A running pipeline; ``down`` and ``up`` are the service's frames in each direction."""
 
     def __init__(self, service: FrameProcessor, rate: int) -> None:
         self.down: list[Frame] = []
@@ -70,12 +70,12 @@ class Conversation:
             await self.worker.queue_frame(frame)
 
     async def say(self, *pieces: str) -> None:
-        """A whole turn, as an LLM writes it."""
+        """Queue a whole LLM response."""
         await self.queue(LLMFullResponseStartFrame())
         await self.queue(*(LLMTextFrame(piece) for piece in pieces), LLMFullResponseEndFrame())
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until what came fulfils a condition."""
+        """Wait until the recorded frames fulfil a condition; ``what`` describes it."""
         async with asyncio.timeout(_PATIENCE_S):
             while not condition():
                 self._came.clear()
@@ -89,19 +89,19 @@ class Conversation:
         return [frame for frame in self.down if isinstance(frame, kind)]
 
     def contexts(self) -> list[str]:
-        """The ids of what was spoken, in order."""
+        """The ids of the spoken contexts, in order."""
         return [frame.context_id for frame in self.of(TTSStartedFrame)]
 
     def errors(self) -> list[str]:
         return [frame.error for frame in self.up if isinstance(frame, ErrorFrame)]
 
     def pcm(self, context_id: str | None = None) -> bytes:
-        """The audio that came, of one context or of all."""
+        """The audio of one context or of all."""
         frames: list[TTSAudioRawFrame] = self.of(TTSAudioRawFrame)
         return b"".join(f.audio for f in frames if context_id in (None, f.context_id))
 
     def pcm_after(self, kind: type[Frame]) -> bytes:
-        """The audio that came after the first frame of a kind."""
+        """The audio after the first frame of a type."""
         (at, *_) = [i for i, frame in enumerate(self.down) if isinstance(frame, kind)]
         return b"".join(f.audio for f in self.down[at:] if isinstance(f, TTSAudioRawFrame))
 
@@ -109,7 +109,7 @@ class Conversation:
         return "".join(f"{frame.text} " for frame in self.of(TTSTextFrame)).strip()
 
     def kinds(self) -> list[str]:
-        """The speech frames' names in order, each run once."""
+        """The type names of the speech frames in order, without consecutive repeats."""
         names: list[str] = []
         for frame in self.down:
             speech = type(frame).__name__.startswith("TTS") or isinstance(frame, InterruptionFrame)
@@ -118,14 +118,14 @@ class Conversation:
         return names
 
     def metrics(self, kind: type[Any]) -> list[Any]:
-        """What was measured of a kind."""
+        """The metrics data of one type."""
         data = [data for frame in self.of(MetricsFrame) for data in frame.data]
         return [one for one in data if isinstance(one, kind)]
 
 
 @asynccontextmanager
 async def conversation(service: FrameProcessor, rate: int = 24_000) -> AsyncIterator[Conversation]:
-    """Run a pipeline; it is ended, and what is still to be spoken comes, when the block ends."""
+    """Run a pipeline; at the end of the block, finish the queued speech and stop."""
     running = Conversation(service, rate)
     runner = WorkerRunner(handle_sigint=False)
     await runner.add_workers(running.worker)

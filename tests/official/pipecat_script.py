@@ -10,7 +10,7 @@ from websockets.asyncio.server import ServerConnection
 
 
 def header(handle: int, sample_offset: int) -> bytes:
-    """As docs/reference/protocol.md draws it."""
+    """An audio header as in docs/reference/protocol.md."""
     return struct.pack("<BBHII", 0x11, 0, handle, 0, sample_offset)
 
 
@@ -23,7 +23,7 @@ GREETING: dict[str, Any] = {
 
 
 class Script:
-    """A server that answers what a test tells it to, and keeps what it was told."""
+    """A server with scripted answers, which records the messages it receives."""
 
     def __init__(self, greeting: dict[str, Any] = GREETING) -> None:
         self.greeting = greeting
@@ -46,7 +46,7 @@ class Script:
                 await self.speak(socket, message["context_id"], handle)
 
     async def after_greeting(self, socket: ServerConnection) -> None:
-        """Nothing, unless a test has something."""
+        """A hook for subclasses."""
 
     async def speak(self, socket: ServerConnection, context_id: str, handle: int) -> None:
         await socket.send(header(handle, 0) + bytes(4800))

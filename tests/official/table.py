@@ -1,4 +1,4 @@
-"""The table of clients in docs/reference/dialects.md: which client, in which version, speaks."""
+"""The table of clients in docs/reference/dialects.md: versions, cases and results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/dialects.md"
 _BEGIN, _END = "<!-- clients: begin -->", "<!-- clients: end -->"
 _HEAD = ["| client | version | case | result |", "|---|---|---|---|"]
-#: The distributions whose versions the table tells, by the first word of a client's name.
+#: Distributions whose versions the table shows, by the first word of the client's name.
 _PACKAGES = {
     "openai": "openai", "elevenlabs": "elevenlabs", "cartesia": "cartesia",
     "deepgram-sdk": "deepgram-sdk", "Pipecat": "pipecat-ai", "LiveKit": "livekit-agents",
@@ -20,7 +20,7 @@ _PACKAGES = {
 
 
 class Row(NamedTuple):
-    """A line of the table."""
+    """A row of the table."""
 
     client: str
     version: str
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 
 def version(client: str) -> str:
-    """The version of a client that is installed here, or locked, where it is JavaScript."""
+    """The installed version of a client; for JavaScript, the locked version."""
     if client.endswith("(JavaScript)"):
         packages = json.loads((ROOT / "tests/official/js/package.json").read_text())
         return str(packages["dependencies"][client.partition(" ")[0]])
@@ -37,7 +37,7 @@ def version(client: str) -> str:
 
 
 def read() -> list[Row]:
-    """The table as the page has it."""
+    """Parse the table in the page."""
     _, _, rest = PAGE.read_text().partition(_BEGIN)
     lines = rest.partition(_END)[0].strip().splitlines()
     assert lines[:2] == _HEAD
@@ -45,7 +45,7 @@ def read() -> list[Row]:
 
 
 def write(results: Mapping[tuple[str, str], bool]) -> None:
-    """Write the table into the page, by clients' names and cases, and whether they passed."""
+    """Write the table into the page. ``results``: whether each (client, case) passed."""
     lines = list(_HEAD)
     for (client, case), passed in sorted(results.items()):
         result = "speaks" if passed else "fails"

@@ -1,4 +1,4 @@
-"""The vendors' own clients, told a key where each takes one, against a service that asks for it."""
+"""The vendors' clients with API keys, against a service that requires one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = "Hello there."
 
 
 class Guarded:
-    """A running service, and the key that it takes."""
+    """A running service and a valid key."""
 
     def __init__(self, running: Service, key: str) -> None:
         self.key = key
@@ -53,7 +53,7 @@ def test_openai_client_sends_its_key(guarded: Guarded) -> None:
     assert refused.value.code == "unauthorized"
 
 
-def test_elevenlabs(guarded: Guarded) -> None:
+def test_elevenlabs_client_sends_its_key(guarded: Guarded) -> None:
     def say(key: str) -> bytes:
         with httpx.Client(timeout=60) as http:
             client = ElevenLabs(base_url=guarded.http, api_key=key, httpx_client=http)
@@ -66,7 +66,7 @@ def test_elevenlabs(guarded: Guarded) -> None:
     assert refused.value.body["detail"]["code"] == "unauthorized"
 
 
-def test_cartesia(guarded: Guarded) -> None:
+def test_cartesia_client_sends_its_key_over_http_and_socket(guarded: Guarded) -> None:
     format_ = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000}
 
     def say(key: str) -> bytes:
@@ -88,7 +88,7 @@ def test_cartesia(guarded: Guarded) -> None:
         say("another")
 
 
-def test_deepgram(guarded: Guarded) -> None:
+def test_deepgram_client_sends_its_key_over_http_and_socket(guarded: Guarded) -> None:
     environment = DeepgramClientEnvironment(
         base=guarded.http, production=guarded.ws, agent=guarded.ws, agent_rest=guarded.http
     )

@@ -1,4 +1,4 @@
-"""Agent frameworks' own Cartesia services, against the real service."""
+"""The Cartesia services of Pipecat and LiveKit, against the real service."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pipecat(speaking: Service, voice: str = "default", **more: Any) -> CartesiaT
 # -- Pipecat
 
 
-async def test_pipecat_speaks_a_turn_with_its_words(speaking: Service, ears: Ears) -> None:
+async def test_pipecat_speaks_turn_with_word_timestamps(speaking: Service, ears: Ears) -> None:
     async with conversation(pipecat(speaking)) as talk:
         await talk.say(*tokens(TURN))
     assert_a_turn_with_its_words(talk, ears)
@@ -57,7 +57,9 @@ async def test_pipecat_speaks_turn_after_turn(speaking: Service, ears: Ears) -> 
 
 
 @pytest.mark.parametrize("ended", [False, True])
-async def test_pipecat_interrupts(speaking: Service, ears: Ears, ended: bool) -> None:
+async def test_pipecat_interruption_stops_audio_and_next_turn_speaks(
+    speaking: Service, ears: Ears, ended: bool
+) -> None:
     async with conversation(pipecat(speaking)) as talk:
         await talk.queue(LLMFullResponseStartFrame(), LLMTextFrame(LONG))
         if ended:
@@ -73,9 +75,9 @@ async def test_pipecat_interrupts(speaking: Service, ears: Ears, ended: bool) ->
     assert talk.errors() == []
 
 
-async def test_pipecat_sends_tokens(speaking: Service, ears: Ears) -> None:
+async def test_pipecat_token_mode_speaks_before_end_of_text(speaking: Service, ears: Ears) -> None:
     tts = pipecat(speaking, text_aggregation_mode=TextAggregationMode.TOKEN)
-    begun, rest = OTHER.split(maxsplit=1)  # what waits for more than its delay is spoken
+    begun, rest = OTHER.split(maxsplit=1)  # text that waits for max_buffer_delay_ms is spoken
     async with conversation(tts) as talk:
         await talk.queue(LLMFullResponseStartFrame())
         await talk.queue(*(LLMTextFrame(token) for token in tokens(f"{ONE} {begun}")))
@@ -88,7 +90,7 @@ async def test_pipecat_sends_tokens(speaking: Service, ears: Ears) -> None:
     assert talk.errors() == []
 
 
-async def test_pipecat_changes_the_speed(speaking: Service, ears: Ears) -> None:
+async def test_pipecat_changes_speed_during_conversation(speaking: Service, ears: Ears) -> None:
     def settings(speed: float) -> CartesiaTTSService.Settings:
         return CartesiaTTSService.Settings(generation_config=GenerationConfig(speed=speed))
 
@@ -103,7 +105,7 @@ async def test_pipecat_changes_the_speed(speaking: Service, ears: Ears) -> None:
     assert len(second) < 0.75 * len(first)
 
 
-async def test_pipecat_is_told_of_a_voice_that_is_not_there(speaking: Service) -> None:
+async def test_pipecat_reports_unknown_voice(speaking: Service) -> None:
     async with conversation(pipecat(speaking, GONE)) as talk:
         await talk.say(ONE)
         await talk.until(
@@ -135,7 +137,7 @@ def livekit(
     return cartesia.TTS(api_key="any", voice=voice, base_url=url, http_session=session, **more)
 
 
-async def test_livekit_speaks_a_turn_with_its_words(
+async def test_livekit_speaks_turn_with_word_timestamps(
     speaking: Service, session: aiohttp.ClientSession, ears: Ears
 ) -> None:
     plugin = livekit(speaking, session)
@@ -150,7 +152,7 @@ async def test_livekit_speaks_a_turn_with_its_words(
     speaking.until("nothing is left", "tts_contexts_active ", 0)
 
 
-async def test_livekit_speaks_in_one_piece(
+async def test_livekit_synthesizes_whole_text(
     speaking: Service, session: aiohttp.ClientSession, ears: Ears
 ) -> None:
     plugin = livekit(speaking, session, sample_rate=16_000)
@@ -160,7 +162,7 @@ async def test_livekit_speaks_in_one_piece(
     await plugin.aclose()
 
 
-async def test_livekit_stops_listening_and_the_next_turn_is_heard(
+async def test_livekit_closed_stream_is_cancelled_and_next_turn_speaks(
     speaking: Service, session: aiohttp.ClientSession, ears: Ears
 ) -> None:
     plugin = livekit(speaking, session)
@@ -174,14 +176,14 @@ async def test_livekit_stops_listening_and_the_next_turn_is_heard(
     speaking.until("nothing is left", "tts_contexts_active ", 0)
 
 
-async def test_livekit_is_told_of_a_voice_that_is_not_there(
+async def test_livekit_raises_api_error_for_unknown_voice(
     speaking: Service, session: aiohttp.ClientSession
 ) -> None:
     plugin = livekit(speaking, session, GONE)
     stream = plugin.stream(conn_options=APIConnectOptions(max_retry=0))
     stream.push_text(ONE)
     stream.end_input()
-    with pytest.raises(APIError):  # it takes an error for an end, and misses the audio
+    with pytest.raises(APIError):  # the plugin takes the error for the end and reports no audio
         await listen(stream)
     await stream.aclose()
     await plugin.aclose()

@@ -1,4 +1,4 @@
-"""Cartesia's own Python client: another address is all."""
+"""Cartesia's Python client, with only its address changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def aclient(speaking: Service) -> AsyncIterator[AsyncCartesia]:
 # -- HTTP
 
 
-def test_bytes_raw(client: Cartesia, ears: Ears) -> None:
+def test_bytes_returns_raw_pcm(client: Cartesia, ears: Ears) -> None:
     speech = client.tts.generate(
         model_id=MODEL, transcript=ONE, voice=VOICE, output_format=RAW, language="en"
     )
@@ -55,7 +55,7 @@ def test_bytes_raw(client: Cartesia, ears: Ears) -> None:
         {"container": "mp3", "sample_rate": 44100, "bit_rate": 128000},
     ],
 )
-def test_bytes_as_a_file(client: Cartesia, ears: Ears, format_: Any) -> None:
+def test_bytes_returns_wav_or_mp3_file(client: Cartesia, ears: Ears, format_: Any) -> None:
     speech = client.tts.generate(
         model_id=MODEL, transcript=OTHER, voice=VOICE, output_format=format_
     )
@@ -64,7 +64,7 @@ def test_bytes_as_a_file(client: Cartesia, ears: Ears, format_: Any) -> None:
     assert ears.which(np.concatenate(frames).astype(np.float32), 44100) == OTHER
 
 
-def test_client_reads_server_sent_events(client: Cartesia, ears: Ears) -> None:
+def test_sse_streams_audio_and_word_timestamps(client: Cartesia, ears: Ears) -> None:
     events = list(
         client.tts.generate_sse(
             model_id=MODEL, transcript=ONE, voice=VOICE, output_format=RAW, add_timestamps=True
@@ -76,12 +76,12 @@ def test_client_reads_server_sent_events(client: Cartesia, ears: Ears) -> None:
     assert words == ONE.split()
 
 
-def test_voices_are_listed_page_by_page(client: Cartesia) -> None:
+def test_voices_are_listed_in_pages(client: Cartesia) -> None:
     assert "default" in [voice.id for voice in client.voices.list(limit=1)]
     assert client.voices.get("default").name == "default"
 
 
-def test_a_refusal_is_the_clients_own_error(client: Cartesia) -> None:
+def test_refusals_raise_errors_of_client(client: Cartesia) -> None:
     with pytest.raises(cartesia.NotFoundError) as refused:
         client.tts.generate(model_id=MODEL, transcript=ONE, voice=GONE, output_format=RAW)
     body: Any = refused.value.body
@@ -99,7 +99,7 @@ def test_a_refusal_is_the_clients_own_error(client: Cartesia) -> None:
 # -- the socket
 
 
-def test_one_request_on_the_socket(client: Cartesia, ears: Ears) -> None:
+def test_socket_speaks_single_request_with_timestamps(client: Cartesia, ears: Ears) -> None:
     socket = client.tts.websocket()
     try:
         spoken = socket.send(
@@ -116,7 +116,7 @@ def test_one_request_on_the_socket(client: Cartesia, ears: Ears) -> None:
     assert spoken.word_timestamps["words"] == ONE.split()
 
 
-def test_continuations_and_flushes(client: Cartesia, ears: Ears) -> None:
+def test_socket_context_with_flush_ids_speaks_continuations(client: Cartesia, ears: Ears) -> None:
     with client.tts.websocket_connect() as socket:
         context = socket.context(model_id=MODEL, voice=VOICE, output_format=RAW)
         context.push(ONE + " ")
@@ -133,8 +133,8 @@ def test_continuations_and_flushes(client: Cartesia, ears: Ears) -> None:
     assert [ears.which(pcm) for _, pcm in sorted(heard.items())] == [ONE, OTHER]
 
 
-def test_the_clients_defaults_at_the_end_change_nothing(client: Cartesia, ears: Ears) -> None:
-    """``no_more_inputs`` sends a voice and a format of its own where the context has none."""
+def test_socket_ignores_defaults_sent_by_no_more_inputs(client: Cartesia, ears: Ears) -> None:
+    """``no_more_inputs`` sends default voice and format if the context has none."""
     with client.tts.websocket_connect() as socket:
         context = socket.context()
         context.send(transcript=ONE, voice=VOICE, output_format=RAW)
@@ -143,7 +143,7 @@ def test_the_clients_defaults_at_the_end_change_nothing(client: Cartesia, ears: 
     assert ears.which(pcm) == ONE
 
 
-async def test_contexts_side_by_side_one_of_them_cancelled(
+async def test_socket_cancel_keeps_other_context_speaking(
     aclient: AsyncCartesia, speaking: Service, ears: Ears
 ) -> None:
     async with aclient.tts.websocket_connect() as socket:
@@ -163,7 +163,9 @@ async def test_contexts_side_by_side_one_of_them_cancelled(
     assert ears.which(b"".join(e.audio or b"" for e in events if e.type == "chunk")) == OTHER
 
 
-async def test_an_error_comes_with_its_context(aclient: AsyncCartesia, ears: Ears) -> None:
+async def test_socket_error_names_its_context_and_next_context_speaks(
+    aclient: AsyncCartesia, ears: Ears
+) -> None:
     async with aclient.tts.websocket_connect() as socket:
         context = socket.context(model_id=MODEL, voice=GONE, output_format=RAW)
         await context.push(ONE, continue_=False)

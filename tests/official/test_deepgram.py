@@ -1,4 +1,4 @@
-"""Deepgram's own client, and agent frameworks' Deepgram services, against the real service."""
+"""Deepgram's client and the Deepgram services of Pipecat and LiveKit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.official.turns import GONE, LONG, ONE, OTHER, TURN, tokens
 
 #: A busy machine may take longer than Pipecat waits.
 PATIENCE = {"stop_frame_timeout_s": 60.0}
-#: The client opens its asynchronous sockets by what its library calls legacy.
+#: The client opens asynchronous sockets by the legacy API of websockets.
 LEGACY = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
@@ -45,7 +45,7 @@ def environment(speaking: Service) -> DeepgramClientEnvironment:
     return DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
 
 
-def test_the_client_speaks_over_a_socket(speaking: Service, ears: Ears) -> None:
+def test_client_speaks_over_socket(speaking: Service, ears: Ears) -> None:
     client = DeepgramClient(api_key="any", environment=environment(speaking))
     options: dict[str, Any] = {"encoding": "linear16", "sample_rate": 16_000}
     with client.speak.v1.connect(model="default", **options) as socket:
@@ -73,7 +73,9 @@ def test_the_client_speaks_over_a_socket(speaking: Service, ears: Ears) -> None:
 
 
 @LEGACY
-async def test_the_asynchronous_client_clears(speaking: Service, ears: Ears) -> None:
+async def test_async_client_clear_stops_audio_and_next_text_speaks(
+    speaking: Service, ears: Ears
+) -> None:
     client = AsyncDeepgramClient(api_key="any", environment=environment(speaking))
     async with client.speak.v1.connect(model="default", encoding="linear16") as socket:
         for token in tokens(LONG):
@@ -96,7 +98,7 @@ async def test_the_asynchronous_client_clears(speaking: Service, ears: Ears) -> 
         await socket.send_close()
 
 
-def test_client_reads_a_refusal(speaking: Service) -> None:
+def test_client_reports_unknown_voice(speaking: Service) -> None:
     client = DeepgramClient(api_key="any", environment=environment(speaking))
     with (
         pytest.raises(InvalidStatus) as refused,
@@ -110,7 +112,7 @@ def test_client_reads_a_refusal(speaking: Service) -> None:
     assert bad.value.body["err_code"] == "UNKNOWN_VOICE"
 
 
-def test_the_client_speaks_over_http(speaking: Service, ears: Ears) -> None:
+def test_client_speaks_over_http(speaking: Service, ears: Ears) -> None:
     client = DeepgramClient(api_key="any", environment=environment(speaking))
     generate = client.speak.v1.audio.generate
     mp3 = b"".join(generate(text=ONE))
@@ -146,7 +148,9 @@ async def test_pipecat_speaks_turn_after_turn(speaking: Service, ears: Ears) -> 
     speaking.until("nothing is left", "tts_contexts_active ", 0)
 
 
-async def test_pipecat_interrupts(speaking: Service, ears: Ears) -> None:
+async def test_pipecat_interruption_stops_audio_and_next_turn_speaks(
+    speaking: Service, ears: Ears
+) -> None:
     async with conversation(pipecat(speaking)) as talk:
         await talk.queue(LLMFullResponseStartFrame(), LLMTextFrame(LONG))
         await talk.until(lambda: bool(talk.of(TTSAudioRawFrame)), "it speaks")
@@ -161,7 +165,9 @@ async def test_pipecat_interrupts(speaking: Service, ears: Ears) -> None:
     assert talk.errors() == []
 
 
-async def test_pipecat_interrupts_what_was_said_to_its_end(speaking: Service, ears: Ears) -> None:
+async def test_pipecat_interruption_after_end_of_text_stops_audio(
+    speaking: Service, ears: Ears
+) -> None:
     async with conversation(pipecat(speaking)) as talk:
         await talk.say(LONG)
         await talk.until(lambda: bool(talk.of(TTSAudioRawFrame)), "it speaks")
@@ -173,7 +179,7 @@ async def test_pipecat_interrupts_what_was_said_to_its_end(speaking: Service, ea
     assert ears.which(talk.pcm_after(InterruptionFrame)) == OTHER
 
 
-async def test_pipecat_at_another_speed_and_another_rate(speaking: Service, ears: Ears) -> None:
+async def test_pipecat_changes_speed_at_16_khz(speaking: Service, ears: Ears) -> None:
     slower = TTSUpdateSettingsFrame(delta=DeepgramTTSService.Settings(speed=0.75))
     async with conversation(pipecat(speaking), rate=16_000) as talk:
         await talk.say(ONE)
@@ -186,7 +192,7 @@ async def test_pipecat_at_another_speed_and_another_rate(speaking: Service, ears
     assert len(second) > 1.2 * len(first)
 
 
-async def test_pipecat_is_told_of_a_voice_that_is_not_there(speaking: Service) -> None:
+async def test_pipecat_reports_unknown_voice(speaking: Service) -> None:
     async with conversation(pipecat(speaking)) as talk:
         nobody = DeepgramTTSService.Settings(voice=GONE)
         await talk.queue(TTSUpdateSettingsFrame(delta=nobody))
@@ -222,7 +228,7 @@ def livekit(
     return deepgram.TTS(model=model, api_key="any", base_url=url, http_session=session, **more)
 
 
-async def test_livekit_speaks_turn_after_turn_on_one_socket(
+async def test_livekit_speaks_turns_on_one_socket(
     speaking: Service, session: aiohttp.ClientSession, ears: Ears
 ) -> None:
     plugin = livekit(speaking, session)
@@ -236,7 +242,7 @@ async def test_livekit_speaks_turn_after_turn_on_one_socket(
     speaking.until("nothing is left", "tts_contexts_active ", 0)
 
 
-async def test_livekit_speaks_a_text_in_one_piece(
+async def test_livekit_synthesizes_whole_text(
     speaking: Service, session: aiohttp.ClientSession, ears: Ears
 ) -> None:
     plugin = livekit(speaking, session, sample_rate=16_000, speed=1.25)
@@ -247,7 +253,7 @@ async def test_livekit_speaks_a_text_in_one_piece(
     await plugin.aclose()
 
 
-async def test_livekit_interrupts_by_flush_and_close(
+async def test_livekit_interruption_stops_generation(
     speaking: Service, session: aiohttp.ClientSession
 ) -> None:
     async with agent(livekit(speaking, session), endless=True) as (talk, loudspeaker):
@@ -260,7 +266,7 @@ async def test_livekit_interrupts_by_flush_and_close(
         speaking.until("the server works no more", "tts_contexts_active ", 0)
 
 
-async def test_livekit_is_told_of_a_voice_that_is_not_there(
+async def test_livekit_raises_api_error_for_unknown_voice(
     speaking: Service, session: aiohttp.ClientSession
 ) -> None:
     plugin = livekit(speaking, session, GONE)

@@ -1,7 +1,7 @@
-"""Every client with its own default voice, model and format, pointed here and otherwise untouched.
+"""Clients with their default voice, model and format, with only the address changed.
 
-Each case is one that a stranger meets first: the vendor's own text, then a text that cannot be
-spoken, which ends no session, then a text again.
+Each case is a first attempt of a new user: a text, then texts that cannot be spoken, which must
+not end the session, then another text.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tests.official.pipecat_pipeline import conversation
 TEXTS = ["Hello! How can I help you today?", "...", "\N{PARTY POPPER}", "Let me look that up."]
 CASES = ("requests: text, `...`, an emoji, text", "a session: text, `...`, an emoji, text")
 Tell = Callable[[str, str], None]
-#: A second of speech is longer than this in every format that is asked for.
+#: Less than a second of speech in any of the requested formats.
 LEAST_BYTES = 2_000
-#: What the vendors' own examples name, where a client has no default.
+#: Voices of the vendors' examples, for clients without a default.
 RACHEL, SONIC = "21m00Tcm4TlvDq8ikWAM", "e07c00bc-4134-4eae-9ea4-1a55fb45746b"
 #: A busy machine may take longer than Pipecat waits.
 PATIENCE = {"stop_frame_timeout_s": 60.0}
@@ -42,7 +42,7 @@ def address(speaking: Service, scheme: str = "http") -> str:
     return f"{scheme}://127.0.0.1:{speaking.port}"
 
 
-# -- official SDKs: the bytes of one text
+# -- official SDKs: one request per text
 
 
 def openai_python(speaking: Service, text: str) -> bytes:
@@ -97,14 +97,16 @@ SDKS: dict[str, Callable[[Service, str], bytes]] = {
 
 
 @pytest.mark.parametrize("client", SDKS)
-def test_sdk_speaks_whatever_it_is_given(speaking: Service, client: str, told: Tell) -> None:
+def test_sdk_accepts_unspeakable_text_between_texts(
+    speaking: Service, client: str, told: Tell
+) -> None:
     told(client, CASES[0])
     sizes = [len(SDKS[client](speaking, text)) for text in TEXTS]
     assert all(sizes), sizes
     assert min(sizes[0], sizes[-1]) > max(LEAST_BYTES, sizes[1]), sizes
 
 
-# -- agent frameworks: a session that goes on
+# -- agent frameworks: one session for all texts
 
 
 PIPECAT: dict[str, Callable[[Service], Any]] = {
@@ -130,7 +132,7 @@ PIPECAT: dict[str, Callable[[Service], Any]] = {
 
 
 @pytest.mark.parametrize("client", PIPECAT)
-async def test_pipecat_session_goes_on_whatever_it_is_given(
+async def test_pipecat_session_continues_after_unspeakable_text(
     speaking: Service, client: str, told: Tell
 ) -> None:
     told(client, CASES[1])
@@ -141,13 +143,13 @@ async def test_pipecat_session_goes_on_whatever_it_is_given(
             await talk.until_stopped(turn + 1)
     assert talk.errors() == []
     assert service.is_usable
-    if isinstance(service, OpenAITTSService):  # closes no client of its own
+    if isinstance(service, OpenAITTSService):  # does not close its client
         await service._client.close()
     first, *_, last = (len(talk.pcm(context)) for context in talk.contexts())
     assert min(first, last) > LEAST_BYTES
 
 
-async def test_pipecat_talkwire_speaks_by_default(speaking: Service, told: Tell) -> None:
+async def test_pipecat_talkwire_speaks_with_default_settings(speaking: Service, told: Tell) -> None:
     told("Pipecat TalkwireTTSService", "a turn")
     async with conversation(TalkwireTTSService(url=speaking.url)) as talk:
         await talk.say(TEXTS[0])
@@ -182,12 +184,12 @@ async def in_one_piece(plugin: Any, text: str) -> Any:
 
 
 @pytest.mark.parametrize("client", LIVEKIT)
-async def test_livekit_session_goes_on_whatever_it_is_given(
+async def test_livekit_session_continues_after_unspeakable_text(
     speaking: Service, session: aiohttp.ClientSession, client: str, told: Tell
 ) -> None:
     told(client, CASES[1])
     plugin = LIVEKIT[client](speaking, session)
-    # LiveKit's OpenAI plugin knows no text that comes in pieces.
+    # LiveKit's OpenAI plugin does not stream text.
     speak = in_pieces if plugin.capabilities.streaming else in_one_piece
     sizes = [len((await speak(plugin, text)).pcm) for text in TEXTS]
     await plugin.aclose()

@@ -1,4 +1,4 @@
-"""Agent frameworks' own ElevenLabs services, against the real service."""
+"""The ElevenLabs services of Pipecat and LiveKit, against the real service."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pipecat(speaking: Service, **more: Any) -> ElevenLabsTTSService:
 # -- Pipecat
 
 
-async def test_pipecat_speaks_a_turn_with_its_words(speaking: Service, ears: Ears) -> None:
+async def test_pipecat_speaks_turn_with_word_timestamps(speaking: Service, ears: Ears) -> None:
     async with conversation(pipecat(speaking)) as talk:
         await talk.say(*tokens(TURN))
     assert_a_turn_with_its_words(talk, ears)
@@ -52,7 +52,9 @@ async def test_pipecat_speaks_turn_after_turn(speaking: Service, ears: Ears) -> 
     speaking.until("nothing is left", "tts_contexts_active ", 0)
 
 
-async def test_pipecat_interrupts(speaking: Service, ears: Ears) -> None:
+async def test_pipecat_interruption_stops_audio_and_next_turn_speaks(
+    speaking: Service, ears: Ears
+) -> None:
     async with conversation(pipecat(speaking)) as talk:
         text = " ".join(sentence.capitalize() for sentence in SENTENCES)
         await talk.queue(LLMFullResponseStartFrame(), LLMTextFrame(text))
@@ -68,7 +70,9 @@ async def test_pipecat_interrupts(speaking: Service, ears: Ears) -> None:
     assert talk.errors() == []
 
 
-async def test_pipecat_interrupts_what_was_said_to_its_end(speaking: Service, ears: Ears) -> None:
+async def test_pipecat_interruption_after_end_of_text_stops_audio(
+    speaking: Service, ears: Ears
+) -> None:
     async with conversation(pipecat(speaking)) as talk:
         await talk.say(" ".join(sentence.capitalize() for sentence in SENTENCES))
         await talk.until(lambda: bool(talk.of(TTSAudioRawFrame)), "it speaks")
@@ -80,7 +84,7 @@ async def test_pipecat_interrupts_what_was_said_to_its_end(speaking: Service, ea
     assert ears.which(talk.pcm_after(InterruptionFrame)) == OTHER
 
 
-async def test_pipecat_sends_tokens(speaking: Service, ears: Ears) -> None:
+async def test_pipecat_token_mode_speaks_before_end_of_text(speaking: Service, ears: Ears) -> None:
     tts = pipecat(speaking, text_aggregation_mode=TextAggregationMode.TOKEN)
     async with conversation(tts) as talk:
         await talk.queue(LLMFullResponseStartFrame())
@@ -93,9 +97,7 @@ async def test_pipecat_sends_tokens(speaking: Service, ears: Ears) -> None:
     assert talk.errors() == []
 
 
-async def test_pipecat_changes_a_voices_settings_within_a_conversation(
-    speaking: Service, ears: Ears
-) -> None:
+async def test_pipecat_changes_speed_during_conversation(speaking: Service, ears: Ears) -> None:
     faster = TTSUpdateSettingsFrame(delta=ElevenLabsTTSService.Settings(speed=2.0))
     async with conversation(pipecat(speaking, settings={"speed": 1.0})) as talk:
         await talk.say(ONE)
@@ -108,14 +110,14 @@ async def test_pipecat_changes_a_voices_settings_within_a_conversation(
     assert len(second) < 0.75 * len(first)
 
 
-async def test_pipecat_at_a_telephones_rate(speaking: Service, ears: Ears) -> None:
+async def test_pipecat_speaks_at_8_khz(speaking: Service, ears: Ears) -> None:
     async with conversation(pipecat(speaking), rate=8_000) as talk:
         await talk.say(ONE)
     assert {frame.sample_rate for frame in talk.of(TTSAudioRawFrame)} == {8_000}
     assert ears.which(talk.pcm(), 8_000) == ONE
 
 
-async def test_pipecat_is_told_of_a_voice_that_is_not_there(speaking: Service) -> None:
+async def test_pipecat_reports_unknown_voice(speaking: Service) -> None:
     async with conversation(pipecat(speaking)) as talk:
         unknown = ElevenLabsTTSService.Settings(voice=GONE)
         await talk.queue(TTSUpdateSettingsFrame(delta=unknown))
@@ -151,7 +153,7 @@ def livekit(
 
 
 @pytest.mark.parametrize("encoding", ["mp3_22050_32", "pcm_24000", "opus_48000_64"])
-async def test_livekit_speaks_a_turn_with_its_words(
+async def test_livekit_speaks_turn_with_word_timestamps(
     speaking: Service, session: aiohttp.ClientSession, ears: Ears, encoding: str
 ) -> None:
     plugin = livekit(speaking, session, encoding=encoding)
@@ -167,7 +169,7 @@ async def test_livekit_speaks_a_turn_with_its_words(
     speaking.until("nothing is left", "tts_contexts_active ", 0)
 
 
-async def test_livekit_streams_words_and_not_sentences(
+async def test_livekit_without_auto_mode_speaks_turn(
     speaking: Service, session: aiohttp.ClientSession, ears: Ears
 ) -> None:
     plugin = livekit(speaking, session, auto_mode=False)
@@ -176,7 +178,7 @@ async def test_livekit_streams_words_and_not_sentences(
     await plugin.aclose()
 
 
-async def test_livekit_speaks_in_one_piece(
+async def test_livekit_synthesizes_whole_text(
     speaking: Service, session: aiohttp.ClientSession, ears: Ears
 ) -> None:
     plugin = livekit(speaking, session)
@@ -185,7 +187,7 @@ async def test_livekit_speaks_in_one_piece(
     await plugin.aclose()
 
 
-async def test_livekit_stops_listening_and_the_next_turn_is_heard(
+async def test_livekit_closed_stream_is_cancelled_and_next_turn_speaks(
     speaking: Service, session: aiohttp.ClientSession, ears: Ears
 ) -> None:
     plugin = livekit(speaking, session)
@@ -199,7 +201,7 @@ async def test_livekit_stops_listening_and_the_next_turn_is_heard(
     speaking.until("nothing is left", "tts_contexts_active ", 0)
 
 
-async def test_livekit_lists_voices_and_is_told_of_one_that_is_not_there(
+async def test_livekit_lists_voices_and_reports_unknown_voice(
     speaking: Service, session: aiohttp.ClientSession
 ) -> None:
     voices = await livekit(speaking, session).list_voices()

@@ -1,4 +1,4 @@
-"""ElevenLabs' own Python client: another ``base_url`` is all."""
+"""ElevenLabs' Python client, with only ``base_url`` changed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(speaking: Service) -> Iterator[ElevenLabs]:
 
 
 def decoded(data: bytes) -> tuple[bytes, int]:
-    """s16le and its rate."""
+    """Decode a file to s16le; return the samples and their rate."""
     with av.open(io.BytesIO(data)) as file:
         frames = [frame.to_ndarray()[0] for frame in file.decode(audio=0)]
         samples = np.concatenate(frames).astype(np.float32)
@@ -45,12 +45,12 @@ def decoded(data: bytes) -> tuple[bytes, int]:
         return pcm.tobytes(), int(file.streams.audio[0].rate)
 
 
-def test_a_file_in_one_piece_is_their_default_mp3(client: ElevenLabs, ears: Ears) -> None:
+def test_convert_returns_default_mp3(client: ElevenLabs, ears: Ears) -> None:
     data = b"".join(client.text_to_speech.convert(VOICE, text=ONE, model_id=MODEL))
     assert ears.which(*decoded(data)) == ONE
 
 
-def test_a_stream_of_pcm(client: ElevenLabs, ears: Ears) -> None:
+def test_stream_returns_pcm(client: ElevenLabs, ears: Ears) -> None:
     settings = VoiceSettings(stability=0.4, similarity_boost=0.7, speed=1.0)
     pieces = client.text_to_speech.stream(
         VOICE, text=ONE, model_id=MODEL, output_format=PCM, voice_settings=settings
@@ -58,7 +58,9 @@ def test_a_stream_of_pcm(client: ElevenLabs, ears: Ears) -> None:
     assert ears.which(b"".join(pieces)) == ONE
 
 
-def test_characters_have_their_times(client: ElevenLabs, ears: Ears) -> None:
+def test_convert_with_timestamps_has_ordered_character_times(
+    client: ElevenLabs, ears: Ears
+) -> None:
     whole = client.text_to_speech.convert_with_timestamps(VOICE, text=ONE, output_format=PCM)
     pcm = base64.b64decode(whole.audio_base_64)
     assert ears.which(pcm) == ONE
@@ -70,7 +72,7 @@ def test_characters_have_their_times(client: ElevenLabs, ears: Ears) -> None:
     assert 0.5 * len(pcm) / 48_000 < ends[-1] <= len(pcm) / 48_000
 
 
-def test_characters_have_their_times_in_a_stream(client: ElevenLabs, ears: Ears) -> None:
+def test_stream_with_timestamps_has_all_characters(client: ElevenLabs, ears: Ears) -> None:
     chunks = list(
         client.text_to_speech.stream_with_timestamps(
             VOICE, text=f"{ONE} {OTHER}", output_format=PCM
@@ -82,7 +84,7 @@ def test_characters_have_their_times_in_a_stream(client: ElevenLabs, ears: Ears)
     assert ears.which(pcm) == TURN
 
 
-async def test_the_asynchronous_client(speaking: Service, ears: Ears) -> None:
+async def test_async_client_streams_pcm(speaking: Service, ears: Ears) -> None:
     async with httpx.AsyncClient(timeout=60) as http:
         address = f"http://127.0.0.1:{speaking.port}"
         client = AsyncElevenLabs(base_url=address, api_key="any", httpx_client=http)
@@ -96,18 +98,18 @@ def test_voices_are_listed(client: ElevenLabs) -> None:
     assert client.voices.get(VOICE).name == VOICE
 
 
-def test_a_refusal_is_the_clients_own_error(client: ElevenLabs) -> None:
+def test_refusal_raises_api_error_of_client(client: ElevenLabs) -> None:
     with pytest.raises(ApiError) as refused:
         list(client.text_to_speech.convert(GONE, text=ONE))
     assert refused.value.status_code == 404
     assert refused.value.body["detail"]["status"] == "unknown_voice"
 
 
-# -- its socket, which it opens with TLS alone
+# -- the client's WebSocket, which requires TLS
 
 
 class TlsFront:
-    """Ends TLS in front of the service, as a deployment's proxy does."""
+    """Terminates TLS in front of the service, like a reverse proxy."""
 
     def __init__(self, port: int, certificate: Path, key: Path) -> None:
         self._service_port = port
@@ -171,7 +173,7 @@ def realtime(
         yield ElevenLabs(base_url=address, api_key="any", httpx_client=http)
 
 
-def test_text_is_spoken_while_it_is_written(realtime: ElevenLabs, ears: Ears) -> None:
+def test_realtime_speaks_streamed_text(realtime: ElevenLabs, ears: Ears) -> None:
     pieces = realtime.text_to_speech.convert_realtime(
         VOICE, text=iter([f"{ONE} ", OTHER]), model_id=MODEL, output_format=PCM
     )
@@ -179,7 +181,7 @@ def test_text_is_spoken_while_it_is_written(realtime: ElevenLabs, ears: Ears) ->
     assert ears.which(pcm) == TURN
 
 
-def test_an_error_on_the_socket_is_the_clients_own(realtime: ElevenLabs, speaking: Service) -> None:
+def test_realtime_error_raises_api_error_of_client(realtime: ElevenLabs, speaking: Service) -> None:
     long = iter(["word " * 5000])
     with pytest.raises(ApiError) as refused:
         list(realtime.text_to_speech.convert_realtime(VOICE, text=long, output_format=PCM))

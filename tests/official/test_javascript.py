@@ -1,4 +1,4 @@
-"""The vendors' JavaScript SDKs, as published, with the voice, model and text of their READMEs."""
+"""The vendors' JavaScript SDKs with voice, model and text of their READMEs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.live import Service
 
 FOLDER = Path(__file__).parent / "js"
-#: The least that a second of speech takes in the format of each README.
+#: Lower bound of the size of a second of speech in the format of each README.
 LEAST_BYTES = {"openai": 4_000, "elevenlabs": 8_000, "cartesia": 88_200, "deepgram": 24_000}
 PACKAGES = {
     "openai": "openai", "elevenlabs": "@elevenlabs/elevenlabs-js",
@@ -26,7 +26,7 @@ PACKAGES = {
     reason="needs Node.js and tests/official/js/node_modules (tests/official/run.sh)",
 )
 @pytest.mark.parametrize("vendor", LEAST_BYTES)
-async def test_javascript_sdk_speaks_by_another_address_alone(
+async def test_javascript_sdk_speaks_with_only_address_changed(
     speaking: Service, vendor: str, told: Callable[[str, str], None]
 ) -> None:
     told(f"{PACKAGES[vendor]} (JavaScript)", "speech over HTTP, as in its README")

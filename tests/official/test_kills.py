@@ -1,8 +1,9 @@
-"""``kill -9`` under an agent: of the server, of its talker and of its codec worker.
+"""Agents whose server, talker or codec worker is killed by SIGKILL in the middle of a turn.
 
-Each victim dies in the middle of a turn, the user interrupts, and the next turn is spoken: at once
-where a child has died, which the server starts again by itself; when the server is ready where it
-was itself the victim, which its keeper (systemd, Kubernetes, this test) has started again.
+The user then interrupts, and the next turn must be spoken. If a child process was killed, the
+next turn follows at once, and the server restarts the child. If the server was killed, its
+supervisor (systemd, Kubernetes, here the test) restarts it, and the next turn follows once it is
+ready.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from tests.official.livekit_agent import agent, written
 from tests.official.pipecat_pipeline import conversation
 from tests.official.turns import LONG, ONE
 
-#: A turn, and the victim that dies in the middle of it.
+#: Starts a turn, calls the kill function in the middle of it, and returns the next turn's audio.
 Turn = Callable[[Callable[[], Awaitable[None]]], Awaitable[bytes]]
 VICTIMS = ("server", "talker.process", "codec.worker")
 
 
 class Kept:
-    """A server that is started again on the same port when it has died."""
+    """A server that is restarted on the same port after a kill."""
 
     def __init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -46,7 +47,7 @@ class Kept:
         self._own: Service | None = None
 
     def start(self) -> None:
-        """Returns when it is ready."""
+        """Start the server and wait until it is ready."""
         program = Path(__file__).resolve().parents[2] / ".venv/bin/talkwire"
         self._own = self._life.enter_context(service("--port", str(self.port), program=program))
 
@@ -54,7 +55,7 @@ class Kept:
         self._life.close()
 
     async def kill(self, victim: str) -> None:
-        """``kill -9``. A server is started again, and ready, when this returns."""
+        """Send SIGKILL to ``victim``; a killed server is restarted and ready on return."""
         assert self._own is not None
         if victim != "server":
             self._own.worker(victim).kill()
@@ -66,7 +67,7 @@ class Kept:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Kept]:
-    """One for all: who has spoken the next turn is well again."""
+    """One server for all tests: it has recovered once the next turn is spoken."""
     keeper = Kept()
     try:
         keeper.start()
@@ -96,7 +97,7 @@ def pipecat(server: Kept) -> TalkwireTTSService:
 
 @each
 @repeated
-async def test_pipecat_speaks_the_next_turn(
+async def test_pipecat_speaks_next_turn_after_kill(
     server: Kept, ears: Ears, victim: str, times: int
 ) -> None:
     async with conversation(pipecat(server)) as talk:
@@ -124,7 +125,7 @@ async def test_pipecat_speaks_the_next_turn(
 
 @each
 @repeated
-async def test_livekit_speaks_the_next_turn(
+async def test_livekit_speaks_next_turn_after_kill(
     server: Kept, session: aiohttp.ClientSession, ears: Ears, victim: str, times: int
 ) -> None:
     url = f"http://127.0.0.1:{server.port}"

@@ -1,4 +1,4 @@
-"""The LiveKit example: its agent greets in the voice of the real service."""
+"""The LiveKit example, with the real service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def example() -> ModuleType:
     return module
 
 
-async def test_the_agent_of_the_example_greets(speaking: Service, ears: Ears) -> None:
+async def test_example_agent_speaks_greeting(speaking: Service, ears: Ears) -> None:
     module, loudspeaker = example(), Loudspeaker()
     async with http_context.open():
         voice = module.voice(f"http://127.0.0.1:{speaking.port}")

@@ -1,4 +1,4 @@
-"""LiveKit's OpenAI plugin, by ``base_url``: in a real agent session against the real service."""
+"""LiveKit's OpenAI plugin with another ``base_url``, in a real agent session."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def voice(speaking: Service) -> openai.TTS:
     return openai.TTS(base_url=f"http://127.0.0.1:{speaking.port}/v1", api_key="any")
 
 
-async def test_an_agent_says_what_it_is_told(speaking: Service, ears: Ears) -> None:
+async def test_agent_speaks_text(speaking: Service, ears: Ears) -> None:
     async with agent(voice(speaking)) as (session, loudspeaker):
         await session.say(ONE)
         assert ears.which(loudspeaker.pcm()) == ONE
 
 
-async def test_an_agent_speaks_while_its_text_is_written(speaking: Service, ears: Ears) -> None:
+async def test_agent_speaks_streamed_text(speaking: Service, ears: Ears) -> None:
     text = f"{ONE} {OTHER}"
     async with agent(voice(speaking)) as (session, loudspeaker):
         await session.say(written(text))
         assert ears.which(loudspeaker.pcm(), among=[text]) == text
 
 
-async def test_an_interruption_frees_the_server(speaking: Service, ears: Ears) -> None:
+async def test_interruption_cancels_request_on_server(speaking: Service, ears: Ears) -> None:
     cancelled = 'tts_contexts_total{outcome="cancelled",protocol="openai"}'
     before = speaking.metric(cancelled)
     async with agent(voice(speaking), endless=True) as (session, loudspeaker):

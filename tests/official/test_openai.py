@@ -1,4 +1,4 @@
-"""OpenAI's own Python client: another ``base_url`` is all."""
+"""OpenAI's Python client, with only ``base_url`` changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def client(speaking: Service) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_a_file_in_one_piece(client: openai.OpenAI, ears: Ears) -> None:
+def test_client_gets_whole_wav(client: openai.OpenAI, ears: Ears) -> None:
     answer = client.audio.speech.create(
         model="tts-1", voice="alloy", input=ONE, response_format="wav"
     )
@@ -40,7 +40,7 @@ def test_client_streams_pcm(client: openai.OpenAI, ears: Ears) -> None:
     assert ears.which(b"".join(pieces)) == ONE
 
 
-def test_a_refusal_is_the_clients_own_error(client: openai.OpenAI) -> None:
+def test_refusals_raise_errors_of_client(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.audio.speech.create(model="tts-1", voice="alloy", input=ONE, speed=17.0)
     assert refused.value.param == "speed"

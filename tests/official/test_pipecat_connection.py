@@ -1,4 +1,4 @@
-"""``pipecat-talkwire``'s connection: lost, refused, left; and its pure halves."""
+"""The connection of ``pipecat-talkwire``: loss, refusals, going away; its parser and contexts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def cable(port: int) -> AsyncIterator[tuple[Cable, str]]:
         server.close()
 
 
-async def test_a_lost_connection_costs_the_turn_and_no_more(speaking: Service, ears: Ears) -> None:
+async def test_lost_connection_ends_only_current_turn(speaking: Service, ears: Ears) -> None:
     async with cable(speaking.port) as (line, url):
         async with conversation(TalkwireTTSService(url=url)) as talk:
             await talk.queue(LLMFullResponseStartFrame(), LLMTextFrame(" ".join(SENTENCES)))
@@ -101,7 +101,7 @@ async def scripted(script: Script) -> AsyncIterator[str]:
         yield f"ws://127.0.0.1:{port}/"
 
 
-async def test_an_older_server_has_no_word_timings_and_is_not_asked() -> None:
+async def test_word_timings_are_not_requested_from_older_server() -> None:
     script = Script()
     async with scripted(script) as url:
         tts = TalkwireTTSService(url=url, word_timestamps=True)
@@ -116,7 +116,7 @@ async def test_an_older_server_has_no_word_timings_and_is_not_asked() -> None:
     assert talk.errors() == []
 
 
-async def test_long_texts_are_split_to_the_servers_limit() -> None:
+async def test_long_text_is_split_to_server_limit() -> None:
     script = Script()
     text = "\x01\x02" * 1000
     async with scripted(script) as url, conversation(TalkwireTTSService(url=url)) as talk:
@@ -125,7 +125,7 @@ async def test_long_texts_are_split_to_the_servers_limit() -> None:
     assert all(len(json.dumps(message)) < 2048 for message in script.heard)
 
 
-async def test_a_server_that_goes_away_is_left_when_its_context_is_done() -> None:
+async def test_going_away_reconnects_after_context_is_done() -> None:
     class Leaving(Script):
         async def speak(self, socket: ServerConnection, context_id: str, handle: int) -> None:
             if self.connections == 1:
@@ -143,7 +143,7 @@ async def test_a_server_that_goes_away_is_left_when_its_context_is_done() -> Non
     assert talk.errors() == []
 
 
-async def test_what_a_full_server_refuses_ends_the_turn() -> None:
+async def test_overloaded_server_ends_turn_with_one_error() -> None:
     class Full(Script):
         async def converse(self, socket: ServerConnection) -> None:
             await socket.send(json.dumps(self.greeting))
@@ -164,7 +164,7 @@ async def test_what_a_full_server_refuses_ends_the_turn() -> None:
 
 
 class Refusing(Script):
-    """Refuses every context for good."""
+    """Refuses every context with ``unknown_voice``."""
 
     async def converse(self, socket: ServerConnection) -> None:
         self.connections += 1
@@ -183,7 +183,7 @@ class Refusing(Script):
 
 
 async def say_for_good(tts: TalkwireTTSService) -> None:
-    """Three turns, of which each has to end by itself: nothing else would end it in this time."""
+    """Speak three turns; each must end by itself, since the stop timeout is an hour."""
     async with conversation(tts) as talk:
         for turn in range(3):
             await talk.say(ONE, " ", OTHER)
@@ -192,14 +192,14 @@ async def say_for_good(tts: TalkwireTTSService) -> None:
     assert talk.pcm() == b""
 
 
-async def test_an_unknown_voice_holds_up_no_later_turn() -> None:
+async def test_unknown_voice_does_not_block_later_turns() -> None:
     script = Refusing()
     async with scripted(script) as url:
         await say_for_good(TalkwireTTSService(url=url, stop_frame_timeout_s=3600))
     assert len(script.heard) >= 1
 
 
-async def test_a_wrong_key_holds_up_no_turn() -> None:
+async def test_wrong_key_does_not_block_turns() -> None:
     def refuse(socket: ServerConnection, request: Request) -> Response:
         return socket.respond(401, "No.")
 
@@ -209,7 +209,7 @@ async def test_a_wrong_key_holds_up_no_turn() -> None:
         await say_for_good(TalkwireTTSService(url=url, api_key="wrong", stop_frame_timeout_s=3600))
 
 
-async def test_a_peer_that_speaks_another_protocol_is_not_spoken_to() -> None:
+async def test_unknown_greeting_is_reported_as_error() -> None:
     script = Script({"type": "welcome"})
     async with scripted(script) as url, conversation(TalkwireTTSService(url=url)) as talk:
         await talk.say(ONE)
@@ -220,7 +220,7 @@ async def test_a_peer_that_speaks_another_protocol_is_not_spoken_to() -> None:
 # -- without a connection
 
 
-def test_the_header_is_the_servers() -> None:
+def test_audio_header_is_parsed_and_broken_header_refused() -> None:
     packed = header(65535, 2**32 - 1) + b"\1\2"
     assert wire.read_audio(packed) == wire.Audio(65535, 2**32 - 1, b"\1\2")
     for broken in (packed[:11], b"\x21" + packed[1:], b""):
@@ -229,21 +229,21 @@ def test_the_header_is_the_servers() -> None:
 
 
 @pytest.mark.parametrize("data", ["{", "[]", '{"type":1}', "{}", "null"])
-def test_what_is_no_message_is_refused(data: str) -> None:
+def test_invalid_message_is_refused(data: str) -> None:
     with pytest.raises(wire.ProtocolError):
         wire.read(data)
     with pytest.raises(wire.ProtocolError):
         wire.read_greeting(data)
 
 
-def test_a_forgotten_contexts_audio_is_nobodys() -> None:
+def test_contexts_ignore_audio_of_forgotten_context() -> None:
     contexts = Contexts()
     contexts.add("a")
     contexts.on_created("a", 0)
     assert contexts.forget("a")
     assert contexts.of_handle(0) is None
     assert not contexts.forget("a")
-    contexts.on_created("a", 0)  # crossed the cancel
+    contexts.on_created("a", 0)  # this message crossed the cancel
     assert contexts.of_handle(0) is None
     contexts.add("b")
     contexts.on_created("b", 0)  # the handle is free again

@@ -1,4 +1,4 @@
-"""Pipecat's own OpenAI service, by ``base_url``."""
+"""Pipecat's OpenAI service with another ``base_url``."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.official.turns import ONE, OTHER, TURN
 async def tts(speaking: Service) -> AsyncIterator[OpenAITTSService]:
     address = f"http://127.0.0.1:{speaking.port}/v1"
     patience = {"stop_frame_timeout_s": 60.0}  # a busy machine may take longer than Pipecat waits
-    async with openai.DefaultAsyncHttpxClient() as http:  # the service itself closes none
+    async with openai.DefaultAsyncHttpxClient() as http:  # Pipecat's service does not close its own
         yield OpenAITTSService(api_key="any", base_url=address, http_client=http, **patience)
 
 
-async def test_turns_are_spoken(tts: OpenAITTSService, ears: Ears) -> None:
+async def test_pipecat_speaks_turns_in_order(tts: OpenAITTSService, ears: Ears) -> None:
     async with conversation(tts) as talk:
         await talk.say(f"{ONE} ", OTHER)
         await talk.until_stopped(1)
@@ -40,7 +40,7 @@ async def test_turns_are_spoken(tts: OpenAITTSService, ears: Ears) -> None:
     assert talk.errors() == []
 
 
-async def test_an_interruption_frees_the_server(
+async def test_interruption_cancels_request_on_server(
     tts: OpenAITTSService, speaking: Service, ears: Ears
 ) -> None:
     cancelled = 'tts_contexts_total{outcome="cancelled",protocol="openai"}'

@@ -1,4 +1,4 @@
-"""``pipecat-talkwire`` as a package: its types, its metadata, its example."""
+"""The package ``pipecat-talkwire``: types, metadata and example."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "clients" / "pipecat"
 
 
-def test_its_types_hold_against_pipecats_own(tmp_path: Path) -> None:
+def test_package_types_check_against_pipecat(tmp_path: Path) -> None:
     checked = subprocess.run(
         [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)],
         cwd=PACKAGE,
@@ -28,14 +28,14 @@ def test_its_types_hold_against_pipecats_own(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
-def test_the_readme_names_the_version_that_is_tested_here() -> None:
+def test_readme_names_tested_pipecat_version() -> None:
     named = re.search(r"Tested with Pipecat v([\d.]+)\*\*", (PACKAGE / "README.md").read_text())
     assert named
     assert named[1] == importlib.metadata.version("pipecat-ai")
     assert importlib.metadata.version("pipecat-talkwire") == "0.1.0"
 
 
-def test_the_example_speaks_what_is_typed(speaking: Service, ears: Ears, tmp_path: Path) -> None:
+def test_example_speaks_typed_lines(speaking: Service, ears: Ears, tmp_path: Path) -> None:
     lines = SENTENCES[2:4]
     out = tmp_path / "answers.wav"
     said = subprocess.run(

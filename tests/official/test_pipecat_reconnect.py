@@ -1,4 +1,4 @@
-"""``pipecat-talkwire`` after a lost connection: what is said meanwhile and after giving up."""
+"""Reconnection of ``pipecat-talkwire``: turns between attempts and after giving up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _port(server: Server) -> int:
     return port
 
 
-async def test_a_turn_in_the_pause_between_two_attempts_is_spoken() -> None:
+async def test_turn_between_reconnect_attempts_is_spoken() -> None:
     class Slow(Script):
         go = asyncio.Event()
 
@@ -59,7 +59,7 @@ async def test_a_turn_in_the_pause_between_two_attempts_is_spoken() -> None:
     server.close()
 
 
-async def test_a_server_that_takes_its_time_to_come_back_is_found_again() -> None:
+async def test_reconnect_continues_after_many_failed_attempts() -> None:
     script = Script()
     server = await _serve(script)
     tts = TalkwireTTSService(
@@ -71,7 +71,7 @@ async def test_a_server_that_takes_its_time_to_come_back_is_found_again() -> Non
         port = _port(server)
         server.close()
         await server.wait_closed()
-        # Pipecat itself gives up after the third.
+        # Pipecat itself gives up after the third attempt.
         await talk.until(lambda: any("attempt 4 failed" in e for e in talk.errors()), "it tried")
         assert tts.is_usable
         server = await _serve(script, port)
@@ -81,7 +81,7 @@ async def test_a_server_that_takes_its_time_to_come_back_is_found_again() -> Non
     server.close()
 
 
-async def test_a_service_that_gave_up_speaks_again_when_its_settings_are_right() -> None:
+async def test_service_that_gave_up_speaks_after_settings_are_corrected() -> None:
     class NoSuchVoice(Script):
         async def converse(self, socket: ServerConnection) -> None:
             if self.connections:
@@ -100,7 +100,7 @@ async def test_a_service_that_gave_up_speaks_again_when_its_settings_are_right()
         await talk.say(ONE)
         await talk.until_stopped(1)
         assert tts._receive_task is not None
-        await asyncio.wait([tts._receive_task])  # the server has closed, and it gives up
+        await asyncio.wait([tts._receive_task])  # the server has closed and the service gives up
         assert not tts.is_usable
         better = TalkwireTTSService.Settings(voice="default")
         await talk.queue(TTSUpdateSettingsFrame(delta=better))

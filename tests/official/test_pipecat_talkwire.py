@@ -1,4 +1,4 @@
-"""``pipecat-talkwire`` in a real pipeline, against the real service."""
+"""``pipecat-talkwire`` in a real pipeline with the real service."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tts(speaking: Service) -> TalkwireTTSService:
     return TalkwireTTSService(url=speaking.url)
 
 
-async def test_a_turn_is_spoken_with_its_words(tts: TalkwireTTSService, ears: Ears) -> None:
+async def test_turn_is_spoken_with_word_timestamps(tts: TalkwireTTSService, ears: Ears) -> None:
     async with conversation(tts) as talk:
         await talk.say(*tokens(ONE))
     assert talk.errors() == []
@@ -50,7 +50,7 @@ async def test_a_turn_is_spoken_with_its_words(tts: TalkwireTTSService, ears: Ea
     assert len({f.context_id for f in talk.of(TTSAudioRawFrame) + words}) == 1
 
 
-async def test_the_first_sound_is_measured_once_a_turn(tts: TalkwireTTSService) -> None:
+async def test_metrics_have_one_ttfa_per_turn(tts: TalkwireTTSService) -> None:
     async with conversation(tts) as talk:
         await talk.say(ONE)
         await talk.until_stopped(1)
@@ -61,7 +61,7 @@ async def test_the_first_sound_is_measured_once_a_turn(tts: TalkwireTTSService) 
     assert [m.value for m in talk.metrics(TTSUsageMetricsData)] == [len(ONE) + 1, len(OTHER) + 1]
 
 
-async def test_many_sentences_are_one_context(tts: TalkwireTTSService, ears: Ears) -> None:
+async def test_sentences_of_turn_share_one_context(tts: TalkwireTTSService, ears: Ears) -> None:
     text = " ".join(SENTENCES[:5])
     async with conversation(tts) as talk:
         await talk.say(*tokens(text))
@@ -84,7 +84,7 @@ async def test_turns_queued_at_once_are_spoken_in_order(
     assert order == sorted(order, key=contexts.index)
 
 
-async def test_an_interruption_ends_audio_and_work_at_once(
+async def test_interruption_stops_audio_and_generation(
     tts: TalkwireTTSService, speaking: Service, ears: Ears
 ) -> None:
     told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -100,10 +100,10 @@ async def test_an_interruption_ends_audio_and_work_at_once(
         assert speaking.metric("tts_contexts_active ") == 1
         await talk.queue(InterruptionFrame())
         await talk.until(lambda: bool(talk.of(InterruptionFrame)), "it was interrupted")
-        what = await told  # whatever the server had under way has come by now
+        what = await told  # audio that was in transit has arrived by now
         speaking.until("the server works no more", "tts_contexts_active ", 0)
         assert talk.pcm_after(InterruptionFrame) == b""
-        # The last sentence waits in Pipecat until it is known to be complete.
+        # Pipecat holds the last sentence until it is known to be complete.
         assert what["text_spoken"] + what["text_remaining"] == " ".join(SENTENCES[:-1]) + " "
         assert what["sent_ms"] >= what["played_ms"] >= 0
 
@@ -114,7 +114,7 @@ async def test_an_interruption_ends_audio_and_work_at_once(
     assert talk.errors() == []
 
 
-async def test_interrupted_before_a_sound_nothing_is_heard(
+async def test_interruption_before_first_audio_drops_turn(
     tts: TalkwireTTSService, speaking: Service, ears: Ears
 ) -> None:
     async with conversation(tts) as talk:
@@ -127,12 +127,12 @@ async def test_interrupted_before_a_sound_nothing_is_heard(
     speaking.until("nothing is left", "tts_contexts_active ", 0)
 
 
-async def test_tokens_go_to_the_server_as_they_are_written(speaking: Service, ears: Ears) -> None:
+async def test_token_mode_speaks_before_end_of_text(speaking: Service, ears: Ears) -> None:
     tts = TalkwireTTSService(url=speaking.url, text_aggregation_mode=TextAggregationMode.TOKEN)
     text = f"{ONE} {OTHER}"
     async with conversation(tts) as talk:
         await talk.queue(LLMFullResponseStartFrame())
-        # The end of the first sentence is enough: no more text comes until it is heard.
+        # The first sentence can be spoken once its end is known; the rest follows later.
         await talk.queue(*(LLMTextFrame(token) for token in tokens(ONE + " " + OTHER[:5])))
         await talk.until(lambda: bool(talk.of(TTSAudioRawFrame)), "it speaks before the end")
         await talk.queue(LLMTextFrame(OTHER[5:]), LLMFullResponseEndFrame())
@@ -141,7 +141,7 @@ async def test_tokens_go_to_the_server_as_they_are_written(speaking: Service, ea
     assert talk.errors() == []
 
 
-async def test_without_word_timestamps_each_text_comes_with_its_audio(
+async def test_text_frames_are_whole_texts_without_word_timestamps(
     speaking: Service, ears: Ears
 ) -> None:
     tts = TalkwireTTSService(url=speaking.url, word_timestamps=False)
@@ -151,14 +151,14 @@ async def test_without_word_timestamps_each_text_comes_with_its_audio(
     assert ears.which(talk.pcm()) == TURN
 
 
-async def test_telephony_takes_its_own_rate(tts: TalkwireTTSService, ears: Ears) -> None:
+async def test_pipeline_rate_of_8_khz_is_used(tts: TalkwireTTSService, ears: Ears) -> None:
     async with conversation(tts, rate=8_000) as talk:
         await talk.say(ONE)
     assert {frame.sample_rate for frame in talk.of(TTSAudioRawFrame)} == {8_000}
     assert ears.which(talk.pcm(), 8_000) == ONE
 
 
-async def test_settings_change_within_a_turn(speaking: Service, ears: Ears) -> None:
+async def test_settings_can_change_within_turn(speaking: Service, ears: Ears) -> None:
     exactly = TalkwireTTSService.Settings(temperature=0.0, speed=1.0)
     tts = TalkwireTTSService(url=speaking.url, settings=exactly)
     faster = TTSUpdateSettingsFrame(delta=TalkwireTTSService.Settings(speed=2.0))
@@ -173,7 +173,7 @@ async def test_settings_change_within_a_turn(speaking: Service, ears: Ears) -> N
     assert 0.45 < len(last) / len(first) < 0.55
 
 
-async def test_an_unknown_voice_is_told_and_ends_the_turn(speaking: Service) -> None:
+async def test_unknown_voice_ends_turn_until_settings_change(speaking: Service) -> None:
     unknown = TalkwireTTSService.Settings(voice=GONE)
     tts = TalkwireTTSService(url=speaking.url, settings=unknown)
     async with conversation(tts) as talk:
@@ -189,9 +189,7 @@ async def test_an_unknown_voice_is_told_and_ends_the_turn(speaking: Service) -> 
         await talk.until(lambda: bool(talk.pcm()), "another voice speaks")
 
 
-async def test_what_cannot_be_spoken_ends_the_turn_only(
-    tts: TalkwireTTSService, ears: Ears
-) -> None:
+async def test_unspeakable_text_ends_only_its_turn(tts: TalkwireTTSService, ears: Ears) -> None:
     async with conversation(tts) as talk:
         await talk.say("🎉🎉")
         await talk.until_stopped(1)
@@ -201,7 +199,7 @@ async def test_what_cannot_be_spoken_ends_the_turn_only(
     assert ears.which(talk.pcm()) == ONE
 
 
-async def test_where_no_server_is_the_pipeline_goes_on() -> None:
+async def test_missing_server_ends_turn_with_error() -> None:
     tts = TalkwireTTSService(url="ws://127.0.0.1:9/v1/tts/stream")
     async with conversation(tts) as talk:
         await talk.say(ONE)

@@ -1,4 +1,4 @@
-"""What agents are made to say in these tests."""
+"""Texts for agents to speak."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from tests.e2e.sentences import SENTENCES
 
 ONE, OTHER = SENTENCES[2], SENTENCES[8]
-#: A voice that is refused by any server: the id of one that was added here and is gone.
+#: A voice that any server refuses: the id of a deleted stored voice.
 GONE = "voice_0123456789abcdef"
-#: Both; a framework finds sentences by their capitals, too.
+#: Both sentences, capitalised because the frameworks split sentences by capitals too.
 TURN = f"{ONE.capitalize()} {OTHER.capitalize()}"
 #: Long enough to be interrupted.
 LONG = " ".join(sentence.capitalize() for sentence in SENTENCES)
 
 
 def tokens(text: str) -> list[str]:
-    """A text in the pieces that an LLM might write."""
+    """Split a text into pieces like the tokens of an LLM."""
     return re.findall(r"\s*\S{1,4}", text)

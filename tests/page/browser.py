@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over its DevTools protocol: real keys and clicks, no library."""
+"""A headless Chromium, driven directly over the DevTools protocol with real keys and clicks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 FLAGS = (
     "--headless",
-    "--no-sandbox",  # as root in a container there is none
+    "--no-sandbox",  # not available to root in a container
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
@@ -29,7 +29,7 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
     "--remote-debugging-port=0",
-    # A microphone that beeps, and nobody to ask whether it may be used
+    # A fake microphone that beeps, without a permission prompt
     "--use-fake-device-for-media-stream",
     "--use-fake-ui-for-media-stream",
 )
@@ -40,7 +40,7 @@ CTRL = 2
 
 
 def chromium() -> str:
-    """The browser to use. AssertionError if there is none."""
+    """The path of the browser. AssertionError if there is none."""
     named = os.environ.get("CHROMIUM")
     found = named or next((path for name in NAMES if (path := shutil.which(name))), None)
     assert found, "no Chromium here"
@@ -48,20 +48,20 @@ def chromium() -> str:
 
 
 class Page:
-    """One tab, with all that it said on its console and all that came over its sockets."""
+    """One tab, which records its console output, requests and WebSocket messages."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._serve: dict[str, tuple[int, str, str]] = {}
-        #: Errors and warnings of the console, uncaught exceptions, violations of the policy.
+        #: Console errors and warnings, uncaught exceptions, violations of the security policy.
         self.complaints: list[str] = []
-        #: Binary and text messages from the server, in order.
+        #: WebSocket messages from the server, in order.
         self.received: list[bytes | str] = []
-        #: Text messages to the server.
+        #: Text messages sent to the server.
         self.sent: list[dict[str, Any]] = []
-        #: Addresses asked for, sockets included.
+        #: Requested addresses, including WebSockets.
         self.requests: list[str] = []
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Page:
             return await answer
 
     async def read(self) -> None:
-        """Take in what the browser tells, until it closes."""
+        """Process the browser's messages until the connection closes."""
         async for text in self._socket:
             message = json.loads(text)
             if "id" in message:
@@ -119,18 +119,18 @@ class Page:
         task.add_done_callback(lambda done: done.exception())
 
     async def serve(self, end: str, kind: str, body: str) -> None:
-        """Answer addresses that end so in the service's stead."""
+        """Intercept requests for addresses that end with ``end`` and answer them with ``body``."""
         self._serve[end] = (200, kind, body)
         patterns = [{"urlPattern": f"*{end}"} for end in self._serve]
         await self.call("Fetch.enable", patterns=patterns)
 
     async def open(self, url: str) -> None:
-        """Load a page, whole."""
+        """Load a page completely."""
         await self.call("Page.navigate", url=url)
         await self.until(f"document.readyState == 'complete' && location.href == {url!r}")
 
     async def run(self, expression: str) -> Any:
-        """The value of an expression on the page; promises are awaited."""
+        """Evaluate an expression on the page; promises are awaited."""
         result = await self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
@@ -138,11 +138,11 @@ class Page:
         return result["result"].get("value")
 
     async def text(self, name: str) -> str:
-        """The text of the element with this id, as it is shown."""
+        """The visible text of the element with this id."""
         return str(await self.run(f"document.getElementById({name!r}).innerText"))
 
     async def until(self, expression: str, seconds: float = 60) -> Any:
-        """Wait until an expression is true, and return it."""
+        """Wait until an expression is true, and return its value."""
         last: Any = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -180,7 +180,7 @@ class Page:
     async def look(
         self, width: int, height: int, *, dark: bool = False, mobile: bool = False
     ) -> None:
-        """Set the window's size and the preferred colours."""
+        """Set the window's size and the preferred colour scheme."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -192,14 +192,14 @@ class Page:
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     async def screenshot(self, file: Path) -> None:
-        """The whole page as PNG."""
+        """Save the whole page as PNG."""
         shot = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
         await asyncio.to_thread(file.write_bytes, base64.b64decode(shot["data"]))
 
 
 @contextlib.asynccontextmanager
 async def page() -> AsyncIterator[Page]:
-    """A tab of a browser of its own; the tab is empty yet."""
+    """Start a browser with an empty tab; kill it at the end."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         nowhere = asyncio.subprocess.DEVNULL

@@ -1,7 +1,7 @@
 """The page in a real browser. Run by ``make test-page``: Chromium is a system package.
 
-What goes to the loudspeaker is recorded by a worklet of the tests' own and compared, sample by
-sample, with what the browser's network layer says came over the socket.
+An audio worklet records the playback, which is compared sample by sample with the WebSocket
+messages seen by the browser's network layer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def address(speaking: Service) -> str:
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Where screenshots go."""
+    """The folder for screenshots."""
     return Path(os.environ.get("SCREENSHOTS", tmp_path))
 
 
@@ -46,7 +46,7 @@ async def figure(shown: TalkwirePage, name: str) -> float:
     return float((await shown.tab.text(f"f-{name}")).split()[0])
 
 
-async def test_a_click_speaks_and_every_sample_is_played(speaking: Service) -> None:
+async def test_speak_button_plays_all_samples_and_shows_figures(speaking: Service) -> None:
     async with talkwire_page(address(speaking)) as shown:
         await shown.write(TEXT)
         await shown.tab.click("speak")
@@ -69,15 +69,15 @@ async def test_a_click_speaks_and_every_sample_is_played(speaking: Service) -> N
             ".map((length) => length.baseVal.value))"
         )
         assert len(rows) == len(chunks)
-        # Nothing plays before it came. One sample's time is far less than a pixel; the browser's
-        # clocks are rounded to a millisecond.
+        # No chunk plays before it arrives. A sample is far shorter than a pixel, and the browser
+        # rounds its clocks to a millisecond.
         assert all(arrived <= began + 1 for arrived, began in rows)
         reports = [m["played_samples"] for m in shown.tab.sent if m["type"] == "playback"]
         assert reports == sorted(reports)
         assert 0 < reports[-1] <= samples
 
 
-async def test_stop_in_the_middle_is_silence_and_tells_what_was_heard(
+async def test_stop_button_silences_playback_and_shows_spoken_text(
     speaking: Service, pictures: Path
 ) -> None:
     async with talkwire_page(address(speaking)) as shown:
@@ -110,7 +110,7 @@ async def test_stop_in_the_middle_is_silence_and_tells_what_was_heard(
         await shown.tab.screenshot(pictures / "page.png")
 
 
-async def test_the_keyboard_does_it_all(speaking: Service) -> None:
+async def test_keyboard_reaches_and_operates_all_controls(speaking: Service) -> None:
     async with talkwire_page(address(speaking)) as shown:
         focused = "document.activeElement.id"
         order = []
@@ -140,7 +140,7 @@ async def test_the_keyboard_does_it_all(speaking: Service) -> None:
         await shown.until_status("Stopped.")
 
 
-async def test_as_an_llm_would_word_by_word(speaking: Service) -> None:
+async def test_llm_mode_sends_text_word_by_word(speaking: Service) -> None:
     async with talkwire_page(address(speaking)) as shown:
         await shown.write(TEXT)
         await shown.tab.click("llm")
@@ -153,7 +153,7 @@ async def test_as_an_llm_would_word_by_word(speaking: Service) -> None:
         align(await shown.heard(), shown.chunks())
 
 
-async def test_speak_while_speaking_starts_anew() -> None:
+async def test_speak_while_speaking_cancels_and_restarts() -> None:
     async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
         await shown.write(TEXT)
         await shown.tab.key("Enter", CTRL)
@@ -166,7 +166,7 @@ async def test_speak_while_speaking_starts_anew() -> None:
         assert await shown.tab.text("spoken") == "Once more."
 
 
-async def test_errors_have_words_and_a_code() -> None:
+async def test_errors_show_message_and_code() -> None:
     async with gateway(max_contexts=1) as server, talkwire_page(f"{server.http}/") as shown:
         await shown.write("")
         await shown.tab.click("speak")
@@ -185,7 +185,7 @@ async def test_errors_have_words_and_a_code() -> None:
         assert await shown.tab.run("document.getElementById('error').hidden")
 
 
-async def test_page_shows_text_never_markup() -> None:
+async def test_page_does_not_interpret_markup_in_text() -> None:
     async with gateway(FakeTalker()) as server, talkwire_page(f"{server.http}/") as shown:
         text = "<img src=x onerror=alert(1)> <b>bold</b> &amp; words."
         await shown.write(text)
@@ -197,7 +197,7 @@ async def test_page_shows_text_never_markup() -> None:
         assert await shown.tab.run("document.querySelectorAll('img, b').length") == 0
 
 
-async def test_a_service_that_comes_back_is_found_again() -> None:
+async def test_page_reconnects_after_connection_loss() -> None:
     async with gateway() as server, Wire(server.http) as wire:
         server.codec.is_ready = False
         async with talkwire_page(wire.http, connected=False) as shown:
@@ -210,18 +210,18 @@ async def test_a_service_that_comes_back_is_found_again() -> None:
             await shown.write(TEXT)
             await shown.tab.click("speak")
             await shown.until_status("Speaking")
-            server.codec.is_ready = False  # so that the page does not come back at once
+            server.codec.is_ready = False  # delays the reconnection
             wire.cut()
             await shown.until_status("It did not work")
             await shown.until_link("waiting")
             assert await shown.tab.text("error-code") in ("connection_lost", "not_ready")
             server.codec.is_ready = True
-            await shown.until_link("open")  # by itself
+            await shown.until_link("open")  # without a click
             await shown.tab.click("speak")
             await shown.until_status("Done.")
 
 
-async def test_a_voice_is_recorded_and_speaks_by_keyboard_alone(pictures: Path) -> None:
+async def test_voice_recording_by_keyboard_adds_voice_that_speaks(pictures: Path) -> None:
     async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
         status = "document.getElementById('clone-status').textContent"
         focused = "document.activeElement.id"
@@ -248,7 +248,7 @@ async def test_a_voice_is_recorded_and_speaks_by_keyboard_alone(pictures: Path) 
         await shown.tab.until(f"{status}.startsWith('Recorded')")
         assert await shown.tab.text("clone-record") == "Record"
         await tab_to("clone-submit")
-        await shown.tab.key("Enter")  # the browser itself asks for the consent
+        await shown.tab.key("Enter")  # the browser's form validation requires the consent
         assert await shown.tab.run("document.getElementById('clone-consent').matches(':invalid')")
         assert server.runtime.library.names() == []
         await shown.tab.run("document.getElementById('clone-consent').focus()")
@@ -270,7 +270,7 @@ async def test_a_voice_is_recorded_and_speaks_by_keyboard_alone(pictures: Path) 
         assert created == ["mine"]
 
 
-async def test_a_clip_that_cannot_be_used_is_told() -> None:
+async def test_invalid_clip_shows_error_code() -> None:
     async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
         await shown.tab.click("clone-summary")
         await shown.tab.run(
@@ -284,11 +284,11 @@ async def test_a_clip_that_cannot_be_used_is_told() -> None:
         status = "document.getElementById('clone-status').textContent"
         await shown.tab.until(f"{status}.includes('(invalid_audio)')")
         assert server.runtime.library.names() == []
-        shown.tab.complaints.clear()  # the browser's own line about the status 400
+        shown.tab.complaints.clear()  # the browser logs the status 400
 
 
 class Wire:
-    """A wire to the service that can be cut: the connections through it end, new ones are taken."""
+    """A TCP forwarder to the service. ``cut`` aborts its connections; new ones are accepted."""
 
     def __init__(self, http: str) -> None:
         self._port = int(http.rpartition(":")[2])
@@ -323,7 +323,7 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @pytest.mark.parametrize("dark", [False, True])
-async def test_page_fits_a_phone(dark: bool, pictures: Path) -> None:
+async def test_page_fits_phone_in_light_and_dark(dark: bool, pictures: Path) -> None:
     async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
         await shown.tab.look(360, 740, dark=dark, mobile=True)
         await shown.write(TEXT)
@@ -339,7 +339,7 @@ async def test_page_fits_a_phone(dark: bool, pictures: Path) -> None:
         await shown.tab.screenshot(pictures / f"phone-{'dark' if dark else 'light'}.png")
 
 
-async def test_a_key_is_asked_for_kept_in_the_tab_and_used(tmp_path: Path) -> None:
+async def test_api_key_is_requested_kept_in_tab_and_used(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("the-key", "acme", "speak", "voices:write"))
     async with (
         gateway(api_keys_file=keys) as server,

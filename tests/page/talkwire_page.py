@@ -1,4 +1,4 @@
-"""The page under test: what a user does on it, and what was received and heard."""
+"""The page under test: user actions, received messages and played audio."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Heard = NDArray[np.float32]
 
 
 class TalkwirePage:
-    """``tab`` is the browser's tab with the page in it, connected."""
+    """The page, loaded in the browser's ``tab``."""
 
     def __init__(self, tab: Page) -> None:
         self.tab = tab
 
     async def until_status(self, start: str) -> None:
-        """Wait for the status line to begin so."""
+        """Wait until the status line begins with ``start``."""
         find = "document.getElementById('status').textContent"
         await self.tab.until(f"{find}.startsWith({start!r})")
 
@@ -40,17 +40,17 @@ class TalkwirePage:
         await self.tab.type(text)
 
     async def heard(self) -> Heard:
-        """Everything that went to the loudspeaker."""
+        """All samples played so far."""
         data = base64.b64decode(await self.tab.run("recorded()"))
         return np.frombuffer(data, "<f4")
 
     async def until_heard(self, samples: int) -> None:
-        """Wait until so many samples have gone to the loudspeaker, silence included."""
+        """Wait until this many samples have been played, including silence."""
         while len(await self.heard()) < samples:
             pass
 
     def chunks(self) -> list[Heard]:
-        """The audio of every binary message received, in order."""
+        """The audio of each binary message received, in order."""
         messages = [data for data in self.tab.received if isinstance(data, bytes)]
         return [
             np.frombuffer(data[HEADER_BYTES:], "<i2").astype(np.float32) / 32768
@@ -59,16 +59,17 @@ class TalkwirePage:
         ]
 
     def messages(self, kind: str) -> list[dict[str, Any]]:
-        """The server's JSON messages of a kind."""
+        """The server's JSON messages of one type."""
         texts = [json.loads(data) for data in self.tab.received if isinstance(data, str)]
         return [message for message in texts if message["type"] == kind]
 
 
 @contextlib.asynccontextmanager
 async def talkwire_page(url: str, *, connected: bool = True) -> AsyncIterator[TalkwirePage]:
-    """Open the page of a service in a browser of its own, with the recorder in place.
+    """Open the page of a service in a new browser, with the recorder installed.
 
-    Fails when the page complained on its console, or asked for anything from elsewhere.
+    At the end, assert that all requests went to the service and, if ``connected``, that the console
+    has no errors or warnings.
     """
     async with page() as tab:
         await tab.look(1000, 1000)
@@ -89,11 +90,11 @@ async def talkwire_page(url: str, *, connected: bool = True) -> AsyncIterator[Ta
 
 
 def align(heard: Heard, chunks: list[Heard], *, stopped: bool = False) -> tuple[int, int]:
-    """Find the chunks in what was heard: (samples heard, silent samples between chunks).
+    """Find the chunks in the played audio: (samples played, silent samples between chunks).
 
-    Every sample must be where it belongs, bit for bit, with nothing but silence before, between
-    and after. With ``stopped`` the chunks may break off: within one render quantum, in which
-    they may fade, silence must follow.
+    All samples must match bit for bit and in order, with only silence before, between and after
+    the chunks. With ``stopped`` a chunk may break off: silence must follow within one render
+    quantum, during which the audio may fade.
     """
     at, silent = 0, 0
     for number, chunk in enumerate(chunks):
@@ -114,7 +115,7 @@ def align(heard: Heard, chunks: list[Heard], *, stopped: bool = False) -> tuple[
 
 
 def _broken_off(heard: Heard, chunk: Heard) -> int:
-    """Samples of the chunk that were played before it faded into silence; 0 if it was not."""
+    """Samples of the chunk that were played before it faded into silence; 0 if it did not."""
     both = min(len(heard), len(chunk))
     same = heard[:both] == chunk[:both]
     exact = both if same.all() else int(np.argmin(same))

@@ -1,4 +1,4 @@
-"""These tests need other people's code, which ``tests/reference/run.sh`` installs."""
+"""Skip the tests in this folder unless ``tests/reference/run.sh`` has installed vLLM-Omni."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _INSTALLED = Path(__file__).parents[2] / ".venv-reference"
 
 
 def _add_packages(names: list[str]) -> None:
-    """Packages, each in the one before, without their ``__init__``: those import much more than
-    is asked for here.
+    """Register nested packages without running their ``__init__``, which imports much more than
+    is needed here.
     """
     name, folder = "", _INSTALLED
     for part in names:
@@ -26,7 +26,7 @@ def _add_packages(names: list[str]) -> None:
 
 if (_INSTALLED / "vllm_omni").exists():
     _add_packages(["vllm_omni", "model_executor", "models", "fish_speech"])
-    with warnings.catch_warnings():  # it compiles a function by torch.jit, which is deprecated
+    with warnings.catch_warnings():  # the module uses torch.jit, which is deprecated
         warnings.simplefilter("ignore", DeprecationWarning)
         import_module("vllm_omni.model_executor.models.fish_speech.dac_modules")
 else:

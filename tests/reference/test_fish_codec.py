@@ -1,7 +1,7 @@
-"""The Fish codec against the code of its makers, as vLLM-Omni ships it.
+"""The Fish codec against its original implementation, as shipped in vLLM-Omni.
 
 Both load one ``codec.pth`` of random weights in the published format. The reference rounds its
-rotary embedding to bfloat16, as the model was trained; all else is float32.
+rotary embedding to bfloat16, as in training; the rest is float32.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from codec.families.fish.encoder import FishEncoder
 from streaming.window import SlidingWindowChunker
 from tests.codec.fish_checkpoint import published_state
 
-#: The reference's way of weight norm is an old one.
+#: The reference uses the deprecated form of weight norm.
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-#: Of samples within [-1, 1]: what other orders of sums make of them in float32.
+#: Difference of samples within [-1, 1] due to the order of float32 sums.
 ROUNDING = 1e-5
-#: Heads of 64 and the encoder's window of 512 are fixed in the reference; all else is small.
+#: Heads of 64 and the encoder's window of 512 are fixed in the reference; all other sizes are
+#: small.
 SIZES = FishConfig(
     semantic_size=64, residual_size=16, residual_books=9, dim=128, layers=2, head_dim=64,
     feed_forward=96, window=8, decoder_dim=48, decoder_rates=(4, 2, 2), encoder_dim=16,
     encoder_rates=(2, 2, 4), encoder_layers=2, encoder_head_dim=64, encoder_window=512,
 )  # fmt: skip
-#: The block of positions that the reference lays out: no sequence here is longer.
+#: Positions allocated by the reference: no sequence here is longer.
 POSITIONS = 4096
 FRAMES = 90
 
@@ -106,7 +107,7 @@ def decoded(reference: Any, codes: np.ndarray) -> np.ndarray:
     return np.asarray(reference.decoder(latents)[0, 0].numpy())
 
 
-def test_fish_decode_equals_the_reference(reference: Any, tensors: dict[str, torch.Tensor]) -> None:
+def test_fish_decoder_equals_reference(reference: Any, tensors: dict[str, torch.Tensor]) -> None:
     codes = drawn_codes()
     right = decoded(reference, codes)
     made = FishDecoder(SIZES, tensors).decode([codes])[0]
@@ -115,7 +116,7 @@ def test_fish_decode_equals_the_reference(reference: Any, tensors: dict[str, tor
     assert np.abs(made - right).max() < ROUNDING
 
 
-def test_fish_streamed_equals_the_reference(
+def test_fish_decoder_in_chunks_equals_reference(
     reference: Any, tensors: dict[str, torch.Tensor]
 ) -> None:
     codes, decoder, spec = drawn_codes(), FishDecoder(SIZES, tensors), SIZES.spec()
@@ -129,8 +130,8 @@ def test_fish_streamed_equals_the_reference(
     assert np.abs(np.concatenate(parts) - decoded(reference, codes)).max() < ROUNDING
 
 
-def test_fish_encode_equals_the_reference(reference: Any, tensors: dict[str, torch.Tensor]) -> None:
-    """Both in float64: where two code vectors are nearly as near, rounding would decide."""
+def test_fish_encoder_equals_reference(reference: Any, tensors: dict[str, torch.Tensor]) -> None:
+    """Both run in float64: rounding would decide between code vectors at nearly equal distance."""
     samples = np.random.default_rng(3).normal(0, 0.1, SIZES.hop_length * 60).astype(np.float32)
     double = reference.double()
     with torch.inference_mode():
