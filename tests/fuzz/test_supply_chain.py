@@ -111,8 +111,9 @@ def test_install_scripts_require_hashes() -> None:
     for script in scripts:
         text = script.read_text().replace("\\\n", " ")
         for line in re.findall(r".*pip.* install .*-r .*", text):
-            if "torch" in line or '"$list"' in line:
-                continue  # torch-cpu.txt
+            lists = set(re.findall(r"\blist=(\S+)", text)) if '"$list"' in line else set()
+            if lists == {"requirements/torch-cpu.txt"}:
+                continue  # PyTorch publishes builds whose hashes differ from PyPI's
             seen += 1
             assert "--require-hashes" in line, (script, line)
     assert seen >= 4
